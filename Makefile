@@ -1,0 +1,48 @@
+# The front door. `make help` says what there is; `make run` and `make test` start from a bare Debian 12.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build run test bench format tidy clean setup
+
+help:
+	@printf '%s\n' \
+	  'Slipstream' \
+	  '' \
+	  '  make run               install what is missing, build, and run the lab on the cpu device' \
+	  '  make test              install what is missing, build, and run all tests' \
+	  '  make bench             build and run the benchmarks; results in build/bench/*.json' \
+	  '  make bench ONLY=area   one of them (a folder of bench/)' \
+	  '  make format            lay out all C++ with clang-format 14' \
+	  '  make tidy              build with clang, clang-tidy and thread-safety analysis' \
+	  '  make clean             remove build/' \
+	  '' \
+	  'Other builds: cmake --preset dev|tsan|cuda, then cmake --build --preset ..., ctest --preset ...'
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@cmake --preset release --log-level=NOTICE
+	@cmake --build --preset release
+
+run: build
+	@echo '== build/release/slip lab'
+	@build/release/slip lab
+
+test: build
+	@ctest --preset release -j2 --output-on-failure
+
+bench: build
+	@scripts/bench.sh $(ONLY)
+
+format: setup
+	@format=$$(command -v clang-format-14 || command -v clang-format); \
+	scripts/list_sources.sh . cpp | xargs -0 -r "$$format" --style=file -i
+
+tidy:
+	@scripts/setup.sh tidy
+	@cmake --preset tidy --log-level=NOTICE
+	@cmake --build --preset tidy -- -k 0   # all findings, not the first only
+
+clean:
+	rm -rf build

@@ -1,0 +1,49 @@
+# CUDA is compiled when it is wanted, found, and there is something to compile.
+#
+# CUDA code is known by its place: a *.cu file, or a path with a part called cuda or cuda_<something>
+# (src/backend/cuda/..., src/transport/cuda_ipc/..., src/comm/cuda_steps.cpp). scripts/check_layers.py
+# admits CUDA headers in these places only, so nothing else changes with the switch.
+set(SLIP_CUDA_PATH "/cuda(_[a-z0-9_]+)?[/.]|\\.cu$")
+set(SLIP_CUDA_FOUND OFF)
+
+if(NOT SLIP_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "SLIP_CUDA is '${SLIP_CUDA}'; it must be AUTO, ON or OFF")
+endif()
+file(GLOB slip_cuda_backend CONFIGURE_DEPENDS
+     "${PROJECT_SOURCE_DIR}/src/backend/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/backend/cuda/*.cpp")
+
+if(SLIP_CUDA STREQUAL "OFF")
+  set(slip_cuda_why "switched off")
+elseif(NOT slip_cuda_backend)
+  set(slip_cuda_why "src/backend/cuda has no sources")
+else()
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    find_program(SLIP_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin" /usr/local/cuda/bin)
+    if(SLIP_NVCC)
+      set(CMAKE_CUDA_COMPILER "${SLIP_NVCC}" CACHE FILEPATH "CUDA compiler")
+    endif()
+  endif()
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPU architectures")
+  endif()
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)   # CMake 3.25 does not know that nvcc speaks C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    find_package(CUDAToolkit QUIET)
+  endif()
+  if(CMAKE_CUDA_COMPILER AND CUDAToolkit_FOUND)
+    set(SLIP_CUDA_FOUND ON)
+    set(slip_cuda_why "CUDA ${CUDAToolkit_VERSION}, ${CMAKE_CUDA_COMPILER}")
+  else()
+    set(slip_cuda_why "no CUDA compiler or toolkit found")
+    if(SLIP_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "SLIP_CUDA=ON, but ${slip_cuda_why}; looked on PATH, in CUDA_HOME and /usr/local/cuda")
+    endif()
+  endif()
+endif()
+message(STATUS "CUDA backend: ${SLIP_CUDA_FOUND} (${slip_cuda_why})")

@@ -1,0 +1,35 @@
+# Read by ctest: asks a GoogleTest program for its suites and adds one test for each (see tests.cmake).
+# Takes program, area, labels, timeout, scratch, and whole: one test for the whole program instead.
+if(whole)
+  add_test("${area}.all" "${program}" --gtest_brief=1)
+  set_tests_properties("${area}.all" PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
+  return()
+endif()
+
+execute_process(COMMAND "${program}" --gtest_list_tests
+                OUTPUT_VARIABLE listing ERROR_VARIABLE complaint RESULT_VARIABLE status TIMEOUT 60)
+if(NOT status EQUAL 0)
+  # Not built, or broken before main(): a test that says so, rather than silence.
+  add_test("${area}.cannot_list" "${program}" --gtest_list_tests)
+  set_tests_properties("${area}.cannot_list" PROPERTIES LABELS "${labels}")
+  return()
+endif()
+
+string(REGEX REPLACE "[ ]+#[^\n]*" "" listing "${listing}")   # "  # GetParam() = ...", "  # TypeParam = ..."
+string(REGEX MATCHALL "[^\n]+" lines "${listing}")
+set(suites)
+set(suite)
+foreach(line IN LISTS lines)
+  if(line MATCHES "^([^ ]+)\\.$")
+    set(suite "${CMAKE_MATCH_1}")
+  elseif(suite AND line MATCHES "^  " AND NOT line MATCHES "^  DISABLED_" AND NOT suite MATCHES "(^|/)DISABLED_")
+    list(APPEND suites "${suite}")   # only suites with a case to run
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES suites)
+
+foreach(suite IN LISTS suites)
+  add_test("${area}.${suite}" "${program}" "--gtest_filter=${suite}.*" --gtest_brief=1)
+  set_tests_properties("${area}.${suite}" PROPERTIES
+    LABELS "${labels}" TIMEOUT ${timeout} WORKING_DIRECTORY "${scratch}")
+endforeach()

@@ -1,0 +1,71 @@
+# The library `slip` (alias slip::slip) and the program `slip` (target slip_cli).
+
+set(slip_rooms base runtime topo backend watch transport store comm model flow nccl)
+set(slip_sources)
+foreach(room IN LISTS slip_rooms)
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS
+       "${PROJECT_SOURCE_DIR}/src/${room}/*.cpp" "${PROJECT_SOURCE_DIR}/src/${room}/*.cu")
+  list(APPEND slip_sources ${found})
+endforeach()
+if(NOT SLIP_CUDA_FOUND)
+  # Only the path below the source folder counts, wherever the checkout itself may lie.
+  list(TRANSFORM slip_sources REPLACE "^${PROJECT_SOURCE_DIR}/" "")
+  list(FILTER slip_sources EXCLUDE REGEX "${SLIP_CUDA_PATH}")
+  list(TRANSFORM slip_sources PREPEND "${PROJECT_SOURCE_DIR}/")
+endif()
+file(GLOB_RECURSE slip_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/slip/*.hpp")
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+# What our own sources, tests and benchmarks see beyond the public headers. Never installed.
+add_library(slip_internal INTERFACE)
+target_include_directories(slip_internal INTERFACE "${PROJECT_SOURCE_DIR}/src")
+target_link_libraries(slip_internal INTERFACE slip_warnings fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
+target_compile_definitions(slip_internal INTERFACE SLIP_VERSION="${PROJECT_VERSION}")
+if(SLIP_CUDA_FOUND)
+  target_compile_definitions(slip_internal INTERFACE SLIP_HAS_CUDA=1)
+  target_link_libraries(slip_internal INTERFACE CUDA::toolkit)
+endif()
+
+add_library(slip STATIC ${slip_sources})
+add_library(slip::slip ALIAS slip)
+target_compile_features(slip PUBLIC cxx_std_20)
+target_sources(slip PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${slip_headers})
+# Header-only helpers stay in the build; what a static library needs at link time is exported.
+target_link_libraries(slip PRIVATE "$<BUILD_INTERFACE:slip_internal>" fmt::fmt Threads::Threads)
+if(SLIP_CUDA_FOUND)
+  target_link_libraries(slip PRIVATE CUDA::cudart_static)
+  if(slip_sources MATCHES "/model/cuda" AND TARGET CUDA::cublasLt)
+    target_link_libraries(slip PRIVATE CUDA::cublasLt)
+  endif()
+endif()
+
+# hwloc describes the machine to src/topo; without it the sources must do without (SLIP_HAS_HWLOC unset).
+set(SLIP_HWLOC_FOUND OFF)
+if(slip_sources MATCHES "/src/topo/")
+  find_package(hwloc QUIET MODULE)
+  if(hwloc_FOUND)
+    set(SLIP_HWLOC_FOUND ON)
+    target_link_libraries(slip PRIVATE hwloc::hwloc)
+    target_compile_definitions(slip_internal INTERFACE SLIP_HAS_HWLOC=1)
+  endif()
+  message(STATUS "hwloc: ${SLIP_HWLOC_FOUND}")
+endif()
+
+# Device descriptions of the sim backend.
+if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/src/backend/sim/devices")
+  file(GLOB slip_devices CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/backend/sim/devices/*.json")
+  if(slip_devices)
+    slip_embed(TARGET slip FUNCTION embedded_devices HEADER backend/sim/embedded.hpp FILES ${slip_devices})
+  endif()
+endif()
+
+file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cli/*.cpp")
+if(slip_cli_sources)
+  find_package(CLI11 REQUIRED)
+  add_executable(slip_cli ${slip_cli_sources})
+  set_target_properties(slip_cli PROPERTIES OUTPUT_NAME slip)
+  target_link_libraries(slip_cli PRIVATE slip slip_internal CLI11::CLI11)
+endif()

@@ -1,0 +1,55 @@
+# What can be chosen, and the flags that hold for every target.
+
+option(SLIP_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(SLIP_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(SLIP_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(SLIP_WERROR "Treat warnings as errors" OFF)
+set(SLIP_CUDA AUTO CACHE STRING "CUDA backend: AUTO (if nvcc is found), ON or OFF")
+set(SLIP_SANITIZE none CACHE STRING "Sanitizer: none, address (with undefined) or thread")
+set_property(CACHE SLIP_CUDA PROPERTY STRINGS AUTO ON OFF)
+set_property(CACHE SLIP_SANITIZE PROPERTY STRINGS none address thread)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# Warnings belong to our targets only (slip_warnings), not to whoever adds this project as a subfolder.
+add_library(slip_warnings INTERFACE)
+set(cxx "$<COMPILE_LANGUAGE:CXX>")
+set(cuda "$<COMPILE_LANGUAGE:CUDA>")
+target_compile_options(slip_warnings INTERFACE
+  "$<${cxx}:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>"
+  "$<${cuda}:-Xcompiler=-Wall,-Wextra>")
+if(SLIP_WERROR)
+  target_compile_options(slip_warnings INTERFACE "$<${cxx}:-Werror>" "$<${cuda}:-Werror=all-warnings>")
+endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(slip_warnings INTERFACE "$<${cxx}:-Wthread-safety;-Wno-unknown-warning-option>")
+endif()
+
+# Sanitizers must see everything that is linked together.
+if(SLIP_SANITIZE STREQUAL "address")
+  set(SLIP_SANITIZE_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(SLIP_SANITIZE STREQUAL "thread")
+  set(SLIP_SANITIZE_FLAGS -fsanitize=thread -fno-omit-frame-pointer)
+elseif(SLIP_SANITIZE STREQUAL "none")
+  set(SLIP_SANITIZE_FLAGS)
+else()
+  message(FATAL_ERROR "SLIP_SANITIZE is '${SLIP_SANITIZE}'; it must be none, address or thread")
+endif()
+if(SLIP_SANITIZE_FLAGS)
+  add_compile_options("$<${cxx}:${SLIP_SANITIZE_FLAGS}>")
+  add_link_options(${SLIP_SANITIZE_FLAGS})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ finds uninitialised values that are none in instrumented code, and with -fsanitize=thread it
+    # warns of every atomic_thread_fence, which that sanitizer does not model: worth seeing, not stopping.
+    target_compile_options(slip_warnings INTERFACE "$<${cxx}:-Wno-maybe-uninitialized;-Wno-error=tsan>")
+  endif()
+endif()

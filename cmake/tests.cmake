@@ -1,0 +1,143 @@
+# The tests, all found by folder:
+#   tests/<area>/**.cpp   one GoogleTest program test_<area>; ctest entries <area>.<Suite>
+#   tests/support/        helpers, linked to every test program
+#   tests/fuzz/*.cpp      programs with their own main(seconds, seed); 5 seconds each
+#   tests/scripts/        self-tests of the checkers in scripts/
+#   tests/consumer/       a project of its own that uses the installed package
+# and beside them the examples, the checkers themselves and the self-containment of public headers.
+enable_testing()
+find_package(GTest REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+# Areas whose tests run many threads: `ctest -L concurrency` is what the thread sanitizer looks at.
+set(slip_concurrent_areas backend conformance stress runtime)
+set(slip_special_areas support consumer fuzz scripts)
+set(slip_timeout_none 120)   # seconds for one ctest entry
+set(slip_timeout_thread 600)
+set(slip_timeout_address 1200)
+set(slip_test_timeout ${slip_timeout_${SLIP_SANITIZE}})
+set(slip_test_scratch "${PROJECT_BINARY_DIR}/test-scratch")   # where tests run and may write
+file(MAKE_DIRECTORY "${slip_test_scratch}")
+
+add_library(test_common INTERFACE)
+target_include_directories(test_common INTERFACE "${PROJECT_SOURCE_DIR}/tests")
+target_link_libraries(test_common INTERFACE slip slip_internal)
+target_compile_definitions(test_common INTERFACE SLIP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+if(TARGET slip_cli)
+  target_compile_definitions(test_common INTERFACE SLIP_PROGRAM="$<TARGET_FILE:slip_cli>")
+endif()
+file(GLOB slip_test_support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/support/*.cpp")
+if(slip_test_support)
+  add_library(test_support STATIC ${slip_test_support})
+  target_link_libraries(test_support PUBLIC test_common GTest::gtest)
+endif()
+
+# Links a test program and makes it wait for the slip program, which tests may start.
+function(slip_test_program target)
+  target_link_libraries(${target} PRIVATE test_common)
+  if(TARGET test_support)
+    target_link_libraries(${target} PRIVATE test_support)
+  endif()
+  if(TARGET slip_cli)
+    add_dependencies(${target} slip_cli)
+  endif()
+endfunction()
+
+# One ctest entry per suite, listed when ctest starts. An entry per case would start a process for each of
+# thousands of conformance cases, which under the sanitizers costs more than the cases themselves; an
+# entry per program would hide which suite failed and leave ctest nothing to run side by side. The address
+# sanitizer alone gets an entry per program: on aarch64 g++ 12's leak check takes 4 s at every exit.
+function(slip_add_suites target area labels)
+  set(file "${PROJECT_BINARY_DIR}/suites/${target}.cmake")
+  file(GENERATE OUTPUT "${file}" CONTENT "set(program \"$<TARGET_FILE:${target}>\")
+set(area \"${area}\")
+set(labels \"${labels}\")
+set(timeout ${slip_test_timeout})
+set(whole $<STREQUAL:${SLIP_SANITIZE},address>)
+set(scratch \"${slip_test_scratch}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${file}")
+endfunction()
+
+file(GLOB_RECURSE slip_test_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/tests"
+     "${PROJECT_SOURCE_DIR}/tests/*.cpp" "${PROJECT_SOURCE_DIR}/tests/*.cu")
+if(NOT SLIP_CUDA_FOUND)
+  list(FILTER slip_test_sources EXCLUDE REGEX "${SLIP_CUDA_PATH}")
+endif()
+set(slip_test_areas)
+foreach(source IN LISTS slip_test_sources)
+  if(source MATCHES "^([a-z0-9_]+)/" AND NOT CMAKE_MATCH_1 IN_LIST slip_special_areas)
+    set(area "${CMAKE_MATCH_1}")
+    list(APPEND slip_test_areas ${area})
+    list(APPEND slip_test_${area} "${PROJECT_SOURCE_DIR}/tests/${source}")
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES slip_test_areas)
+
+add_custom_target(concurrency_tests)   # builds just what `ctest -L concurrency` runs
+foreach(area IN LISTS slip_test_areas)
+  add_executable(test_${area} ${slip_test_${area}})
+  slip_test_program(test_${area})
+  target_link_libraries(test_${area} PRIVATE GTest::gtest GTest::gtest_main)
+  set(labels ${area})
+  if(area IN_LIST slip_concurrent_areas)
+    list(APPEND labels concurrency)
+    add_dependencies(concurrency_tests test_${area})
+  endif()
+  slip_add_suites(test_${area} ${area} "${labels}")
+endforeach()
+
+file(GLOB slip_fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*.cpp")
+foreach(source IN LISTS slip_fuzz_sources)
+  cmake_path(GET source STEM name)
+  add_executable(fuzz_${name} "${source}")
+  slip_test_program(fuzz_${name})
+  target_link_libraries(fuzz_${name} PRIVATE GTest::gtest)
+  add_test(NAME fuzz.${name} COMMAND fuzz_${name} 5 1 WORKING_DIRECTORY "${slip_test_scratch}")
+  set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT ${slip_test_timeout})
+endforeach()
+
+foreach(name IN LISTS slip_example_names)
+  add_test(NAME examples.${name} COMMAND example_${name} WORKING_DIRECTORY "${slip_test_scratch}")
+  set_tests_properties(examples.${name} PROPERTIES LABELS examples TIMEOUT ${slip_test_timeout})
+endforeach()
+
+if(TARGET slip_cli)
+  add_test(NAME cli.help COMMAND slip_cli --help)
+  set_tests_properties(cli.help PROPERTIES LABELS cli TIMEOUT 60)
+endif()
+
+# The checkers on this tree, and their self-tests.
+foreach(check check_layers.py check_sizes.py check_format.sh check_text.sh)
+  cmake_path(GET check STEM name)
+  if(check MATCHES "\\.py$")
+    add_test(NAME scripts.${name} COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/scripts/${check}"
+             "${PROJECT_SOURCE_DIR}")
+  else()
+    add_test(NAME scripts.${name} COMMAND bash "${PROJECT_SOURCE_DIR}/scripts/${check}" "${PROJECT_SOURCE_DIR}")
+  endif()
+  set_tests_properties(scripts.${name} PROPERTIES LABELS scripts TIMEOUT 120 SKIP_RETURN_CODE 77)
+endforeach()
+file(GLOB slip_script_tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/scripts/test_*.py")
+foreach(source IN LISTS slip_script_tests)
+  cmake_path(GET source STEM name)
+  add_test(NAME scripts.${name} COMMAND Python3::Interpreter -B "${source}" WORKING_DIRECTORY "${slip_test_scratch}")
+  set_tests_properties(scripts.${name} PROPERTIES LABELS scripts TIMEOUT 120 SKIP_RETURN_CODE 77)
+endforeach()
+
+# Each public header compiles on its own.
+add_test(NAME headers.self_contained
+         COMMAND "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target all_verify_interface_header_sets)
+set_tests_properties(headers.self_contained PROPERTIES LABELS headers TIMEOUT 600)
+
+# The installed package serves a stranger's project.
+if(EXISTS "${PROJECT_SOURCE_DIR}/tests/consumer/CMakeLists.txt")
+  list(JOIN SLIP_SANITIZE_FLAGS " " flags)
+  add_test(NAME consumer.find_package
+           COMMAND "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}"
+                   "-DCONSUMER=${PROJECT_SOURCE_DIR}/tests/consumer" "-DGENERATOR=${CMAKE_GENERATOR}"
+                   "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DFLAGS=${flags}" "-DBUILD_TYPE=${CMAKE_BUILD_TYPE}"
+                   -P "${PROJECT_SOURCE_DIR}/cmake/consumer.cmake")
+  set_tests_properties(consumer.find_package PROPERTIES LABELS consumer TIMEOUT 600)
+endif()

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Makes sure that what the build needs is installed, and installs only what is missing.
+#
+# usage: scripts/setup.sh [build|tidy]     build (default): to build, run and test; tidy: clang-tidy as well
+#        scripts/setup.sh --list           the packages and why
+#
+# On Debian, packages are asked of dpkg and installed with apt-get, as root or with a sudo that asks no
+# password. Elsewhere, or where nothing can be installed, the tools and headers themselves are looked for,
+# and the build goes on if the needed ones are there. A stamp in build/ makes the second call quick.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# package | what shows that it is there | need: cannot build without; want: something is left out | why
+build_packages=(
+  'make|cmd:make|need|the front door: make run, make test'
+  'g++|cmd:g++|need|the C++20 compiler'
+  'cmake|cmd:cmake|need|configures the build; also ctest'
+  'ninja-build|cmd:ninja|need|runs the build'
+  'libfmt-dev|hdr:fmt/core.h|need|text formatting in the library'
+  'libcli11-dev|hdr:CLI/CLI.hpp|need|command line of the slip program'
+  'nlohmann-json3-dev|hdr:nlohmann/json.hpp|need|JSON: device descriptions, plans, traces'
+  'libgtest-dev|hdr:gtest/gtest.h|need|the tests'
+  'python3|cmd:python3|need|layer and size checks, run by the tests'
+  'libhwloc-dev|hdr:hwloc.h|want|the machine as a graph'
+  'libbenchmark-dev|hdr:benchmark/benchmark.h|want|benchmarks'
+  'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
+  'clang-format|cmd:clang-format|want|the format check, run by the tests'
+  'git|cmd:git|want|tells the checks which files are ours'
+)
+tidy_packages=(
+  'clang|cmd:clang++|need|the compiler with thread-safety analysis'
+  'clang-tidy|cmd:clang-tidy|need|naming and bug-pattern checks'
+)
+
+packages=("${build_packages[@]}")
+case "${1:-build}" in
+  build) group=build ;;
+  tidy) group=tidy; packages+=("${tidy_packages[@]}") ;;
+  --list)
+    for row in "${build_packages[@]}" "${tidy_packages[@]}"; do
+      IFS='|' read -r package _ _ why <<<"$row"
+      printf '%-20s %s\n' "$package" "$why"
+    done
+    exit 0 ;;
+  *) echo "usage: $0 [build|tidy|--list]" >&2; exit 2 ;;
+esac
+
+stamp="build/.setup-$group-$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c1-16)"
+if [[ -e $stamp ]]; then
+  exit 0
+fi
+
+is_debian() { [[ -r /etc/os-release ]] && (. /etc/os-release && [[ ${ID:-} == debian ]]) && command -v dpkg-query >/dev/null; }
+
+installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# Is the tool or header itself usable, wherever it came from?
+usable() {
+  case "$1" in
+    cmd:*) command -v "${1#cmd:}" >/dev/null ;;
+    hdr:*) echo "#include <${1#hdr:}>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
+  esac
+}
+
+# Rows that are missing, by the test given as arguments (a function of package and probe).
+by_dpkg() { installed "$1"; }
+by_probe() { usable "$2"; }
+find_missing() {
+  missing=() missing_needed=()
+  local row package probe level
+  for row in "${packages[@]}"; do
+    IFS='|' read -r package probe level _ <<<"$row"
+    if ! "$1" "$package" "$probe"; then
+      missing+=("$package")
+      if [[ $level == need ]]; then missing_needed+=("$package"); fi
+    fi
+  done
+}
+
+finish() { mkdir -p build && touch "$stamp"; exit 0; }
+
+if is_debian; then find_missing by_dpkg; else find_missing by_probe; fi
+if [[ ${#missing[@]} -eq 0 ]]; then finish; fi
+
+as_root=()
+can_install=no
+if command -v apt-get >/dev/null; then
+  if [[ $(id -u) -eq 0 ]]; then
+    can_install=yes
+  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    can_install=yes as_root=(sudo -n)
+  fi
+fi
+# A machine that is not Debian is changed only when the build could not go on otherwise.
+if ! is_debian && [[ ${#missing_needed[@]} -eq 0 ]]; then can_install=no; fi
+
+if [[ $can_install == yes ]]; then
+  echo "setup: installing ${missing[*]}"
+  apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
+  "${apt[@]}" update -qq || echo "setup: apt-get update failed; trying with the lists at hand" >&2
+  if "${apt[@]}" install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" >/dev/null; then finish; fi
+  echo "setup: apt-get could not install them" >&2
+fi
+
+find_missing by_probe
+if [[ ${#missing_needed[@]} -eq 0 ]]; then
+  if [[ ${#missing[@]} -gt 0 ]]; then
+    echo "setup: going on without ${missing[*]}; what needs them is left out"
+  fi
+  finish
+fi
+echo "setup: this machine lacks ${missing_needed[*]}. On Debian or Ubuntu, install with:" >&2
+echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+exit 1
