@@ -1,0 +1,41 @@
+#include "base/clock.hpp"
+
+#include <time.h>
+
+#include <limits>
+
+namespace slip {
+
+std::int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+namespace {
+double measure_ticks_per_us() {
+#if defined(__aarch64__)
+  std::uint64_t hertz;
+  asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
+  return static_cast<double>(hertz) / 1e6;
+#else
+  const std::int64_t start_ns = now_ns();
+  const std::uint64_t start = ticks();
+  while (now_ns() - start_ns < 200'000) {}
+  return static_cast<double>(ticks() - start) / (static_cast<double>(now_ns() - start_ns) / 1e3);
+#endif
+}
+}  // namespace
+
+double ticks_per_us() {
+  static const double kRate = measure_ticks_per_us();
+  return kRate;
+}
+
+std::int64_t deadline_after(std::int64_t limit_ns) {
+  if (limit_ns < 0) return 0;
+  const std::int64_t now = now_ns();
+  return limit_ns > std::numeric_limits<std::int64_t>::max() - now ? 0 : now + limit_ns;
+}
+
+}  // namespace slip

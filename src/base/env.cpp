@@ -1,0 +1,54 @@
+#include "base/env.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+std::string text(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
+}
+
+bool flag(const char* variable) {
+  const std::string value = text(variable);
+  if (value.empty() || value == "0") return false;
+  if (value == "1") return true;
+  throw Error(Code::kInvalidValue, fmt::format("{}={}: must be 0 or 1", variable, value), {});
+}
+
+int number(const char* variable, int low, int high) {
+  const std::string value = text(variable);
+  if (value.empty()) return 0;
+  int result = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+  if (error != std::errc() || end != value.data() + value.size() || result < low || result > high)
+    throw Error(Code::kInvalidValue, fmt::format("{}={}: must be {} to {}", variable, value, low, high), {});
+  return result;
+}
+
+Env read() {
+  Env result;
+  result.launch_blocking = flag("SLIP_LAUNCH_BLOCKING");
+  result.max_connections = number("SLIP_MAX_CONNECTIONS", 1, 32);
+  result.policy = text("SLIP_POLICY");
+  result.strict = flag("SLIP_STRICT");
+  result.check = flag("SLIP_CHECK");
+  result.trace = text("SLIP_TRACE");
+  return result;
+}
+
+}  // namespace
+
+const Env& env() {
+  static const Env* const kEnv = new Env(read());
+  return *kEnv;
+}
+
+}  // namespace slip

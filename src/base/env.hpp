@@ -1,0 +1,19 @@
+// The environment variables that the library reads, all of them, once per process.
+#pragma once
+
+#include <string>
+
+namespace slip {
+
+struct Env {
+  bool launch_blocking = false;  // SLIP_LAUNCH_BLOCKING=1: every launch waits for its work
+  int max_connections = 0;       // SLIP_MAX_CONNECTIONS=N: hardware queues (0: the device's default)
+  std::string policy;            // SLIP_POLICY=concurrent|single|random[:SEED] for cpu devices
+  bool strict = false;           // SLIP_STRICT=1: cpu devices check what ops touch
+  bool check = false;            // SLIP_CHECK=1: race check, reported at exit
+  std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
+};
+
+const Env& env();
+
+}  // namespace slip

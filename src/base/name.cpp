@@ -1,0 +1,29 @@
+#include "slip/name.hpp"
+
+#include <mutex>
+#include <unordered_set>
+
+namespace slip {
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::unordered_set<std::string> names;  // node-based: addresses stay
+};
+
+// Never destroyed: names are used by threads that may outlive static destruction.
+Table& table() {
+  static Table* const kTable = new Table;
+  return *kTable;
+}
+
+}  // namespace
+
+Name::Name(std::string_view text) {
+  if (text.empty()) return;
+  Table& names = table();
+  const std::lock_guard lock(names.mutex);
+  text_ = &*names.names.emplace(text).first;
+}
+
+}  // namespace slip

@@ -1,0 +1,67 @@
+#include "base/thread.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <memory>
+
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+struct Start {
+  std::string name;
+  std::function<void()> body;
+  bool precise;
+};
+
+void* run(void* argument) {
+  const std::unique_ptr<Start> start(static_cast<Start*>(argument));
+  pthread_setname_np(pthread_self(), start->name.substr(0, 15).c_str());
+  if (start->precise) prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
+  start->body();
+  return nullptr;
+}
+
+}  // namespace
+
+int core_count() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+std::uint64_t thread_index() {
+  static std::atomic<std::uint64_t> counter{0};
+  // relaxed: only uniqueness counts.
+  thread_local const std::uint64_t t_index = counter.fetch_add(1, std::memory_order_relaxed) + 1;
+  return t_index;
+}
+
+void Thread::start(const std::string& name, std::function<void()> body, bool precise) {
+  auto start = std::make_unique<Start>(Start{name, std::move(body), precise});
+  // Signals go to the program's own threads: a worker must not run its handlers.
+  sigset_t all, old;
+  sigfillset(&all);
+  for (int fatal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP}) sigdelset(&all, fatal);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  const int error = pthread_create(&handle_, nullptr, run, start.get());
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  if (error != 0) throw Error(Code::kOutOfMemory, fmt::format("cannot start thread '{}': error {}", name, error), {});
+  static_cast<void>(start.release());  // the thread owns it now
+  started_ = true;
+}
+
+void Thread::join() {
+  if (!started_) return;
+  pthread_join(handle_, nullptr);
+  started_ = false;
+}
+
+void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) { pthread_atfork(before, in_parent, in_child); }
+
+}  // namespace slip

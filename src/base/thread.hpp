@@ -1,0 +1,32 @@
+// Threads: starting and joining them, how many cores there are, and who "this thread" is.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace slip {
+
+int core_count();              // cores that this process may use
+std::uint64_t thread_index();  // 1, 2, 3, ... in the order in which threads first ask
+
+// A thread that is joined by hand: destroying it unjoined leaves it running, which is what exit and fork need.
+class Thread {
+ public:
+  Thread() = default;
+  // `precise`: timed sleeps of this thread end on time, not rounded up by the kernel's 50 us slack.
+  void start(const std::string& name, std::function<void()> body, bool precise = false);
+  void join();
+  bool started() const { return started_; }
+
+ private:
+  pthread_t handle_{};
+  bool started_ = false;
+};
+
+// Called around fork(): before it in the parent, after it in the parent and in the child.
+void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
+
+}  // namespace slip

@@ -1,0 +1,74 @@
+// Backend: the seam between the runtime and the three ways to run an op. One Backend per device.
+//
+// The runtime checks arguments, keeps errors, captures and tells observers; a backend orders, runs and waits. All
+// functions may be called from several threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "slip/buffer.hpp"
+#include "slip/device.hpp"
+#include "slip/op.hpp"
+
+namespace slip {
+
+struct DeviceCore;
+
+// Everything submitted to a stream before the call.
+inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Memory of the given kind, at least 64-byte aligned. Throws kOutOfMemory.
+  virtual void* allocate(MemoryKind kind, std::size_t bytes) = 0;
+  virtual void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept = 0;
+
+  // A stream; the runtime fills in its identity. Closing returns at once, pending work still runs.
+  virtual StreamState* open_stream(StreamFlags flags, int priority, bool legacy) = 0;
+  virtual void close_stream(StreamState& stream) noexcept = 0;
+
+  // Queues the op and returns its position; blocks only while the stream's queue is full. kRecord returns the point
+  // recorded; kWait with a point of any device's stream holds this one.
+  virtual std::uint64_t submit(StreamState& stream, const Op& op) = 0;
+
+  // Whether everything up to `position` is done. Never blocks. Null stream: every stream of the device.
+  virtual bool reached(StreamState* stream, std::uint64_t position) = 0;
+  // Blocks until it is, or until `deadline_ns` of now_ns() (0: none) has passed: then false.
+  virtual bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) = 0;
+
+  virtual Picos now() = 0;
+};
+
+// A backend's part of an event: its own event object or time stamp. Counted, because events are values.
+class EventState {
+ public:
+  virtual ~EventState() = default;
+  // Time from `start`'s point to this one's; both were reached.
+  virtual Picos since(const EventState& start) const = 0;
+
+  void retain() { references_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the caller holds one already
+  void release() noexcept {
+    // acq_rel: the last holder sees what all others did with it.
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+ private:
+  std::atomic<int> references_{1};
+};
+
+// One row of the table of backends, defined in backend/table.cpp: the lower room declares, the upper one fills in.
+struct BackendEntry {
+  std::string_view prefix;  // "cpu"
+  // Makes the backends of `cores`, whose options are set, and fills in their info. `rest` is what follows "prefix:".
+  std::vector<std::unique_ptr<Backend>> (*open)(std::string_view rest, std::span<DeviceCore* const> cores);
+};
+std::span<const BackendEntry> backends();
+
+}  // namespace slip

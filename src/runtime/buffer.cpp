@@ -1,0 +1,98 @@
+#include "slip/buffer.hpp"
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "base/thread.hpp"
+#include "runtime/copy.hpp"
+#include "runtime/core.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+
+Buffer::Buffer(std::shared_ptr<DeviceCore> core, Block* block)
+    : core_(std::move(core)), range_{block, block->id.load(std::memory_order_relaxed), 0, block->bytes} {}
+
+Buffer::Buffer(Buffer&& other) noexcept : core_(std::move(other.core_)), range_(other.range_) { other.range_ = {}; }
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(core_, other.core_);
+  std::swap(range_, other.range_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (range_.block) release();
+}
+
+// Ordinary memory is freed when no work can use it any more: the device's work is waited for. Stream-ordered memory
+// goes back in the stream that it came from, if that one still lives.
+void Buffer::release() noexcept {
+  Block* block = range_.block;
+  if (core_->forked) return;  // the memory is the child's copy: it goes with the process
+  try {
+    if (block->origin && !core_->fault.set() && !block->origin->failure.set() &&
+        block->origin->id.load(std::memory_order_acquire) == block->origin_id) {
+      free_in_order(*block->origin, range_, {});
+      return;
+    }
+  } catch (const std::exception& error) {
+    log_line(fmt::format("freeing buffer '{}': {}", block->name.text(), error.what()));
+  }
+  drain(*core_);
+  if (observed()) tell_memory(RecordKind::kFree, range_, nullptr, {});
+  const std::size_t bytes = block->origin ? (block->bytes + 511) / 512 * 512 : block->bytes;
+  if (block->owned) {
+    core_->backend->deallocate(block->kind, block->data, bytes);
+    if (block->kind == MemoryKind::kDevice) {
+      core_->memory.use(-static_cast<std::ptrdiff_t>(bytes));
+      core_->memory.release(bytes);
+    }
+  }
+  drop_block(block);
+}
+
+MemoryKind Buffer::kind() const {
+  require_range(range_, "buffer", {});
+  return range_.block->kind;
+}
+
+Name Buffer::name() const {
+  require_range(range_, "buffer", {});
+  return range_.block->name;
+}
+
+void* Buffer::native() const {
+  require_range(range_, "buffer", {});
+  return range_.block->data;
+}
+
+HostAccess::HostAccess(Range range, bool writes, Here here)
+    : range_(range), data_(nullptr), writes_(writes), here_(here) {
+  require_range(range, writes ? "host_write" : "host_read", here);
+  if (range.block->kind == MemoryKind::kDevice)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("the host cannot touch device buffer '{}': copy it to pinned memory", range.block->name.text()),
+        here);
+  data_ = address(range);
+  if (observed())
+    tell({.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
+          .device = range.block->core->id,
+          .thread = thread_index(),
+          .range = range,
+          .name = range.block->name,
+          .here = here});
+}
+
+HostAccess::~HostAccess() {
+  if (observed())
+    tell({.kind = RecordKind::kHostEnd,
+          .device = range_.block->core->id,
+          .thread = thread_index(),
+          .range = range_,
+          .name = range_.block->name,
+          .here = here_});
+}
+
+}  // namespace slip

@@ -1,0 +1,150 @@
+#include "runtime/capture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/thread.hpp"
+
+namespace slip {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Capture>> captures;
+  std::uint64_t last_id = 0;
+};
+
+Registry& registry() {
+  static Registry* const kRegistry = new Registry;
+  return *kRegistry;
+}
+
+}  // namespace
+
+Capture::Capture(StreamState& origin, std::uint64_t id) : id_(id), origin_(origin), thread_(thread_index()) {}
+
+void Capture::begin(StreamState& origin, Here here) {
+  if (origin.legacy) throw Error(Code::kCaptureUnsupported, "the legacy stream cannot be captured (rule 96)", here);
+  if (origin.capture.load(std::memory_order_acquire))
+    throw Error(Code::kInvalidValue, fmt::format("stream {} is capturing already", origin.id.load()), here);
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const std::uint64_t id = ++all.last_id;
+  std::shared_ptr<Capture> capture(new Capture(origin, id));
+  capture->branch(origin);
+  all.captures.emplace(id, std::move(capture));
+}
+
+std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.captures.find(id);
+  return found == all.captures.end() ? nullptr : found->second;
+}
+
+Capture::Branch& Capture::branch(StreamState& stream) {
+  const auto [place, fresh] = branches_.try_emplace(&stream);
+  if (fresh) {
+    place->second.index = static_cast<std::uint32_t>(stream_devices_.size());
+    stream_devices_.push_back(stream.core);
+    stream.core->captures.fetch_add(1, std::memory_order_relaxed);
+    if (stream.blocking()) stream.core->blocking_captures.fetch_add(1, std::memory_order_relaxed);
+    stream.capture.store(this, std::memory_order_release);  // release: who sees it sees the capture built
+  }
+  return place->second;
+}
+
+void Capture::add(StreamState& stream, const Op& op) {
+  const std::lock_guard lock(mutex_);
+  if (invalid_) throw Error(Code::kCaptureInvalidated, invalid_, op.here);
+  Branch& place = branch(stream);
+  PlanNode node{.stream = place.index,
+                .kind = op.kind,
+                .engine = op.engine,
+                .opaque = op.opaque,
+                .value = op.value,
+                .kernel = op.kernel,
+                .name = op.name,
+                .here = op.here,
+                .reads = {op.reads.begin(), op.reads.end()},
+                .writes = {op.writes.begin(), op.writes.end()},
+                .scalars = {op.scalars.begin(), op.scalars.end()},
+                .cost = op.cost,
+                .host = op.host ? std::move(*op.host) : std::function<void()>(),
+                .waits = {}};
+  for (const std::uint32_t before : place.last) {
+    if (nodes_[before].stream != place.index) node.waits.push_back(before);  // its own stream orders the others
+  }
+  nodes_.push_back(std::move(node));
+  place.last = {static_cast<std::uint32_t>(nodes_.size() - 1)};
+}
+
+std::uint64_t Capture::mark(StreamState& stream) {
+  const std::lock_guard lock(mutex_);
+  marks_.push_back(branch(stream).last);
+  return marks_.size() - 1;
+}
+
+void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
+  const std::lock_guard lock(mutex_);
+  Frontier& last = branch(stream).last;
+  for (const std::uint32_t node : marks_.at(mark_number)) {
+    if (std::find(last.begin(), last.end(), node) == last.end()) last.push_back(node);
+  }
+}
+
+void Capture::invalidate(const char* why) {
+  const std::lock_guard lock(mutex_);
+  if (!invalid_) invalid_ = why;
+}
+
+// Whether every op comes before one of `ends`.
+bool Capture::joined(const Frontier& ends) const {
+  std::vector<char> seen(nodes_.size(), 0);
+  for (const std::uint32_t node : ends) seen[node] = 1;
+  // The last op of each stream that is not seen yet; walking back, an op is covered by a later one of its stream.
+  std::vector<char> stream_seen(stream_devices_.size(), 0);
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    if (!seen[i] && !stream_seen[nodes_[i].stream]) return false;
+    stream_seen[nodes_[i].stream] = 1;
+    for (const std::uint32_t before : nodes_[i].waits) seen[before] = 1;
+  }
+  return true;
+}
+
+void Capture::release_streams() {
+  for (auto& [stream, place] : branches_) {
+    stream->core->captures.fetch_sub(1, std::memory_order_relaxed);
+    if (stream->blocking()) stream->core->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+    stream->capture.store(nullptr, std::memory_order_release);
+  }
+}
+
+Capture::Result Capture::end(StreamState& origin, Here here) {
+  Capture* current = origin.capture.load(std::memory_order_acquire);
+  if (!current) throw Error(Code::kInvalidValue, fmt::format("stream {} is not capturing", origin.id.load()), here);
+  const std::shared_ptr<Capture> capture = find(current->id_);
+  if (&capture->origin_ != &origin)
+    throw Error(Code::kCaptureUnmatched,
+                fmt::format("stream {} joined a capture that began on stream {}: end it there", origin.id.load(),
+                            capture->origin_.id.load()),
+                here);
+  if (capture->thread_ != thread_index())
+    throw Error(Code::kCaptureWrongThread,
+                fmt::format("begun on thread {}, ended on thread {}", capture->thread_, thread_index()), here);
+  {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    all.captures.erase(capture->id_);
+  }
+  const std::lock_guard lock(capture->mutex_);
+  capture->release_streams();
+  if (capture->invalid_) throw Error(Code::kCaptureInvalidated, capture->invalid_, here);
+  Frontier ends = capture->branches_.at(&origin).last;
+  if (!capture->joined(ends))
+    throw Error(Code::kCaptureUnjoined, "a forked stream has work that the origin did not wait for", here);
+  return {std::move(capture->nodes_), std::move(capture->stream_devices_), std::move(ends)};
+}
+
+}  // namespace slip

@@ -1,0 +1,59 @@
+// Capture: ops of a stream, and of the streams that join it through events, collected into a Plan instead of run (rules
+// 96-99).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/core.hpp"
+#include "slip/plan.hpp"
+
+namespace slip {
+
+class Capture {
+ public:
+  // What a mark (a record during capture) or the end of a stream stands for: the ops that come last before it.
+  using Frontier = std::vector<std::uint32_t>;
+  struct Result {
+    std::vector<PlanNode> nodes;
+    std::vector<DeviceCore*> stream_devices;
+    Frontier joins;
+  };
+
+  static void begin(StreamState& origin, Here here);
+  // Ends the capture that began on `origin` and releases all its streams, also when it throws.
+  static Result end(StreamState& origin, Here here);
+  // The capture with this id, or null when it has ended.
+  static std::shared_ptr<Capture> find(std::uint64_t id);
+
+  std::uint64_t id() const { return id_; }
+  void add(StreamState& stream, const Op& op);
+  std::uint64_t mark(StreamState& stream);                    // a record: returns the mark's number
+  void wait(StreamState& stream, std::uint64_t mark_number);  // takes `stream` into the capture if it is not yet
+  void invalidate(const char* why);
+
+ private:
+  struct Branch {
+    std::uint32_t index = 0;
+    Frontier last;  // what the next op of this stream comes after
+  };
+  Capture(StreamState& origin, std::uint64_t id);
+  Branch& branch(StreamState& stream);
+  bool joined(const Frontier& ends) const;
+  void release_streams();
+
+  const std::uint64_t id_;
+  StreamState& origin_;
+  const std::uint64_t thread_;
+  std::mutex mutex_;  // guards what follows
+  std::vector<PlanNode> nodes_;
+  std::vector<Frontier> marks_;
+  std::unordered_map<StreamState*, Branch> branches_;
+  std::vector<DeviceCore*> stream_devices_;
+  const char* invalid_ = nullptr;
+};
+
+}  // namespace slip

@@ -1,0 +1,187 @@
+#include "runtime/copy.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/thread.hpp"
+#include "runtime/observers.hpp"
+#include "runtime/pool.hpp"
+
+namespace slip {
+namespace {
+
+const Name kCopyName("copy"), kFillName("fill");
+
+// Uploads of pageable memory up to this size are staged, larger ones hold the host: what an H200 was seen to do.
+constexpr std::size_t kStagedBytes = std::size_t{1} << 20;
+
+bool on_host(const Range& range) { return range.block->kind != MemoryKind::kDevice; }
+bool pageable(const Range& range) { return range.block->kind == MemoryKind::kPageable; }
+bool peers(const Range& to, const Range& from) {
+  return !on_host(to) && !on_host(from) && to.block->core != from.block->core;
+}
+
+void require_copy(const Range& to, const Range& from, Here here) {
+  require_range(to, "copy destination", here);
+  require_range(from, "copy source", here);
+  if (to.bytes != from.bytes)
+    throw Error(Code::kInvalidValue, fmt::format("copy of {} bytes into {} bytes", from.bytes, to.bytes), here);
+  const std::byte* a = address(to);
+  const std::byte* b = address(from);
+  if (a < b + from.bytes && b < a + to.bytes)
+    throw Error(Code::kInvalidValue,
+                fmt::format("copy within buffer '{}' overlaps: {} bytes from {} to {}", to.block->name.text(), to.bytes,
+                            from.offset, to.offset),
+                here);
+}
+
+Engine engine_of(const Range& to, const Range& from) {
+  if (on_host(from) && !on_host(to)) return Engine::kCopyIn;
+  if (!on_host(from) && !on_host(to) && !peers(to, from)) return Engine::kCompute;  // on the device itself
+  return Engine::kCopyOut;
+}
+
+std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
+  const Range writes[] = {to};
+  const Range reads[] = {from};
+  return issue(stream, {.kind = OpKind::kCopy,
+                        .engine = engine_of(to, from),
+                        .name = name ? name : kCopyName,
+                        .here = here,
+                        .reads = std::span<const Range>(reads),
+                        .writes = std::span<const Range>(writes),
+                        .cost = {.bytes = to.bytes}});
+}
+
+// A copy of the source is made now, so the host may change the source as soon as this returns.
+void upload_staged(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
+  Staging& staging = *stream.core->staging;
+  std::byte* data = staging.take(from.bytes);
+  std::memcpy(data, address(from), from.bytes);
+  Block* block = take_block();
+  block->core = stream.core;
+  block->data = data;
+  block->bytes = from.bytes;
+  block->kind = MemoryKind::kPinned;
+  block->origin = nullptr;
+  block->name = from.block->name;
+  const Range staged{block, block->id.load(std::memory_order_relaxed), 0, from.bytes};
+  std::uint64_t position = 0;
+  try {
+    position = submit_copy(stream, to, staged, name, here);
+  } catch (...) {
+    drop_block(block);
+    staging.give(data, from.bytes, {&stream, 0});  // position 0 is always reached
+    throw;
+  }
+  drop_block(block);  // the queued op holds addresses, not blocks
+  staging.give(data, from.bytes, {&stream, position});
+}
+
+void refuse_capture(const StreamState& stream, const char* what, Here here) {
+  if (stream.capture.load(std::memory_order_acquire))
+    throw Error(Code::kCaptureUnsupported, fmt::format("{} while capturing: use pinned memory", what), here);
+}
+
+// Both ends on the host: nothing for the device to do (rule 36).
+void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here here) {
+  refuse_capture(stream, "copy between host buffers", here);
+  wait_for(*stream.core, &stream, kEverything, 0, here);
+  std::memcpy(address(to), address(from), to.bytes);
+}
+
+// In the legacy stream a copy between devices is a barrier on both (rule 73): wait for the other's legacy stream, copy,
+// and make the other's legacy stream wait for the copy.
+std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
+  DeviceCore* other = to.block->core == stream.core ? from.block->core : to.block->core;
+  if (!stream.legacy || other == stream.core) return submit_copy(stream, to, from, name, here);
+  const std::uint64_t before = issue(*other->legacy, {.kind = OpKind::kRecord, .here = here});
+  issue(stream, {.kind = OpKind::kWait, .here = here, .point = {other->legacy, before}});
+  const std::uint64_t after = submit_copy(stream, to, from, name, here);
+  issue(*other->legacy, {.kind = OpKind::kWait, .here = here, .point = {&stream, after}});
+  return after;
+}
+
+}  // namespace
+
+void copy_async(StreamState& stream, Range to, Range from, Name name, Here here) {
+  require_copy(to, from, here);
+  require_usable(*stream.core, here);
+  if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
+  if (pageable(to) || pageable(from)) {
+    refuse_capture(stream, "copy of pageable memory", here);
+    const PageableCopy rule = stream.core->options.pageable;
+    const bool stage =
+        pageable(from) && (rule == PageableCopy::kStage || (rule == PageableCopy::kAuto && from.bytes <= kStagedBytes));
+    if (stage) return upload_staged(stream, to, from, name, here);
+    wait_for(*stream.core, &stream, submit_copy(stream, to, from, name, here), 0, here);
+    return;
+  }
+  if (stream.core->options.legacy_implicit_sync && !on_host(to) && !on_host(from))
+    wait_for(*stream.core, nullptr, kEverything, 0, here);
+  if (peers(to, from)) copy_between(stream, to, from, name, here);
+  else submit_copy(stream, to, from, name, here);
+}
+
+void copy_sync(StreamState& stream, Range to, Range from, Here here) {
+  require_copy(to, from, here);
+  require_usable(*stream.core, here);
+  refuse_capture(stream, "synchronous copy", here);
+  if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
+  if (pageable(from)) {  // rule 32: waits for the stream, then for the source only
+    wait_for(*stream.core, &stream, kEverything, 0, here);
+    if (stream.core->options.pageable != PageableCopy::kBlock && from.bytes <= kStagedBytes)
+      return upload_staged(stream, to, from, {}, here);
+  }
+  const std::uint64_t position =
+      peers(to, from) ? copy_between(stream, to, from, {}, here) : submit_copy(stream, to, from, {}, here);
+  if (on_host(to) || on_host(from)) wait_for(*stream.core, &stream, position, 0, here);  // not on the device (rule 35)
+}
+
+void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here) {
+  require_range(to, "fill", here);
+  if (pageable(to)) throw Error(Code::kInvalidValue, "fill of pageable memory: the host can do that itself", here);
+  if (stream.core->options.legacy_implicit_sync) wait_for(*stream.core, nullptr, kEverything, 0, here);
+  const Range writes[] = {to};
+  issue(stream, {.kind = OpKind::kFill,
+                 .engine = Engine::kCompute,
+                 .value = value,
+                 .name = name ? name : kFillName,
+                 .here = here,
+                 .writes = std::span<const Range>(writes),
+                 .cost = {.bytes = to.bytes}});
+}
+
+void fill_sync(StreamState& stream, Range to, unsigned char value, Here here) {
+  fill_async(stream, to, value, {}, here);
+  if (on_host(to)) wait_for(*stream.core, &stream, kEverything, 0, here);  // rule 43: pinned memory only
+}
+
+void free_in_order(StreamState& stream, Range range, Here here) {
+  Block* block = range.block;
+  if (observed()) tell_memory(RecordKind::kFree, range, &stream, here);
+  if (stream.core->pool) {
+    stream.core->pool->free(stream, block->data, block->bytes, here);
+  } else {
+    void* data = block->data;
+    issue(stream, {.kind = OpKind::kFree, .here = here, .address = &data, .bytes = block->bytes});
+  }
+  drop_block(block);
+}
+
+void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
+  Record record{.kind = kind,
+                .device = range.block->core->id,
+                .thread = thread_index(),
+                .range = range,
+                .name = range.block->name,
+                .here = here};
+  if (stream) {
+    record.stream = stream->last_id;
+    record.position = stream->core->backend->submit(*stream, {.kind = OpKind::kRecord});
+  }
+  tell(record);
+}
+
+}  // namespace slip

@@ -1,0 +1,221 @@
+#include "runtime/core.hpp"
+
+#include <fmt/format.h>
+
+#include "base/clock.hpp"
+#include "base/thread.hpp"
+#include "runtime/exit.hpp"
+#include "runtime/observers.hpp"
+#include "runtime/pool.hpp"
+
+namespace slip {
+
+// --- failures ---
+
+bool Sticky::put(Failure failure) {
+  const std::lock_guard lock(lock_);
+  if (set_.load(std::memory_order_relaxed)) return false;
+  failure_ = std::move(failure);
+  set_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+Failure Sticky::value() const {
+  const std::lock_guard lock(lock_);
+  return failure_;
+}
+
+void Sticky::clear() {
+  const std::lock_guard lock(lock_);
+  set_.store(false, std::memory_order_relaxed);
+  failure_ = {};
+}
+
+void raise(const Failure& failure, Here here) { throw Error(failure.code, failure.text, here); }
+
+constinit thread_local int detail::inside_op = 0;
+
+void detail::raise_unusable(const DeviceCore& core, Here here) {
+  if (inside_op != 0) throw Error(Code::kNotPermitted, "a kernel or host function may not call the runtime", here);
+  raise(core.fault.value(), here);
+}
+
+// --- memory ---
+
+bool MemoryLedger::reserve(std::size_t bytes) {
+  const std::lock_guard lock(lock_);
+  if (bytes > total_ || reserved_ > total_ - bytes) return false;
+  reserved_ += bytes;
+  if (reserved_ > peak_) peak_ = reserved_;
+  return true;
+}
+
+void MemoryLedger::release(std::size_t bytes) {
+  const std::lock_guard lock(lock_);
+  reserved_ -= bytes;
+}
+
+void MemoryLedger::use(std::ptrdiff_t bytes) {
+  const std::lock_guard lock(lock_);
+  used_ = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(used_) + bytes);
+}
+
+void MemoryLedger::reset_peak() {
+  const std::lock_guard lock(lock_);
+  peak_ = reserved_;
+}
+
+MemoryInfo MemoryLedger::info() const {
+  const std::lock_guard lock(lock_);
+  return {used_, reserved_, peak_, total_};
+}
+
+Staging::~Staging() {
+  for (const Piece& piece : pieces_) backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
+}
+
+std::byte* Staging::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(pieces_, [this](const Piece& piece) {
+    if (!backend_.reached(piece.until.stream, piece.until.position)) return false;
+    backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
+    return true;
+  });
+  return static_cast<std::byte*>(backend_.allocate(MemoryKind::kPinned, bytes));
+}
+
+void Staging::give(std::byte* data, std::size_t bytes, Point until) {
+  const std::lock_guard lock(mutex_);
+  pieces_.push_back({data, bytes, until});
+}
+
+namespace {
+
+// Blocks are handed out again but never deleted. The table itself is never destroyed, for buffers of static lifetime.
+struct BlockTable {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Block>> all;
+  std::vector<Block*> idle;
+  std::uint64_t last_id = 0;
+};
+
+BlockTable& block_table() {
+  static BlockTable* const kTable = new BlockTable;
+  return *kTable;
+}
+
+}  // namespace
+
+Block* take_block() {
+  BlockTable& table = block_table();
+  const std::lock_guard lock(table.mutex);
+  if (table.idle.empty()) {
+    table.all.push_back(std::make_unique<Block>());
+    table.idle.push_back(table.all.back().get());
+  }
+  Block* block = table.idle.back();
+  table.idle.pop_back();
+  block->id.store(++table.last_id, std::memory_order_relaxed);
+  return block;
+}
+
+void drop_block(Block* block) {
+  BlockTable& table = block_table();
+  const std::lock_guard lock(table.mutex);
+  block->id.store(0, std::memory_order_relaxed);
+  table.idle.push_back(block);
+}
+
+void require_range(const Range& range, const char* what, Here here) {
+  if (range.block == nullptr) throw Error(Code::kInvalidHandle, fmt::format("{}: empty range, no buffer", what), here);
+  // relaxed: freeing a buffer while another thread uses it is the caller's race; this check is a courtesy.
+  if (range.block->id.load(std::memory_order_relaxed) != range.id)
+    throw Error(Code::kInvalidHandle, fmt::format("{}: the buffer (id {}) was freed", what, range.id), here);
+  if (range.offset > range.block->bytes || range.bytes > range.block->bytes - range.offset)
+    throw Error(Code::kInvalidValue,
+                fmt::format("{}: bytes {} to {} of buffer '{}', which has {}", what, range.offset,
+                            range.offset + range.bytes, range.block->name.text(), range.block->bytes),
+                here);
+}
+
+Range Range::slice(std::size_t first, std::size_t count) const {
+  if (first > bytes || count > bytes - first)
+    throw Error(Code::kInvalidValue,
+                fmt::format("slice of {} bytes at {} of a range of {} bytes", count, first, bytes));
+  return {block, id, offset + first, count};
+}
+
+// --- streams ---
+
+namespace {
+std::atomic<std::uint64_t> g_last_stream_id{0};
+}
+
+StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool legacy) {
+  StreamState* stream = core.backend->open_stream(flags, priority, legacy);
+  stream->core = &core;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->legacy = legacy;
+  stream->failure.clear();
+  const std::uint64_t id = g_last_stream_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  stream->last_id = id;
+  stream->id.store(id, std::memory_order_release);  // release: who sees the id sees the fields above
+  if (observed()) {
+    const Name name = legacy ? Name("legacy") : Name(fmt::format("stream {}", id));
+    tell({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name});
+  }
+  return stream;
+}
+
+void close_stream(StreamState& stream) noexcept {
+  const std::uint64_t id = stream.id.exchange(0, std::memory_order_relaxed);
+  if (stream.core->failed_stream.load(std::memory_order_relaxed) == id) stream.core->stream_failure.clear();
+  if (observed())
+    tell({.kind = RecordKind::kStreamClose, .device = stream.core->id, .stream = id, .thread = thread_index()});
+  stream.core->backend->close_stream(stream);
+}
+
+void fail_stream(StreamState& stream, Failure failure) {
+  const Failure copy = failure;
+  if (!stream.failure.put(std::move(failure))) return;
+  if (observed())
+    tell({.kind = RecordKind::kError,
+          .device = stream.core->id,
+          .stream = stream.last_id,
+          .position = copy.position,
+          .thread = thread_index(),
+          .name = copy.text,
+          .here = copy.here});
+  if (stream.core->stream_failure.put(copy))
+    stream.core->failed_stream.store(stream.last_id, std::memory_order_relaxed);
+}
+
+// --- devices ---
+
+DeviceCore::DeviceCore() {
+  static std::atomic<std::uint32_t> counter{0};
+  id = counter.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+void drain(DeviceCore& core) noexcept {
+  if (!exiting() && !core.forked) core.backend->wait(nullptr, kEverything, 0);
+}
+
+DeviceCore::~DeviceCore() {
+  unregister_device(*this);
+  if (!backend) return;
+  if (forked) {  // its threads are not here: there is nothing to end, and its locks may be held for ever
+    static_cast<void>(pool.release());
+    static_cast<void>(staging.release());
+    static_cast<void>(backend.release());
+    return;
+  }
+  drain(*this);
+  if (legacy) close_stream(*legacy);
+  pool.reset();
+  staging.reset();
+  backend.reset();
+}
+
+}  // namespace slip

@@ -1,0 +1,172 @@
+// The state behind Device, StreamRef and Buffer. Private to the runtime and the backends.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/sync.hpp"
+#include "runtime/backend.hpp"
+#include "slip/device.hpp"
+
+namespace slip {
+
+class Capture;
+class StreamPool;
+
+// Why a stream or a device no longer works. The first failure sticks.
+struct Failure {
+  Code code = Code::kOk;
+  std::string text;
+  std::uint64_t position = 0;  // in its stream: points before it are still good
+  Here here;
+};
+
+// A failure that sticks: set once, then read by anyone.
+class Sticky {
+ public:
+  bool set() const { return set_.load(std::memory_order_relaxed); }  // relaxed: value() takes the lock
+  bool put(Failure failure);                                         // false: there was one already
+  Failure value() const;
+  void clear();
+
+ private:
+  mutable SpinLock lock_;
+  std::atomic<bool> set_{false};
+  Failure failure_;
+};
+
+// Streams are never deleted, only used again under a new id, so that a dangling StreamRef or an old Event meets a valid
+// object: the reference sees another id, the event a position long reached (positions go on from one life to the next).
+struct StreamState {
+  virtual ~StreamState() = default;
+  std::atomic<std::uint64_t> id{0};  // 0: closed
+  std::uint64_t last_id = 0;         // the id it had when it was closed, for traces
+  DeviceCore* core = nullptr;
+  StreamFlags flags = StreamFlags::kBlocking;
+  int priority = 0;
+  bool legacy = false;
+  Sticky failure;
+  std::atomic<Capture*> capture{nullptr};
+  SpinLock observed;  // orders submission and its record while an observer is attached
+
+  bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
+  virtual CUstream_st* native() { return nullptr; }
+};
+
+// One allocation. Blocks are never deleted either, see StreamState.
+struct Block {
+  std::atomic<std::uint64_t> id{0};  // 0: freed
+  DeviceCore* core = nullptr;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  MemoryKind kind = MemoryKind::kDevice;
+  bool owned = true;              // false: wrapped
+  StreamState* origin = nullptr;  // stream-ordered: the stream it was allocated in
+  std::uint64_t origin_id = 0;
+  Name name;
+};
+
+// Device memory, counted against a limit.
+class MemoryLedger {
+ public:
+  void set_total(std::size_t bytes) { total_ = bytes; }
+  bool reserve(std::size_t bytes);  // false: over the limit
+  void release(std::size_t bytes);
+  void use(std::ptrdiff_t bytes);
+  void reset_peak();
+  MemoryInfo info() const;
+
+ private:
+  mutable SpinLock lock_;
+  std::size_t used_ = 0, reserved_ = 0, peak_ = 0, total_ = 0;
+};
+
+// Bytes of pageable sources copied aside until their upload has run (rule 38).
+class Staging {
+ public:
+  explicit Staging(Backend& backend) : backend_(backend) {}
+  ~Staging();
+  std::byte* take(std::size_t bytes);                          // reclaims what is done
+  void give(std::byte* data, std::size_t bytes, Point until);  // freed once `until` is reached
+
+ private:
+  struct Piece {
+    std::byte* data;
+    std::size_t bytes;
+    Point until;
+  };
+  Backend& backend_;
+  std::mutex mutex_;
+  std::vector<Piece> pieces_;
+};
+
+struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
+  DeviceCore();
+  ~DeviceCore();
+
+  std::uint32_t id = 0;
+  DeviceOptions options;
+  DeviceInfo info;
+  MemoryLedger memory;
+  Sticky fault;           // the device is lost
+  Sticky stream_failure;  // a stream failed: the device's own sync reports it until that stream is closed
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<StreamPool> pool;  // null where the backend allocates in stream order itself
+  std::unique_ptr<Staging> staging;
+  StreamState* legacy = nullptr;
+  bool forked = false;  // this process is a child of the one that opened it
+  std::atomic<std::uint64_t> failed_stream{0};
+  std::atomic<int> captures{0};           // streams of this device that are capturing
+  std::atomic<int> blocking_captures{0};  // of them blocking ones
+
+  std::mutex mutex;                  // guards what follows
+  std::vector<std::uint32_t> peers;  // devices whose memory this one's kernels may touch
+};
+
+// Opens and closes streams with their identity and records.
+StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool legacy);
+void close_stream(StreamState& stream) noexcept;
+
+// Waits for all work of the device before memory or the device itself goes, unless the process exits or was forked.
+void drain(DeviceCore& core) noexcept;
+
+// Poisons a stream: it runs nothing more, and its next call throws. The first failure sticks.
+void fail_stream(StreamState& stream, Failure failure);
+
+// The one way from a call to the backend: checks the stream and the device, captures or submits, tells observers.
+std::uint64_t issue(StreamState& stream, const Op& op);
+// Waits for a point or kEverything (null stream: the device), tells observers, throws what failed.
+bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here);
+// The same without blocking.
+bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here);
+
+[[noreturn]] void raise(const Failure& failure, Here here);
+namespace detail {
+extern constinit thread_local int inside_op;  // depth of InsideOp on this thread
+[[noreturn]] void raise_unusable(const DeviceCore& core, Here here);
+}  // namespace detail
+
+// Throws when the device is lost or the caller is inside an op.
+inline void require_usable(const DeviceCore& core, Here here) {
+  if (detail::inside_op != 0 || core.fault.set()) [[unlikely]]
+    detail::raise_unusable(core, here);
+}
+
+// Ranges: that they are of live buffers and within them; where their bytes are.
+void require_range(const Range& range, const char* what, Here here);
+inline std::byte* address(const Range& range) { return range.block->data + range.offset; }
+
+// Marks this thread as running an op: calls into the runtime are refused meanwhile.
+class InsideOp {
+ public:
+  InsideOp() { ++detail::inside_op; }
+  ~InsideOp() { --detail::inside_op; }
+};
+
+Block* take_block();            // a Block with a fresh id
+void drop_block(Block* block);  // its ranges become invalid
+
+}  // namespace slip

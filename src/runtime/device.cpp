@@ -1,0 +1,225 @@
+#include "slip/device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <unordered_map>
+
+#include "base/env.hpp"
+#include "base/thread.hpp"
+#include "runtime/copy.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exit.hpp"
+#include "runtime/observers.hpp"
+#include "runtime/pool.hpp"
+
+namespace slip {
+namespace {
+
+DeviceOptions with_environment(DeviceOptions options, Here here) {
+  const Env& from = env();
+  options.launch_blocking |= from.launch_blocking;
+  options.strict |= from.strict;
+  if (from.max_connections > 0 && options.max_connections == 0) options.max_connections = from.max_connections;
+  if (options.max_connections < 0 || options.max_connections > 32)
+    throw Error(Code::kInvalidValue,
+                fmt::format("max_connections {} is not 0 (default) to 32", options.max_connections), here);
+  if (from.policy.empty()) return options;
+  if (from.policy == "concurrent") {
+    options.policy = Policy::kConcurrent;
+  } else if (from.policy == "single") {
+    options.policy = Policy::kSingle;
+  } else if (from.policy.rfind("random", 0) == 0) {
+    options.policy = Policy::kRandom;
+    const std::string seed = from.policy.size() > 7 && from.policy[6] == ':' ? from.policy.substr(7) : "";
+    const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), options.seed);
+    if (from.policy != "random" && (error != std::errc() || end != seed.data() + seed.size()))
+      throw Error(Code::kInvalidValue, fmt::format("SLIP_POLICY={}: write random or random:SEED", from.policy), here);
+  } else {
+    throw Error(Code::kInvalidValue, fmt::format("SLIP_POLICY={}: concurrent, single or random[:SEED]", from.policy),
+                here);
+  }
+  return options;
+}
+
+const BackendEntry& entry_for(std::string_view prefix, std::string_view name, Here here) {
+  std::string known;
+  for (const BackendEntry& entry : backends()) {
+    if (entry.prefix == prefix) return entry;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.prefix);
+  }
+  throw Error(Code::kInvalidDevice, fmt::format("no device '{}': this build knows {}", name, known), here);
+}
+
+// A thread's own default stream on each device it used; closed when the thread ends, if the device is still there.
+struct PerThread {
+  struct Entry {
+    std::weak_ptr<DeviceCore> core;
+    StreamState* state;
+    std::uint64_t id;
+  };
+  std::unordered_map<std::uint32_t, Entry> streams;
+  ~PerThread() {
+    for (auto& [device, entry] : streams) {
+      const auto core = entry.core.lock();
+      if (core && entry.state->id.load(std::memory_order_acquire) == entry.id) close_stream(*entry.state);
+    }
+  }
+};
+
+PerThread& per_thread() {
+  thread_local PerThread t_streams;
+  return t_streams;
+}
+
+}  // namespace
+
+Device Device::open(std::string_view name, const DeviceOptions& options, Here here) {
+  return open_all(name, 1, options, here).front();
+}
+
+std::vector<Device> Device::open_all(std::string_view name, int count, const DeviceOptions& options, Here here) {
+  if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
+  const std::size_t colon = name.find(':');
+  const std::string_view rest = colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1);
+  const BackendEntry& entry = entry_for(name.substr(0, colon), name, here);
+  std::vector<std::shared_ptr<DeviceCore>> cores;
+  std::vector<DeviceCore*> raw;
+  for (int i = 0; i < count; ++i) {
+    cores.push_back(std::make_shared<DeviceCore>());
+    raw.push_back(cores.back().get());
+    raw.back()->options = with_environment(options, here);
+    raw.back()->info.name = std::string(name);
+  }
+  std::vector<std::unique_ptr<Backend>> made = entry.open(rest, raw);
+  std::vector<Device> devices;
+  for (std::size_t i = 0; i < cores.size(); ++i) {
+    DeviceCore& core = *cores[i];
+    core.backend = std::move(made[i]);
+    core.staging = std::make_unique<Staging>(*core.backend);
+    if (core.options.memory_limit > 0)
+      core.info.memory_bytes = std::min(core.info.memory_bytes, core.options.memory_limit);
+    core.memory.set_total(core.info.memory_bytes);
+    core.pool = std::make_unique<StreamPool>(core);
+    core.legacy = slip::open_stream(core, StreamFlags::kBlocking, 0, true);
+    register_device(core);
+    devices.push_back(Device(cores[i]));
+  }
+  return devices;
+}
+
+Stream Device::stream(StreamFlags flags, int priority, Here here) const {
+  require_usable(*core_, here);
+  if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
+    throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);
+  const int clamped = std::clamp(priority, core_->info.greatest_priority, core_->info.least_priority);
+  StreamState* state = slip::open_stream(*core_, flags, clamped, false);
+  return Stream(StreamRef(state, state->last_id), core_);
+}
+
+StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->last_id}; }
+
+StreamRef Device::per_thread_stream() const {
+  auto& entry = per_thread().streams[core_->id];
+  if (!entry.state) {
+    entry.core = core_;
+    entry.state = slip::open_stream(*core_, StreamFlags::kBlocking, 0, false);
+    entry.id = entry.state->last_id;
+  }
+  return {entry.state, entry.id};
+}
+
+StreamRef Device::default_stream() const {
+  return core_->options.default_stream == DefaultStream::kLegacy ? legacy_stream() : per_thread_stream();
+}
+
+Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) const {
+  require_usable(*core_, here);
+  if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
+  if (core_->options.legacy_implicit_sync && kind != MemoryKind::kPageable)
+    wait_for(*core_, nullptr, kEverything, 0, here);
+  const bool counted = kind == MemoryKind::kDevice;
+  bool fits = !counted || core_->memory.reserve(bytes);
+  if (!fits) {
+    core_->pool->trim(0);  // what the pool keeps and nobody uses goes first
+    fits = core_->memory.reserve(bytes);
+  }
+  if (!fits) {
+    const MemoryInfo info = core_->memory.info();
+    throw Error(Code::kOutOfMemory,
+                fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes, core_->info.name,
+                            name.text(), info.reserved, info.total, info.total - info.reserved),
+                here);
+  }
+  Block* block = take_block();
+  try {
+    block->data = static_cast<std::byte*>(core_->backend->allocate(kind, bytes));
+  } catch (...) {
+    drop_block(block);
+    if (counted) core_->memory.release(bytes);
+    throw;
+  }
+  block->core = core_.get();
+  block->bytes = bytes;
+  block->kind = kind;
+  block->owned = true;
+  block->origin = nullptr;
+  block->name = name;
+  if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
+  Buffer buffer(core_, block);
+  if (observed()) tell_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  return buffer;
+}
+
+Buffer Device::wrap(void* data, std::size_t bytes, MemoryKind kind, Name name, Here here) const {
+  if (!data || bytes == 0) throw Error(Code::kInvalidValue, fmt::format("wrap of {} bytes at {}", bytes, data), here);
+  Block* block = take_block();
+  block->core = core_.get();
+  block->data = static_cast<std::byte*>(data);
+  block->bytes = bytes;
+  block->kind = kind;
+  block->owned = false;
+  block->origin = nullptr;
+  block->name = name;
+  return Buffer(core_, block);
+}
+
+void Device::copy(Range to, Range from, Here here) const { copy_sync(*default_stream().state(here), to, from, here); }
+
+void Device::fill(Range to, unsigned char value, Here here) const {
+  fill_sync(*default_stream().state(here), to, value, here);
+}
+
+void Device::sync(Here here) const { wait_for(*core_, nullptr, kEverything, 0, here); }
+
+bool Device::can_access_peer(const Device& peer) const {
+  const std::string_view own = core_->info.name, other = peer.core_->info.name;
+  return core_ != peer.core_ && own.substr(0, own.find(':')) == other.substr(0, other.find(':'));
+}
+
+void Device::enable_peer_access(const Device& peer, Here here) const {
+  require_usable(*core_, here);
+  if (!can_access_peer(peer))
+    throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.name, peer.info().name), here);
+  const std::lock_guard lock(core_->mutex);
+  if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
+    throw Error(Code::kPeerAccessAlreadyEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
+  core_->peers.push_back(peer.id());
+}
+
+void Device::disable_peer_access(const Device& peer, Here here) const {
+  require_usable(*core_, here);
+  const std::lock_guard lock(core_->mutex);
+  if (std::erase(core_->peers, peer.id()) == 0)
+    throw Error(Code::kPeerAccessNotEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
+}
+
+MemoryInfo Device::memory() const { return core_->memory.info(); }
+void Device::reset_peak_memory() const { core_->memory.reset_peak(); }
+const DeviceInfo& Device::info() const { return core_->info; }
+const DeviceOptions& Device::options() const { return core_->options; }
+std::uint32_t Device::id() const { return core_->id; }
+Picos Device::now() const { return core_->backend->now(); }
+
+}  // namespace slip

@@ -1,0 +1,54 @@
+#include "slip/event.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/capture.hpp"
+#include "runtime/core.hpp"
+#include "slip/device.hpp"
+
+namespace slip {
+namespace {
+
+void require_uncaptured(std::uint64_t capture_id, Here here) {
+  if (capture_id == 0) return;
+  if (const auto capture = Capture::find(capture_id))
+    capture->invalidate("a captured event was synchronised or queried");
+  throw Error(Code::kCaptureUnsupported, "the event was recorded in a capture: its work does not run (rule 98)", here);
+}
+
+}  // namespace
+
+EventHandle::EventHandle(const EventHandle& other) : state_(other.state_) {
+  if (state_) state_->retain();
+}
+
+void EventHandle::release() noexcept { state_->release(); }
+
+Event::Event(const Device& device) : device_(device.id()) {}
+
+// A stream without a device is one whose device was closed: it finished its work before.
+bool Event::query(Here here) const {
+  require_uncaptured(capture_, here);
+  if (!recorded() || !point_.stream->core) return true;  // rule 51
+  return is_reached(*point_.stream->core, point_.stream, point_.position, here);
+}
+
+void Event::sync(Here here) const {
+  require_uncaptured(capture_, here);
+  if (!recorded() || !point_.stream->core) return;
+  wait_for(*point_.stream->core, point_.stream, point_.position, 0, here);
+}
+
+std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start) {
+  if (!end.recorded() || !start.recorded())
+    throw Error(Code::kInvalidHandle, "elapsed time of an event that was never recorded (rule 61)", {});
+  if (end.device_ != start.device_)
+    throw Error(Code::kInvalidHandle,
+                fmt::format("elapsed time between events of devices {} and {} (rule 69)", start.device_, end.device_),
+                {});
+  if (!start.query() || !end.query())
+    throw Error(Code::kNotReady, "elapsed time of an event not yet reached (rule 62)", {});
+  return std::chrono::nanoseconds(end.handle_.get()->since(*start.handle_.get()) / 1000);
+}
+
+}  // namespace slip

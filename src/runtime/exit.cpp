@@ -1,0 +1,65 @@
+#include "runtime/exit.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "base/thread.hpp"
+#include "runtime/core.hpp"
+
+namespace slip {
+namespace {
+
+std::atomic<bool> g_exiting{false};
+
+struct Devices {
+  std::mutex mutex;
+  std::vector<DeviceCore*> open;
+};
+
+Devices& devices() {
+  static Devices* const kDevices = new Devices;
+  return *kDevices;
+}
+
+void before_fork() { devices().mutex.lock(); }
+void after_fork_in_parent() { devices().mutex.unlock(); }
+
+void after_fork_in_child() {
+  for (DeviceCore* core : devices().open) {
+    new (&core->fault) Sticky;  // a thread of the parent may have held its lock
+    core->forked = true;
+    core->fault.put({Code::kInvalidDevice, "the device was opened before fork: open another one in the child", 0, {}});
+  }
+  devices().open.clear();
+  devices().mutex.unlock();
+}
+
+void install() {
+  static const bool kInstalled = [] {
+    at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+    std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });  // relaxed: a hint to stop soon
+    return true;
+  }();
+  static_cast<void>(kInstalled);
+}
+
+}  // namespace
+
+bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
+
+void register_device(DeviceCore& core) {
+  install();
+  const std::lock_guard lock(devices().mutex);
+  devices().open.push_back(&core);
+}
+
+void unregister_device(DeviceCore& core) {
+  const std::lock_guard lock(devices().mutex);
+  std::erase(devices().open, &core);
+}
+
+}  // namespace slip

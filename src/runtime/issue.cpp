@@ -1,0 +1,114 @@
+// The way of every op from the public calls to the backend, and of every host wait.
+#include <fmt/format.h>
+
+#include "base/thread.hpp"
+#include "runtime/capture.hpp"
+#include "runtime/core.hpp"
+#include "runtime/observers.hpp"
+#include "runtime/pool.hpp"
+
+namespace slip {
+namespace {
+
+void require_stream(const StreamState& stream, Here here) {
+  require_usable(*stream.core, here);
+  if (stream.failure.set()) [[unlikely]]
+    raise(stream.failure.value(), here);
+  // Rule 98: the legacy stream would depend on captured work that does not run.
+  if (stream.legacy && stream.core->blocking_captures.load(std::memory_order_relaxed) > 0) [[unlikely]]
+    throw Error(Code::kCaptureImplicit, "the legacy stream was used while a blocking stream captures", here);
+}
+
+// With an observer: submission and its record are one step, so that records of a stream come in its order.
+std::uint64_t submit_observed(StreamState& stream, const Op& op) {
+  const std::lock_guard lock(stream.observed);
+  Record record{.kind = RecordKind::kSubmit,
+                .engine = op.engine,
+                .device = stream.core->id,
+                .stream = stream.last_id,
+                .thread = thread_index(),
+                .queued = stream.core->backend->now(),
+                .op = &op,
+                .name = op.name,
+                .here = op.here};
+  record.position = stream.core->backend->submit(stream, op);
+  if (op.kind == OpKind::kRecord) {
+    record.kind = RecordKind::kEventRecord;
+  } else if (op.kind == OpKind::kWait) {
+    record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the allocator's own
+    record.other_stream = op.point.stream->last_id;
+    record.other_position = op.point.position;
+  }
+  tell(record);
+  return record.position;
+}
+
+void require_no_capture(const DeviceCore& core, StreamState* stream, Here here) {
+  Capture* capture = stream ? stream->capture.load(std::memory_order_acquire) : nullptr;
+  const bool enclosed = stream == nullptr ? core.captures.load(std::memory_order_relaxed) > 0
+                        : stream->legacy  ? core.blocking_captures.load(std::memory_order_relaxed) > 0
+                                          : false;
+  if (!capture && !enclosed) return;
+  if (capture) capture->invalidate("a capturing stream was synchronised or queried");
+  throw Error(Code::kCaptureUnsupported, "captured work does not run, so it cannot be waited for (rule 98)", here);
+}
+
+void raise_failure(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+  if (core.fault.set()) raise(core.fault.value(), here);
+  if (!stream && core.stream_failure.set()) raise(core.stream_failure.value(), here);  // rule 22
+  if (!stream || !stream->failure.set()) return;
+  const Failure failure = stream->failure.value();
+  if (failure.position <= position) raise(failure, here);
+}
+
+void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+  if (!observed()) return;
+  tell({.kind = kind,
+        .whole_device = stream == nullptr,
+        .device = core.id,
+        .other_stream = stream ? stream->last_id : 0,
+        .other_position = position,
+        .thread = thread_index(),
+        .here = here});
+}
+
+}  // namespace
+
+std::uint64_t issue(StreamState& stream, const Op& op) {
+  require_stream(stream, op.here);
+  // relaxed: a capture begins on a thread that is ordered before this call, or the program races with itself.
+  if (Capture* capture = stream.capture.load(std::memory_order_relaxed)) [[unlikely]] {
+    capture->add(stream, op);
+    return 0;
+  }
+  const std::uint64_t position = observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
+  if (stream.core->options.launch_blocking && op.kind <= OpKind::kHost) [[unlikely]]
+    wait_for(*stream.core, &stream, position, 0, op.here);
+  return position;
+}
+
+bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here) {
+  require_usable(core, here);
+  require_no_capture(core, stream, here);
+  // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
+  if (stream && position == kEverything && observed())
+    position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
+  if (!core.backend->wait(stream, position, deadline_ns)) return false;
+  tell_reached(RecordKind::kSync, core, stream, position, here);
+  if (core.pool) core.pool->trim(core.options.pool.release_threshold);
+  raise_failure(core, stream, position, here);
+  return true;
+}
+
+bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+  require_usable(core, here);
+  require_no_capture(core, stream, here);
+  if (stream && position == kEverything && observed())
+    position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
+  if (!core.backend->reached(stream, position)) return false;
+  tell_reached(RecordKind::kQuery, core, stream, position, here);
+  raise_failure(core, stream, position, here);
+  return true;
+}
+
+}  // namespace slip

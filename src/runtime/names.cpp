@@ -1,0 +1,59 @@
+// Words for enumerators, and the checked accessors of kernel arguments.
+#include <fmt/format.h>
+
+#include "slip/buffer.hpp"
+#include "slip/op.hpp"
+
+namespace slip {
+
+const char* kind_name(OpKind kind) {
+  switch (kind) {
+    case OpKind::kKernel: return "kernel";
+    case OpKind::kCopy: return "copy";
+    case OpKind::kFill: return "fill";
+    case OpKind::kHost: return "host function";
+    case OpKind::kWaitValue: return "wait value";
+    case OpKind::kWriteValue: return "write value";
+    case OpKind::kRecord: return "record";
+    case OpKind::kWait: return "wait";
+    case OpKind::kAlloc: return "alloc";
+    case OpKind::kFree: return "free";
+  }
+  return "unknown";
+}
+
+const char* engine_name(Engine engine) {
+  switch (engine) {
+    case Engine::kNone: return "none";
+    case Engine::kCompute: return "compute";
+    case Engine::kCopyIn: return "copy in";
+    case Engine::kCopyOut: return "copy out";
+    case Engine::kHost: return "host";
+  }
+  return "unknown";
+}
+
+const char* memory_kind_name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kDevice: return "device";
+    case MemoryKind::kPinned: return "pinned";
+    case MemoryKind::kPageable: return "pageable";
+  }
+  return "unknown";
+}
+
+const Piece& Args::at(std::span<const Piece> pieces, std::size_t i, const char* which) {
+  if (i >= pieces.size())
+    throw Error(Code::kInvalidValue, fmt::format("kernel asks for {}({}), the launch gave {}", which, i, pieces.size()),
+                {});
+  return pieces[i];
+}
+
+const Scalar& Args::scalar_at(std::size_t i) const {
+  if (i >= scalars_.size())
+    throw Error(Code::kInvalidValue, fmt::format("kernel asks for scalar({}), the launch gave {}", i, scalars_.size()),
+                {});
+  return scalars_[i];
+}
+
+}  // namespace slip

@@ -1,0 +1,143 @@
+#include "runtime/pool.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+constexpr std::size_t kGranularity = 512;
+constexpr std::size_t kWaitsKept = 64;  // per stream; forgetting one only costs a reuse
+constexpr int kDepth = 8;               // how far event dependencies are followed
+}  // namespace
+
+std::size_t StreamPool::rounded(std::size_t bytes) {
+  return (std::max<std::size_t>(bytes, 1) + kGranularity - 1) / kGranularity * kGranularity;
+}
+
+StreamPool::~StreamPool() {
+  for (const FreeBlock& block : free_) {
+    core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
+    core_.memory.release(block.bytes);
+  }
+}
+
+std::byte* StreamPool::alloc(StreamState& stream, std::size_t bytes, Here here) {
+  const std::size_t size = rounded(bytes);
+  Point wait_for;
+  std::byte* data = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    data = reuse(stream, size, wait_for);
+    if (!data) {
+      bool fits = core_.memory.reserve(size);
+      if (!fits && release_reached(0)) fits = core_.memory.reserve(size);
+      if (!fits) {
+        const MemoryInfo info = core_.memory.info();
+        throw Error(
+            Code::kOutOfMemory,
+            fmt::format("asked for {} bytes in stream order on '{}': {} of {} reserved, {} of them free in the pool "
+                        "but not yet reusable",
+                        bytes, core_.info.name, info.reserved, info.total, free_bytes_),
+            here);
+      }
+      try {
+        data = static_cast<std::byte*>(core_.backend->allocate(MemoryKind::kDevice, size));
+      } catch (...) {
+        core_.memory.release(size);
+        throw;
+      }
+    }
+  }
+  // Outside the lock: submitting may block while the queue is full.
+  if (wait_for.stream) issue(stream, {.kind = OpKind::kWait, .name = "pool reuse", .here = here, .point = wait_for});
+  core_.memory.use(static_cast<std::ptrdiff_t>(size));
+  return data;
+}
+
+// The best block that the rules allow, by size. `wait_for` is set when the stream must wait for its free first.
+std::byte* StreamPool::reuse(StreamState& stream, std::size_t size, Point& wait_for) {
+  const PoolOptions& rules = core_.options.pool;
+  std::size_t best = free_.size();
+  bool best_waits = false;
+  for (std::size_t i = 0; i < free_.size(); ++i) {
+    const FreeBlock& block = free_[i];
+    if (block.bytes < size || block.bytes / 2 > size) continue;
+    bool waits = false;
+    const bool allowed =
+        block.freed.stream == &stream ||
+        (rules.opportunistic && core_.backend->reached(block.freed.stream, block.freed.position)) ||
+        (rules.follow_event_dependencies && ordered_after(&stream, kEverything, block.freed, kDepth)) ||
+        (rules.internal_dependencies && (waits = true));
+    if (!allowed) continue;
+    // Without a wait before with one, then the smaller block.
+    const bool better =
+        best == free_.size() || (best_waits && !waits) || (best_waits == waits && block.bytes < free_[best].bytes);
+    if (better) best = i, best_waits = waits;
+  }
+  if (best == free_.size()) return nullptr;
+  const FreeBlock block = free_[best];
+  if (best_waits) wait_for = block.freed;
+  free_[best] = free_.back();
+  free_.pop_back();
+  free_bytes_ -= block.bytes;
+  return block.data;
+}
+
+void StreamPool::free(StreamState& stream, std::byte* data, std::size_t bytes, Here here) {
+  const std::size_t size = rounded(bytes);
+  // Waits issued from here on matter; those before cannot cover this free.
+  watching_.store(true, std::memory_order_relaxed);
+  const std::uint64_t position = issue(stream, {.kind = OpKind::kRecord, .here = here});
+  const std::lock_guard lock(mutex_);
+  free_.push_back({data, size, {&stream, position}});
+  free_bytes_ += size;
+  core_.memory.use(-static_cast<std::ptrdiff_t>(size));
+}
+
+void StreamPool::keep_wait(const StreamState& stream, Point point) {
+  const std::uint64_t at = core_.backend->submit(const_cast<StreamState&>(stream), {.kind = OpKind::kRecord});
+  const std::lock_guard lock(mutex_);
+  std::deque<Wait>& waits = waits_[&stream];
+  waits.push_back({at, point});
+  if (waits.size() > kWaitsKept) waits.pop_front();
+}
+
+// Whether `stream` waited, up to `position`, for `point`, directly or through other streams.
+bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const {
+  const auto found = waits_.find(stream);
+  if (found == waits_.end()) return false;
+  for (const Wait& wait : found->second) {
+    if (wait.at > position) break;
+    if (wait.point.stream == point.stream && wait.point.position >= point.position) return true;
+    if (depth > 0 && wait.point.stream != stream &&
+        ordered_after(wait.point.stream, wait.point.position, point, depth - 1))
+      return true;
+  }
+  return false;
+}
+
+bool StreamPool::release_reached(std::size_t keep) {
+  bool any = false;
+  std::erase_if(free_, [&](const FreeBlock& block) {
+    if (free_bytes_ <= keep || !core_.backend->reached(block.freed.stream, block.freed.position)) return false;
+    core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
+    core_.memory.release(block.bytes);
+    free_bytes_ -= block.bytes;
+    any = true;
+    return true;
+  });
+  if (free_.empty()) {
+    watching_.store(false, std::memory_order_relaxed);
+    waits_.clear();
+  }
+  return any;
+}
+
+void StreamPool::trim(std::size_t keep) {
+  if (!watching_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(mutex_);
+  if (free_bytes_ > keep) release_reached(keep);
+}
+
+}  // namespace slip

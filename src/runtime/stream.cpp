@@ -1,0 +1,264 @@
+#include "slip/stream.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "runtime/capture.hpp"
+#include "runtime/copy.hpp"
+#include "runtime/core.hpp"
+#include "runtime/observers.hpp"
+#include "runtime/pool.hpp"
+#include "runtime/stamp.hpp"
+#include "slip/plan.hpp"
+
+namespace slip {
+namespace {
+
+const Name kHostName("host function"), kWaitName("wait value"), kWriteName("write value");
+
+// What a kernel of `core` may touch: its own memory, pinned memory, and memory of peers it was given access to.
+void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here) {
+  require_range(range, kernel.c_str(), here);
+  const Block& block = *range.block;
+  if (block.kind == MemoryKind::kPinned || (block.kind == MemoryKind::kDevice && block.core == &core)) [[likely]]
+    return;
+  if (block.kind == MemoryKind::kPageable)
+    throw Error(Code::kInvalidValue,
+                fmt::format("kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device",
+                            kernel.text(), block.name.text()),
+                here);
+  const std::lock_guard lock(core.mutex);
+  for (const std::uint32_t peer : core.peers) {
+    if (peer == block.core->id) return;
+  }
+  throw Error(Code::kPeerAccessNotEnabled,
+              fmt::format("kernel '{}' on device {} uses buffer '{}' of device {}: enable_peer_access first",
+                          kernel.text(), core.id, block.name.text(), block.core->id),
+              here);
+}
+
+void require_word(const Range& word, const char* what, Here here) {
+  require_range(word, what, here);
+  if (word.bytes != sizeof(std::uint32_t) || word.offset % sizeof(std::uint32_t) != 0)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("{}: a word has 4 bytes at a multiple of 4; given {} bytes at {}", what, word.bytes, word.offset),
+        here);
+  if (word.block->kind == MemoryKind::kPageable)
+    throw Error(Code::kInvalidValue, fmt::format("{}: the word must be in pinned or device memory", what), here);
+}
+
+}  // namespace
+
+StreamState* StreamRef::state(Here here) const {
+  // relaxed: a thread that has this reference got it from the one that opened the stream, which ordered the rest. On
+  // aarch64 an acquire load would also wait for the last op's release store, which made a submission 60 ns longer.
+  if (!state_ || state_->id.load(std::memory_order_relaxed) != id_) [[unlikely]]
+    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", id_), here);
+  return state_;
+}
+
+void StreamRef::launch(const Kernel& kernel, const Operands& operands, const Cost& cost, Here here) const {
+  StreamState& stream = *state(here);
+  const Name name = operands.name ? operands.name : kernel.name;
+  for (const Range& range : operands.reads) require_kernel_range(*stream.core, range, name, here);
+  for (const Range& range : operands.writes) require_kernel_range(*stream.core, range, name, here);
+  if (!(cost.width > 0.0 && cost.width <= 1.0)) [[unlikely]]
+    throw Error(Code::kInvalidValue, fmt::format("kernel '{}': width {} is not in (0, 1]", name.text(), cost.width),
+                here);
+  issue(stream, {.kind = OpKind::kKernel,
+                 .engine = Engine::kCompute,
+                 .opaque = operands.reads.empty() && operands.writes.empty(),
+                 .kernel = &kernel,
+                 .name = name,
+                 .here = here,
+                 .reads = operands.reads,
+                 .writes = operands.writes,
+                 .scalars = operands.scalars,
+                 .cost = cost});
+}
+
+void StreamRef::copy(Range to, Range from, Name name, Here here) const {
+  copy_async(*state(here), to, from, name, here);
+}
+
+void StreamRef::fill(Range to, unsigned char value, Name name, Here here) const {
+  fill_async(*state(here), to, value, name, here);
+}
+
+void StreamRef::host(std::function<void()> function, Name name, Here here) const {
+  if (!function) throw Error(Code::kInvalidValue, "empty host function", here);
+  issue(*state(here), {.kind = OpKind::kHost,
+                       .engine = Engine::kHost,
+                       .opaque = true,
+                       .name = name ? name : kHostName,
+                       .here = here,
+                       .host = &function});
+}
+
+void StreamRef::take_record(Event& event, EventState* native, Here here) const {
+  StreamState& stream = *state(here);
+  if (event.device_ != 0 && event.device_ != stream.core->id)
+    throw Error(Code::kInvalidHandle,
+                fmt::format("an event of device {} cannot be recorded in stream {} of device {} (rule 67)",
+                            event.device_, id_, stream.core->id),
+                here);
+  event.device_ = stream.core->id;
+  event.handle_ = EventHandle(native);
+  event.stream_ = id_;
+  if (Capture* capture = stream.capture.load(std::memory_order_relaxed)) {  // see issue()
+    event.capture_ = capture->id();
+    event.point_ = {&stream, capture->mark(stream)};
+    return;
+  }
+  event.capture_ = 0;
+  event.point_ = {&stream, issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})};
+}
+
+Event StreamRef::record(Here here) const {
+  Event event;
+  take_record(event, nullptr, here);
+  return event;
+}
+
+void StreamRef::record(Event& event, Here here) const { take_record(event, nullptr, here); }
+
+TimedEvent StreamRef::record_timed(Here here) const {
+  TimedEvent event;
+  record(event, here);
+  return event;
+}
+
+void StreamRef::record(TimedEvent& event, Here here) const { take_record(event, new Stamp, here); }
+
+void StreamRef::wait(const Event& event, Here here) const {
+  StreamState& stream = *state(here);
+  if (!event.recorded()) {  // rule 52: a wait on a never-recorded event waits for nothing
+    require_usable(*stream.core, here);
+    return;
+  }
+  Capture* current = stream.capture.load(std::memory_order_relaxed);  // see issue()
+  if (event.capture_ != 0) {
+    const std::shared_ptr<Capture> capture = Capture::find(event.capture_);
+    if (!capture)
+      throw Error(Code::kCaptureIsolation, "the event was recorded in a capture that has ended (rule 98)", here);
+    if (current && current != capture.get()) {
+      current->invalidate("it would have merged with another capture");
+      throw Error(Code::kCaptureMerge, fmt::format("stream {} belongs to another capture", id_), here);
+    }
+    if (stream.legacy) throw Error(Code::kCaptureImplicit, "the legacy stream cannot join a capture", here);
+    capture->wait(stream, event.point_.position);
+    return;
+  }
+  if (current) {
+    current->invalidate("it waited for an event from outside");
+    throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
+  }
+  issue(stream, {.kind = OpKind::kWait, .here = here, .point = event.point_, .event = event.handle_.get()});
+  if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
+}
+
+void StreamRef::wait_value(Range word, std::uint32_t value, Name name, Here here) const {
+  require_word(word, "wait_value", here);
+  const Range reads[] = {word};
+  issue(*state(here), {.kind = OpKind::kWaitValue,
+                       .value = value,
+                       .name = name ? name : kWaitName,
+                       .here = here,
+                       .reads = std::span<const Range>(reads)});
+}
+
+void StreamRef::write_value(Range word, std::uint32_t value, Name name, Here here) const {
+  require_word(word, "write_value", here);
+  const Range writes[] = {word};
+  issue(*state(here), {.kind = OpKind::kWriteValue,
+                       .value = value,
+                       .name = name ? name : kWriteName,
+                       .here = here,
+                       .writes = std::span<const Range>(writes)});
+}
+
+Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
+  StreamState& stream = *state(here);
+  require_usable(*stream.core, here);
+  if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
+  if (stream.capture.load(std::memory_order_acquire))
+    throw Error(Code::kCaptureUnsupported, "allocate before the capture, and bind the buffer", here);
+  Block* block = take_block();
+  try {
+    block->core = stream.core;
+    block->bytes = bytes;
+    block->kind = MemoryKind::kDevice;
+    block->owned = true;
+    block->name = name;
+    block->origin = &stream;
+    block->origin_id = id_;
+    if (stream.core->pool) {
+      block->data = stream.core->pool->alloc(stream, bytes, here);
+    } else {
+      void* data = nullptr;
+      issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
+      block->data = static_cast<std::byte*>(data);
+    }
+  } catch (...) {
+    drop_block(block);
+    throw;
+  }
+  Buffer buffer(stream.core->shared_from_this(), block);
+  if (observed()) tell_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
+  return buffer;
+}
+
+void StreamRef::free(Buffer&& buffer, Here here) const {
+  StreamState& stream = *state(here);
+  if (!buffer) throw Error(Code::kInvalidHandle, "free of an empty buffer", here);
+  require_range(buffer.range(), "free", here);
+  Block& block = *buffer.range().block;
+  if (!block.origin)
+    throw Error(Code::kInvalidValue,
+                fmt::format("buffer '{}' was not allocated in stream order: let it go out of scope", block.name.text()),
+                here);
+  if (block.core != stream.core)
+    throw Error(Code::kInvalidHandle,
+                fmt::format("buffer '{}' is of device {}, stream {} of device {}", block.name.text(), block.core->id,
+                            id_, stream.core->id),
+                here);
+  free_in_order(stream, buffer.range(), here);
+  buffer.range_ = {};
+  buffer.core_.reset();
+}
+
+void StreamRef::sync(Here here) const {
+  StreamState& stream = *state(here);
+  wait_for(*stream.core, &stream, kEverything, 0, here);
+}
+
+bool StreamRef::sync_for(std::chrono::nanoseconds limit, Here here) const {
+  StreamState& stream = *state(here);
+  return wait_for(*stream.core, &stream, kEverything, now_ns() + std::max<std::int64_t>(limit.count(), 1), here);
+}
+
+bool StreamRef::query(Here here) const {
+  StreamState& stream = *state(here);
+  return is_reached(*stream.core, &stream, kEverything, here);
+}
+
+void StreamRef::begin_capture(Here here) const {
+  StreamState& stream = *state(here);
+  require_usable(*stream.core, here);
+  Capture::begin(stream, here);
+}
+
+bool StreamRef::capturing() const { return state()->capture.load(std::memory_order_acquire) != nullptr; }
+
+StreamFlags StreamRef::flags() const { return state()->flags; }
+int StreamRef::priority() const { return state()->priority; }
+CUstream_st* StreamRef::native() const { return state()->native(); }
+
+Stream::~Stream() {
+  if (state_ && id_ != 0 && state_->id.load(std::memory_order_acquire) == id_) close_stream(*state_);
+}
+
+}  // namespace slip
