@@ -1,0 +1,172 @@
+#include "backend/cpu/cpu.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+
+#include "backend/cpu/cpu_backend.hpp"
+#include "backend/cpu/pool.hpp"
+#include "backend/cpu/serial.hpp"
+#include "backend/cpu/strict.hpp"
+#include "backend/slab.hpp"
+#include "base/thread.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kDefaultDepth = 4096;  // cells: 256 KiB a stream, touched only as far as used
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+}  // namespace
+
+CpuBackend::CpuBackend(DeviceCore& core)
+    : core_(core),
+      merge_waits_(core.options.policy == Policy::kConcurrent && !core.options.strict &&
+                   core.options.max_connections == 0),
+      depth_(std::bit_ceil(std::clamp<std::uint64_t>(
+          core.options.queue_depth ? core.options.queue_depth : kDefaultDepth, 16, std::uint64_t{1} << 24))) {
+  const int cores = core_count();
+  const int workers = core.options.compute_workers > 0 ? core.options.compute_workers : std::max(2, cores);
+  for (int i = 0; i < core.options.max_connections; ++i) queues_.push_back(std::make_unique<HardwareQueue>());
+  core.info.description = fmt::format("host threads, {} compute workers on {} cores", workers, cores);
+  core.info.memory_bytes =
+      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  core.info.compute_workers = workers;
+  core.info.queues = core.options.max_connections;
+  if (core.options.strict && core.options.policy == Policy::kConcurrent) core.options.policy = Policy::kSingle;
+  if (core.options.policy == Policy::kConcurrent) executor_ = std::make_unique<Pool>(workers, cores);
+  else executor_ = std::make_unique<Serial>(core.options.policy, core.options.seed, mutex_, lanes_);
+}
+
+CpuBackend::~CpuBackend() {
+  executor_.reset();
+  for (Lane* lane : lanes_) {
+    lane->id.store(0, std::memory_order_relaxed);
+    lane->core = nullptr;
+    // Work that exit dropped: the next user of the lane starts behind it.
+    lane->head = lane->limit = lane->tail;
+    lane->done.store(lane->tail, std::memory_order_relaxed);
+    lane->state.store(LaneState::kIdle, std::memory_order_relaxed);
+    Slab<Lane>::give(lane);
+  }
+}
+
+void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
+  void* data = nullptr;
+  if (kind == MemoryKind::kDevice && core_.options.strict) {
+    data = strict_allocate(core_, bytes);
+  } else {
+    // Large blocks on huge pages: copies then miss the TLB less.
+    const bool large = bytes >= kHugePage;
+    const std::size_t alignment = large ? kHugePage : 4096;
+    data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (data && large) madvise(data, bytes, MADV_HUGEPAGE);
+  }
+  if (!data)
+    throw Error(Code::kOutOfMemory,
+                fmt::format("the system has no {} bytes of {} memory", bytes, memory_kind_name(kind)), {});
+  return data;
+}
+
+void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept {
+  if (kind == MemoryKind::kDevice && core_.options.strict) strict_deallocate(data, bytes);
+  else std::free(data);
+}
+
+// A closed lane of this device whose work is done, for use again.
+Lane* CpuBackend::find_drained() {
+  for (Lane* lane : lanes_) {
+    if (lane->id.load(std::memory_order_relaxed) == 0 && lane->drained()) return lane;
+  }
+  return nullptr;
+}
+
+StreamState* CpuBackend::open_stream(StreamFlags, int, bool legacy) {
+  const std::lock_guard lock(mutex_);
+  Lane* lane = find_drained();
+  if (!lane) {
+    lane = Slab<Lane>::take();
+    lanes_.push_back(lane);
+  }
+  if (lane->capacity != depth_) {
+    lane->ring = std::make_unique_for_overwrite<Cell[]>(depth_);
+    lane->capacity = depth_;
+  }
+  lane->room_until = lane->tail + depth_;
+  lane->legacy_seen.store(0, std::memory_order_relaxed);
+  lane->seen_by_legacy = lane->tail;
+  lane->op_ticks.store(~0ull, std::memory_order_relaxed);
+  lane->queue = nullptr;
+  lane->queue_index = -1;
+  if (!queues_.empty()) {
+    lane->queue_index = static_cast<int>(opened_ % queues_.size());
+    lane->queue = queues_[static_cast<std::size_t>(lane->queue_index)].get();
+  }
+  ++opened_;
+  lane->core = &core_;
+  if (legacy) legacy_ = lane;
+  return lane;
+}
+
+void CpuBackend::close_stream(StreamState& stream) noexcept {
+  // Nothing else to do: the runtime took its id, find_drained() finds it when its work is done.
+  settle_pending(static_cast<Lane&>(stream));
+}
+
+// The lanes that a wait for `stream` covers: itself; the legacy stream also all blocking ones (rule 24); null: all.
+std::vector<Lane*> CpuBackend::covered_by(StreamState* stream) {
+  if (stream && !stream->legacy) return {static_cast<Lane*>(stream)};
+  const std::lock_guard lock(mutex_);
+  std::vector<Lane*> result;
+  for (Lane* lane : lanes_) {
+    if (!stream || lane == stream || lane->flags == StreamFlags::kBlocking) result.push_back(lane);
+  }
+  return result;
+}
+
+bool CpuBackend::reached(StreamState* stream, std::uint64_t position) {
+  executor_->nudge();
+  if (stream && position != kEverything)
+    return static_cast<Lane*>(stream)->done.load(std::memory_order_acquire) >= position;
+  for (Lane* lane : covered_by(stream)) {
+    settle_pending(*lane);
+    if (lane->done.load(std::memory_order_acquire) < lane->published.load(std::memory_order_acquire)) return false;
+  }
+  return true;
+}
+
+bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) {
+  if (stream && position != kEverything) return executor_->wait(static_cast<Lane&>(*stream), position, deadline_ns);
+  if (stream && !stream->legacy) {
+    Lane& lane = static_cast<Lane&>(*stream);
+    settle_pending(lane);
+    return executor_->wait(lane, lane.published.load(std::memory_order_acquire), deadline_ns);
+  }
+  struct End {
+    Lane* lane;
+    std::uint64_t position;
+  };
+  std::vector<End> ends;
+  for (Lane* lane : covered_by(stream)) {
+    settle_pending(*lane);
+    ends.push_back({lane, lane->published.load(std::memory_order_acquire)});
+  }
+  for (const End& end : ends) {
+    if (!executor_->wait(*end.lane, end.position, deadline_ns)) return false;
+  }
+  return true;
+}
+
+std::vector<std::unique_ptr<Backend>> open_cpu(std::string_view rest, std::span<DeviceCore* const> cores) {
+  if (!rest.empty() && !std::all_of(rest.begin(), rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    throw Error(Code::kInvalidDevice, fmt::format("no device 'cpu:{}': write cpu or cpu:NUMBER", rest), {});
+  std::vector<std::unique_ptr<Backend>> result;
+  for (DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
+  return result;
+}
+
+}  // namespace slip

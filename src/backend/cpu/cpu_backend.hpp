@@ -1,0 +1,63 @@
+// CpuBackend: the cpu device behind the seam. Opening, memory and waiting are in cpu.cpp, submission in submit.cpp.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/cpu/executor.hpp"
+#include "backend/cpu/hardware_queue.hpp"
+#include "base/clock.hpp"
+#include "runtime/backend.hpp"
+
+namespace slip {
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(DeviceCore& core);
+  ~CpuBackend() override;
+
+  void* allocate(MemoryKind kind, std::size_t bytes) override;
+  void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept override;
+  StreamState* open_stream(StreamFlags flags, int priority, bool legacy) override;
+  void close_stream(StreamState& stream) noexcept override;
+  std::uint64_t submit(StreamState& stream, const Op& op) override;
+  bool reached(StreamState* stream, std::uint64_t position) override;
+  bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
+  Picos now() override { return now_ns() * 1000; }
+
+ private:
+  Lane* find_drained();
+  std::vector<Lane*> covered_by(StreamState* stream);
+  std::uint64_t submit_legacy(Lane& lane, const Op& op);
+  std::uint64_t push(Lane& lane, const Op& op);
+  std::uint64_t write(Lane& lane, const Op& op, Point wait);
+  void keep_pending(Lane& lane, Point wait);
+  void flush_pending(Lane& lane);
+  void settle_pending(Lane& lane);
+  void push_wait(Lane& lane, Lane& target, std::uint64_t position);
+  bool rouse(Lane& lane);
+  // Whether legacy work was submitted that the lane does not wait for yet. relaxed: under submit_lock it is exact,
+  // since submit_legacy() holds that lock while it publishes.
+  bool behind_legacy(const Lane& lane) const {
+    return lane.flags == StreamFlags::kBlocking &&
+           legacy_->published.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
+  }
+  bool make_room(Lane& lane, std::uint64_t cells);
+  PackedOp& reserve(Lane& lane, std::uint64_t cells);
+
+  DeviceCore& core_;
+  const bool merge_waits_;  // an op may carry a wait; not where waits take a place in a hardware queue or are chosen
+                            // one by one
+  const std::uint64_t depth_;
+  std::vector<std::unique_ptr<HardwareQueue>> queues_;
+  std::atomic<std::uint64_t> issued_{0};  // order of issue, for policy single
+  Lane* legacy_ = nullptr;                // set once, when the device opens
+  std::mutex mutex_;                      // guards what follows
+  std::vector<Lane*> lanes_;              // all, also closed ones with work left
+  std::size_t opened_ = 0;
+  std::unique_ptr<Executor> executor_;  // last: its threads end first
+};
+
+}  // namespace slip

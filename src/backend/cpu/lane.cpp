@@ -1,0 +1,100 @@
+#include "backend/cpu/lane.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "backend/cpu/pack.hpp"
+#include "backend/cpu/strict.hpp"
+#include "base/clock.hpp"
+#include "base/thread.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+std::span<const Piece> pieces(PackedOp& op, std::size_t first, std::size_t count) {
+  return {op.pieces() + first, count};
+}
+
+void perform(Lane& lane, PackedOp& op) {
+  const InsideOp inside;
+  const StrictScope strict(lane, op);
+  switch (op.kind) {
+    case OpKind::kKernel: {
+      const Args args(pieces(op, 0, op.reads), pieces(op, op.reads, op.writes), {op.scalar_list(), op.scalars});
+      strict.call([&] { op.kernel->cpu(args); });
+      break;
+    }
+    case OpKind::kCopy:
+      if (op.pieces()[0].bytes > 0) std::memcpy(op.pieces()[1].data, op.pieces()[0].data, op.pieces()[0].bytes);
+      break;
+    case OpKind::kFill: std::memset(op.pieces()[0].data, static_cast<int>(op.value), op.pieces()[0].bytes); break;
+    case OpKind::kHost: (*op.host)(); break;
+    // release: what this stream wrote before is visible to who sees the word.
+    case OpKind::kWriteValue: word(op).store(op.value, std::memory_order_release); break;
+    default: break;
+  }
+}
+
+std::string told(const PackedOp& op, const char* why) {
+  return fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(op.kind), op.name.text(), op.file, op.line, why);
+}
+
+// Runs the op and turns what it throws into the stream's or the device's failure.
+void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
+  try {
+    perform(lane, op);
+  } catch (const DeviceFault& fault) {
+    lane.core->fault.put({Code::kDeviceFault, told(op, fault.what()), 0, op.here()});
+  } catch (const Error& error) {
+    const Code code = error.code() == Code::kUndeclaredAccess ? error.code() : Code::kLaunchFailed;
+    fail_stream(lane, {code, told(op, error.what()), position, op.here()});
+  } catch (const std::exception& error) {
+    fail_stream(lane, {Code::kLaunchFailed, told(op, error.what()), position, op.here()});
+  } catch (...) {
+    fail_stream(lane, {Code::kLaunchFailed, told(op, "not a std::exception"), position, op.here()});
+  }
+}
+
+// A stream that waits for work of a failed one fails with it: its data never came.
+void inherit_failure(Lane& lane, const PackedOp& op, std::uint64_t position) {
+  if (!op.target->failure.set()) [[likely]]
+    return;
+  const Failure cause = op.target->failure.value();
+  if (op.barrier || cause.position > op.number) return;  // an implicit barrier orders but carries nothing
+  fail_stream(lane, {cause.code, fmt::format("{} (through a wait for stream {})", cause.text, op.target->last_id),
+                     position, cause.here});
+}
+
+}  // namespace
+
+void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
+  if (op.target) inherit_failure(lane, op, position);
+  if (op.kind == OpKind::kWait) return;
+  if (op.kind == OpKind::kRecord) {
+    op.stamp->set(now_ns() * 1000);
+    op.stamp->release();
+    return;
+  }
+  const bool skip = lane.failure.set() || lane.core->fault.set();
+  const bool tells = observed();
+  const Picos started = tells ? now_ns() * 1000 : 0;
+  if (!skip) [[likely]]
+    perform_guarded(lane, op, position);
+  if (op.kind == OpKind::kHost) delete op.host;
+  if (tells)
+    tell({.kind = RecordKind::kRun,
+          .engine = op.engine,
+          .device = lane.core->id,
+          .queue = lane.queue_index,
+          .stream = lane.last_id,
+          .position = position,
+          .thread = thread_index(),
+          .started = started,
+          .ended = now_ns() * 1000,
+          .name = op.name,
+          .here = op.here()});
+}
+
+}  // namespace slip

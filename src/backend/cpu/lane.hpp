@@ -1,0 +1,123 @@
+// Lane: a stream of the cpu device: a ring of packed ops, filled by the host and run by one thread at a time.
+//
+// Positions count 64-byte cells and never go back, so that a completion token is just (lane, position): the point is
+// reached when `done` is at least the position. A record costs nothing, a wait is one cell.
+//
+// Thread rules: the producer's fields are guarded by `submit_lock`; the owner's fields belong to the thread that moved
+// `state` to kRunning; everything else is atomic or guarded as said.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/sync.hpp"
+#include "runtime/core.hpp"
+#include "runtime/stamp.hpp"
+
+namespace slip {
+
+struct Lane;
+class HardwareQueue;
+
+struct alignas(64) Cell {
+  std::byte bytes[64];
+};
+
+// The first cell of an op; ranges and scalars follow it in the ring. Any op may carry one wait: it runs when `target`
+// has reached `number`. A wait without an op behind it is a kWait.
+struct PackedOp {
+  OpKind kind;
+  Engine engine;
+  bool opaque;
+  bool padding;  // fills the ring up to its end: an op never wraps around
+  std::uint32_t value;
+  std::uint16_t cells;
+  std::uint16_t reads, writes, scalars;
+  Name name;
+  const char* file;
+  std::int32_t line;
+  bool barrier;  // the wait is an implicit one: it orders, but carries no failure
+  union {
+    const Kernel* kernel;         // kKernel
+    std::function<void()>* host;  // kHost; owned
+    Stamp* stamp;                 // kRecord; counted
+  };
+  Lane* target;          // null: no wait
+  std::uint64_t number;  // the position waited for; without a wait the order of issue
+
+  Here here() const { return {file, line}; }
+  Piece* pieces() { return reinterpret_cast<Piece*>(reinterpret_cast<Cell*>(this) + 1); }
+  Scalar* scalar_list() { return reinterpret_cast<Scalar*>(pieces() + reads + writes); }
+};
+static_assert(sizeof(PackedOp) == sizeof(Cell), "an op without ranges takes one cell, one cache line");
+
+// Somebody who waits until a lane has reached a position: another lane or a thread.
+struct Waiter {
+  std::uint64_t position = 0;
+  Lane* lane = nullptr;      // to be made ready, or
+  Parker* parker = nullptr;  // to be woken
+  Waiter* next = nullptr;
+};
+
+enum class LaneState : std::uint32_t {
+  kIdle,     // nothing to run
+  kQueued,   // in the shared queue, anyone may claim it
+  kLocal,    // in the queue of a thread that will run it soon
+  kRunning,  // owned by a thread
+  kParked,   // waits for a point, a word, an engine or its hardware queue
+};
+
+struct Lane : StreamState {
+  // Each group has cache lines of its own: the host writes the first two per op, the running thread the third and the
+  // last, and what both read changes rarely.
+
+  // --- producer, guarded by submit_lock ---
+  alignas(64) SpinLock submit_lock;
+  std::uint64_t tail = 0;
+  std::uint64_t room_until = 0;               // tail may grow to here before `done` must be read again
+  std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this one already waits for
+  std::uint64_t seen_by_legacy = 0;           // position that the legacy lane already waits for
+  Point pending;                              // a wait that the next op will carry
+  std::atomic<bool> has_pending{false};
+
+  alignas(64) std::atomic<std::uint64_t> published{0};  // end of what was submitted
+  alignas(64) std::atomic<std::uint64_t> done{0};       // end of what has run
+
+  // --- read by everyone ---
+  alignas(64) std::atomic<LaneState> state{LaneState::kIdle};
+  std::atomic<bool> has_waiters{false};
+  std::atomic<Lane*> parked_on{nullptr};  // whom a driver should drive to free this lane
+  std::atomic<std::uint64_t> parked_position{0};
+  SpinLock wait_lock;
+  Waiter* waiters = nullptr;  // guarded by wait_lock
+
+  alignas(64) std::unique_ptr<Cell[]> ring;  // this group is constant while open
+  std::uint64_t capacity = 0;                // cells, a power of two
+  HardwareQueue* queue = nullptr;
+  int queue_index = -1;
+
+  // --- owner ---
+  alignas(64) std::uint64_t head = 0;
+  std::uint64_t limit = 0;                     // `published` as last read
+  std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Others read it
+  Engine granted = Engine::kNone;              // an engine that was handed to this lane while parked
+  bool dispatched = false;                     // the op at head has left its hardware queue
+  Waiter waiter;                               // this lane in another one's list
+  Lane* next = nullptr;                        // in a thread's queue or an engine's, guarded by that
+  Lane* shared_next = nullptr;                 // in the shared queue; a claimed lane may still have an entry there
+  bool enqueued = false;                       // has one, guarded by the queue
+  bool queue_parked = false;                   // waits for its hardware queue, guarded by it
+
+  PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }
+  bool drained() const {
+    return done.load(std::memory_order_acquire) == published.load(std::memory_order_acquire) &&
+           state.load(std::memory_order_acquire) == LaneState::kIdle;
+  }
+};
+
+// Runs the op, or skips it when its stream or device has failed; keeps errors, sets stamps, tells observers. Never
+// throws.
+void execute(Lane& lane, PackedOp& op, std::uint64_t position);
+
+}  // namespace slip

@@ -1,0 +1,289 @@
+#include "backend/cpu/pool.hpp"
+
+#include <algorithm>
+
+#include "backend/cpu/hardware_queue.hpp"
+#include "backend/cpu/pack.hpp"
+#include "base/clock.hpp"
+
+namespace slip {
+namespace {
+constexpr unsigned kBatch = 64;         // ops of one lane before others get their turn
+constexpr std::uint64_t kPrefetch = 4;  // cells
+constexpr std::uint64_t kNoStop = ~0ull;
+constexpr int kLooks = 8;   // at an empty lane, before letting go of it
+constexpr int kChase = 64;  // how far a waiting thread follows dependencies
+}  // namespace
+
+void Pool::work(Worker& self) {
+  while (Lane* lane = next(self)) run(self.runner, *lane, kNoStop);
+}
+
+// Runs the lane, which this thread owns, until it is empty, must wait, or has reached `stop`. Gives up ownership.
+void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
+  std::uint64_t begun = self.clock;
+  unsigned ops = 0;
+  const auto account = [&] {  // REQUIRES: the lane is ours
+    self.clock = ticks();
+    if (ops > 0) lane.op_ticks.store((self.clock - begun) / ops, std::memory_order_relaxed);
+  };
+  for (;;) {
+    if (lane.head == lane.limit) {
+      if (ops > 0 && ops < kBatch) gather(self, begun);
+      lane.limit = load_acquire(lane.published);  // acquire: the cells up to it are written
+      if (lane.head == lane.limit) {
+        account();
+        if (!settle(self, lane)) return;
+        begun = ticks(), ops = 0;
+        continue;
+      }
+    }
+    if (lane.head >= stop || turn_over(self, lane, ops)) {
+      account();
+      publish(self, lane);
+      make_ready(self, lane);
+      if (wanted(self.held)) let_go(self);
+      return;
+    }
+    PackedOp& op = lane.at(lane.head);
+    const std::uint64_t end = lane.head + op.cells;
+    __builtin_prefetch(&lane.at(end + kPrefetch));  // written by another core
+    if (op.padding) {
+      lane.head = end;
+      continue;
+    }
+    if (op.target && ops > 0) account();  // the lane may be gone after start()
+    if (!start(self, lane, op)) return;
+    self.steps.store(self.steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // one writer
+    execute(lane, op, end);
+    lane.head = end;
+    lane.dispatched = false;
+    if (op.kind == OpKind::kWait) continue;  // published with the next op, or when the lane stops
+    ++ops;
+    publish(self, lane);
+  }
+}
+
+// Whether others should have this thread, or its engine, before the lane goes on.
+bool Pool::turn_over(const Runner& self, const Lane& lane, unsigned ops) const {
+  if (ops == 0) return false;
+  if (wanted(self.held) && (ops >= kBatch || expected_long(lane, nullptr))) return true;
+  return ops >= kBatch && (self.has_local() || shared_count_.load(std::memory_order_relaxed) > 0);
+}
+
+// Everything that must be true before the op at head runs. False: the lane is parked and no longer ours.
+bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
+  if (lane.queue && !lane.dispatched) {
+    publish(self, lane);
+    if (!lane.queue->front_or_park(lane)) return false;
+  }
+  if (!point_reached(op)) {
+    publish(self, lane);
+    if (!park_on_point(lane, op)) return false;
+  }
+  if (!word_reached(op)) {
+    publish(self, lane);
+    park_on_word(lane);
+    return false;
+  }
+  if (lane.queue && !lane.dispatched) {
+    lane.dispatched = true;
+    if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
+  }
+  if (op.engine == Engine::kNone) return true;
+  if (self.held != op.engine) publish(self, lane);  // it may have to wait for the engine
+  if (!hold(self, lane, op.engine)) return false;
+  if (self.has_local()) {
+    keep(self);
+    if (expected_long(lane, &op)) share_local(self);
+    else if (search_.load(std::memory_order_relaxed) == Search::kNone) wake_one();  // who would rescue the rest
+  }
+  return true;
+}
+
+// Everything before `head` is done: say so and wake who waits for it.
+void Pool::publish(Runner& self, Lane& lane) {
+  if (lane.done.load(std::memory_order_relaxed) == lane.head) return;
+  // seq_cst, both: a waiter sets has_waiters and then reads `done`; one of the two sees the other.
+  lane.done.store(lane.head, std::memory_order_seq_cst);
+  if (lane.has_waiters.load(std::memory_order_seq_cst)) wake_waiters(self, lane);
+}
+
+void Pool::wake_waiters(Runner& self, Lane& lane) {
+  Waiter* ready = nullptr;
+  Waiter** last = &ready;
+  {
+    const std::lock_guard lock(lane.wait_lock);
+    Waiter** link = &lane.waiters;
+    while (Waiter* waiter = *link) {
+      if (waiter->position > lane.head) {
+        link = &waiter->next;
+        continue;
+      }
+      *link = waiter->next;
+      if (waiter->parker) {
+        waiter->parker->unpark();  // under the lock: the waiter's stack is gone once it can take the lock
+      } else {
+        waiter->next = nullptr;
+        *last = waiter;
+        last = &waiter->next;
+      }
+    }
+    lane.has_waiters.store(lane.waiters != nullptr, std::memory_order_relaxed);
+  }
+  while (ready) {
+    Waiter* waiter = ready;
+    ready = waiter->next;  // before the lane runs and may use its waiter again
+    make_ready(self, *waiter->lane);
+  }
+}
+
+// Parks the lane until the point that its next op waits for is reached. True: it was reached meanwhile, the lane is
+// still ours.
+bool Pool::park_on_point(Lane& lane, PackedOp& op) {
+  Lane& target = *op.target;
+  const std::lock_guard lock(target.wait_lock);
+  lane.waiter = {op.number, &lane, nullptr, target.waiters};
+  lane.parked_on.store(&target, std::memory_order_relaxed);
+  lane.parked_position.store(op.number, std::memory_order_relaxed);
+  // From here on another thread may take the lane, but only after it got wait_lock.
+  target.has_waiters.store(true, std::memory_order_seq_cst);
+  if (target.done.load(std::memory_order_seq_cst) >= op.number) {
+    target.has_waiters.store(target.waiters != nullptr, std::memory_order_relaxed);
+    return true;
+  }
+  target.waiters = &lane.waiter;
+  lane.state.store(LaneState::kParked, std::memory_order_release);
+  return false;
+}
+
+// A worker that has caught up with the host looks again no sooner than `look_ticks_` after it began: each look takes
+// the cache line of `published` away from the host, who would then pay for it at every op.
+void Pool::gather(const Runner& self, std::uint64_t begun) const {
+  if (!self.is_worker || one_core_) return;
+  while (ticks() - begun < look_ticks_ && !self.has_local() && shared_count_.load(std::memory_order_relaxed) == 0)
+    cpu_relax();
+}
+
+// Nothing is left to run. True: more came and the lane is still ours. A worker looks a little longer before it lets go,
+// so that a host which submits op after op need not wake it each time.
+bool Pool::settle(Runner& self, Lane& lane) {
+  const std::uint64_t head = lane.head;
+  publish(self, lane);
+  if (self.is_worker && !one_core_ && !self.has_local()) {
+    const std::uint64_t begun = ticks();
+    for (int looks = 1; looks <= kLooks; ++looks) {
+      // Each look takes the cache line of `published` from the host. So look rarely: let several ops gather.
+      while (ticks() - begun < static_cast<std::uint64_t>(looks) * look_ticks_) cpu_relax();
+      if (lane.published.load(std::memory_order_acquire) != head) return true;
+      if (shared_count_.load(std::memory_order_relaxed) > 0 || stopping_.load(std::memory_order_relaxed)) break;
+    }
+  }
+  // Who submits decides under submit_lock whether the lane must be woken; so going idle happens under it, too.
+  if (!lane.submit_lock.try_lock()) {
+    make_ready(self, lane);  // somebody is submitting right now: do something else and come back
+    return false;
+  }
+  const bool more = lane.tail != head;
+  if (!more) lane.state.store(LaneState::kIdle, std::memory_order_release);
+  lane.submit_lock.unlock();
+  return more;
+}
+
+// The lane, which nobody owns, can go on: by this thread next, or by others. The first one needs no queue.
+void Pool::make_ready(Runner& self, Lane& lane) {
+  if (!self.is_worker) {
+    lane.state.store(LaneState::kQueued, std::memory_order_release);
+    share(lane);
+    return;
+  }
+  lane.state.store(LaneState::kLocal, std::memory_order_release);
+  if (!self.has_local()) {
+    self.successor = &lane;
+    return;
+  }
+  keep(self);
+  const std::lock_guard lock(self.lock);
+  self.local.push(lane);
+  self.count(+1);
+}
+
+// Puts the successor where the searcher can find it: this thread is about to do something else.
+void Pool::keep(Runner& self) {
+  if (!self.successor) return;
+  const std::lock_guard lock(self.lock);
+  self.local.push(*self.successor);
+  self.count(+1);
+  self.successor = nullptr;
+}
+
+// One step towards `position` by the waiting thread: finds the lane that holds it up and runs that one no further than
+// needed. False: other threads are at it.
+bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
+  Lane* target = &lane;
+  for (int depth = 0; depth < kChase; ++depth) {
+    LaneState state = target->state.load(std::memory_order_acquire);
+    if (state == LaneState::kQueued &&
+        target->state.compare_exchange_strong(state, LaneState::kRunning, std::memory_order_acquire)) {
+      run(self, *target, position);
+      let_go(self);
+      return true;
+    }
+    if (state != LaneState::kParked) return false;
+    Lane* holder = target->parked_on.load(std::memory_order_relaxed);
+    if (!holder || holder == target) return false;
+    position = target->parked_position.load(std::memory_order_relaxed);
+    // Whose hardware queue stands still needs only the op in front: one step at a time.
+    if (position == kEverything) position = holder->done.load(std::memory_order_relaxed) + 1;
+    target = holder;
+  }
+  return false;
+}
+
+bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
+  const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
+  if (reached()) return true;
+  Runner* self = nullptr;
+  for (Runner& driver : drivers_) {
+    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, std::memory_order_acquire)) {
+      self = &driver;
+      break;
+    }
+  }
+  const int spins = one_core_ ? 1 : 100;
+  int idle = 0;
+  while (!reached() && idle < spins) {
+    if (self && drive(*self, lane, position)) {
+      idle = 0;
+      continue;
+    }
+    if (words_count_.load(std::memory_order_relaxed) > 0) poll_words(self);
+    if (deadline_ns != 0 && (idle & 63) == 63 && now_ns() > deadline_ns) break;
+    if (one_core_) yield_thread();
+    for (int i = 0; i < std::min(idle, 32); ++i)
+      cpu_relax();  // looking all the time would slow the running thread down
+    ++idle;
+  }
+  if (self) self->in_use.store(false, std::memory_order_release);
+  if (reached()) return true;
+
+  Parker parker;
+  Waiter waiter{position, nullptr, &parker, nullptr};
+  {
+    const std::lock_guard lock(lane.wait_lock);
+    lane.has_waiters.store(true, std::memory_order_seq_cst);  // see complete()
+    if (lane.done.load(std::memory_order_seq_cst) >= position) return true;
+    waiter.next = lane.waiters;
+    lane.waiters = &waiter;
+  }
+  parker.park(deadline_ns);
+  const std::lock_guard lock(lane.wait_lock);
+  for (Waiter** link = &lane.waiters; *link; link = &(*link)->next) {
+    if (*link != &waiter) continue;
+    *link = waiter.next;  // timed out: nobody may touch this stack frame any more
+    break;
+  }
+  return reached();
+}
+
+}  // namespace slip

@@ -1,0 +1,158 @@
+// Pool: runs lanes concurrently. Threads are generic; engines are counted slots (several for compute, one for each copy
+// direction, one for host functions) that a thread must hold to run an op on them.
+//
+// Who runs what:
+// - A thread that runs a lane goes on with it as long as it has ready ops. Lanes that its ops make ready go into the
+// thread's
+//   own queue and are run by it next, so chains across streams stay on one core.
+// - Before it starts an op expected to be long, it hands its queue to the others. "Expected" is the mean time of the
+// lane's
+//   ops so far; unknown counts as long.
+// - At most one idle thread searches: it spins, then naps 50 us at a time, then sleeps. While one searches or naps,
+// work
+//   that is expected to be short is queued without a system call. The searcher also takes over the queue of a thread
+//   that turned out to be stuck in a long op, so no thread keeps a queue while nobody searches.
+// - Who waits for a lane runs it, and what it depends on, itself.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/cpu/executor.hpp"
+#include "base/thread.hpp"
+
+namespace slip {
+
+// An intrusive queue of lanes; the holder guards it.
+template <Lane* Lane::*Next>
+class LaneList {
+ public:
+  void push(Lane& lane) {
+    lane.*Next = nullptr;
+    if (last_) last_->*Next = &lane;
+    else first_ = &lane;
+    last_ = &lane;
+  }
+  Lane* pop() {
+    Lane* lane = first_;
+    if (lane) {
+      first_ = lane->*Next;
+      if (!first_) last_ = nullptr;
+    }
+    return lane;
+  }
+
+ private:
+  Lane* first_ = nullptr;
+  Lane* last_ = nullptr;
+};
+
+// A thread that runs lanes: a worker, or a host thread that waits.
+struct alignas(64) Runner {
+  SpinLock lock;  // guards `local`
+  LaneList<&Lane::next> local;
+  std::atomic<int> local_count{0};      // written under the lock, read without
+  std::atomic<std::uint64_t> steps{0};  // ops begun, so that the searcher can see who is stuck
+  std::uint64_t steps_seen = 0;         // by the searcher
+  Lane* successor = nullptr;            // the lane to run next, kept out of `local` while no op runs: saves its lock
+  std::uint64_t clock = 0;              // ticks() as last read
+  Engine held = Engine::kNone;
+  bool is_worker = false;
+  std::atomic<bool> in_use{false};  // drivers: slot taken
+
+  // REQUIRES: lock. Not a fetch_add: there is one writer at a time.
+  bool has_local() const { return successor || local_count.load(std::memory_order_relaxed) > 0; }
+  void count(int change) {
+    local_count.store(local_count.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
+  }
+};
+
+struct EngineSlots {
+  SpinLock lock;
+  int free = 0;
+  LaneList<&Lane::next> waiting[3];  // by priority, highest first; copies and host functions use the last only
+  std::atomic<int> waiting_count{0};
+};
+
+class Pool final : public Executor {
+ public:
+  Pool(int compute_workers, int cores);
+  ~Pool() override;
+  void wake(Lane& lane) override { share(lane); }
+  bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
+  void nudge() override {}
+
+ private:
+  struct Worker {
+    Thread thread;
+    Parker parker;
+    Runner runner;
+    bool searcher = false;  // set by its waker, or by itself: it is the one that looks for work
+  };
+  enum class Search : std::uint32_t { kNone, kSpinning, kNapping };
+
+  // pool.cpp: running lanes
+  void work(Worker& self);
+  void run(Runner& self, Lane& lane, std::uint64_t stop);
+  bool turn_over(const Runner& self, const Lane& lane, unsigned ops) const;
+  bool start(Runner& self, Lane& lane, PackedOp& op);
+  void gather(const Runner& self, std::uint64_t begun) const;
+  bool settle(Runner& self, Lane& lane);
+  void publish(Runner& self, Lane& lane);
+  void wake_waiters(Runner& self, Lane& lane);
+  void keep(Runner& self);
+  bool park_on_point(Lane& lane, PackedOp& op);
+  void make_ready(Runner& self, Lane& lane);
+  bool drive(Runner& self, Lane& lane, std::uint64_t position);
+
+  // engines.cpp: slots
+  bool hold(Runner& self, Lane& lane, Engine engine);
+  void let_go(Runner& self);
+  bool wanted(Engine engine) const;
+
+  // scheduling.cpp: who looks for work
+  Lane* next(Worker& self);
+  Lane* take_local(Runner& self);
+  Lane* take_shared();
+  void share(Lane& lane);
+  void share_local(Runner& self);
+  void wake_one();
+  void start_worker();
+  Lane* search(Worker& self);
+  Lane* spin_for_work(Worker& self);
+  Lane* nap_for_work(Worker& self);
+  bool rescue_stuck();
+  void sleep(Worker& self);
+  void park_on_word(Lane& lane);
+  void poll_words(Runner* self);
+  bool expected_long(const Lane& lane, const PackedOp* op) const;
+
+  const int max_workers_;
+  const bool one_core_;
+  const std::uint64_t look_ticks_;  // between two looks at an empty lane
+  const std::uint64_t long_ticks_;  // an op longer than this is worth waking a thread for
+
+  std::array<EngineSlots, 5> engines_;  // by Engine
+
+  alignas(64) SpinLock shared_lock_;
+  LaneList<&Lane::shared_next> shared_;  // guarded by shared_lock_
+  alignas(64) std::atomic<int> shared_count_{0};
+  std::atomic<Search> search_{Search::kNone};
+  std::atomic<bool> stopping_{false};
+
+  SpinLock words_lock_;
+  std::vector<Lane*> words_;  // lanes parked on a word, guarded by words_lock_
+  std::atomic<int> words_count_{0};
+
+  std::mutex sleep_mutex_;  // guards what follows
+  std::vector<Worker*> sleeping_;
+  Worker* napping_ = nullptr;
+  std::vector<std::unique_ptr<Worker>> workers_;
+
+  std::array<Runner, 16> drivers_;
+};
+
+}  // namespace slip

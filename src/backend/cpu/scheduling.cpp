@@ -1,0 +1,290 @@
+// The pool's threads: who looks for work, who sleeps, who is woken.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backend/cpu/pack.hpp"
+#include "backend/cpu/pool.hpp"
+#include "base/clock.hpp"
+#include "runtime/exit.hpp"
+
+namespace slip {
+namespace {
+constexpr std::int64_t kNapNs = 50'000;
+constexpr int kNaps = 20;  // 1 ms without work: sleep
+constexpr std::int64_t kSpinNs = 20'000;
+constexpr double kLookUs = 1.0;
+constexpr double kLongUs = 3.0;  // about what waking a thread costs
+constexpr std::size_t kLongCopyBytes = 32 << 10;
+}  // namespace
+
+Pool::Pool(int compute_workers, int cores)
+    : max_workers_(compute_workers + 3),  // so that copies and host functions run while all kernels are busy
+      one_core_(cores < 2),
+      look_ticks_(static_cast<std::uint64_t>(kLookUs * ticks_per_us())),
+      long_ticks_(static_cast<std::uint64_t>(kLongUs * ticks_per_us())) {
+  engines_[static_cast<std::size_t>(Engine::kCompute)].free = compute_workers;
+  engines_[static_cast<std::size_t>(Engine::kCopyIn)].free = 1;
+  engines_[static_cast<std::size_t>(Engine::kCopyOut)].free = 1;
+  engines_[static_cast<std::size_t>(Engine::kHost)].free = 1;
+  workers_.reserve(static_cast<std::size_t>(max_workers_));
+}
+
+Pool::~Pool() {
+  stopping_.store(true, std::memory_order_seq_cst);
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    for (Worker* worker : sleeping_) worker->parker.unpark();
+    if (napping_) napping_->parker.unpark();
+  }
+  for (auto& worker : workers_) worker->thread.join();
+}
+
+bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
+  if (op && op->kind == OpKind::kCopy) return const_cast<PackedOp*>(op)->pieces()->bytes > kLongCopyBytes;
+  return lane.op_ticks.load(std::memory_order_relaxed) > long_ticks_;  // all ones, not known yet, counts as long
+}
+
+// Puts a lane, whose state is kQueued, where any thread can take it, and sees to it that one looks.
+void Pool::share(Lane& lane) {
+  const bool urgent = expected_long(lane, nullptr);
+  {
+    const std::lock_guard lock(shared_lock_);
+    if (!lane.enqueued) {  // else a driver claimed it and gives it back while its entry is still there
+      lane.enqueued = true;
+      shared_.push(lane);
+      // seq_cst: the searcher stores that it stops looking and then reads the count; one of the two sees the other.
+      shared_count_.fetch_add(1, std::memory_order_seq_cst);
+    }
+  }
+  switch (search_.load(std::memory_order_seq_cst)) {
+    case Search::kSpinning: break;
+    case Search::kNapping:
+      if (urgent) {
+        const std::lock_guard lock(sleep_mutex_);
+        if (napping_) napping_->parker.unpark();
+      }
+      break;
+    case Search::kNone: wake_one(); break;
+  }
+}
+
+// Hands this thread's queue to the others.
+void Pool::share_local(Runner& self) {
+  for (;;) {
+    Lane* lane = nullptr;
+    {
+      const std::lock_guard lock(self.lock);
+      lane = self.local.pop();
+      if (!lane) return;
+      self.count(-1);
+      lane->state.store(LaneState::kQueued, std::memory_order_release);
+    }
+    share(*lane);
+  }
+}
+
+Lane* Pool::take_local(Runner& self) {
+  if (Lane* lane = self.successor) {
+    self.successor = nullptr;
+    lane->state.store(LaneState::kRunning, std::memory_order_relaxed);
+    return lane;
+  }
+  if (self.local_count.load(std::memory_order_relaxed) == 0) return nullptr;
+  const std::lock_guard lock(self.lock);
+  Lane* lane = self.local.pop();
+  if (!lane) return nullptr;
+  self.count(-1);
+  lane->state.store(LaneState::kRunning, std::memory_order_relaxed);
+  return lane;
+}
+
+Lane* Pool::take_shared() {
+  while (shared_count_.load(std::memory_order_relaxed) > 0) {
+    Lane* lane = nullptr;
+    {
+      const std::lock_guard lock(shared_lock_);
+      lane = shared_.pop();
+      if (!lane) return nullptr;
+      lane->enqueued = false;
+      shared_count_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    LaneState queued = LaneState::kQueued;
+    // acquire: what the thread that ran it last did. Failing: a driver claimed it.
+    if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) return lane;
+  }
+  return nullptr;
+}
+
+Lane* Pool::next(Worker& self) {
+  while (!stopping_.load(std::memory_order_relaxed) && !exiting()) {
+    if (!self.searcher) {
+      if (Lane* lane = take_local(self.runner)) return lane;
+      let_go(self.runner);  // may bring a lane that waited for the engine
+      if (Lane* lane = take_local(self.runner)) return lane;
+      if (Lane* lane = take_shared()) {
+        if (shared_count_.load(std::memory_order_relaxed) > 0) wake_one();  // more where that came from
+        return lane;
+      }
+      Search none = Search::kNone;
+      self.searcher = search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst);
+      if (!self.searcher) sleep(self);  // woken as the searcher, or to stop
+      continue;
+    }
+    if (Lane* lane = search(self)) return lane;
+    sleep(self);
+  }
+  return nullptr;
+}
+
+// Looks for work for a while, then gives up the role of the searcher, with or without having found some.
+Lane* Pool::search(Worker& self) {
+  Lane* lane = spin_for_work(self);
+  if (!lane) lane = nap_for_work(self);
+  self.searcher = false;
+  search_.store(Search::kNone, std::memory_order_seq_cst);
+  if (!lane) lane = take_shared();  // what came while the last look and this store crossed, see share()
+  if (lane && (shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0))
+    wake_one();
+  return lane;
+}
+
+Lane* Pool::nap_for_work(Worker& self) {
+  for (int quiet = 0; quiet < kNaps && !stopping_.load(std::memory_order_relaxed) && !exiting();) {
+    {
+      const std::lock_guard lock(sleep_mutex_);
+      napping_ = &self;
+      search_.store(Search::kNapping, std::memory_order_seq_cst);
+    }
+    if (shared_count_.load(std::memory_order_seq_cst) == 0) self.parker.park(now_ns() + kNapNs);
+    {
+      const std::lock_guard lock(sleep_mutex_);
+      napping_ = nullptr;
+      search_.store(Search::kSpinning, std::memory_order_seq_cst);
+    }
+    if (rescue_stuck()) quiet = 0;
+    if (words_count_.load(std::memory_order_relaxed) > 0) poll_words(&self.runner);
+    else ++quiet;
+    if (Lane* lane = take_local(self.runner)) return lane;
+    if (Lane* lane = take_shared()) return lane;
+  }
+  return nullptr;
+}
+
+Lane* Pool::spin_for_work(Worker& self) {
+  if (one_core_) return nullptr;
+  const std::int64_t until = now_ns() + kSpinNs;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (shared_count_.load(std::memory_order_relaxed) > 0) {
+        if (Lane* lane = take_shared()) return lane;
+      }
+      cpu_relax();
+    }
+    if (words_count_.load(std::memory_order_relaxed) > 0) {
+      poll_words(&self.runner);
+      if (Lane* lane = take_local(self.runner)) return lane;
+    }
+  } while (now_ns() < until && !stopping_.load(std::memory_order_relaxed));
+  return nullptr;
+}
+
+// Threads that have begun no op since the last look are stuck in a long one: what they keep for themselves is shared.
+// True while some thread keeps a queue, so somebody must go on looking.
+bool Pool::rescue_stuck() {
+  bool any = false;
+  const std::lock_guard lock(sleep_mutex_);
+  for (const auto& worker : workers_) {
+    Runner& runner = worker->runner;
+    const std::uint64_t steps = runner.steps.load(std::memory_order_relaxed);
+    if (runner.local_count.load(std::memory_order_relaxed) > 0) {
+      any = true;
+      if (steps == runner.steps_seen) share_local(runner);
+    }
+    runner.steps_seen = steps;
+  }
+  return any;
+}
+
+// Sleeps until woken, as the searcher or to stop; or returns at once as the searcher, when work came and nobody looks.
+void Pool::sleep(Worker& self) {
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    // Work may have come, and its sharer found nobody asleep, before this thread was on the list.
+    const bool work =
+        shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0;
+    Search none = Search::kNone;
+    if (work && search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst)) {
+      self.searcher = true;
+      return;
+    }
+    sleeping_.push_back(&self);
+  }
+  for (;;) {
+    self.parker.park();  // may also return for a token that came late, meant for a nap
+    const std::lock_guard lock(sleep_mutex_);
+    if (self.searcher || stopping_.load(std::memory_order_relaxed)) return;
+  }
+}
+
+// Makes a sleeping thread the searcher, or starts a new one as such. Does nothing if one searches already.
+void Pool::wake_one() {
+  Worker* woken = nullptr;
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    if (sleeping_.empty() && static_cast<int>(workers_.size()) >= max_workers_)
+      return;  // all busy: they look when done
+    Search none = Search::kNone;
+    if (!search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst)) return;
+    if (sleeping_.empty()) return start_worker();
+    woken = sleeping_.back();
+    sleeping_.pop_back();
+    woken->searcher = true;
+  }
+  woken->parker.unpark();
+}
+
+// REQUIRES: sleep_mutex_ held. With at least one thread running, work goes on without the new one.
+void Pool::start_worker() {
+  workers_.push_back(std::make_unique<Worker>());
+  Worker& worker = *workers_.back();
+  worker.runner.is_worker = true;
+  worker.searcher = true;
+  try {
+    worker.thread.start(
+        fmt::format("slip worker {}", workers_.size()), [this, &worker] { work(worker); }, true);
+  } catch (...) {
+    workers_.pop_back();
+    search_.store(Search::kNone, std::memory_order_seq_cst);
+    if (workers_.empty()) throw;
+  }
+}
+
+// Parks the lane until its word changes. Words are polled by the searcher and by who waits.
+void Pool::park_on_word(Lane& lane) {
+  {
+    const std::lock_guard lock(words_lock_);
+    lane.parked_on.store(nullptr, std::memory_order_relaxed);
+    lane.state.store(LaneState::kParked, std::memory_order_release);
+    words_.push_back(&lane);
+    words_count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();
+}
+
+void Pool::poll_words(Runner* self) {
+  if (!self || !words_lock_.try_lock()) return;
+  std::vector<Lane*> ready;
+  std::erase_if(words_, [&](Lane* lane) {
+    if (!word_reached(lane->at(lane->head))) return false;
+    ready.push_back(lane);
+    return true;
+  });
+  words_count_.fetch_sub(static_cast<int>(ready.size()), std::memory_order_relaxed);
+  words_lock_.unlock();
+  for (Lane* lane : ready) make_ready(*self, *lane);
+}
+
+}  // namespace slip

@@ -1,0 +1,156 @@
+#include "backend/cpu/strict.hpp"
+
+#include <fmt/format.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace slip {
+namespace {
+
+struct Region {
+  std::byte* data;
+  std::size_t bytes;  // whole pages
+  DeviceCore* core;
+};
+
+struct State {
+  std::mutex running;  // one strict op at a time, over all devices: protection is the process's
+  std::mutex mutex;    // guards regions
+  std::vector<Region> regions;
+};
+
+State& strict_state() {
+  static State* const kState = new State;
+  return *kState;
+}
+
+thread_local sigjmp_buf* t_escape = nullptr;
+thread_local void* t_fault_address = nullptr;
+struct sigaction g_previous;
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  if (t_escape) {
+    t_fault_address = info->si_addr;
+    siglongjmp(*t_escape, 1);
+  }
+  // Not ours: as it was before.
+  if (g_previous.sa_flags & SA_SIGINFO && g_previous.sa_sigaction)
+    return g_previous.sa_sigaction(signal, info, context);
+  sigaction(SIGSEGV, &g_previous, nullptr);
+}
+
+void install_handler() {
+  static const bool kInstalled = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGSEGV, &action, &g_previous) == 0;
+  }();
+  static_cast<void>(kInstalled);
+}
+
+std::size_t page() {
+  static const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return kPage;
+}
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page() - 1) / page() * page(); }
+
+// Sets the protection of the pages that the piece touches, if it is strict device memory.
+void protect(const Piece& piece, int protection) {
+  if (piece.bytes == 0) return;
+  State& state = strict_state();
+  const std::lock_guard lock(state.mutex);
+  for (const Region& region : state.regions) {
+    if (piece.data < region.data || piece.data >= region.data + region.bytes) continue;
+    const auto first = reinterpret_cast<std::uintptr_t>(piece.data) / page() * page();
+    const auto last = reinterpret_cast<std::uintptr_t>(piece.data) + piece.bytes;
+    mprotect(reinterpret_cast<void*>(first), whole_pages(last - first), protection);
+  }
+}
+
+void protect_all(int protection) {
+  State& state = strict_state();
+  const std::lock_guard lock(state.mutex);
+  for (const Region& region : state.regions) mprotect(region.data, region.bytes, protection);
+}
+
+std::string place(void* address) {
+  State& state = strict_state();
+  const std::lock_guard lock(state.mutex);
+  const auto* byte = static_cast<std::byte*>(address);
+  for (const Region& region : state.regions) {
+    if (byte >= region.data && byte < region.data + region.bytes)
+      return fmt::format("byte {} of the device allocation of {} bytes at {}", byte - region.data, region.bytes,
+                         static_cast<void*>(region.data));
+  }
+  return fmt::format("address {}, which is no device memory", address);
+}
+
+}  // namespace
+
+void StrictScope::open() {
+  PackedOp& op = op_;
+  strict_state().running.lock();
+  if (op.opaque) {  // declared nothing: nothing can be checked
+    protect_all(PROT_READ | PROT_WRITE);
+    return;
+  }
+  for (std::size_t i = 0; i < op.reads; ++i) protect(op.pieces()[i], PROT_READ);
+  for (std::size_t i = op.reads; i < std::size_t{op.reads} + op.writes; ++i)
+    protect(op.pieces()[i], PROT_READ | PROT_WRITE);
+}
+
+void StrictScope::close() {
+  if (op_.opaque) protect_all(PROT_NONE);
+  for (std::size_t i = 0; i < std::size_t{op_.reads} + op_.writes; ++i) protect(op_.pieces()[i], PROT_NONE);
+  strict_state().running.unlock();
+}
+
+void StrictScope::guarded(const std::function<void()>& function) const {
+  install_handler();
+  sigjmp_buf escape;
+  if (sigsetjmp(escape, 1) == 0) {
+    t_escape = &escape;
+    try {
+      function();
+    } catch (...) {
+      t_escape = nullptr;
+      throw;
+    }
+    t_escape = nullptr;
+    return;
+  }
+  t_escape = nullptr;
+  throw Error(
+      Code::kUndeclaredAccess,
+      fmt::format("it touched {}, which it did not declare as read or written that way", place(t_fault_address)),
+      op_.here());
+}
+
+void* strict_allocate(DeviceCore& core, std::size_t bytes) {
+  void* data = mmap(nullptr, whole_pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  State& state = strict_state();
+  const std::lock_guard lock(state.mutex);
+  state.regions.push_back({static_cast<std::byte*>(data), whole_pages(bytes), &core});
+  return data;
+}
+
+void strict_deallocate(void* data, std::size_t bytes) noexcept {
+  {
+    State& state = strict_state();
+    const std::lock_guard lock(state.mutex);
+    std::erase_if(state.regions, [data](const Region& region) { return region.data == data; });
+  }
+  munmap(data, whole_pages(bytes));
+}
+
+}  // namespace slip

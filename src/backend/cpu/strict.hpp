@@ -1,0 +1,49 @@
+// Strict mode: while a kernel runs, device memory that it did not declare is out of reach, and what it declared only as
+// read is write-protected. A wrong declaration becomes an error that names the op and the buffer.
+//
+// Works by page protection and a SIGSEGV handler that jumps out of the kernel: the kernel's local objects are not
+// destroyed then, which a debugging mode may afford. Ops run one at a time. Protection is by page: a range that ends
+// inside a page shares that page with its neighbours in the same buffer.
+#pragma once
+
+#include <functional>
+
+#include "backend/cpu/lane.hpp"
+
+namespace slip {
+
+class StrictScope {
+ public:
+  StrictScope(Lane& lane, PackedOp& op) : lane_(lane), op_(op), active_(lane.core->options.strict) {
+    if (active_) [[unlikely]]
+      open();
+  }
+  ~StrictScope() {
+    if (active_) [[unlikely]]
+      close();
+  }
+  StrictScope(const StrictScope&) = delete;
+  StrictScope& operator=(const StrictScope&) = delete;
+
+  // Calls the function; in strict mode a forbidden access becomes Error kUndeclaredAccess.
+  template <class Function>
+  void call(const Function& function) const {
+    if (!active_) [[likely]]
+      function();
+    else guarded(function);
+  }
+
+ private:
+  void open();
+  void close();
+  void guarded(const std::function<void()>& function) const;
+  Lane& lane_;
+  PackedOp& op_;
+  bool active_;
+};
+
+// Device memory of a strict device: page-aligned and out of reach between ops.
+void* strict_allocate(DeviceCore& core, std::size_t bytes);
+void strict_deallocate(void* data, std::size_t bytes) noexcept;
+
+}  // namespace slip

@@ -1,0 +1,197 @@
+// The way of an op into its lane's ring: room, legacy barriers, waits carried by the next op.
+#include <fmt/format.h>
+
+#include <typeinfo>
+
+#include "backend/cpu/cpu_backend.hpp"
+#include "backend/cpu/pack.hpp"
+#include "base/thread.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kPrefetch = 8;
+const Op kLoneWait{.kind = OpKind::kWait};
+const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
+
+}  // namespace
+
+std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
+  Lane& lane = static_cast<Lane&>(stream);
+  if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
+    throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cpu function", op.name.text()), op.here);
+  if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
+    // A point of another kind of device: the host waits for it, no lane can.
+    op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
+    return lane.published.load(std::memory_order_relaxed);
+  }
+  if (lane.legacy) return submit_legacy(lane, op);
+  // A record that needs no time stamp is just the present end, unless a legacy op (rules 3, 9) or a wait comes before
+  // it.
+  if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
+      !lane.has_pending.load(std::memory_order_relaxed))
+    return lane.published.load(std::memory_order_relaxed);
+  const std::uint64_t cells = cells_of(op);
+  for (;;) {
+    lane.submit_lock.lock();
+    if (!make_room(lane, cells + 2)) {
+      const std::uint64_t half = lane.tail - lane.capacity / 2;
+      lane.submit_lock.unlock();
+      executor_->wait(lane, half, 0);  // the queue is full: the host blocks until half of it has run
+      continue;
+    }
+    if (behind_legacy(lane)) [[unlikely]] {
+      const std::uint64_t barrier = legacy_->published.load(std::memory_order_relaxed);
+      lane.legacy_seen.store(barrier, std::memory_order_relaxed);
+      push_wait(lane, *legacy_, barrier);
+    }
+    const std::uint64_t position = push(lane, op);
+    const bool idle = rouse(lane);
+    lane.submit_lock.unlock();
+    if (idle) executor_->wake(lane);
+    return position;
+  }
+}
+
+// An op in the legacy stream waits for the ends of all blocking streams and is waited for by their next ops (rules
+// 3-10). All their submit locks are held at once, so that every op of theirs is on one side or the other.
+std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
+  const std::uint64_t cells = cells_of(op);
+  std::vector<Lane*> blocking, roused;
+  std::uint64_t position = 0;
+  for (;;) {
+    legacy.submit_lock.lock();
+    if (make_room(legacy, cells + 2)) break;
+    const std::uint64_t half = legacy.tail - legacy.capacity / 2;
+    legacy.submit_lock.unlock();
+    executor_->wait(legacy, half, 0);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (Lane* lane : lanes_) {
+      if (lane != &legacy && lane->flags == StreamFlags::kBlocking) blocking.push_back(lane);
+    }
+    for (Lane* lane : blocking) lane->submit_lock.lock();
+    for (Lane* lane : blocking) {
+      if (lane->pending.stream) {
+        while (!make_room(*lane, 1)) executor_->wait(*lane, lane->tail - lane->capacity / 2, 0);
+        flush_pending(*lane);
+        if (rouse(*lane)) roused.push_back(lane);
+      }
+      if (lane->seen_by_legacy == lane->tail) continue;
+      lane->seen_by_legacy = lane->tail;
+      push_wait(legacy, *lane, lane->tail);
+    }
+    position = push(legacy, op);
+    for (Lane* lane : blocking) lane->submit_lock.unlock();
+  }
+  const bool idle = rouse(legacy);
+  legacy.submit_lock.unlock();
+  if (idle) executor_->wake(legacy);
+  for (Lane* lane : roused) executor_->wake(*lane);
+  return position;
+}
+
+// Whether the ring has room for an op of that many cells and the padding before it. REQUIRES: submit_lock.
+bool CpuBackend::make_room(Lane& lane, std::uint64_t cells) {
+  const std::uint64_t need = lane.tail + 2 * cells;
+  if (need <= lane.room_until) [[likely]]
+    return true;
+  if (2 * cells > lane.capacity)
+    throw Error(Code::kInvalidValue,
+                fmt::format("an op of {} bytes does not fit a queue of {} bytes: use a larger queue_depth",
+                            cells * sizeof(Cell), lane.capacity * sizeof(Cell)),
+                {});
+  lane.room_until = lane.done.load(std::memory_order_acquire) + lane.capacity;  // acquire: those cells are free again
+  return need <= lane.room_until;
+}
+
+// The place for an op of that many cells: at the tail, or after padding at the ring's begin. REQUIRES: submit_lock,
+// room.
+PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
+  const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
+  if (to_end < cells) {
+    PackedOp& padding = lane.at(lane.tail);
+    padding.padding = true;
+    padding.cells = static_cast<std::uint16_t>(to_end);
+    lane.tail += to_end;
+  }
+  return lane.at(lane.tail);
+}
+
+// REQUIRES: submit_lock, room for the op and a wait. Returns the position after the op.
+std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
+  if (op.kind == OpKind::kWait) {
+    if (op.point.stream == &lane) return lane.tail;  // its own order says so already
+    if (!merge_waits_) return write(lane, op, op.point);
+    if (lane.pending.stream) write(lane, kLoneWait, lane.pending);
+    keep_pending(lane, op.point);
+    return lane.tail;
+  }
+  if (op.kind == OpKind::kRecord && !op.event) {
+    flush_pending(lane);
+    return lane.tail;
+  }
+  const Point wait = lane.pending;
+  if (wait.stream) keep_pending(lane, {});
+  return write(lane, op, wait);
+}
+
+void CpuBackend::keep_pending(Lane& lane, Point wait) {
+  lane.pending = wait;
+  lane.has_pending.store(wait.stream != nullptr, std::memory_order_relaxed);
+}
+
+// The wait that no op came for becomes one of its own. REQUIRES: submit_lock, room.
+void CpuBackend::flush_pending(Lane& lane) {
+  if (!lane.pending.stream) return;
+  write(lane, kLoneWait, lane.pending);
+  keep_pending(lane, {});
+}
+
+// The same from outside, before somebody looks at the lane's end.
+void CpuBackend::settle_pending(Lane& lane) {
+  if (lane.has_pending.load(std::memory_order_relaxed)) submit(lane, {.kind = OpKind::kRecord});
+}
+
+// REQUIRES: submit_lock, room. Returns the position after the op.
+std::uint64_t CpuBackend::write(Lane& lane, const Op& op, Point wait) {
+  const std::uint64_t cells = cells_of(op);
+  const bool numbered = core_.options.policy != Policy::kConcurrent;
+  pack(op, cells, wait, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
+  lane.tail += cells;
+  // The cells ahead were last read by another core: fetch them for writing before they are needed.
+  __builtin_prefetch(&lane.ring[(lane.tail + kPrefetch) & (lane.capacity - 1)], 1);
+  if (lane.queue) lane.queue->enqueue(lane);
+  lane.published.store(lane.tail, std::memory_order_release);  // release: the cells are written
+  return lane.tail;
+}
+
+// Whether the lane was idle with work in it; it is queued then, and the caller must wake the executor. REQUIRES:
+// submit_lock, under which lanes become idle.
+bool CpuBackend::rouse(Lane& lane) {
+  if (lane.state.load(std::memory_order_relaxed) != LaneState::kIdle ||
+      lane.done.load(std::memory_order_relaxed) == lane.tail)
+    return false;
+  lane.state.store(LaneState::kQueued, std::memory_order_release);
+  return true;
+}
+
+// An implicit wait. REQUIRES: submit_lock.
+void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
+  if (observed())
+    tell({.kind = RecordKind::kBarrier,
+          .device = core_.id,
+          .stream = lane.last_id,
+          .position = lane.tail,
+          .other_stream = target.last_id,
+          .other_position = position,
+          .thread = thread_index()});
+  if (target.done.load(std::memory_order_acquire) >= position) return;
+  while (!make_room(lane, 3)) executor_->wait(lane, lane.tail - lane.capacity / 2, 0);  // running needs no submit lock
+  flush_pending(lane);
+  write(lane, kBarrierWait, {&target, position});
+}
+
+}  // namespace slip
