@@ -1,0 +1,131 @@
+// Side-by-side measurement. A `Bar` is one line the project must reach: our number against the best of some
+// peers, or against an absolute limit. The harness runs the sides in turn, compares medians and prints
+//   BAR area name ours peer ratio target ok|short|skipped
+// with NOTE rows for whatever a reader needs to judge the number.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "machine.hpp"
+#include "options.hpp"
+#include "timing.hpp"
+#include "units.hpp"
+
+namespace slip::bench {
+
+enum class Better { kLower, kHigher };
+enum class Verdict { kOk, kShort, kSkipped };
+
+const char* verdict_name(Verdict verdict);
+
+// Handed to every measurement.
+class Context {
+ public:
+  explicit Context(const Options& options) : options_(options) {}
+
+  bool quick() const { return options_.quick; }
+  int repeat() const { return options_.repeat; }
+  std::size_t iterations(std::size_t full) const;
+
+  // A line printed below the bar; the same text is kept once, so it can be called from every repetition.
+  void note(std::string text);
+
+  // `return context.skip("no GPU");` says why a side has no number.
+  std::nullopt_t skip(std::string reason);
+
+  const std::vector<std::string>& notes() const { return notes_; }
+  std::string take_skip_reason();
+
+ private:
+  const Options& options_;
+  std::vector<std::string> notes_;
+  std::string skip_reason_;
+};
+
+// One sample in the unit of the bar. No value means not available here; an exception means it went wrong.
+using Measure = std::function<std::optional<double>(Context&)>;
+
+struct Peer {
+  std::string name;
+  Measure measure;
+  std::string missing = "not available in this build";  // the reason when measure gives none of its own
+};
+
+struct Series {
+  std::string name;
+  std::vector<double> samples;
+  std::string unavailable;  // a reason: the series takes no part in the comparison
+
+  bool usable() const { return unavailable.empty() && !samples.empty(); }
+};
+
+struct Recorded {
+  Series ours;
+  std::vector<Series> peers;
+};
+
+struct Bar {
+  std::string area;
+  std::string name;
+  Unit unit = Unit::kNanoseconds;
+  Better better = Better::kLower;
+  Measure ours = {};
+  std::vector<Peer> peers = {};      // the best of them is the one to beat
+  std::optional<double> limit = {};  // instead of peers: a most (lower is better) or a least (higher)
+  double target = 1.0;               // how many times better than the peer we have to be
+  // Takes all samples of both sides itself, where they cannot be had one by one; replaces ours and peers.
+  std::function<Recorded(Context&)> record = {};
+  int warmups = 1;     // unrecorded turns; 0 where only a first run counts
+  int max_repeat = 0;  // for slow bars; 0 follows --repeat
+  // Workers of the side before spin a while before they sleep; they must not eat the next side's cores.
+  std::chrono::milliseconds settle{20};
+};
+
+struct BarResult {
+  Series ours;
+  std::vector<Series> peers;
+  std::optional<std::size_t> best_peer;
+  std::optional<double> ours_value;  // medians
+  std::optional<double> peer_value;  // the best peer's, or the limit
+  std::optional<double> ratio;
+  Verdict verdict = Verdict::kSkipped;
+  std::vector<std::string> notes;
+};
+
+double median(std::vector<double> values);
+
+// Compares series that are already there; no output.
+BarResult judge(const Bar& bar, Recorded recorded, std::vector<std::string> notes);
+
+// The BAR row without its newline.
+std::string bar_row(const Bar& bar, const BarResult& result);
+std::string target_text(const Bar& bar);
+
+class Harness {
+ public:
+  // Throws std::invalid_argument for a bar that could not be printed or compared: that is a mistake in the
+  // benchmark program, not in how it was called.
+  void add(Bar bar);
+
+  // Parses the command line, runs what it selects and returns the exit status of the program.
+  int run(int argc, const char* const* argv);
+
+ private:
+  struct Outcome {
+    const Bar* bar;
+    BarResult result;
+  };
+
+  BarResult run_bar(const Bar& bar, const Options& options) const;
+  bool write_json(const Options& options, const MachineInfo& machine,
+                  const std::vector<Outcome>& outcomes) const;
+
+  std::vector<Bar> bars_;
+};
+
+}  // namespace slip::bench
