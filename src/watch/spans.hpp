@@ -1,0 +1,12 @@
+// Putting the records of a trace together.
+#pragma once
+
+#include "slip/trace.hpp"
+
+namespace slip {
+
+// The one form in which data() and read_trace() agree: records by sequence, buffers by id and once each, runs with the
+// name and place of their op.
+void tidy(TraceData& data);
+
+}  // namespace slip

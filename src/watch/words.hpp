@@ -1,0 +1,19 @@
+// Words of the trace file for enumerators, and back.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "slip/buffer.hpp"
+#include "slip/observer.hpp"
+
+namespace slip {
+
+const char* record_kind_name(RecordKind kind);
+
+std::optional<RecordKind> record_kind_of(std::string_view word);
+std::optional<OpKind> op_kind_of(std::string_view word);
+std::optional<Engine> engine_of(std::string_view word);
+std::optional<MemoryKind> memory_kind_of(std::string_view word);
+
+}  // namespace slip
