@@ -1,0 +1,208 @@
+// Engines: compute with a width, copy engines, the callback thread. What is ready is served by readiness; only kernels
+// look at priority first (rules 46-50, 75, 79, 82, 83).
+#include <algorithm>
+
+#include "backend/sim/machine.hpp"
+#include "base/thread.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip::sim {
+namespace {
+
+// For the heap functions, whose top is the greatest: the most urgent, then the one ready first.
+bool less_urgent(const WaitingKernel& a, const WaitingKernel& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.order > b.order;
+}
+
+// How much of the compute engine the stream's op holds.
+std::uint32_t width_of(const SimStream& stream) {
+  const Command& command = stream.commands[stream.commands.head()];
+  return command.kind == OpKind::kCopy && command.way != Way::kNone ? kPpm : command.value;
+}
+
+}  // namespace
+
+void Machine::mark_dirty(SimDevice& device) {
+  if (device.dirty) return;
+  device.dirty = true;
+  dirty_.push_back(&device);
+}
+
+void Machine::ask_compute(SimStream& stream) {
+  SimDevice& device = *stream.at;
+  stream.stage = Stage::kWaiting;
+  device.waiting.push_back({stream.rank, ++ready_order_, &stream});
+  std::push_heap(device.waiting.begin(), device.waiting.end(), less_urgent);
+  mark_dirty(device);
+}
+
+void Machine::ask_copy(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  if (command.way == Way::kNone) return ask_compute(stream);  // within the device
+  if (command.way == Way::kPeer) return start_copy(stream, *command.route);
+  const bool in = command.way == Way::kIn || stream.hop == 1;
+  stream.at = &device(in ? command.to : command.from);
+  if (description_.copies.engines == 0) return ask_compute(stream);
+  stream.stage = Stage::kWaiting;
+  stream.at->copy[in || description_.copies.engines == 1 ? 0 : 1].waiting.push(&stream);
+  mark_dirty(*stream.at);
+}
+
+// Kernels that wait are taken in order: one that does not fit holds those behind it, so that a wide one is not starved.
+void Machine::start_engines(SimDevice& device) {
+  while (!device.waiting.empty() && width_of(*device.waiting.front().stream) <= kPpm - device.used_ppm)
+    start_compute(device);
+  for (SerialEngine& engine : device.copy) {
+    if (engine.busy || engine.waiting.empty()) continue;
+    SimStream& stream = *engine.waiting.front();
+    engine.waiting.pop();
+    engine.busy = true;
+    start_copy(stream, route_of(stream));
+  }
+  if (!device.callback.busy && !device.callback.waiting.empty()) {
+    SimStream& stream = *device.callback.waiting.front();
+    device.callback.waiting.pop();
+    device.callback.busy = true;
+    start_callback(stream);
+  }
+}
+
+void Machine::start_compute(SimDevice& device) {
+  std::pop_heap(device.waiting.begin(), device.waiting.end(), less_urgent);
+  SimStream& stream = *device.waiting.back().stream;
+  device.waiting.pop_back();
+  device.used_ppm += width_of(stream);
+  const Command& command = stream.commands.front();
+  if (command.way != Way::kNone) return start_copy(stream, route_of(stream));  // no copy engine: rule 47
+  stream.stage = Stage::kCompute;
+  stream.started = now_;
+  stream.running = static_cast<std::uint32_t>(device.running.size());
+  device.running.push_back(&stream);
+  const std::uint64_t rate = device.copies > 0 ? device.slow_rate : device.full_rate;
+  const U128 work = U128{command.amount} * device.full_rate;
+  stream.finish = device.progress + U128{static_cast<std::uint64_t>(now_ - device.progress_at)} * rate + work;
+  timers_.set(stream.timer, after(now_, divide_up(work, rate)));
+  perform(stream);
+}
+
+void Machine::start_copy(SimStream& stream, const Route& route) {
+  stream.started = now_;
+  touch_memory(stream, +1);
+  if (route.latency > 0) {
+    stream.stage = Stage::kLatency;
+    timers_.set(stream.timer, after(now_, route.latency));
+  } else {
+    start_flow(stream);
+  }
+  if (stream.hop == 0) perform(stream);
+}
+
+void Machine::start_flow(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  stream.stage = Stage::kFlow;
+  links_.start(stream.flow, route_of(stream).path, command.amount, now_);
+}
+
+void Machine::start_callback(SimStream& stream) {
+  stream.stage = Stage::kCallback;
+  stream.started = now_;
+  const Picos duration = std::max(static_cast<Picos>(stream.commands.front().amount), description_.host.callback);
+  timers_.set(stream.timer, after(now_, duration));
+  perform(stream);
+}
+
+void Machine::stage_ended(SimStream& stream) {
+  if (stream.stage == Stage::kLatency) return start_flow(stream);
+  if (observed()) [[unlikely]]
+    tell_run(stream);
+  if (stream.stage == Stage::kFlow) {
+    end_copy(stream);
+    if (stream.commands.front().way == Way::kStaged && stream.hop == 0) {
+      stream.hop = 1;
+      return ask_copy(stream);
+    }
+  } else if (stream.stage == Stage::kCompute) {
+    end_compute(stream);
+  } else {
+    stream.device->callback.busy = false;
+    mark_dirty(*stream.device);
+  }
+  complete(stream);
+  advance(stream);
+}
+
+void Machine::end_compute(SimStream& stream) {
+  SimDevice& device = *stream.at;
+  device.used_ppm -= width_of(stream);
+  device.running.back()->running = stream.running;
+  device.running[stream.running] = device.running.back();
+  device.running.pop_back();
+  mark_dirty(device);
+}
+
+void Machine::end_copy(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  links_.stop(stream.flow);
+  touch_memory(stream, -1);
+  if (command.way == Way::kPeer) return;
+  const bool in = command.way == Way::kIn || stream.hop == 1;
+  if (description_.copies.engines == 0) stream.at->used_ppm -= kPpm;
+  else stream.at->copy[in || description_.copies.engines == 1 ? 0 : 1].busy = false;
+  mark_dirty(*stream.at);
+}
+
+const Route& Machine::route_of(const SimStream& stream) const {
+  const Command& command = stream.commands[stream.commands.head()];
+  if (command.way == Way::kPeer) return *command.route;
+  const bool in = command.way == Way::kIn || stream.hop == 1;
+  return topology_.host(in ? command.to : command.from, in, command.pageable);
+}
+
+// A copy beside slows the kernels of the devices whose memory it reads or writes.
+void Machine::touch_memory(SimStream& stream, int change) {
+  const Command& command = stream.commands.front();
+  if (command.way != Way::kPeer) return copies_beside(*stream.at, change);
+  copies_beside(device(command.from), change);
+  copies_beside(device(command.to), change);
+}
+
+void Machine::copies_beside(SimDevice& device, int change) {
+  const bool before = device.copies > 0;
+  device.copies += change;
+  const bool slow = device.copies > 0;
+  if (before == slow || device.full_rate == device.slow_rate) return;
+  const std::uint64_t old_rate = before ? device.slow_rate : device.full_rate;
+  device.progress += U128{static_cast<std::uint64_t>(now_ - device.progress_at)} * old_rate;
+  device.progress_at = now_;
+  const std::uint64_t rate = slow ? device.slow_rate : device.full_rate;
+  for (SimStream* stream : device.running) {
+    // A kernel that ends in this very instant may be past its end by the rounding of a picosecond.
+    const U128 left = stream->finish > device.progress ? stream->finish - device.progress : 0;
+    timers_.set(stream->timer, after(now_, divide_up(left, rate)));
+  }
+}
+
+// Functions take effect when their op starts. What its stream or device lost meanwhile does not run (rule 81).
+void Machine::perform(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  const DeviceCore* core = stream.device->core;
+  if (!command.payload || !core || core->fault.set() || stream.failure.set()) return;
+  performer_.perform(stream, *command.payload, command.name);
+}
+
+void Machine::tell_run(SimStream& stream) const {
+  const Command& command = stream.commands.front();
+  const bool second = command.way == Way::kStaged && stream.hop == 1;
+  tell({.kind = RecordKind::kRun,
+        .engine = second ? Engine::kCopyIn : command.engine,
+        .device = stream.at->id,
+        .queue = stream.queue,
+        .stream = stream.last_id,
+        .position = stream.commands.head() + 1,
+        .thread = thread_index(),
+        .started = stream.started,
+        .ended = now_,
+        .name = command.name});
+}
+
+}  // namespace slip::sim

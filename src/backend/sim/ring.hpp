@@ -1,0 +1,49 @@
+// Ring: a queue in one flat array that grows by doubling and then allocates no more. Elements are known by a running
+// number that never changes, also when the ring grows; what was popped stays readable until it is overwritten.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace slip::sim {
+
+template <class T>
+class Ring {
+ public:
+  bool empty() const { return head_ == tail_; }
+  std::size_t size() const { return static_cast<std::size_t>(tail_ - head_); }
+  std::size_t capacity() const { return data_.size(); }
+  std::uint64_t head() const { return head_; }  // number of the first element
+  std::uint64_t tail() const { return tail_; }  // one more than the number of the last
+
+  T& operator[](std::uint64_t number) { return data_[number & (data_.size() - 1)]; }
+  const T& operator[](std::uint64_t number) const { return data_[number & (data_.size() - 1)]; }
+  T& front() { return (*this)[head_]; }
+
+  T& push(const T& value) {
+    if (size() == data_.size()) grow();
+    T& place = (*this)[tail_++];
+    place = value;
+    return place;
+  }
+  void pop() { ++head_; }
+
+  // Gives the memory back; the numbers go on. REQUIRES: empty.
+  void shrink() { std::vector<T>().swap(data_); }
+
+ private:
+  void grow() {
+    std::vector<T> larger(data_.empty() ? 8 : data_.size() * 2);
+    // Also the popped elements that are still readable.
+    const std::uint64_t kept = tail_ < data_.size() ? tail_ : data_.size();
+    for (std::uint64_t i = tail_ - kept; i != tail_; ++i) larger[i & (larger.size() - 1)] = std::move((*this)[i]);
+    data_.swap(larger);
+  }
+
+  std::vector<T> data_;  // a power of two
+  std::uint64_t head_ = 0, tail_ = 0;
+};
+
+}  // namespace slip::sim

@@ -1,0 +1,66 @@
+#include "backend/sim/sim.hpp"
+
+#include "backend/sim/description.hpp"
+#include "backend/sim/memory.hpp"
+#include "backend/sim/world.hpp"
+
+namespace slip {
+namespace {
+
+class SimBackend : public Backend {
+ public:
+  SimBackend(std::shared_ptr<sim::World> world, int index, bool run_functions)
+      : world_(std::move(world)), index_(index), run_functions_(run_functions) {}
+  ~SimBackend() override { world_->close_device(index_); }
+
+  void* allocate(MemoryKind kind, std::size_t bytes) override {
+    return sim::map_memory(bytes, kind == MemoryKind::kDevice && !run_functions_);
+  }
+  void deallocate(MemoryKind, void* data, std::size_t bytes) noexcept override { sim::unmap_memory(data, bytes); }
+
+  StreamState* open_stream(StreamFlags flags, int priority, bool legacy) override {
+    return world_->open_stream(index_, flags, priority, legacy);
+  }
+  void close_stream(StreamState& stream) noexcept override {
+    world_->close_stream(static_cast<sim::SimStream&>(stream));
+  }
+
+  std::uint64_t submit(StreamState& stream, const Op& op) override {
+    return world_->submit(static_cast<sim::SimStream&>(stream), op);
+  }
+  bool reached(StreamState* stream, std::uint64_t position) override {
+    return world_->reached(index_, static_cast<sim::SimStream*>(stream), position);
+  }
+  bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override {
+    return world_->wait(index_, static_cast<sim::SimStream*>(stream), position, deadline_ns);
+  }
+  Picos now() override { return world_->now(); }
+
+ private:
+  const std::shared_ptr<sim::World> world_;
+  const int index_;
+  const bool run_functions_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores) {
+  const sim::Description description = sim::load_description(rest);
+  const auto world = std::make_shared<sim::World>(description, cores);
+  std::vector<std::unique_ptr<Backend>> result;
+  for (DeviceCore* core : cores) {
+    DeviceInfo& info = core->info;
+    info.description = description.name;
+    info.memory_bytes = description.memory;
+    info.compute_workers = 0;
+    info.copy_engines = description.copies.engines;
+    info.queues = core->options.max_connections > 0 ? core->options.max_connections : description.queues;
+    info.least_priority = 0;
+    info.greatest_priority = description.greatest_priority;
+    info.virtual_time = true;
+    result.push_back(std::make_unique<SimBackend>(world, static_cast<int>(result.size()), core->options.run_functions));
+  }
+  return result;
+}
+
+}  // namespace slip

@@ -1,0 +1,94 @@
+// Timers: what happens next, as a binary heap in which each timer knows its place, so that it can be moved. There is
+// one timer per stream, because a stream has one op under way, so the heap stays as small as the number of busy
+// streams. Timers of one instant fire in the order in which they were set: that makes a run repeatable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "backend/sim/units.hpp"
+
+namespace slip::sim {
+
+struct SimStream;
+
+struct Timer {
+  static constexpr std::uint32_t kIdle = ~std::uint32_t{0};
+  std::uint32_t place = kIdle;  // in the heap
+  SimStream* stream = nullptr;  // whose timer it is
+};
+
+class Timers {
+ public:
+  bool empty() const { return heap_.empty(); }
+  Picos next() const { return heap_.empty() ? kNever : heap_.front().at; }
+
+  void set(Timer& timer, Picos at) {
+    const Entry entry{at, ++order_, &timer};
+    if (timer.place == Timer::kIdle) {
+      heap_.push_back(entry);
+      rise(heap_.size() - 1, entry);
+    } else if (earlier(entry, heap_[timer.place])) {
+      rise(timer.place, entry);
+    } else {
+      sink(timer.place, entry);
+    }
+  }
+
+  void cancel(Timer& timer) {
+    const std::size_t place = timer.place;
+    timer.place = Timer::kIdle;
+    const Entry last = heap_.back();
+    heap_.pop_back();
+    if (place == heap_.size()) return;  // it was the last
+    if (earlier(last, heap_[place])) rise(place, last);
+    else sink(place, last);
+  }
+
+  // Takes the first one out. REQUIRES: not empty.
+  Timer& pop() {
+    Timer& first = *heap_.front().timer;
+    first.place = Timer::kIdle;
+    const Entry last = heap_.back();
+    heap_.pop_back();
+    if (!heap_.empty()) sink(0, last);
+    return first;
+  }
+
+ private:
+  struct Entry {
+    Picos at;
+    std::uint64_t order;
+    Timer* timer;
+  };
+  static bool earlier(const Entry& a, const Entry& b) { return a.at != b.at ? a.at < b.at : a.order < b.order; }
+
+  void put(std::size_t place, const Entry& entry) {
+    heap_[place] = entry;
+    entry.timer->place = static_cast<std::uint32_t>(place);
+  }
+  void rise(std::size_t place, const Entry& entry) {
+    while (place > 0 && earlier(entry, heap_[(place - 1) / 2])) {
+      put(place, heap_[(place - 1) / 2]);
+      place = (place - 1) / 2;
+    }
+    put(place, entry);
+  }
+  void sink(std::size_t place, const Entry& entry) {
+    for (;;) {
+      std::size_t child = 2 * place + 1;
+      if (child >= heap_.size()) break;
+      if (child + 1 < heap_.size() && earlier(heap_[child + 1], heap_[child])) ++child;
+      if (!earlier(heap_[child], entry)) break;
+      put(place, heap_[child]);
+      place = child;
+    }
+    put(place, entry);
+  }
+
+  std::vector<Entry> heap_;
+  std::uint64_t order_ = 0;
+};
+
+}  // namespace slip::sim
