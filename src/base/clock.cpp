@@ -6,10 +6,18 @@
 
 namespace slip {
 
-std::int64_t now_ns() {
+namespace {
+std::int64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+}  // namespace
+
+// Since a second before the first call: in picoseconds, which traces use, the time since boot would overflow one day.
+std::int64_t now_ns() {
+  static const std::int64_t kStart = monotonic_ns() - 1'000'000'000;
+  return monotonic_ns() - kStart;
 }
 
 namespace {

@@ -31,7 +31,7 @@ void Buffer::release() noexcept {
   Block* block = range_.block;
   if (core_->forked) return;  // the memory is the child's copy: it goes with the process
   try {
-    if (block->origin && !core_->fault.set() && !block->origin->failure.set() &&
+    if (block->origin && !core_->fault.set() && !block->origin->failure.set() && !block->origin->capture.load() &&
         block->origin->id.load(std::memory_order_acquire) == block->origin_id) {
       free_in_order(*block->origin, range_, {});
       return;
@@ -41,7 +41,7 @@ void Buffer::release() noexcept {
   }
   drain(*core_);
   if (observed()) tell_memory(RecordKind::kFree, range_, nullptr, {});
-  const std::size_t bytes = block->origin ? (block->bytes + 511) / 512 * 512 : block->bytes;
+  const std::size_t bytes = block->origin && core_->pool ? block->capacity : block->bytes;
   if (block->owned) {
     core_->backend->deallocate(block->kind, block->data, bytes);
     if (block->kind == MemoryKind::kDevice) {

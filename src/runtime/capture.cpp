@@ -69,7 +69,7 @@ void Capture::add(StreamState& stream, const Op& op) {
                 .here = op.here,
                 .reads = {op.reads.begin(), op.reads.end()},
                 .writes = {op.writes.begin(), op.writes.end()},
-                .scalars = {op.scalars.begin(), op.scalars.end()},
+                .scalars = std::vector<Scalar>(op.scalars.begin(), op.scalars.end()),  // in braces: two pointers
                 .cost = op.cost,
                 .host = op.host ? std::move(*op.host) : std::function<void()>(),
                 .waits = {}};
@@ -99,6 +99,16 @@ void Capture::invalidate(const char* why) {
   if (!invalid_) invalid_ = why;
 }
 
+void Capture::invalidate_all(const DeviceCore& core, const char* why) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const auto& [id, capture] : all.captures) {
+    const std::lock_guard own(capture->mutex_);
+    const auto& devices = capture->stream_devices_;
+    if (!capture->invalid_ && std::find(devices.begin(), devices.end(), &core) != devices.end()) capture->invalid_ = why;
+  }
+}
+
 // Whether every op comes before one of `ends`.
 bool Capture::joined(const Frontier& ends) const {
   std::vector<char> seen(nodes_.size(), 0);
@@ -114,11 +124,29 @@ bool Capture::joined(const Frontier& ends) const {
 }
 
 void Capture::release_streams() {
-  for (auto& [stream, place] : branches_) {
-    stream->core->captures.fetch_sub(1, std::memory_order_relaxed);
-    if (stream->blocking()) stream->core->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
-    stream->capture.store(nullptr, std::memory_order_release);
+  for (auto& [stream, place] : branches_) release(*stream);
+}
+
+void Capture::release(StreamState& stream) {
+  stream.core->captures.fetch_sub(1, std::memory_order_relaxed);
+  if (stream.blocking()) stream.core->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+  stream.capture.store(nullptr, std::memory_order_release);
+}
+
+void Capture::forget(StreamState& stream) noexcept {
+  Capture* current = stream.capture.load(std::memory_order_acquire);
+  const std::shared_ptr<Capture> capture = current ? find(current->id_) : nullptr;
+  if (!capture) return;
+  if (&capture->origin_ == &stream) {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    all.captures.erase(capture->id_);
   }
+  const std::lock_guard lock(capture->mutex_);
+  if (&capture->origin_ == &stream) return capture->release_streams();
+  if (!capture->invalid_) capture->invalid_ = "a stream of it was destroyed";
+  capture->branches_.erase(&stream);
+  release(stream);
 }
 
 Capture::Result Capture::end(StreamState& origin, Here here) {

@@ -26,8 +26,12 @@ class Capture {
   static void begin(StreamState& origin, Here here);
   // Ends the capture that began on `origin` and releases all its streams, also when it throws.
   static Result end(StreamState& origin, Here here);
+  // The stream is being destroyed: spoils the capture it is in, ends it if it began there.
+  static void forget(StreamState& stream) noexcept;
   // The capture with this id, or null when it has ended.
   static std::shared_ptr<Capture> find(std::uint64_t id);
+  // Spoils every capture that has a stream of this device.
+  static void invalidate_all(const DeviceCore& core, const char* why);
 
   std::uint64_t id() const { return id_; }
   void add(StreamState& stream, const Op& op);
@@ -43,6 +47,7 @@ class Capture {
   Capture(StreamState& origin, std::uint64_t id);
   Branch& branch(StreamState& stream);
   bool joined(const Frontier& ends) const;
+  static void release(StreamState& stream);
   void release_streams();
 
   const std::uint64_t id_;

@@ -162,7 +162,7 @@ void free_in_order(StreamState& stream, Range range, Here here) {
   Block* block = range.block;
   if (observed()) tell_memory(RecordKind::kFree, range, &stream, here);
   if (stream.core->pool) {
-    stream.core->pool->free(stream, block->data, block->bytes, here);
+    stream.core->pool->free(stream, *block, here);
   } else {
     void* data = block->data;
     issue(stream, {.kind = OpKind::kFree, .here = here, .address = &data, .bytes = block->bytes});

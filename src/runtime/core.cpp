@@ -4,6 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/thread.hpp"
+#include "runtime/capture.hpp"
 #include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
@@ -169,14 +170,18 @@ StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool
 }
 
 void close_stream(StreamState& stream) noexcept {
-  const std::uint64_t id = stream.id.exchange(0, std::memory_order_relaxed);
-  if (stream.core->failed_stream.load(std::memory_order_relaxed) == id) stream.core->stream_failure.clear();
+  Capture::forget(stream);
+  // release: who uses the state again sees what was done to this stream.
+  const std::uint64_t id = stream.id.exchange(0, std::memory_order_release);
+  if (stream.core->stream_failure.set() && stream.core->stream_failure.value().stream == id)
+    stream.core->stream_failure.clear();
   if (observed())
     tell({.kind = RecordKind::kStreamClose, .device = stream.core->id, .stream = id, .thread = thread_index()});
   stream.core->backend->close_stream(stream);
 }
 
 void fail_stream(StreamState& stream, Failure failure) {
+  failure.stream = stream.id.load(std::memory_order_relaxed);
   const Failure copy = failure;
   if (!stream.failure.put(std::move(failure))) return;
   if (observed())
@@ -187,8 +192,7 @@ void fail_stream(StreamState& stream, Failure failure) {
           .thread = thread_index(),
           .name = copy.text,
           .here = copy.here});
-  if (stream.core->stream_failure.put(copy))
-    stream.core->failed_stream.store(stream.last_id, std::memory_order_relaxed);
+  stream.core->stream_failure.put(copy);
 }
 
 // --- devices ---

@@ -22,6 +22,7 @@ struct Failure {
   std::string text;
   std::uint64_t position = 0;  // in its stream: points before it are still good
   Here here;
+  std::uint64_t stream = 0;  // id of the stream; 0: closed by then, or the device itself
 };
 
 // A failure that sticks: set once, then read by anyone.
@@ -62,6 +63,7 @@ struct Block {
   DeviceCore* core = nullptr;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  std::size_t capacity = 0;  // stream-ordered: what the pool took for it, at least `bytes`
   MemoryKind kind = MemoryKind::kDevice;
   bool owned = true;              // false: wrapped
   StreamState* origin = nullptr;  // stream-ordered: the stream it was allocated in
@@ -117,8 +119,7 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   std::unique_ptr<StreamPool> pool;  // null where the backend allocates in stream order itself
   std::unique_ptr<Staging> staging;
   StreamState* legacy = nullptr;
-  bool forked = false;  // this process is a child of the one that opened it
-  std::atomic<std::uint64_t> failed_stream{0};
+  bool forked = false;                    // this process is a child of the one that opened it
   std::atomic<int> captures{0};           // streams of this device that are capturing
   std::atomic<int> blocking_captures{0};  // of them blocking ones
 
@@ -154,6 +155,8 @@ inline void require_usable(const DeviceCore& core, Here here) {
   if (detail::inside_op != 0 || core.fault.set()) [[unlikely]]
     detail::raise_unusable(core, here);
 }
+// The same, and when the stream is poisoned or must not be used now.
+void require_stream(const StreamState& stream, Here here);
 
 // Ranges: that they are of live buffers and within them; where their bytes are.
 void require_range(const Range& range, const char* what, Here here);

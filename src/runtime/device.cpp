@@ -17,6 +17,8 @@
 namespace slip {
 namespace {
 
+constexpr int kMaxWorkers = 1024;
+
 DeviceOptions with_environment(DeviceOptions options, Here here) {
   const Env& from = env();
   options.launch_blocking |= from.launch_blocking;
@@ -25,6 +27,9 @@ DeviceOptions with_environment(DeviceOptions options, Here here) {
   if (options.max_connections < 0 || options.max_connections > 32)
     throw Error(Code::kInvalidValue,
                 fmt::format("max_connections {} is not 0 (default) to 32", options.max_connections), here);
+  if (options.compute_workers < 0 || options.compute_workers > kMaxWorkers)
+    throw Error(Code::kInvalidValue,
+                fmt::format("compute_workers {} is not 0 (default) to {}", options.compute_workers, kMaxWorkers), here);
   if (from.policy.empty()) return options;
   if (from.policy == "concurrent") {
     options.policy = Policy::kConcurrent;
@@ -80,6 +85,7 @@ Device Device::open(std::string_view name, const DeviceOptions& options, Here he
 }
 
 std::vector<Device> Device::open_all(std::string_view name, int count, const DeviceOptions& options, Here here) {
+  start_observers();  // first: what it registers for exit must come after what is registered below
   if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
   const std::size_t colon = name.find(':');
   const std::string_view rest = colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1);

@@ -46,6 +46,8 @@ std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& star
     throw Error(Code::kInvalidHandle,
                 fmt::format("elapsed time between events of devices {} and {} (rule 69)", start.device_, end.device_),
                 {});
+  if (!end.handle_.get() || !start.handle_.get())
+    throw Error(Code::kInvalidHandle, "elapsed time of an event that was recorded without its time (rule 63)", {});
   if (!start.query() || !end.query())
     throw Error(Code::kNotReady, "elapsed time of an event not yet reached (rule 62)", {});
   return std::chrono::nanoseconds(end.handle_.get()->since(*start.handle_.get()) / 1000);

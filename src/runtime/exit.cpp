@@ -9,8 +9,12 @@
 
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
+#include "runtime/observers.hpp"
 
 namespace slip {
+
+std::atomic<bool> detail::exit_expected{false};
+
 namespace {
 
 std::atomic<bool> g_exiting{false};
@@ -35,13 +39,13 @@ void after_fork_in_child() {
     core->fault.put({Code::kInvalidDevice, "the device was opened before fork: open another one in the child", 0, {}});
   }
   devices().open.clear();
+  forget_tellers();
   devices().mutex.unlock();
 }
 
 void install() {
   static const bool kInstalled = [] {
     at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
-    std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });  // relaxed: a hint to stop soon
     return true;
   }();
   static_cast<void>(kInstalled);
@@ -51,8 +55,16 @@ void install() {
 
 bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
 
+// Exit handlers and destructors of static objects run in reverse order. That of a static Device is registered when its
+// opening has returned; so the handler is registered at the first op after that, or it would come too late.
+void detail::expect_exit() {
+  if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
+  std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });  // relaxed: a hint to stop soon
+}
+
 void register_device(DeviceCore& core) {
   install();
+  detail::exit_expected.store(false, std::memory_order_relaxed);
   const std::lock_guard lock(devices().mutex);
   devices().open.push_back(&core);
 }

@@ -4,11 +4,11 @@
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
+#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 
 namespace slip {
-namespace {
 
 void require_stream(const StreamState& stream, Here here) {
   require_usable(*stream.core, here);
@@ -18,6 +18,8 @@ void require_stream(const StreamState& stream, Here here) {
   if (stream.legacy && stream.core->blocking_captures.load(std::memory_order_relaxed) > 0) [[unlikely]]
     throw Error(Code::kCaptureImplicit, "the legacy stream was used while a blocking stream captures", here);
 }
+
+namespace {
 
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
 std::uint64_t submit_observed(StreamState& stream, const Op& op) {
@@ -43,19 +45,25 @@ std::uint64_t submit_observed(StreamState& stream, const Op& op) {
   return record.position;
 }
 
-void require_no_capture(const DeviceCore& core, StreamState* stream, Here here) {
+void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+  if (position != kEverything) return;  // work from before the capture
   Capture* capture = stream ? stream->capture.load(std::memory_order_acquire) : nullptr;
   const bool enclosed = stream == nullptr ? core.captures.load(std::memory_order_relaxed) > 0
                         : stream->legacy  ? core.blocking_captures.load(std::memory_order_relaxed) > 0
                                           : false;
   if (!capture && !enclosed) return;
   if (capture) capture->invalidate("a capturing stream was synchronised or queried");
+  else if (!stream) Capture::invalidate_all(core, "its device was synchronised");
   throw Error(Code::kCaptureUnsupported, "captured work does not run, so it cannot be waited for (rule 98)", here);
 }
 
-void raise_failure(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
   if (core.fault.set()) raise(core.fault.value(), here);
-  if (!stream && core.stream_failure.set()) raise(core.stream_failure.value(), here);  // rule 22
+  if (!stream && core.stream_failure.set()) {  // rule 22
+    const Failure failure = core.stream_failure.value();
+    if (failure.stream == 0) core.stream_failure.clear();  // its stream was closed before: told once
+    raise(failure, here);
+  }
   if (!stream || !stream->failure.set()) return;
   const Failure failure = stream->failure.value();
   if (failure.position <= position) raise(failure, here);
@@ -75,6 +83,7 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
 }  // namespace
 
 std::uint64_t issue(StreamState& stream, const Op& op) {
+  expect_exit();
   require_stream(stream, op.here);
   // relaxed: a capture begins on a thread that is ordered before this call, or the program races with itself.
   if (Capture* capture = stream.capture.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -89,7 +98,7 @@ std::uint64_t issue(StreamState& stream, const Op& op) {
 
 bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here) {
   require_usable(core, here);
-  require_no_capture(core, stream, here);
+  require_no_capture(core, stream, position, here);
   // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
   if (stream && position == kEverything && observed())
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
@@ -102,7 +111,7 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
 
 bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
   require_usable(core, here);
-  require_no_capture(core, stream, here);
+  require_no_capture(core, stream, position, here);
   if (stream && position == kEverything && observed())
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   if (!core.backend->reached(stream, position)) return false;

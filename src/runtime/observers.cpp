@@ -52,4 +52,6 @@ void detach(Observer& observer) {
   }
 }
 
+void forget_tellers() { g_telling.store(0, std::memory_order_relaxed); }
+
 }  // namespace slip

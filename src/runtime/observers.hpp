@@ -16,4 +16,7 @@ inline bool observed() { return detail::observer_count.load(std::memory_order_re
 
 void tell(const Record& record);
 
+void start_observers();  // those that the environment asks for, once; defined in watch/table.cpp
+void forget_tellers();   // in a child of fork: the threads that were telling do not exist here
+
 }  // namespace slip

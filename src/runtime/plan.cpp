@@ -17,9 +17,10 @@ struct Plan::Launches {
     StreamState* stream = nullptr;
   };
   std::mutex mutex;
-  std::vector<DeviceCore*> devices;  // of the captured streams; empty for plans built by hand: the launching device
-  std::vector<Side> sides;           // index 0, the origin, stays empty
-  Point last;                        // the end of the launch before
+  // Of the captured streams; empty for plans built by hand: the launching device.
+  std::vector<std::weak_ptr<DeviceCore>> devices;
+  std::vector<Side> sides;  // index 0, the origin, stays empty
+  Point last;               // the end of the launch before
 
   ~Launches() {
     for (const Side& side : sides) {
@@ -33,7 +34,36 @@ Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 Plan::~Plan() = default;
 
+namespace {
+
+constexpr std::uint32_t kMaxStreams = 4096;
+
+// That the op has what its kind needs. Records and waits are no ops of a plan: `waits` say that.
+void require_node(const PlanNode& node) {
+  const auto lists = [&](std::size_t reads, std::size_t writes) {
+    return node.reads.size() == reads && node.writes.size() == writes;
+  };
+  bool good = node.stream < kMaxStreams;
+  switch (node.kind) {
+    case OpKind::kKernel: good = good && node.kernel; break;
+    case OpKind::kCopy: good = good && lists(1, 1) && node.reads[0].bytes == node.writes[0].bytes; break;
+    case OpKind::kFill: good = good && lists(0, 1); break;
+    case OpKind::kHost: good = good && node.host; break;
+    case OpKind::kWaitValue: good = good && lists(1, 0) && node.reads[0].bytes == sizeof(std::uint32_t); break;
+    case OpKind::kWriteValue: good = good && lists(0, 1) && node.writes[0].bytes == sizeof(std::uint32_t); break;
+    default: good = false;
+  }
+  if (!good)
+    throw Error(Code::kInvalidValue,
+                fmt::format("plan op '{}', a {} in stream {}: its function, ranges or stream cannot be right",
+                            node.name.text(), kind_name(node.kind), node.stream),
+                node.here);
+}
+
+}  // namespace
+
 std::uint32_t Plan::add(PlanNode node) {
+  require_node(node);
   for (const std::uint32_t before : node.waits) {
     if (before >= nodes_.size())
       throw Error(Code::kInvalidValue,
@@ -92,16 +122,26 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   StreamState& main = *origin.state(here);
   if (main.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
+  if (!launches_) throw Error(Code::kInvalidHandle, "the plan was moved from", here);
+  // All checks of ranges before the first op: a launch does all or nothing.
+  std::vector<std::vector<Range>> reads;
+  std::vector<std::vector<Range>> writes;
+  for (const PlanNode& node : nodes_) {
+    reads.push_back(bound_ranges(node.reads, use.buffers_, here));
+    writes.push_back(bound_ranges(node.writes, use.buffers_, here));
+  }
   Launches& launches = *launches_;
   const std::lock_guard lock(launches.mutex);
   launches.sides.resize(streams_);
   std::vector<StreamState*> streams(streams_, &main);
   for (std::uint32_t i = 1; i < streams_; ++i) {
     Launches::Side& side = launches.sides[i];
-    if (!side.stream) {
-      DeviceCore* core = launches.devices.empty() ? main.core : launches.devices[i];
-      side.core = core->shared_from_this();
-      side.stream = open_stream(*core, StreamFlags::kNonBlocking, main.priority, false);
+    const std::shared_ptr<DeviceCore> core =
+        launches.devices.empty() ? main.core->shared_from_this() : launches.devices[i].lock();
+    if (!core) throw Error(Code::kInvalidDevice, fmt::format("the device of the plan's stream {} was closed", i), here);
+    if (!side.stream || side.core != core || side.stream->failure.set()) {
+      if (side.stream) close_stream(*side.stream);
+      side = {core, open_stream(*core, StreamFlags::kNonBlocking, main.priority, false)};
     }
     streams[i] = side.stream;
   }
@@ -111,6 +151,12 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   const auto end_of = [here](StreamState& stream) {
     return Point{&stream, issue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
+  if (launches.last.stream && launches.last.stream->failure.set()) {
+    // A failed launch is waited for here: an edge from it would fail this one as well.
+    if (DeviceCore* core = launches.last.stream->core)
+      core->backend->wait(launches.last.stream, launches.last.position, 0);
+    launches.last = {};
+  }
   wait(main, launches.last);
   const Point begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*streams[i], begin);
@@ -120,8 +166,6 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
     const PlanNode& node = nodes_[i];
     StreamState& stream = *streams[node.stream];
     for (const std::uint32_t before : node.waits) wait(stream, ends[before]);
-    const std::vector<Range> reads = bound_ranges(node.reads, use.buffers_, node.here);
-    const std::vector<Range> writes = bound_ranges(node.writes, use.buffers_, node.here);
     std::vector<Scalar> scalars = node.scalars;
     for (const auto& binding : use.scalars_) {
       if (binding.op == node.name && binding.index < scalars.size()) scalars[binding.index] = binding.value;
@@ -134,8 +178,8 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
                                        .kernel = node.kernel,
                                        .name = node.name,
                                        .here = node.here,
-                                       .reads = reads,
-                                       .writes = writes,
+                                       .reads = reads[i],
+                                       .writes = writes[i],
                                        .scalars = scalars,
                                        .cost = node.cost,
                                        .host = &host})};
@@ -149,7 +193,7 @@ Plan StreamRef::end_capture(Here here) const {
   Plan plan;
   plan.nodes_ = std::move(result.nodes);
   plan.streams_ = static_cast<std::uint32_t>(result.stream_devices.size());
-  plan.launches_->devices = std::move(result.stream_devices);
+  for (DeviceCore* core : result.stream_devices) plan.launches_->devices.push_back(core->weak_from_this());
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace slip {
 namespace {
@@ -12,6 +13,7 @@ constexpr int kDepth = 8;               // how far event dependencies are follow
 }  // namespace
 
 std::size_t StreamPool::rounded(std::size_t bytes) {
+  if (bytes > std::numeric_limits<std::size_t>::max() - kGranularity) return bytes;  // no device has that
   return (std::max<std::size_t>(bytes, 1) + kGranularity - 1) / kGranularity * kGranularity;
 }
 
@@ -22,14 +24,13 @@ StreamPool::~StreamPool() {
   }
 }
 
-std::byte* StreamPool::alloc(StreamState& stream, std::size_t bytes, Here here) {
-  const std::size_t size = rounded(bytes);
+void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
+  const std::size_t size = rounded(block.bytes);
   Point wait_for;
-  std::byte* data = nullptr;
+  FreeBlock memory{nullptr, size, {}};
   {
     const std::lock_guard lock(mutex_);
-    data = reuse(stream, size, wait_for);
-    if (!data) {
+    if (!reuse(stream, size, memory, wait_for)) {
       bool fits = core_.memory.reserve(size);
       if (!fits && release_reached(0)) fits = core_.memory.reserve(size);
       if (!fits) {
@@ -38,11 +39,11 @@ std::byte* StreamPool::alloc(StreamState& stream, std::size_t bytes, Here here) 
             Code::kOutOfMemory,
             fmt::format("asked for {} bytes in stream order on '{}': {} of {} reserved, {} of them free in the pool "
                         "but not yet reusable",
-                        bytes, core_.info.name, info.reserved, info.total, free_bytes_),
+                        block.bytes, core_.info.name, info.reserved, info.total, free_bytes_),
             here);
       }
       try {
-        data = static_cast<std::byte*>(core_.backend->allocate(MemoryKind::kDevice, size));
+        memory.data = static_cast<std::byte*>(core_.backend->allocate(MemoryKind::kDevice, size));
       } catch (...) {
         core_.memory.release(size);
         throw;
@@ -50,13 +51,21 @@ std::byte* StreamPool::alloc(StreamState& stream, std::size_t bytes, Here here) 
     }
   }
   // Outside the lock: submitting may block while the queue is full.
-  if (wait_for.stream) issue(stream, {.kind = OpKind::kWait, .name = "pool reuse", .here = here, .point = wait_for});
-  core_.memory.use(static_cast<std::ptrdiff_t>(size));
-  return data;
+  try {
+    if (wait_for.stream) issue(stream, {.kind = OpKind::kWait, .name = "pool reuse", .here = here, .point = wait_for});
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back({memory.data, memory.bytes, wait_for});
+    free_bytes_ += memory.bytes;
+    throw;
+  }
+  core_.memory.use(static_cast<std::ptrdiff_t>(memory.bytes));
+  block.data = memory.data;
+  block.capacity = memory.bytes;
 }
 
 // The best block that the rules allow, by size. `wait_for` is set when the stream must wait for its free first.
-std::byte* StreamPool::reuse(StreamState& stream, std::size_t size, Point& wait_for) {
+bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, Point& wait_for) {
   const PoolOptions& rules = core_.options.pool;
   std::size_t best = free_.size();
   bool best_waits = false;
@@ -75,24 +84,23 @@ std::byte* StreamPool::reuse(StreamState& stream, std::size_t size, Point& wait_
         best == free_.size() || (best_waits && !waits) || (best_waits == waits && block.bytes < free_[best].bytes);
     if (better) best = i, best_waits = waits;
   }
-  if (best == free_.size()) return nullptr;
-  const FreeBlock block = free_[best];
-  if (best_waits) wait_for = block.freed;
+  if (best == free_.size()) return false;
+  found = free_[best];
+  if (best_waits) wait_for = found.freed;
   free_[best] = free_.back();
   free_.pop_back();
-  free_bytes_ -= block.bytes;
-  return block.data;
+  free_bytes_ -= found.bytes;
+  return true;
 }
 
-void StreamPool::free(StreamState& stream, std::byte* data, std::size_t bytes, Here here) {
-  const std::size_t size = rounded(bytes);
+void StreamPool::free(StreamState& stream, const Block& block, Here here) {
   // Waits issued from here on matter; those before cannot cover this free.
   watching_.store(true, std::memory_order_relaxed);
   const std::uint64_t position = issue(stream, {.kind = OpKind::kRecord, .here = here});
   const std::lock_guard lock(mutex_);
-  free_.push_back({data, size, {&stream, position}});
-  free_bytes_ += size;
-  core_.memory.use(-static_cast<std::ptrdiff_t>(size));
+  free_.push_back({block.data, block.capacity, {&stream, position}});
+  free_bytes_ += block.capacity;
+  core_.memory.use(-static_cast<std::ptrdiff_t>(block.capacity));
 }
 
 void StreamPool::keep_wait(const StreamState& stream, Point point) {

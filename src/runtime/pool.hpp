@@ -21,9 +21,10 @@ class StreamPool {
   explicit StreamPool(DeviceCore& core) : core_(core) {}
   ~StreamPool();
 
-  // Address of memory for `bytes`, usable by work issued to `stream` from now on. Throws kOutOfMemory with the numbers.
-  std::byte* alloc(StreamState& stream, std::size_t bytes, Here here);
-  void free(StreamState& stream, std::byte* data, std::size_t bytes, Here here);
+  // Gives the block memory for its bytes, usable by work issued to `stream` from now on. Throws kOutOfMemory with the
+  // numbers.
+  void alloc(StreamState& stream, Block& block, Here here);
+  void free(StreamState& stream, const Block& block, Here here);
   // Gives back to the system what is over the release threshold and no longer in use (at a synchronisation, rule 88).
   void trim(std::size_t keep);
   // Tells the pool of a wait, so that it can follow event dependencies. Cheap while nothing is free.
@@ -45,7 +46,7 @@ class StreamPool {
 
   void keep_wait(const StreamState& stream, Point point);
   static std::size_t rounded(std::size_t bytes);
-  std::byte* reuse(StreamState& stream, std::size_t bytes, Point& wait_for);
+  bool reuse(StreamState& stream, std::size_t bytes, FreeBlock& found, Point& wait_for);
   bool ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const;
   bool release_reached(std::size_t keep);
 

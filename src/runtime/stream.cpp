@@ -41,7 +41,8 @@ void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Her
 
 void require_word(const Range& word, const char* what, Here here) {
   require_range(word, what, here);
-  if (word.bytes != sizeof(std::uint32_t) || word.offset % sizeof(std::uint32_t) != 0)
+  if (word.bytes != sizeof(std::uint32_t) ||
+      reinterpret_cast<std::uintptr_t>(address(word)) % sizeof(std::uint32_t) != 0)
     throw Error(
         Code::kInvalidValue,
         fmt::format("{}: a word has 4 bytes at a multiple of 4; given {} bytes at {}", what, word.bytes, word.offset),
@@ -99,22 +100,21 @@ void StreamRef::host(std::function<void()> function, Name name, Here here) const
 }
 
 void StreamRef::take_record(Event& event, EventState* native, Here here) const {
+  EventHandle handle(native);
   StreamState& stream = *state(here);
   if (event.device_ != 0 && event.device_ != stream.core->id)
     throw Error(Code::kInvalidHandle,
                 fmt::format("an event of device {} cannot be recorded in stream {} of device {} (rule 67)",
                             event.device_, id_, stream.core->id),
                 here);
+  Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
+  const std::uint64_t position =
+      capture ? capture->mark(stream) : issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native});
+  event.point_ = {&stream, position};  // only now: an event that could not be recorded stays as it was
+  event.capture_ = capture ? capture->id() : 0;
   event.device_ = stream.core->id;
-  event.handle_ = EventHandle(native);
   event.stream_ = id_;
-  if (Capture* capture = stream.capture.load(std::memory_order_relaxed)) {  // see issue()
-    event.capture_ = capture->id();
-    event.point_ = {&stream, capture->mark(stream)};
-    return;
-  }
-  event.capture_ = 0;
-  event.point_ = {&stream, issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})};
+  event.handle_ = std::move(handle);
 }
 
 Event StreamRef::record(Here here) const {
@@ -182,7 +182,7 @@ void StreamRef::write_value(Range word, std::uint32_t value, Name name, Here her
 
 Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
   StreamState& stream = *state(here);
-  require_usable(*stream.core, here);
+  require_stream(stream, here);
   if (bytes == 0) throw Error(Code::kInvalidValue, "alloc of 0 bytes", here);
   if (stream.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "allocate before the capture, and bind the buffer", here);
@@ -196,7 +196,7 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
     block->origin = &stream;
     block->origin_id = id_;
     if (stream.core->pool) {
-      block->data = stream.core->pool->alloc(stream, bytes, here);
+      stream.core->pool->alloc(stream, *block, here);
     } else {
       void* data = nullptr;
       issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
@@ -225,6 +225,8 @@ void StreamRef::free(Buffer&& buffer, Here here) const {
                 fmt::format("buffer '{}' is of device {}, stream {} of device {}", block.name.text(), block.core->id,
                             id_, stream.core->id),
                 here);
+  if (stream.capture.load(std::memory_order_acquire))
+    throw Error(Code::kCaptureUnsupported, "free before or after the capture, not in it", here);
   free_in_order(stream, buffer.range(), here);
   buffer.range_ = {};
   buffer.core_.reset();
@@ -237,7 +239,7 @@ void StreamRef::sync(Here here) const {
 
 bool StreamRef::sync_for(std::chrono::nanoseconds limit, Here here) const {
   StreamState& stream = *state(here);
-  return wait_for(*stream.core, &stream, kEverything, now_ns() + std::max<std::int64_t>(limit.count(), 1), here);
+  return wait_for(*stream.core, &stream, kEverything, deadline_after(std::max<std::int64_t>(limit.count(), 1)), here);
 }
 
 bool StreamRef::query(Here here) const {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <limits>
 
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/cpu/pool.hpp"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::uint64_t kDefaultDepth = 4096;  // cells: 256 KiB a stream, touched only as far as used
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::uint64_t kOpening = ~std::uint64_t{0};  // id of a lane that is handed out and not yet named
 
 }  // namespace
 
@@ -43,6 +45,7 @@ CpuBackend::CpuBackend(DeviceCore& core)
 }
 
 CpuBackend::~CpuBackend() {
+  executor_->await_visitors();
   executor_.reset();
   for (Lane* lane : lanes_) {
     lane->id.store(0, std::memory_order_relaxed);
@@ -51,13 +54,20 @@ CpuBackend::~CpuBackend() {
     lane->head = lane->limit = lane->tail;
     lane->done.store(lane->tail, std::memory_order_relaxed);
     lane->state.store(LaneState::kIdle, std::memory_order_relaxed);
+    // A lane that a driver claimed may still have had an entry in the queue of the executor that is gone.
+    lane->enqueued = lane->queue_parked = lane->dispatched = false;
+    lane->granted = Engine::kNone;
+    lane->has_pending.store(false, std::memory_order_relaxed);
+    lane->pending = {};
     Slab<Lane>::give(lane);
   }
 }
 
 void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
   void* data = nullptr;
-  if (kind == MemoryKind::kDevice && core_.options.strict) {
+  if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
+    // Rounding up would overflow.
+  } else if (kind == MemoryKind::kDevice && core_.options.strict) {
     data = strict_allocate(core_, bytes);
   } else {
     // Large blocks on huge pages: copies then miss the TLB less.
@@ -80,12 +90,12 @@ void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noex
 // A closed lane of this device whose work is done, for use again.
 Lane* CpuBackend::find_drained() {
   for (Lane* lane : lanes_) {
-    if (lane->id.load(std::memory_order_relaxed) == 0 && lane->drained()) return lane;
+    if (lane->id.load(std::memory_order_acquire) == 0 && lane->drained()) return lane;
   }
   return nullptr;
 }
 
-StreamState* CpuBackend::open_stream(StreamFlags, int, bool legacy) {
+StreamState* CpuBackend::open_stream(StreamFlags flags, int, bool legacy) {
   const std::lock_guard lock(mutex_);
   Lane* lane = find_drained();
   if (!lane) {
@@ -108,7 +118,10 @@ StreamState* CpuBackend::open_stream(StreamFlags, int, bool legacy) {
   }
   ++opened_;
   lane->core = &core_;
+  lane->executor.store(executor_.get(), std::memory_order_relaxed);
+  lane->joins_legacy = flags == StreamFlags::kBlocking && !legacy;
   if (legacy) legacy_ = lane;
+  lane->id.store(kOpening, std::memory_order_relaxed);  // so that no other thread finds it drained
   return lane;
 }
 
@@ -123,7 +136,7 @@ std::vector<Lane*> CpuBackend::covered_by(StreamState* stream) {
   const std::lock_guard lock(mutex_);
   std::vector<Lane*> result;
   for (Lane* lane : lanes_) {
-    if (!stream || lane == stream || lane->flags == StreamFlags::kBlocking) result.push_back(lane);
+    if (!stream || lane == stream || lane->joins_legacy) result.push_back(lane);
   }
   return result;
 }
@@ -144,6 +157,7 @@ bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t 
   if (stream && !stream->legacy) {
     Lane& lane = static_cast<Lane&>(*stream);
     settle_pending(lane);
+    lane.syncs.fetch_add(1, std::memory_order_relaxed);
     return executor_->wait(lane, lane.published.load(std::memory_order_acquire), deadline_ns);
   }
   struct End {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
@@ -31,6 +32,7 @@ class CpuBackend final : public Backend {
   Lane* find_drained();
   std::vector<Lane*> covered_by(StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
+  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& roused);
   std::uint64_t push(Lane& lane, const Op& op);
   std::uint64_t write(Lane& lane, const Op& op, Point wait);
   void keep_pending(Lane& lane, Point wait);
@@ -41,7 +43,7 @@ class CpuBackend final : public Backend {
   // Whether legacy work was submitted that the lane does not wait for yet. relaxed: under submit_lock it is exact,
   // since submit_legacy() holds that lock while it publishes.
   bool behind_legacy(const Lane& lane) const {
-    return lane.flags == StreamFlags::kBlocking &&
+    return lane.joins_legacy &&
            legacy_->published.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
   }
   bool make_room(Lane& lane, std::uint64_t cells);

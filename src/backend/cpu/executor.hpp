@@ -16,6 +16,21 @@ class Executor {
   virtual bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) = 0;
   // Somebody asked whether work is done: a chance to do some, for executors without threads of their own.
   virtual void nudge() = 0;
+
+  // A parked lane of this executor can go on: told by a thread of another device, for whose work it waited.
+  void wake_from_outside(Lane& lane) {
+    visitors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lane has work left, so nobody destroys us yet
+    lane.state.store(LaneState::kQueued, std::memory_order_release);
+    wake(lane);
+    visitors_.fetch_sub(1, std::memory_order_release);
+  }
+  // After all work is done and before destruction: that no such thread is still inside.
+  void await_visitors() const {
+    while (visitors_.load(std::memory_order_acquire) != 0) yield_thread();
+  }
+
+ private:
+  std::atomic<int> visitors_{0};
 };
 
 }  // namespace slip

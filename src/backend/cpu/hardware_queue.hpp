@@ -25,8 +25,8 @@ class HardwareQueue {
   bool front_or_park(Lane& lane) {
     const std::lock_guard lock(lock_);
     if (order_.front() == &lane) return true;
-    lane.parked_on.store(order_.front(), std::memory_order_relaxed);
-    lane.parked_position.store(kEverything, std::memory_order_relaxed);
+    // Nobody to drive: the lane needs the front op to start, and who drives it would wait for its end.
+    lane.parked_on.store(nullptr, std::memory_order_relaxed);
     lane.queue_parked = true;
     lane.state.store(LaneState::kParked, std::memory_order_release);
     return false;

@@ -69,6 +69,29 @@ void inherit_failure(Lane& lane, const PackedOp& op, std::uint64_t position) {
 
 }  // namespace
 
+Waiter* take_served(Lane& lane) {
+  Waiter* served = nullptr;
+  Waiter** last = &served;
+  const std::lock_guard lock(lane.wait_lock);
+  Waiter** link = &lane.waiters;
+  while (Waiter* waiter = *link) {
+    if (waiter->position > lane.head) {
+      link = &waiter->next;
+      continue;
+    }
+    *link = waiter->next;
+    if (waiter->parker) {
+      waiter->parker->unpark();  // under the lock: the waiter's stack is gone once it can take the lock
+    } else {
+      waiter->next = nullptr;
+      *last = waiter;
+      last = &waiter->next;
+    }
+  }
+  lane.has_waiters.store(lane.waiters != nullptr, std::memory_order_relaxed);
+  return served;
+}
+
 void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   if (op.target) inherit_failure(lane, op, position);
   if (op.kind == OpKind::kWait) return;

@@ -18,6 +18,7 @@
 namespace slip {
 
 struct Lane;
+class Executor;
 class HardwareQueue;
 
 struct alignas(64) Cell {
@@ -80,6 +81,7 @@ struct Lane : StreamState {
   std::uint64_t seen_by_legacy = 0;           // position that the legacy lane already waits for
   Point pending;                              // a wait that the next op will carry
   std::atomic<bool> has_pending{false};
+  bool joins_legacy = false;  // a blocking stream; constant while open
 
   alignas(64) std::atomic<std::uint64_t> published{0};  // end of what was submitted
   alignas(64) std::atomic<std::uint64_t> done{0};       // end of what has run
@@ -87,6 +89,7 @@ struct Lane : StreamState {
   // --- read by everyone ---
   alignas(64) std::atomic<LaneState> state{LaneState::kIdle};
   std::atomic<bool> has_waiters{false};
+  std::atomic<std::uint32_t> syncs{0};    // times the host waited for this lane: it would rather run it itself
   std::atomic<Lane*> parked_on{nullptr};  // whom a driver should drive to free this lane
   std::atomic<std::uint64_t> parked_position{0};
   SpinLock wait_lock;
@@ -95,27 +98,32 @@ struct Lane : StreamState {
   alignas(64) std::unique_ptr<Cell[]> ring;  // this group is constant while open
   std::uint64_t capacity = 0;                // cells, a power of two
   HardwareQueue* queue = nullptr;
+  std::atomic<Executor*> executor{nullptr};  // who runs it; threads of other devices look here, too
   int queue_index = -1;
 
   // --- owner ---
   alignas(64) std::uint64_t head = 0;
   std::uint64_t limit = 0;                     // `published` as last read
   std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Others read it
-  Engine granted = Engine::kNone;              // an engine that was handed to this lane while parked
-  bool dispatched = false;                     // the op at head has left its hardware queue
-  Waiter waiter;                               // this lane in another one's list
-  Lane* next = nullptr;                        // in a thread's queue or an engine's, guarded by that
-  Lane* shared_next = nullptr;                 // in the shared queue; a claimed lane may still have an entry there
-  bool enqueued = false;                       // has one, guarded by the queue
-  bool queue_parked = false;                   // waits for its hardware queue, guarded by it
+  int looks = 0;                               // at it while it was empty
+  std::uint32_t syncs_seen = 0;
+  Engine granted = Engine::kNone;  // an engine that was handed to this lane while parked
+  bool dispatched = false;         // the op at head has left its hardware queue
+  Waiter waiter;                   // this lane in another one's list
+  Lane* next = nullptr;            // in a thread's queue or an engine's, guarded by that
+  Lane* shared_next = nullptr;     // in the shared queue; a claimed lane may still have an entry there
+  bool enqueued = false;           // has one, guarded by the queue
+  bool queue_parked = false;       // waits for its hardware queue, guarded by it
 
   PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }
   bool drained() const {
     return done.load(std::memory_order_acquire) == published.load(std::memory_order_acquire) &&
-           state.load(std::memory_order_acquire) == LaneState::kIdle;
+           state.load(std::memory_order_acquire) == LaneState::kIdle && !has_pending.load(std::memory_order_relaxed);
   }
 };
 
+// Takes the waiters that the lane has served: wakes threads, returns lanes in their order, linked by Waiter::next.
+Waiter* take_served(Lane& lane);
 // Runs the op, or skips it when its stream or device has failed; keeps errors, sets stamps, tells observers. Never
 // throws.
 void execute(Lane& lane, PackedOp& op, std::uint64_t position);

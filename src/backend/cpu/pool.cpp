@@ -29,14 +29,15 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
   };
   for (;;) {
     if (lane.head == lane.limit) {
-      if (ops > 0 && ops < kBatch) gather(self, begun);
       lane.limit = load_acquire(lane.published);  // acquire: the cells up to it are written
       if (lane.head == lane.limit) {
         account();
-        if (!settle(self, lane)) return;
+        publish(self, lane);
+        if (linger(self, lane) || settle(self, lane)) return;
         begun = ticks(), ops = 0;
         continue;
       }
+      lane.looks = 0;
     }
     if (lane.head >= stop || turn_over(self, lane, ops)) {
       account();
@@ -60,6 +61,7 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
     lane.dispatched = false;
     if (op.kind == OpKind::kWait) continue;  // published with the next op, or when the lane stops
     ++ops;
+    self.fruitless = 0;
     publish(self, lane);
   }
 }
@@ -91,7 +93,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
   }
   if (op.engine == Engine::kNone) return true;
-  if (self.held != op.engine) publish(self, lane);  // it may have to wait for the engine
+  publish(self, lane);  // waits before it are done, whatever it waits for or how long it takes
   if (!hold(self, lane, op.engine)) return false;
   if (self.has_local()) {
     keep(self);
@@ -110,30 +112,10 @@ void Pool::publish(Runner& self, Lane& lane) {
 }
 
 void Pool::wake_waiters(Runner& self, Lane& lane) {
-  Waiter* ready = nullptr;
-  Waiter** last = &ready;
-  {
-    const std::lock_guard lock(lane.wait_lock);
-    Waiter** link = &lane.waiters;
-    while (Waiter* waiter = *link) {
-      if (waiter->position > lane.head) {
-        link = &waiter->next;
-        continue;
-      }
-      *link = waiter->next;
-      if (waiter->parker) {
-        waiter->parker->unpark();  // under the lock: the waiter's stack is gone once it can take the lock
-      } else {
-        waiter->next = nullptr;
-        *last = waiter;
-        last = &waiter->next;
-      }
-    }
-    lane.has_waiters.store(lane.waiters != nullptr, std::memory_order_relaxed);
-  }
-  while (ready) {
-    Waiter* waiter = ready;
-    ready = waiter->next;  // before the lane runs and may use its waiter again
+  Waiter* served = take_served(lane);
+  while (served) {
+    Waiter* waiter = served;
+    served = waiter->next;  // before the lane runs and may use its waiter again
     make_ready(self, *waiter->lane);
   }
 }
@@ -157,41 +139,47 @@ bool Pool::park_on_point(Lane& lane, PackedOp& op) {
   return false;
 }
 
-// A worker that has caught up with the host looks again no sooner than `look_ticks_` after it began: each look takes
-// the cache line of `published` away from the host, who would then pay for it at every op.
-void Pool::gather(const Runner& self, std::uint64_t begun) const {
-  if (!self.is_worker || one_core_) return;
-  while (ticks() - begun < look_ticks_ && !self.has_local() && shared_count_.load(std::memory_order_relaxed) == 0)
-    cpu_relax();
+// A worker that finds a lane empty keeps it a while and looks at it again, so that a host which submits op after op
+// need not wake anybody. Each look takes the cache line of `published` away from the host, who would then pay for it at
+// every op: so when all that the worker has is empty, it looks again only after `look_ticks_`, and several ops have
+// gathered by then. True: the lane is in the worker's queue again.
+bool Pool::linger(Runner& self, Lane& lane) {
+  if (!self.is_worker || one_core_ || lane.looks >= kLooks || shared_count_.load(std::memory_order_relaxed) > 0 ||
+      wanted(self.held) || stopping_.load(std::memory_order_relaxed))
+    return false;
+  const std::uint32_t syncs = lane.syncs.load(std::memory_order_relaxed);
+  if (lane.syncs_seen != syncs) {  // somebody submits and waits, in turns: let that thread run it, without a switch
+    lane.syncs_seen = syncs;
+    return false;
+  }
+  ++lane.looks;
+  if (self.fruitless++ >= self.local_count.load(std::memory_order_relaxed)) {
+    self.fruitless = 0;
+    while (ticks() - self.clock < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
+    self.clock = ticks();
+  }
+  make_ready(self, lane);
+  return true;
 }
 
-// Nothing is left to run. True: more came and the lane is still ours. A worker looks a little longer before it lets go,
-// so that a host which submits op after op need not wake it each time.
+// Lets go of an empty lane. False: more came and the lane is still ours.
 bool Pool::settle(Runner& self, Lane& lane) {
-  const std::uint64_t head = lane.head;
-  publish(self, lane);
-  if (self.is_worker && !one_core_ && !self.has_local()) {
-    const std::uint64_t begun = ticks();
-    for (int looks = 1; looks <= kLooks; ++looks) {
-      // Each look takes the cache line of `published` from the host. So look rarely: let several ops gather.
-      while (ticks() - begun < static_cast<std::uint64_t>(looks) * look_ticks_) cpu_relax();
-      if (lane.published.load(std::memory_order_acquire) != head) return true;
-      if (shared_count_.load(std::memory_order_relaxed) > 0 || stopping_.load(std::memory_order_relaxed)) break;
-    }
-  }
   // Who submits decides under submit_lock whether the lane must be woken; so going idle happens under it, too.
   if (!lane.submit_lock.try_lock()) {
     make_ready(self, lane);  // somebody is submitting right now: do something else and come back
-    return false;
+    return true;
   }
-  const bool more = lane.tail != head;
-  if (!more) lane.state.store(LaneState::kIdle, std::memory_order_release);
+  const bool empty = lane.tail == lane.head;
+  lane.looks = 0;
+  if (empty) lane.state.store(LaneState::kIdle, std::memory_order_release);
   lane.submit_lock.unlock();
-  return more;
+  return empty;
 }
 
 // The lane, which nobody owns, can go on: by this thread next, or by others. The first one needs no queue.
 void Pool::make_ready(Runner& self, Lane& lane) {
+  Executor* owner = lane.executor.load(std::memory_order_relaxed);
+  if (owner != this) return owner->wake_from_outside(lane);  // another device's lane, which waited for one of ours
   if (!self.is_worker) {
     lane.state.store(LaneState::kQueued, std::memory_order_release);
     share(lane);
@@ -222,6 +210,7 @@ void Pool::keep(Runner& self) {
 bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
   for (int depth = 0; depth < kChase; ++depth) {
+    if (target->executor.load(std::memory_order_relaxed) != this) return false;  // another device runs its lanes itself
     LaneState state = target->state.load(std::memory_order_acquire);
     if (state == LaneState::kQueued &&
         target->state.compare_exchange_strong(state, LaneState::kRunning, std::memory_order_acquire)) {
@@ -233,8 +222,6 @@ bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
     Lane* holder = target->parked_on.load(std::memory_order_relaxed);
     if (!holder || holder == target) return false;
     position = target->parked_position.load(std::memory_order_relaxed);
-    // Whose hardware queue stands still needs only the op in front: one step at a time.
-    if (position == kEverything) position = holder->done.load(std::memory_order_relaxed) + 1;
     target = holder;
   }
   return false;
@@ -245,6 +232,7 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   if (reached()) return true;
   Runner* self = nullptr;
   for (Runner& driver : drivers_) {
+    if (deadline_ns != 0) break;  // an op cannot be left in the middle: who must be back in time lets others run it
     if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, std::memory_order_acquire)) {
       self = &driver;
       break;

@@ -60,6 +60,7 @@ struct alignas(64) Runner {
   Lane* successor = nullptr;            // the lane to run next, kept out of `local` while no op runs: saves its lock
   std::uint64_t clock = 0;              // ticks() as last read
   Engine held = Engine::kNone;
+  int fruitless = 0;  // empty lanes looked at since the last op
   bool is_worker = false;
   std::atomic<bool> in_use{false};  // drivers: slot taken
 
@@ -99,7 +100,7 @@ class Pool final : public Executor {
   void run(Runner& self, Lane& lane, std::uint64_t stop);
   bool turn_over(const Runner& self, const Lane& lane, unsigned ops) const;
   bool start(Runner& self, Lane& lane, PackedOp& op);
-  void gather(const Runner& self, std::uint64_t begun) const;
+  bool linger(Runner& self, Lane& lane);
   bool settle(Runner& self, Lane& lane);
   void publish(Runner& self, Lane& lane);
   void wake_waiters(Runner& self, Lane& lane);

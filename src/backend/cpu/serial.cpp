@@ -1,9 +1,11 @@
 #include "backend/cpu/serial.hpp"
 
 #include <chrono>
+#include <utility>
 
 #include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
+#include "backend/cpu/strict.hpp"
 #include "base/clock.hpp"
 #include "runtime/exit.hpp"
 
@@ -40,8 +42,9 @@ void Serial::work() {
   while (!stopping_ && !exiting()) {
     work_changed_.wait(lock, [this] { return pending_ || stopping_; });
     if (stopping_) return;
-    if (policy_ == Policy::kRandom) work_changed_.wait_for(lock, kRandomDelay, [this] { return stopping_; });
-    pending_ = false;
+    if (policy_ == Policy::kRandom)
+      work_changed_.wait_for(lock, kRandomDelay, [this] { return stopping_ || hurried_; });
+    pending_ = hurried_ = false;
     lock.unlock();
     bool left = true;
     while (left && !exiting()) {
@@ -67,7 +70,12 @@ bool Serial::ready(Lane& lane) {
   // acquire: the cells up to `published` are written.
   while (lane.head != lane.published.load(std::memory_order_acquire)) {
     PackedOp& op = lane.at(lane.head);
-    if (!op.padding) return point_reached(op) && word_reached(op) && (!lane.queue || lane.queue->at_front(lane));
+    if (!op.padding) {
+      if (!point_reached(op) || (lane.queue && !lane.queue->at_front(lane))) return false;
+      if (op.kind != OpKind::kWaitValue) return true;
+      const StrictScope strict(lane, op);  // the word may lie in memory that is out of reach between ops
+      return word_reached(op);
+    }
     lane.head += op.cells;
     lane.done.store(lane.head, std::memory_order_release);
   }
@@ -114,8 +122,25 @@ bool Serial::step() {
   if (lane->queue) lane->queue->dispatch();
   execute(*lane, op, end);
   lane->head = end;
-  lane->done.store(end, std::memory_order_release);  // release: who reads it sees what the op wrote
+  // seq_cst, both: see Pool::publish(). Lanes of other devices may wait for this one.
+  lane->done.store(end, std::memory_order_seq_cst);
+  if (lane->has_waiters.load(std::memory_order_seq_cst)) {
+    for (Waiter* served = take_served(*lane); served;) {
+      Lane& other = *std::exchange(served, served->next)->lane;
+      other.executor.load(std::memory_order_relaxed)->wake_from_outside(other);
+    }
+  }
+  // Who submits decides under submit_lock whether the thread must be woken; so going idle happens under it, too.
+  const std::lock_guard lock(lane->submit_lock);
+  if (lane->tail == end) lane->state.store(LaneState::kIdle, std::memory_order_release);
   return true;
+}
+
+// Somebody who cannot run ops himself waits: no reason to delay.
+void Serial::hurry() {
+  const std::lock_guard lock(work_mutex_);
+  hurried_ = true;
+  work_changed_.notify_one();
 }
 
 void Serial::nudge() {
@@ -127,14 +152,14 @@ void Serial::nudge() {
 bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
   Parker nap;
+  // An op cannot be left in the middle: who must be back in time lets the thread run it.
+  const bool drives = deadline_ns == 0;
+  if (!drives && !reached()) hurry();
   while (!reached()) {
     if (deadline_ns != 0 && now_ns() > deadline_ns) return false;
     bool moved = false;
-    if (drive_.try_lock()) {
-      while (!reached() && step()) {
-        moved = true;
-        if (deadline_ns != 0 && now_ns() > deadline_ns) break;
-      }
+    if (drives && drive_.try_lock()) {
+      while (!reached() && step()) moved = true;
       drive_.unlock();
     }
     if (!moved && !reached()) nap.park(now_ns() + kNapNs);  // another thread runs an op, or a word must change

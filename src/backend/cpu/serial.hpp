@@ -27,6 +27,7 @@ class Serial final : public Executor {
 
  private:
   void work();
+  void hurry();
   bool step();
   bool ready(Lane& lane);
   Lane* choose();
@@ -42,6 +43,7 @@ class Serial final : public Executor {
   std::mutex work_mutex_;  // guards what follows
   std::condition_variable work_changed_;
   bool pending_ = false;
+  bool hurried_ = false;
   bool stopping_ = false;
   Thread thread_;
 };

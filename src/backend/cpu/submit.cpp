@@ -1,6 +1,7 @@
 // The way of an op into its lane's ring: room, legacy barriers, waits carried by the next op.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <typeinfo>
 
 #include "backend/cpu/cpu_backend.hpp"
@@ -11,9 +12,26 @@
 namespace slip {
 namespace {
 
+constexpr std::uint64_t kLargestOp = 16'000;  // cells: PackedOp counts its lists in 16 bits
 constexpr std::uint64_t kPrefetch = 8;
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
+
+// REQUIRES: submit_lock not held.
+void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
+  const std::uint64_t largest = std::min(lane.capacity / 2 - 2, kLargestOp);  // two waits may come before it
+  if (cells > largest) [[unlikely]]
+    throw Error(Code::kInvalidValue,
+                fmt::format("an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)",
+                            cells * sizeof(Cell), largest * sizeof(Cell), lane.capacity * sizeof(Cell)),
+                here);
+}
+
+// How far a full lane must get until that many cells fit: half of the ring, so that a host which is held gets on with
+// many ops at once, and further where the op needs more. REQUIRES: submit_lock.
+std::uint64_t room_at(const Lane& lane, std::uint64_t cells) {
+  return lane.tail - std::min(lane.capacity / 2, lane.capacity - 2 * cells);
+}
 
 }  // namespace
 
@@ -33,12 +51,13 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       !lane.has_pending.load(std::memory_order_relaxed))
     return lane.published.load(std::memory_order_relaxed);
   const std::uint64_t cells = cells_of(op);
+  require_fit(lane, cells, op.here);
   for (;;) {
     lane.submit_lock.lock();
     if (!make_room(lane, cells + 2)) {
-      const std::uint64_t half = lane.tail - lane.capacity / 2;
+      const std::uint64_t until = room_at(lane, cells + 2);
       lane.submit_lock.unlock();
-      executor_->wait(lane, half, 0);  // the queue is full: the host blocks until half of it has run
+      executor_->wait(lane, until, 0);  // the queue is full: the host blocks
       continue;
     }
     if (behind_legacy(lane)) [[unlikely]] {
@@ -55,41 +74,46 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
 }
 
 // An op in the legacy stream waits for the ends of all blocking streams and is waited for by their next ops (rules
-// 3-10). All their submit locks are held at once, so that every op of theirs is on one side or the other.
+// 3-10).
 std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
   const std::uint64_t cells = cells_of(op);
-  std::vector<Lane*> blocking, roused;
-  std::uint64_t position = 0;
+  require_fit(legacy, cells, op.here);
   for (;;) {
+    std::vector<Lane*> roused;
     legacy.submit_lock.lock();
-    if (make_room(legacy, cells + 2)) break;
-    const std::uint64_t half = legacy.tail - legacy.capacity / 2;
+    const std::optional<std::uint64_t> position = push_legacy(legacy, op, roused);
+    const std::uint64_t until = position ? 0 : room_at(legacy, cells + 2);
+    if (rouse(legacy)) roused.push_back(&legacy);
     legacy.submit_lock.unlock();
-    executor_->wait(legacy, half, 0);
+    for (Lane* lane : roused) executor_->wake(*lane);
+    if (position) return *position;
+    executor_->wait(legacy, until, 0);  // the queue is full: the host blocks, with no lock held
   }
-  {
-    const std::lock_guard lock(mutex_);
-    for (Lane* lane : lanes_) {
-      if (lane != &legacy && lane->flags == StreamFlags::kBlocking) blocking.push_back(lane);
-    }
-    for (Lane* lane : blocking) lane->submit_lock.lock();
-    for (Lane* lane : blocking) {
-      if (lane->pending.stream) {
-        while (!make_room(*lane, 1)) executor_->wait(*lane, lane->tail - lane->capacity / 2, 0);
-        flush_pending(*lane);
-        if (rouse(*lane)) roused.push_back(lane);
-      }
-      if (lane->seen_by_legacy == lane->tail) continue;
-      lane->seen_by_legacy = lane->tail;
-      push_wait(legacy, *lane, lane->tail);
-    }
-    position = push(legacy, op);
-    for (Lane* lane : blocking) lane->submit_lock.unlock();
+}
+
+// All submit locks of the blocking streams are held at once, so that every op of theirs is on one side or the other.
+// Null when the queue is full: the waits pushed so far stand, the next try adds the rest. REQUIRES: submit_lock.
+std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& roused) {
+  const std::uint64_t cells = cells_of(op);
+  const std::lock_guard lock(mutex_);
+  std::vector<Lane*> blocking;
+  for (Lane* lane : lanes_) {
+    if (lane->joins_legacy) blocking.push_back(lane);
   }
-  const bool idle = rouse(legacy);
-  legacy.submit_lock.unlock();
-  if (idle) executor_->wake(legacy);
-  for (Lane* lane : roused) executor_->wake(*lane);
+  for (Lane* lane : blocking) lane->submit_lock.lock();
+  bool room = make_room(legacy, cells + 2);
+  for (Lane* lane : blocking) {
+    if (!room) break;
+    flush_pending(*lane);
+    if (rouse(*lane)) roused.push_back(lane);
+    if (lane->seen_by_legacy == lane->tail) continue;
+    lane->seen_by_legacy = lane->tail;
+    push_wait(legacy, *lane, lane->tail);
+    room = make_room(legacy, cells + 2);
+  }
+  std::optional<std::uint64_t> position;
+  if (room) position = push(legacy, op);
+  for (Lane* lane : blocking) lane->submit_lock.unlock();
   return position;
 }
 
@@ -98,11 +122,6 @@ bool CpuBackend::make_room(Lane& lane, std::uint64_t cells) {
   const std::uint64_t need = lane.tail + 2 * cells;
   if (need <= lane.room_until) [[likely]]
     return true;
-  if (2 * cells > lane.capacity)
-    throw Error(Code::kInvalidValue,
-                fmt::format("an op of {} bytes does not fit a queue of {} bytes: use a larger queue_depth",
-                            cells * sizeof(Cell), lane.capacity * sizeof(Cell)),
-                {});
   lane.room_until = lane.done.load(std::memory_order_acquire) + lane.capacity;  // acquire: those cells are free again
   return need <= lane.room_until;
 }
@@ -123,8 +142,8 @@ PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
 // REQUIRES: submit_lock, room for the op and a wait. Returns the position after the op.
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
-    if (op.point.stream == &lane) return lane.tail;  // its own order says so already
-    if (!merge_waits_) return write(lane, op, op.point);
+    if (op.point.stream == &lane) return lane.tail;                      // its own order says so already
+    if (!merge_waits_ || lane.legacy) return write(lane, op, op.point);  // legacy: a barrier for others (rule 9)
     if (lane.pending.stream) write(lane, kLoneWait, lane.pending);
     keep_pending(lane, op.point);
     return lane.tail;
@@ -152,7 +171,12 @@ void CpuBackend::flush_pending(Lane& lane) {
 
 // The same from outside, before somebody looks at the lane's end.
 void CpuBackend::settle_pending(Lane& lane) {
-  if (lane.has_pending.load(std::memory_order_relaxed)) submit(lane, {.kind = OpKind::kRecord});
+  if (!lane.has_pending.load(std::memory_order_relaxed)) return;
+  lane.submit_lock.lock();
+  flush_pending(lane);  // there is room: that of the op which never came
+  const bool idle = rouse(lane);
+  lane.submit_lock.unlock();
+  if (idle) executor_->wake(lane);
 }
 
 // REQUIRES: submit_lock, room. Returns the position after the op.
@@ -178,7 +202,7 @@ bool CpuBackend::rouse(Lane& lane) {
   return true;
 }
 
-// An implicit wait. REQUIRES: submit_lock.
+// An implicit wait. REQUIRES: submit_lock, room.
 void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
   if (observed())
     tell({.kind = RecordKind::kBarrier,
@@ -189,7 +213,6 @@ void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
           .other_position = position,
           .thread = thread_index()});
   if (target.done.load(std::memory_order_acquire) >= position) return;
-  while (!make_room(lane, 3)) executor_->wait(lane, lane.tail - lane.capacity / 2, 0);  // running needs no submit lock
   flush_pending(lane);
   write(lane, kBarrierWait, {&target, position});
 }
