@@ -1,0 +1,34 @@
+// The README's program, with a result to check: a weight is loaded in one stream while another prepares, then both are
+// added.
+//
+// Calls return at once and work runs in the order of its stream. Between streams only the event orders.
+#include <cstdio>
+
+#include "slip/slip.hpp"
+
+// A kernel gets its ranges in the order of the launch. This function serves the cpu and the sim devices.
+const slip::Kernel add{"add", [](const slip::Args& args) {
+                         for (std::size_t i = 0; i < args.out<float>(0).size(); ++i)
+                           args.out<float>(0)[i] = args.in<float>(0)[i] + args.in<float>(1)[i];
+                       }};
+
+int main() {
+  const std::size_t n = 1 << 20, bytes = n * sizeof(float);
+  auto device = slip::Device::open("cpu");  // or "sim:h200"
+  auto load = device.stream(slip::StreamFlags::kNonBlocking), compute = device.stream();
+  auto weights = device.alloc(bytes, slip::MemoryKind::kPinned, "weights");  // pinned: copies need not hold the host
+  auto slot = device.alloc(bytes), x = device.alloc(bytes), y = device.alloc(bytes);
+  for (float& weight : weights.host_write<float>()) weight = 1.5F;
+
+  load.copy(slot, weights);  // asynchronous, ordered in its stream
+  slip::Event loaded = load.record();
+  compute.fill(x, 0);    // runs beside the copy
+  compute.wait(loaded);  // orders the stream, never blocks the host
+  compute.launch(add, {.reads = {x, slot}, .writes = {y}}, {.bytes = 3 * bytes, .flops = n});
+  compute.copy(weights, y);
+  compute.sync();  // only now the host waits
+
+  const float sum = weights.host_read<float>()[n - 1];
+  std::printf("0 + 1.5 = %g\n", static_cast<double>(sum));
+  return sum == 1.5F ? 0 : 1;
+}

@@ -1,0 +1,59 @@
+// A model bigger than its memory: four layers, four weights, but room for two of them.
+//
+// While layer k computes in one slot, layer k+1's weight is loaded into the other. Two kinds of edges keep it right: a
+// layer waits until its weight is loaded, and a load waits until the layer that last used its slot is done. The second
+// kind is the one that is easily forgotten.
+#include <array>
+#include <cstdio>
+#include <vector>
+
+#include "slip/slip.hpp"
+
+namespace {
+
+constexpr std::size_t kLayers = 4, kElements = 1 << 20, kBytes = kElements * sizeof(float);
+
+const slip::Kernel kAdd{"vector_add", [](const slip::Args& args) {
+                          const auto x = args.in<float>(0), weight = args.in<float>(1);
+                          const auto y = args.out<float>(0);
+                          for (std::size_t i = 0; i < y.size(); ++i) y[i] = x[i] + weight[i];
+                        }};
+
+}  // namespace
+
+int main() {
+  // The limit makes sure: an allocation beyond four buffers would be an error.
+  const auto device = slip::Device::open("cpu", {.memory_limit = 4 * kBytes});
+  const auto compute = device.stream();
+  const auto load = device.stream(slip::StreamFlags::kNonBlocking);
+
+  std::vector<slip::Buffer> weights;  // on the host, all of them
+  for (std::size_t k = 0; k < kLayers; ++k) {
+    weights.push_back(device.alloc(kBytes, slip::MemoryKind::kPinned));
+    for (float& value : weights.back().host_write<float>()) value = static_cast<float>(k + 1);
+  }
+  auto host = device.alloc(kBytes, slip::MemoryKind::kPinned);
+  for (float& value : host.host_write<float>()) value = 100;
+
+  // On the device: two weight slots, and two buffers between which the data goes back and forth.
+  const std::array slots = {device.alloc(kBytes), device.alloc(kBytes)};
+  const std::array data = {device.alloc(kBytes), device.alloc(kBytes)};
+
+  compute.copy(data[0], host);
+  std::array<slip::Event, 2> used;  // the slot was read; not recorded yet means nothing to wait for
+  for (std::size_t k = 0; k < kLayers; ++k) {
+    const auto& slot = slots[k % 2];
+    load.wait(used[k % 2]);
+    load.copy(slot, weights[k]);
+    compute.wait(load.record());
+    compute.launch(kAdd, {.reads = {data[k % 2], slot}, .writes = {data[(k + 1) % 2]}}, {.bytes = 3 * kBytes});
+    compute.record(used[k % 2]);
+  }
+  compute.copy(host, data[kLayers % 2]);
+  compute.sync();
+
+  const float result = host.host_read<float>()[0];
+  std::printf("result %g; %zu MiB of device memory, %zu MiB if all weights stayed\n", static_cast<double>(result),
+              device.memory().peak >> 20, (kLayers + 2) * kBytes >> 20);
+  return result == 110 && device.memory().peak == 4 * kBytes ? 0 : 1;
+}

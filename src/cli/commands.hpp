@@ -1,0 +1,33 @@
+// The commands of the program. Each adds itself to the parser; what it returns does the work once the line is parsed
+// and gives the exit status.
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace CLI {
+class App;
+}
+
+namespace slip::cli {
+
+// Exit statuses of the program.
+inline constexpr int kSuccess = 0;
+inline constexpr int kFailed = 1;    // it was asked rightly and could not
+inline constexpr int kBadUsage = 2;  // it was asked for something that does not exist
+
+// A command line that cannot be right: one line that names the value and what is allowed.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+std::function<int()> add_devices(CLI::App& app);
+std::function<int()> add_lab(CLI::App& app);
+
+// Writes the file whole, or throws kIo with the path and the reason.
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace slip::cli

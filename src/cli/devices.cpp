@@ -1,0 +1,233 @@
+// `slip devices`: what this machine offers. The cpu device is measured, simulated devices are read out, and a build
+// without CUDA says so.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "backend/sim/description.hpp"
+#include "backend/sim/embedded.hpp"
+#include "base/clock.hpp"
+#include "cli/commands.hpp"
+#include "cli/json.hpp"
+#include "cli/text.hpp"
+#include "runtime/backend.hpp"
+#include "slip/device.hpp"
+
+namespace slip::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Asked {
+  bool quick = false;
+  std::string json;
+};
+
+double seconds_of(const std::function<void()>& body) {
+  const std::int64_t start = now_ns();
+  body();
+  return static_cast<double>(std::max<std::int64_t>(now_ns() - start, 1)) * 1e-9;
+}
+
+// The best of several: other programs can only make it slower.
+double best_seconds(int runs, const std::function<void()>& body) {
+  double best = seconds_of(body);
+  for (int i = 1; i < runs; ++i) best = std::min(best, seconds_of(body));
+  return best;
+}
+
+// Bytes per second of copies up or down, for one kind of host memory.
+double copy_rate(const Device& device, const Buffer& memory, const Buffer& host, std::size_t size, bool up, int runs) {
+  const Stream stream = device.stream();
+  const Range near = memory.slice(0, size), far = host.slice(0, size);
+  const int copies = size < (1 << 20) ? 8 : 1;  // so that a start counts for little
+  stream.copy(up ? near : far, up ? far : near);
+  stream.sync();  // the first one wakes threads up
+  const double seconds = best_seconds(runs, [&] {
+    for (int i = 0; i < copies; ++i) stream.copy(up ? near : far, up ? far : near);
+    stream.sync();
+  });
+  return static_cast<double>(size) * copies / seconds;
+}
+
+Table copy_table(const Device& device, bool quick) {
+  const std::size_t most = quick ? 16 << 20 : 64 << 20;
+  const int runs = quick ? 3 : 7;
+  const Buffer memory = device.alloc(most);
+  Buffer pinned = device.alloc(most, MemoryKind::kPinned), pageable = device.alloc(most, MemoryKind::kPageable);
+  std::ranges::fill(pinned.host_write<unsigned char>(), 1);
+  std::ranges::fill(pageable.host_write<unsigned char>(), 1);
+  device.copy(memory, pinned);  // touches all pages
+  Table table("copies", {{"size", "bytes"},
+                         {"pinned up", "pinned_up"},
+                         {"pinned down", "pinned_down"},
+                         {"pageable up", "pageable_up"},
+                         {"pageable down", "pageable_down"}});
+  for (std::size_t size = 64 << 10; size <= most; size *= 16) {
+    table.row({bytes(size), rate(copy_rate(device, memory, pinned, size, true, runs)),
+               rate(copy_rate(device, memory, pinned, size, false, runs)),
+               rate(copy_rate(device, memory, pageable, size, true, runs)),
+               rate(copy_rate(device, memory, pageable, size, false, runs))});
+    if (size == 16 << 20 && most > size) size = most / 16;
+  }
+  return table;
+}
+
+// Multiplications and additions in registers, 16 sums at a time so that they can overlap.
+void flops_kernel(const Args& args) {
+  const auto rounds = args.scalar<std::uint64_t>(0);
+  std::array<float, 16> sums{};
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    for (float& sum : sums) sum = sum * 0.999F + 1.0F;
+  }
+  float total = 0;
+  for (const float sum : sums) total += sum;
+  if (total < 0) throw DeviceFault("sums of positive numbers are positive");  // uses the result
+}
+
+void nothing_kernel(const Args&) {}
+
+const Kernel kFlops{"flops", flops_kernel};
+const Kernel kNothing{"nothing", nothing_kernel};
+
+// Floating-point operations per second of `streams` kernels side by side.
+double flops_rate(const Device& device, int streams, bool quick) {
+  const std::uint64_t rounds = quick ? 200'000 : 1'000'000;
+  std::vector<Stream> used;
+  for (int i = 0; i < streams; ++i) used.push_back(device.stream(StreamFlags::kNonBlocking));
+  const double seconds = best_seconds(quick ? 2 : 4, [&] {
+    for (const Stream& stream : used) stream.launch(kFlops, {{}, {}, {rounds}});
+    device.sync();
+  });
+  return 2.0 * 16.0 * static_cast<double>(rounds) * streams / seconds;
+}
+
+// Nanoseconds of host time a call, and until it is done as well.
+struct CallCost {
+  double issue, whole;
+};
+
+CallCost call_cost(const Stream& stream, int count, const std::function<void()>& call) {
+  CallCost best{1e18, 1e18};
+  for (int run = 0; run < 3; ++run) {
+    const std::int64_t start = now_ns();
+    for (int i = 0; i < count; ++i) call();
+    const std::int64_t issued = now_ns();
+    stream.sync();
+    const std::int64_t done = now_ns();
+    best.issue = std::min(best.issue, static_cast<double>(issued - start) / count);
+    best.whole = std::min(best.whole, static_cast<double>(done - start) / count);
+  }
+  return best;
+}
+
+Table calls_table(const Device& device, bool quick) {
+  const Stream stream = device.stream(), other = device.stream();
+  const int count = quick ? 20'000 : 100'000;
+  Event event;
+  const auto cost = [](double ns) { return Cell{fmt::format("{:.0f} ns", ns), ns}; };
+  Table table("calls", {{"call", "call"}, {"host", "host_ns"}, {"and done", "done_ns"}});
+  const auto add = [&](const char* name, const std::function<void()>& call) {
+    const CallCost seen = call_cost(stream, count, call);
+    table.row({word(name), cost(seen.issue), cost(seen.whole)});
+  };
+  add("launch of an empty kernel", [&] { stream.launch(kNothing); });
+  add("record", [&] { stream.record(event); });
+  other.record(event);
+  add("wait for a point that is reached", [&] { stream.wait(event); });
+  add("query", [&] { static_cast<void>(stream.query()); });
+  return table;
+}
+
+Json show_cpu(bool quick) {
+  const Device device = Device::open("cpu");
+  const DeviceInfo& info = device.info();
+  fmt::print("cpu: {}, {} of memory\n\n", info.description, format_bytes(info.memory_bytes));
+  const Table copies = copy_table(device, quick);
+  fmt::print("{}\n", copies.text());
+  Table compute("compute (multiply-adds in registers)", {{"kernels side by side", "kernels"}, {"rate", "flops"}});
+  for (int streams = 1; streams <= info.compute_workers; streams *= 2) {
+    const double rate = flops_rate(device, streams, quick);
+    compute.row({number(streams), {format_flops(rate), rate}});
+  }
+  fmt::print("{}\n", compute.text());
+  const Table calls = calls_table(device, quick);
+  fmt::print("{}\n", calls.text());
+  return {{"copies", json_of(copies)}, {"compute", json_of(compute)}, {"calls", json_of(calls)}};
+}
+
+Json show_sim() {
+  fmt::print("sim: virtual time, exact and repeatable; kernels take what they declare or what these rates give\n\n");
+  Table table("", {{"device", "name"},
+                   {"memory", "memory_bytes"},
+                   {"flops", "flops"},
+                   {"bandwidth", "bandwidth"},
+                   {"copies", "in"},
+                   {"", "out"},
+                   {"pageable", "pageable"},
+                   {"copy engines", "engines"},
+                   {"queues", "queues"},
+                   {"launch", "launch_ps"}});
+  std::string names;
+  for (const EmbeddedFile& file : embedded_devices()) {
+    const sim::Description device = sim::parse_description(file.text, file.name);
+    const auto of = [](std::uint64_t value) { return rate(static_cast<double>(value)); };
+    table.row({word(fmt::format("sim:{}", file.name)),
+               {fmt::format("{} GB", device.memory / 1'000'000'000), static_cast<std::int64_t>(device.memory)},
+               {format_flops(static_cast<double>(device.compute.flops)), static_cast<double>(device.compute.flops)},
+               of(device.compute.bandwidth),
+               of(device.copies.in),
+               of(device.copies.out),
+               device.copies.pageable > 0 ? of(device.copies.pageable) : none(),
+               number(device.copies.engines),
+               number(device.queues),
+               time(device.host.launch)});
+    names += paragraph(fmt::format("{}: {}", device.name, device.source), 15,
+                       fmt::format("  {:<13}", fmt::format("sim:{}", file.name)));
+  }
+  fmt::print("{}\n{}\n", table.text(), names);
+  return json_of(table);
+}
+
+bool has_backend(std::string_view prefix) {
+  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
+}
+
+// What a device on this machine says of itself, or why there is none.
+std::string show_cuda() {
+  if (!has_backend("cuda")) return "not in this build";
+  try {
+    const DeviceInfo info = Device::open("cuda:0", {}, {}).info();
+    return fmt::format("{}, {} of memory, {} copy engines", info.description, format_bytes(info.memory_bytes),
+                       info.copy_engines);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+int run_devices(const Asked& asked) {
+  Json found = {{"slip", SLIP_VERSION}};
+  found["cpu"] = show_cpu(asked.quick);
+  found["sim"] = show_sim();
+  const std::string cuda = show_cuda();
+  found["cuda"] = cuda;
+  fmt::print("cuda: {}\n", cuda);
+  if (!asked.json.empty()) write_file(asked.json, found.dump(2) + "\n");
+  return kSuccess;
+}
+
+}  // namespace
+
+std::function<int()> add_devices(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* devices = app.add_subcommand("devices", "Show what this machine offers, with measured rates");
+  devices->add_option("--json", asked->json, "Write the figures as data");
+  devices->add_flag("--quick", asked->quick, "Smaller sizes and fewer runs");
+  return [asked] { return run_devices(*asked); };
+}
+
+}  // namespace slip::cli

@@ -1,0 +1,199 @@
+#include "cli/lab/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "backend/sim/embedded.hpp"
+#include "base/clock.hpp"
+#include "base/sync.hpp"
+#include "cli/commands.hpp"
+#include "runtime/backend.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr int kRunsOnCpu = 3;
+
+bool is_path(std::string_view name) { return name.find('/') != std::string_view::npos || name.ends_with(".json"); }
+
+// The name as Device::open knows it: a path alone means a description for sim.
+std::string device_name(const std::string& asked) {
+  return is_path(asked) && !asked.starts_with("sim:") ? "sim:" + asked : asked;
+}
+
+std::string allowed_devices() {
+  std::string text;
+  for (const BackendEntry& entry : backends()) {
+    if (entry.prefix != "sim") text += fmt::format("{}, ", entry.prefix);
+  }
+  for (const EmbeddedFile& file : embedded_devices()) text += fmt::format("sim:{}, ", file.name);
+  return text + "or the path of a description (.json)";
+}
+
+// Holds streams until it is opened.
+class Gate {
+ public:
+  explicit Gate(const Device& device)
+      : stream_(device.stream(StreamFlags::kNonBlocking)), word_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
+  ~Gate() { open(); }  // also when the body throws: the device could not close otherwise
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void hold(const std::vector<StreamRef>& streams) {
+    set(0);
+    stream_.wait_value(word_, 1);
+    const Event opened = stream_.record();
+    for (const StreamRef stream : streams) stream.wait(opened);
+  }
+  void open() { set(1); }
+
+ private:
+  void set(std::uint32_t value) {
+    __atomic_store_n(static_cast<std::uint32_t*>(word_.native()), value, __ATOMIC_RELEASE);
+  }
+
+  Stream stream_;
+  Buffer word_;
+};
+
+}  // namespace
+
+Pace::Pace(const Args& args) {
+  const auto nanoseconds = args.scalar<std::int64_t>(0);
+  end_ns_ = nanoseconds > 0 ? now_ns() + nanoseconds : 0;
+}
+
+Pace::~Pace() {
+  while (end_ns_ != 0 && now_ns() < end_ns_) yield_thread();  // there may be more kernels than cores
+}
+
+const TraceSpan& Run::span(std::string_view name) const {
+  for (const TraceSpan& each : spans) {
+    if (each.run && each.name == name) return each;
+  }
+  throw Error(Code::kInvalidValue, fmt::format("the lab looks for an op '{}' that did not run", name));
+}
+
+Bench::Bench(LabOptions options) : options_(std::move(options)) {
+  const std::string asked = options_.device;
+  options_.device = device_name(asked);
+  const std::string_view prefix = std::string_view(options_.device).substr(0, options_.device.find(':'));
+  const auto table = backends();
+  const bool known =
+      std::any_of(table.begin(), table.end(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
+  if (!known) throw UsageError(fmt::format("no device '{}': there are {}", asked, allowed_devices()));
+  try {
+    virtual_time_ = Device::open(options_.device, {}, {}).info().virtual_time;
+  } catch (const Error& error) {
+    if (error.code() == Code::kInvalidDevice)
+      throw UsageError(fmt::format("no device '{}': there are {}", asked, allowed_devices()));
+    throw UsageError(fmt::format("device '{}': {}", asked, error.what()));
+  }
+}
+
+Device Bench::open(const DeviceOptions& options) const { return Device::open(options_.device, options); }
+
+std::vector<Device> Bench::open_all(int count, const DeviceOptions& options) const {
+  return Device::open_all(options_.device, count, options);
+}
+
+Picos Bench::upload_time(std::uint64_t bytes) const {
+  const Device device = open();
+  const Buffer to = device.alloc(bytes);
+  Buffer from = device.alloc(bytes, MemoryKind::kPinned);
+  std::ranges::fill(from.host_write<unsigned char>(), 1);
+  const Stream stream = device.stream();
+  if (!virtual_time_) {  // pages are touched for the first time
+    stream.copy(to, from);
+    stream.sync();
+  }
+  return measure(device, {stream}, [&] { stream.copy(to, from); }).figures.total;
+}
+
+Work Bench::work(Picos time, double width) const {
+  return {{.width = width, .time = time}, virtual_time_ ? 0 : time / 1000};
+}
+
+std::uint64_t Bench::copy_bytes() const { return virtual_time_ ? 8 << 20 : quick() ? 16 << 20 : 64 << 20; }
+
+Picos Bench::kernel_time() const {
+  constexpr Picos kMilli = 1'000'000'000;
+  return quick() && !virtual_time_ ? 4 * kMilli : 10 * kMilli;
+}
+
+Run Bench::measure(const Device& device, const std::vector<StreamRef>& streams, const std::function<void()>& body,
+                   const std::function<void()>& prepare) const {
+  std::optional<Gate> gate;
+  if (!virtual_time_ && !streams.empty()) gate.emplace(device);
+  Run best;
+  const int runs = virtual_time_ ? 1 : quick() ? 2 : kRunsOnCpu;
+  for (int i = 0; i < runs; ++i) {
+    if (prepare) prepare();
+    if (gate) gate->hold(streams);
+    Trace trace;
+    body();
+    if (gate) gate->open();
+    device.sync();
+    trace.stop();
+    Run run{trace.data(), {}, {}, device.memory().peak};
+    run.spans = run.data.spans();
+    run.figures = figures(run.spans);
+    if (i == 0 || run.figures.total < best.figures.total) best = std::move(run);
+  }
+  return best;
+}
+
+bool together(const TraceSpan& a, const TraceSpan& b) { return a.started < b.ended && b.started < a.ended; }
+
+std::string order_of(std::vector<TraceSpan> spans) {
+  std::ranges::sort(spans, {}, [](const TraceSpan& span) { return std::pair(span.started, span.name); });
+  std::string text;
+  Picos busy_until = 0;
+  for (const TraceSpan& span : spans) {
+    text += fmt::format("{}{}", text.empty() ? "" : span.started < busy_until ? " || " : " -> ", span.name);
+    busy_until = std::max(busy_until, span.ended);
+  }
+  return text;
+}
+
+namespace {
+
+using Interval = std::pair<Picos, Picos>;
+
+std::vector<Interval> merged(std::span<const TraceSpan> spans, const SpanFilter& filter) {
+  std::vector<Interval> all;
+  for (const TraceSpan& span : spans) {
+    if (span.run && filter(span)) all.emplace_back(span.started, span.ended);
+  }
+  std::ranges::sort(all);
+  std::vector<Interval> result;
+  for (const Interval& each : all) {
+    if (!result.empty() && each.first <= result.back().second)
+      result.back().second = std::max(result.back().second, each.second);
+    else result.push_back(each);
+  }
+  return result;
+}
+
+}  // namespace
+
+Cover cover(std::span<const TraceSpan> spans, const SpanFilter& of, const SpanFilter& by) {
+  const std::vector<Interval> covering = merged(spans, by);
+  Cover result;
+  for (const Interval& each : merged(spans, of)) {
+    result.busy += each.second - each.first;
+    for (const Interval& other : covering)
+      result.covered += std::max<Picos>(0, std::min(each.second, other.second) - std::max(each.first, other.first));
+  }
+  return result;
+}
+
+SpanFilter named(std::string_view prefix) {
+  return [prefix = std::string(prefix)](const TraceSpan& span) { return span.name.starts_with(prefix); };
+}
+
+double ratio(Picos a, Picos b) { return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b); }
+
+}  // namespace slip::cli

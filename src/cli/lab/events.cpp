@@ -1,0 +1,115 @@
+// Lab events: how many events the two weight slots need, and that each of the five edges is needed.
+#include <fmt/format.h>
+
+#include "cli/lab/bench.hpp"
+#include "cli/lab/random_order.hpp"
+#include "cli/lab/two_slots.hpp"
+
+namespace slip::cli {
+namespace {
+
+struct Case {
+  const char* name;
+  EventUse use;
+  int events;
+};
+
+constexpr Case kCases[] = {
+    {"waits where needed", EventUse::kThree, 3},
+    {"the same, layers share one", EventUse::kTwo, 2},
+    {"wait right behind record", EventUse::kTwoWaitAtOnce, 2},
+    {"wait right behind record", EventUse::kOneWaitAtOnce, 1},
+};
+
+constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 after L2", "L1 after A0", "L2 after A1"};
+
+struct Outcome {
+  Run run;
+  int edges = 0;  // of the five that the run kept
+  bool ok = false;
+};
+
+// Whether the five orders hold in the run.
+int edges_kept(const Run& run) {
+  static constexpr const char* kPairs[kEdges][2] = {
+      {"L0", "A1"}, {"L1", "A2"}, {"L2", "A3"}, {"A0", "L1"}, {"A1", "L2"}};
+  int kept = 0;
+  for (const auto& pair : kPairs) kept += run.span(pair[0]).ended <= run.span(pair[1]).started ? 1 : 0;
+  return kept;
+}
+
+Outcome run_case(const Bench& bench, const Case& wanted, std::size_t size, const Work& add) {
+  const Device device = bench.open({.compute_workers = 1});
+  TwoSlots program(device, size, add);
+  Outcome outcome;
+  outcome.run = bench.measure(
+      device, program.streams(), [&] { program.issue(wanted.use); }, [&] { program.prepare(); });
+  outcome.edges = edges_kept(outcome.run);
+  outcome.ok = program.ok();
+  return outcome;
+}
+
+Table edges_table(int seeds, std::vector<int>& wrong) {
+  Table table(fmt::format("each edge left out in turn: wrong results in {} random orders (on cpu)", seeds),
+              {{"left out", "without"}, {"wrong", "wrong"}, {"of", "runs"}});
+  for (int edge = 0; edge <= kEdges; ++edge) {
+    wrong.push_back(wrong_in_random_orders(seeds, [&](const Device& device) {
+      TwoSlots program(device, 4096, {});
+      program.prepare();
+      program.issue(EventUse::kThree, edge);
+      device.sync();
+      return program.ok();
+    }));
+    table.row({word(edge == 0 ? "nothing" : fmt::format("{}: {}", edge, kEdgeNames[edge - 1])), number(wrong.back()),
+               number(seeds)});
+  }
+  return table;
+}
+
+}  // namespace
+
+void lab_events(const Bench& bench, Report& report) {
+  const std::size_t size = bench.bytes(bench.virtual_time() ? 4 << 20 : bench.copy_bytes() / 4);
+  const Picos load = bench.upload_time(size);
+  const Work add = bench.work(2 * load);
+  const int seeds = bench.quick() ? 40 : 100;
+  report.ask(
+      "How many events do two weight slots need? The layers A0..A3 and the loads L0..L2 need five edges between the "
+      "streams: each layer after its load, and the loads into a used slot after the layer that read it. An event can "
+      "be recorded again, and a wait takes the record it meets. Look at `L1 || A1`: a load that could hide behind a "
+      "layer.");
+  Table table("", {{"case", "case"},
+                   {"events", "events"},
+                   {"edges", "edges"},
+                   {"L1 || A1", "together"},
+                   {"time", "time_ps"},
+                   {"overlap", "overlap_percent"},
+                   {"exposed", "exposed_ps"},
+                   {"memory", "peak_bytes"},
+                   {"result", "ok"}});
+  std::vector<Outcome> seen;
+  for (const Case& each : kCases) {
+    seen.push_back(run_case(bench, each, size, add));
+    const Outcome& outcome = seen.back();
+    const Figures& figures = outcome.run.figures;
+    table.row({word(each.name), number(each.events), number(outcome.edges),
+               yes_no(together(outcome.run.span("L1"), outcome.run.span("A1"))), time(figures.total),
+               percent(figures.overlap_percent()), time(figures.exposed), bytes(outcome.run.peak_bytes),
+               result(outcome.ok)});
+  }
+  report.show(table);
+  std::vector<int> wrong;
+  report.show(edges_table(seeds, wrong));
+  int needed = 0;
+  for (int edge = 1; edge <= kEdges; ++edge) needed += wrong[static_cast<std::size_t>(edge)] > 0 ? 1 : 0;
+  const auto longer = [&](std::size_t i) {
+    return format_times(ratio(seen[i].run.figures.total, seen[0].run.figures.total));
+  };
+  report.conclude(
+      fmt::format("All {} edges were kept with 3, 2 and 1 events. Two events with the waits where they were took {} of "
+                  "the time of three; with each wait right behind its record, two took {} and one {}. Without one of "
+                  "the edges results went wrong for {} of {}, with all of them in {} of {} orders.",
+                  seen[3].edges, longer(1), longer(2), longer(3), needed, kEdges, wrong[0], seeds));
+}
+
+}  // namespace slip::cli

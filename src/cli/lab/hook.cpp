@@ -1,0 +1,125 @@
+// Lab hook: a backward pass whose gradients are reduced over the network, and a hook that works on each reduced
+// gradient.
+//
+// The hook's kernel waits for the communication. In the compute stream everything behind it waits too; in a stream of
+// its own it does not, unless both streams share one hardware queue and the waiting kernel stands at its head.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/lab/bench.hpp"
+
+namespace slip::cli {
+namespace {
+
+struct Case {
+  const char* name;
+  bool own_stream;
+  int queues;  // 0: as many as the device has
+};
+
+constexpr Case kCases[] = {
+    {"hook in the compute stream", false, 0},
+    {"hook in a stream of its own", true, 0},
+    {"own stream, one hardware queue", true, 1},
+};
+
+struct Times {
+  Picos backward, reduce, hook;
+};
+
+struct Outcome {
+  Run run;
+  Picos backward = 0;  // from the first layer's start to the last one's end
+  Cover communication;
+  bool ok = false;
+};
+
+// Gradients start as 1; backward adds 1, the reduction doubles (the sum over two equal ranks), the hook halves and
+// adds 1.
+constexpr float kReduced = (1.0F + 1.0F) * 2.0F / 2.0F + 1.0F;
+constexpr std::size_t kGradientBytes = 64 << 10;
+
+Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, const Times& times) {
+  const Device device = bench.open({.compute_workers = 4, .max_connections = wanted.queues});
+  const Stream compute = device.stream(StreamFlags::kNonBlocking);
+  const Stream network = device.stream(StreamFlags::kNonBlocking);
+  const Stream side = device.stream(StreamFlags::kNonBlocking);
+  const StreamRef hook = wanted.own_stream ? StreamRef(side) : StreamRef(compute);
+  // Widths leave room for all three: a reduction is a small kernel that mostly waits for the network.
+  const Work backward = bench.work(times.backward, 0.5), reduce = bench.work(times.reduce, 0.25),
+             work = bench.work(times.hook, 0.25);
+  Buffer host = device.alloc(kGradientBytes, MemoryKind::kPinned, "host");
+  std::vector<Buffer> gradients;
+  for (std::size_t k = 0; k < layers; ++k)
+    gradients.push_back(device.alloc(kGradientBytes, MemoryKind::kDevice, fmt::format("gradient {}", k)));
+  const auto launch = [](StreamRef stream, const Buffer& data, const Work& of, float factor, float more,
+                         const std::string& name) {
+    stream.launch(kScale, {{data}, {data}, {of.nanoseconds, factor, more}, name}, of.cost);
+  };
+  const auto reset = [&] {
+    std::ranges::fill(host.host_write<float>(), 1.0F);
+    for (const Buffer& gradient : gradients) device.copy(gradient, host);
+    device.sync();
+  };
+  Outcome outcome;
+  const auto step = [&] {
+    for (std::size_t k = 0; k < layers; ++k) {
+      launch(compute, gradients[k], backward, 1.0F, 1.0F, fmt::format("backward {}", k));
+      network.wait(compute.record());
+      launch(network, gradients[k], reduce, 2.0F, 0.0F, fmt::format("reduce {}", k));
+      hook.wait(network.record());
+      launch(hook, gradients[k], work, 0.5F, 1.0F, fmt::format("hook {}", k));
+    }
+  };
+  outcome.run = bench.measure(device, {compute, network, side}, step, reset);
+  outcome.backward =
+      outcome.run.span(fmt::format("backward {}", layers - 1)).ended - outcome.run.span("backward 0").started;
+  outcome.communication = cover(outcome.run.spans, named("reduce"), named("backward"));
+  outcome.ok = true;
+  for (const Buffer& gradient : gradients) {
+    device.copy(host, gradient);
+    outcome.ok &= std::ranges::all_of(host.host_read<float>(), [](float value) { return value == kReduced; });
+  }
+  return outcome;
+}
+
+}  // namespace
+
+void lab_hook(const Bench& bench, Report& report) {
+  const std::size_t layers = bench.options().layers > 0 ? static_cast<std::size_t>(bench.options().layers) : 4;
+  const Picos unit = bench.kernel_time();
+  const Times times{unit, unit * 3 / 4, unit / 8};
+  report.ask(fmt::format(
+      "Does a gradient hook hold up the backward pass? {} layers of {}; after each one its gradient is reduced over "
+      "the network ({}) and a hook's kernel ({}) waits for that. Look at `backward`: undisturbed it takes {}.",
+      layers, format_time(times.backward), format_time(times.reduce), format_time(times.hook),
+      format_time(times.backward * static_cast<Picos>(layers))));
+  Table table("", {{"case", "case"},
+                   {"time", "time_ps"},
+                   {"backward", "backward_ps"},
+                   {"reduce hidden", "hidden_percent"},
+                   {"exposed", "exposed_ps"},
+                   {"memory", "peak_bytes"},
+                   {"result", "ok"}});
+  std::vector<Outcome> seen;
+  for (const Case& each : kCases) {
+    seen.push_back(run_case(bench, each, layers, times));
+    const Outcome& outcome = seen.back();
+    const Cover& cover = outcome.communication;
+    table.row({word(each.name), time(outcome.run.figures.total), time(outcome.backward),
+               percent(100.0 * ratio(cover.covered, cover.busy)), time(cover.busy - cover.covered),
+               bytes(outcome.run.peak_bytes), result(outcome.ok)});
+  }
+  report.show(table);
+  const Picos alone = times.backward * static_cast<Picos>(layers);
+  report.conclude(
+      fmt::format("The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a "
+                  "stream of its own, and {} with one hardware queue, where the waiting hook {} (rules 93, 94).",
+                  format_times(ratio(seen[0].backward, alone)), format_times(ratio(seen[1].backward, alone)),
+                  format_times(ratio(seen[2].backward, alone)),
+                  seen[2].backward > seen[1].backward + times.reduce ? "holds back the kernels queued behind it"
+                                                                     : "did not hold back the others"));
+}
+
+}  // namespace slip::cli

@@ -1,0 +1,63 @@
+// A lab: one experiment on streams, run on any device, with its question, its tables and its conclusion.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/text.hpp"
+
+namespace slip::cli {
+
+class Bench;
+
+// What the user asked for. 0: the lab's own choice.
+struct LabOptions {
+  std::string device = "cpu";
+  std::uint64_t bytes = 0;
+  int chunks = 0;
+  int layers = 0;
+  bool quick = false;
+};
+
+// What a lab says. Printed as it comes, kept for --json.
+class Report {
+ public:
+  explicit Report(std::string name) : name_(std::move(name)) {}
+
+  void ask(std::string_view text);  // the question, and what to look at
+  void show(Table table);           // printed whole
+  void keep(Table table);           // for --json only
+  void print(std::string_view text) const;
+  void conclude(std::string_view text);  // computed from the figures
+
+  const std::string& name() const { return name_; }
+  const std::string& question() const { return question_; }
+  const std::string& conclusion() const { return conclusion_; }
+  const std::vector<Table>& tables() const { return tables_; }
+
+ private:
+  std::string name_, question_, conclusion_;
+  std::vector<Table> tables_;
+};
+
+struct Lab {
+  std::string_view name;
+  std::string_view summary;
+  void (*run)(const Bench& bench, Report& report);
+};
+
+// All labs, in the order in which they teach.
+std::span<const Lab> labs();
+
+void lab_overlap(const Bench& bench, Report& report);
+void lab_host(const Bench& bench, Report& report);
+void lab_default_stream(const Bench& bench, Report& report);
+void lab_weights(const Bench& bench, Report& report);
+void lab_hook(const Bench& bench, Report& report);
+void lab_events(const Bench& bench, Report& report);
+void lab_questions(const Bench& bench, Report& report);
+
+}  // namespace slip::cli

@@ -1,0 +1,45 @@
+// Lab questions: each question is answered by an experiment that runs then and there.
+#include <fmt/format.h>
+
+#include "cli/lab/questions/questions.hpp"
+
+namespace slip::cli {
+namespace {
+
+std::string block(std::size_t number, const Question& question, const Finding& finding) {
+  const std::string answer =
+      finding.shown ? finding.answer : fmt::format("(this run did not show it) {}", finding.answer);
+  return fmt::format(
+      "\n{}{}{}{}",
+      paragraph(fmt::format("{} [rules {}]", question.text, question.rules), 4, fmt::format("{:>2}. ", number)),
+      paragraph(finding.ran, 12, "    ran     "), paragraph(finding.seen, 12, "    seen    "),
+      paragraph(answer, 12, "    answer  "));
+}
+
+}  // namespace
+
+void lab_questions(const Bench& bench, Report& report) {
+  report.ask(
+      "Questions that come up when one learns about streams, each with an experiment that runs now. Read `ran` first, "
+      "guess, then look at `seen`. The numbers are those of the rules in docs/semantics.md.");
+  Table table("questions", {{"question", "question"},
+                            {"ran", "ran"},
+                            {"seen", "seen"},
+                            {"answer", "answer"},
+                            {"rules", "rules"},
+                            {"shown", "shown"}});
+  std::size_t number = 0, shown = 0;
+  for (const auto& group : {order_questions(), copy_questions(), slot_questions(), several_device_questions()}) {
+    for (const Question& question : group) {
+      const Finding finding = question.run(bench);
+      shown += finding.shown ? 1 : 0;
+      report.print(block(++number, question, finding));
+      table.row({word(question.text), word(finding.ran), word(finding.seen), word(finding.answer), word(question.rules),
+                 yes_no(finding.shown)});
+    }
+  }
+  report.keep(std::move(table));
+  report.conclude(fmt::format("{} of {} answers were borne out by what this run saw.", shown, number));
+}
+
+}  // namespace slip::cli

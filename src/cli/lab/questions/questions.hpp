@@ -1,0 +1,43 @@
+// The questions of the lab `questions` and what an experiment finds.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cli/lab/bench.hpp"
+
+namespace slip::cli {
+
+struct Finding {
+  std::string ran;
+  std::string seen;  // with the figures of this run
+  std::string answer;
+  bool shown = false;  // whether what was seen bears the answer out
+};
+
+struct Question {
+  const char* text;
+  const char* rules;  // of docs/semantics.md
+  Finding (*run)(const Bench& bench);
+};
+
+std::span<const Question> order_questions();
+std::span<const Question> copy_questions();
+std::span<const Question> slot_questions();
+std::span<const Question> several_device_questions();
+
+// Launches a kernel that only takes time.
+inline void busy(StreamRef stream, const char* name, const Work& work) {
+  stream.launch(kBusy, {{}, {}, {work.nanoseconds}, name}, work.cost);
+}
+
+// "k1 -> k2 || k3" of all kernels of the run.
+inline std::string kernel_order(const Run& run) {
+  std::vector<TraceSpan> kernels;
+  for (const TraceSpan& span : run.spans) {
+    if (span.run && span.kind == OpKind::kKernel) kernels.push_back(span);
+  }
+  return order_of(kernels);
+}
+
+}  // namespace slip::cli

@@ -1,0 +1,225 @@
+// Questions about several devices and about communication.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/lab/questions/questions.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
+
+// The error's code in words, or "allowed".
+std::string outcome_of(const std::function<void()>& call) {
+  try {
+    call();
+    return "allowed";
+  } catch (const Error& error) {
+    return fmt::format("refused ({})", code_name(error.code()));
+  }
+}
+
+Finding across_devices(const Bench& bench) {
+  const std::vector<Device> devices = bench.open_all(2);
+  const Stream first = devices[0].stream(kNonBlocking), second = devices[1].stream(kNonBlocking);
+  const Work work = bench.work(bench.kernel_time());
+  const Run run = bench.measure(devices[1], {first}, [&] {
+    busy(first, "on 0", work);
+    second.wait(first.record());
+    busy(second, "on 1", work);
+  });
+  const bool ordered = run.span("on 0").ended <= run.span("on 1").started;
+  Event tied(devices[0]);
+  const std::string record = outcome_of([&] { second.record(tied); });
+  const TimedEvent a = first.record_timed(), b = second.record_timed();
+  first.sync();
+  second.sync();
+  const std::string elapsed = outcome_of([&] { static_cast<void>(b - a); });
+  return {"an event of device 0: waited for on device 1, recorded on device 1, subtracted from one of device 1",
+          fmt::format("wait: allowed, the kernels ran {}; record: {}; subtract: {}",
+                      ordered ? "one after the other" : "at once", record, elapsed),
+          "Waiting may cross devices, and orders them. An event is recorded in streams of its own device only, and "
+          "times of two devices cannot be compared.",
+          ordered && record != "allowed" && elapsed != "allowed"};
+}
+
+// All-reduce by hand: every device ends with the sum of all. Each step sends to the right neighbour, which adds.
+class Ring {
+ public:
+  static constexpr std::size_t kRanks = 4, kBytes = 8 << 20;
+
+  explicit Ring(const Bench& bench) : devices_(bench.open_all(kRanks)) {
+    for (const Device& device : devices_) {
+      data_.push_back(device.alloc(kBytes, MemoryKind::kDevice, "data"));
+      arrived_.push_back(device.alloc(kBytes, MemoryKind::kDevice, "arrived"));
+      streams_.push_back(device.stream(kNonBlocking));
+    }
+  }
+
+  void prepare() const {
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      Buffer host = devices_[rank].alloc(kBytes, MemoryKind::kPinned, "host");
+      std::ranges::fill(host.host_write<float>(), static_cast<float>(rank + 1));
+      devices_[rank].copy(data_[rank], host);
+      devices_[rank].copy(arrived_[rank], host);
+    }
+    sync();
+  }
+
+  // In pieces: 2 (n - 1) steps, each moves one n-th; first sums are collected, then handed round.
+  void in_pieces() {
+    constexpr std::size_t kPiece = kBytes / kRanks;
+    for (std::size_t step = 0; step < 2 * (kRanks - 1); ++step) {
+      send(
+          [&](std::size_t rank) {
+            return Part{(rank + 2 * kRanks - step) % kRanks * kPiece, kPiece};
+          },
+          step < kRanks - 1);
+    }
+  }
+  // In one piece: everything goes from rank to rank, adding up; then the sum goes round.
+  void in_one_piece() {
+    for (std::size_t step = 0; step < 2 * (kRanks - 1); ++step) {
+      const std::size_t sender = step % kRanks;
+      hop(sender, {0, kBytes}, step < kRanks - 1);
+      handover(sender);
+    }
+  }
+
+  void sync() const {
+    for (const Device& device : devices_) device.sync();
+  }
+  const Device& device() const { return devices_[0]; }
+  bool ok() const {
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      Buffer host = devices_[rank].alloc(kBytes, MemoryKind::kPinned, "host");
+      devices_[rank].copy(host, data_[rank]);
+      if (!std::ranges::all_of(host.host_read<float>(), [](float value) { return value == 10.0F; })) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Part {
+    std::size_t offset, bytes;
+  };
+  static std::size_t right(std::size_t rank) { return (rank + 1) % kRanks; }
+
+  // Rank's part goes to its neighbour and is added there, or replaces what is there.
+  void hop(std::size_t rank, Part part, bool add) const {
+    const std::size_t next = right(rank);
+    const Range from = data_[rank].slice(part.offset, part.bytes), to = data_[next].slice(part.offset, part.bytes);
+    const Range landing = arrived_[next].slice(part.offset, part.bytes);
+    streams_[rank].copy(add ? landing : to, from, "send");
+    if (!add) return;
+    streams_[next].wait(streams_[rank].record());
+    streams_[next].launch(kVectorAdd, {{to, landing}, {to}, {std::int64_t{0}}}, {.bytes = 3 * part.bytes});
+  }
+  void handover(std::size_t rank) const { streams_[right(rank)].wait(streams_[rank].record()); }
+
+  // One step of all ranks at once; then each waits for what its left neighbour sent.
+  template <class PartOf>
+  void send(PartOf part_of, bool add) const {
+    std::vector<Event> sent;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      const Part part = part_of(rank);
+      const Range landing = (add ? arrived_ : data_)[right(rank)].slice(part.offset, part.bytes);
+      streams_[rank].copy(landing, data_[rank].slice(part.offset, part.bytes), "send");
+      sent.push_back(streams_[rank].record());
+    }
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      const std::size_t next = right(rank);
+      streams_[next].wait(sent[rank]);
+      if (!add) continue;
+      const Part part = part_of(rank);
+      const Range to = data_[next].slice(part.offset, part.bytes);
+      streams_[next].launch(kVectorAdd, {{to, arrived_[next].slice(part.offset, part.bytes)}, {to}, {std::int64_t{0}}},
+                            {.bytes = 3 * part.bytes});
+    }
+  }
+
+  std::vector<Device> devices_;
+  std::vector<Buffer> data_, arrived_;
+  std::vector<Stream> streams_;
+};
+
+Finding all_reduce(const Bench& bench) {
+  bool ok = true;
+  const auto measure = [&](void (Ring::*way)()) {
+    Ring ring(bench);
+    const Run run = bench.measure(
+        ring.device(), {}, [&] { (ring.*way)(), ring.sync(); }, [&] { ring.prepare(); });
+    ok &= ring.ok();
+    return run.figures.total;
+  };
+  const Picos whole = measure(&Ring::in_one_piece), pieces = measure(&Ring::in_pieces);
+  return {fmt::format("an all-reduce of {} over {} devices in a ring, by copies and adds: all at once from one to the "
+                      "next, then in {} pieces that go round at the same time",
+                      format_bytes(Ring::kBytes), Ring::kRanks, Ring::kRanks),
+          fmt::format("one piece {}, {} pieces {}; results {}", format_time(whole), Ring::kRanks, format_time(pieces),
+                      ok ? "right" : "WRONG"),
+          "Yes, in pieces: every link then works in every step. Libraries cut further, into channels and slices "
+          "through a buffer of a few MiB, so that steps overlap too.",
+          ok && pieces < whole};
+}
+
+// A kernel's queue to a proxy that sends: slots, and two counters that only one side writes each.
+Finding proxy_queue(const Bench& bench) {
+  constexpr std::uint32_t kDepth = 2, kPieces = 8;
+  constexpr std::size_t kBytes = 256 << 10;
+  const Device device = bench.open();
+  const Stream kernel = device.stream(kNonBlocking), proxy = device.stream(kNonBlocking);
+  const Buffer slots = device.alloc(kDepth * kBytes, MemoryKind::kDevice, "slots");
+  Buffer out = device.alloc(kPieces * kBytes, MemoryKind::kPinned, "out");
+  Buffer counters = device.alloc(8, MemoryKind::kPinned, "counters");
+  const Range posted = counters.slice(0, 4), sent = counters.slice(4, 4);
+  const Work work = bench.work(bench.upload_time(kBytes) / 2);
+  const auto prepare = [&] {
+    std::ranges::fill(out.host_write<float>(), -1.0F);
+    std::ranges::fill(counters.host_write<std::uint32_t>(), 0U);
+    device.fill(slots, 0);  // the kernel multiplies what it finds, and not every number times 0 is 0
+    device.sync();
+  };
+  const Run run = bench.measure(
+      device, {kernel, proxy},
+      [&] {
+        for (std::uint32_t i = 0; i < kPieces; ++i) {
+          const Range slot = slots.slice(i % kDepth * kBytes, kBytes);
+          if (i >= kDepth) kernel.wait_value(sent, i - kDepth + 1);
+          kernel.launch(kScale,
+                        {{slot}, {slot}, {work.nanoseconds, 0.0F, static_cast<float>(i)}, fmt::format("post {}", i)},
+                        work.cost);
+          kernel.write_value(posted, i + 1);
+          proxy.wait_value(posted, i + 1);
+          proxy.copy(out.slice(i * kBytes, kBytes), slot, fmt::format("send {}", i));
+          proxy.write_value(sent, i + 1);
+        }
+      },
+      prepare);
+  bool kept = true, ok = true;
+  for (std::uint32_t i = kDepth; i < kPieces; ++i)
+    kept &= run.span(fmt::format("send {}", i - kDepth)).ended <= run.span(fmt::format("post {}", i)).started;
+  const auto view = out.host_read<float>();
+  for (std::size_t i = 0; i < view.size(); ++i) ok &= view[i] == static_cast<float>(i / (kBytes / sizeof(float)));
+  return {fmt::format("{} pieces through {} slots: one stream fills a slot and raises `posted`, another waits for it, "
+                      "sends and raises `sent`; both only with waits for words in memory",
+                      kPieces, kDepth),
+          fmt::format("{} pieces arrived {}; the filler was {} ahead by more than {} slots", kPieces,
+                      ok ? "right" : "WRONG", kept ? "never" : "once", kDepth),
+          "By two counters, each written by one side: the kernel raises the tail when data lies in the slot, the proxy "
+          "raises the head when it is sent. Nobody maintains it beyond that, and no lock is needed.",
+          ok && kept};
+}
+
+constexpr Question kQuestions[] = {
+    {"With several devices, which event calls may cross them?", "67, 68, 69", across_devices},
+    {"Does an all-reduce move the data in one piece?", "N1, N2", all_reduce},
+    {"A kernel queues data for a proxy that sends it: how is that queue kept?", "1, 40", proxy_queue},
+};
+
+}  // namespace
+
+std::span<const Question> several_device_questions() { return kQuestions; }
+
+}  // namespace slip::cli

@@ -1,0 +1,51 @@
+// The four-layer model in two weight slots, written out with its events, for the labs that take it apart.
+//
+// A0..A3 are the layers (adds), L0..L2 the loads of weights 1..3. Layer 0's weight is in slot 0 before the run. Between
+// the streams five edges are needed:
+//   1..3  A1, A2, A3 after L0, L1, L2: a layer reads what was loaded
+//   4, 5  L1, L2 after A0, A1: a load overwrites what a layer has read
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "cli/lab/bench.hpp"
+
+namespace slip::cli {
+
+// Which event objects are used, and where the waits stand.
+enum class EventUse {
+  kThree,          // two for layers, one for loads, waits where they are needed
+  kTwo,            // the same calls, but the layers share one event
+  kTwoWaitAtOnce,  // one for layers, one for loads, each wait right behind its record
+  kOneWaitAtOnce,  // one for all, each wait right behind its record
+};
+inline constexpr int kEdges = 5;
+
+class TwoSlots {
+ public:
+  TwoSlots(const Device& device, std::size_t bytes, const Work& add);
+
+  // The data as it is before a run; waits for the device.
+  void prepare();
+  // Issues the run. `without`: an edge to leave out, 1 to 5; 0 for none.
+  void issue(EventUse use, int without = 0) const;
+  std::vector<StreamRef> streams() const { return {compute_, load_}; }
+  bool ok() const;  // REQUIRES: the device is synchronised
+
+ private:
+  void issue_three(bool shared, int without) const;
+  void issue_at_once(bool shared) const;
+  void add(std::size_t layer) const;
+  void load(std::size_t weight) const;
+
+  Device device_;
+  Work add_;
+  StreamRef compute_;
+  Stream load_;
+  std::vector<Buffer> host_;  // weights
+  std::array<Buffer, 2> slots_, data_;
+  Buffer input_, output_;
+};
+
+}  // namespace slip::cli

@@ -1,0 +1,106 @@
+// The program `slip`: parses the command line, runs one command, and turns what goes wrong into one line and a status.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "slip/error.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr const char* kAbout =
+    "Slipstream keeps a processor busy while data moves: work, copies and communication run on\n"
+    "ordered streams, with the rules of CUDA streams, on a machine with or without a GPU.\n"
+    "\n"
+    "Three commands to try first:\n"
+    "  slip lab overlap                     copies behind kernels, on this machine's cores\n"
+    "  slip lab weights --device sim:h200   a model in two weight slots, on a simulated H200\n"
+    "  slip devices                         what this machine offers, measured";
+
+constexpr const char* kFooter =
+    "\n`slip COMMAND --help` explains a command. Status: 0 done, 1 failed, 2 asked for something unknown.";
+
+// "devices, lab" or "--device, --json, ...": what the user may write here.
+std::string allowed_commands(const CLI::App& app) {
+  std::string text;
+  for (const CLI::App* command : app.get_subcommands({}))
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", command->get_name());
+  return text;
+}
+
+std::string allowed_options(const CLI::App& app) {
+  std::string text;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional() || !option->get_lnames().empty())
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", option->get_name());
+  }
+  return text;
+}
+
+// One line for what the parser refused.
+std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  for (const CLI::App* parsed : app.get_subcommands()) command = parsed;
+  const std::vector<std::string> extra = app.remaining(true);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) && !extra.empty()) {
+    const std::string& value = extra.front();
+    if (value.starts_with('-')) return fmt::format("no option '{}': there are {}", value, allowed_options(*command));
+    if (command == &app) return fmt::format("no command '{}': there are {}", value, allowed_commands(app));
+    return fmt::format("'{}' is one argument too many for {}; see slip {} --help", value, command->get_name(),
+                       command->get_name());
+  }
+  std::string text = error.what();
+  if (dynamic_cast<const CLI::ConversionError*>(&error)) text += ": a whole number is expected";
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  return text;
+}
+
+int complain(const std::string& text, int status) {
+  fmt::print(stderr, "slip: {}\n", text);
+  return status;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(kAbout, "slip");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("slip ") + SLIP_VERSION, "Print the version and exit");
+  app.require_subcommand(0, 1);
+  const std::function<int()> devices = add_devices(app);
+  const std::function<int()> lab = add_lab(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted) {  // --help and --version
+    return app.exit(wanted);
+  } catch (const CLI::ParseError& error) {
+    return complain(refusal(app, error), kBadUsage);
+  }
+  if (app.got_subcommand("devices")) return devices();
+  if (app.got_subcommand("lab")) return lab();
+  fmt::print("{}", app.help());
+  return kSuccess;
+}
+
+}  // namespace
+}  // namespace slip::cli
+
+int main(int argc, char** argv) {
+  using namespace slip::cli;
+  try {
+    const int status = run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      return complain("cannot write to the standard output", kFailed);
+    return status;
+  } catch (const UsageError& error) {
+    std::fflush(stdout);
+    return complain(error.what(), kBadUsage);
+  } catch (const std::exception& error) {
+    std::fflush(stdout);
+    return complain(error.what(), kFailed);
+  }
+}

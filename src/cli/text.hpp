@@ -1,0 +1,69 @@
+// Words and numbers for people: quantities with their units, paragraphs and aligned tables that fit 100 columns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "slip/op.hpp"
+
+namespace slip::cli {
+
+inline constexpr std::size_t kColumns = 100;
+
+std::string format_time(Picos time);                // "78.4 us"
+std::string format_bytes(std::uint64_t bytes);      // "4 MiB"
+std::string format_rate(double bytes_per_second);   // "55.4 GB/s"
+std::string format_flops(double flops_per_second);  // "787 TFLOP/s"
+std::string format_percent(double percent);         // "49.9 %"
+std::string format_times(double factor);            // "1.53x"
+
+// "4MiB", "64 KiB", "1000", "2GB" -> bytes. False when it is none of these.
+bool parse_bytes(std::string_view text, std::uint64_t& bytes);
+
+// The text in lines of at most 100 columns, each behind `indent` spaces, the first behind `first`.
+std::string paragraph(std::string_view text, std::size_t indent = 0, std::string_view first = {});
+
+// One cell of a table: what is printed, and the value behind it for --json.
+struct Cell {
+  using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+  std::string text;
+  Value value;
+};
+
+Cell word(std::string text);
+Cell number(std::int64_t value);
+Cell time(Picos value);
+Cell bytes(std::uint64_t value);
+Cell percent(double value);
+Cell times(double factor);
+Cell rate(double bytes_per_second);
+Cell yes_no(bool value);
+Cell result(bool ok);  // "ok" or "WRONG"
+Cell none();           // "-"
+
+// A column without a title is not printed, only part of --json.
+struct Column {
+  std::string title;
+  std::string key;
+};
+
+class Table {
+ public:
+  Table(std::string title, std::vector<Column> columns) : title_(std::move(title)), columns_(std::move(columns)) {}
+  void row(std::vector<Cell> cells);
+
+  const std::string& title() const { return title_; }
+  const std::vector<Column>& columns() const { return columns_; }
+  const std::vector<std::vector<Cell>>& rows() const { return rows_; }
+  std::string text() const;
+
+ private:
+  std::string title_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+}  // namespace slip::cli

@@ -1,0 +1,75 @@
+#include "cli/program.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace slip::cli_test {
+namespace {
+
+class Folder {
+ public:
+  Folder() : path_(std::filesystem::temp_directory_path() / ("slip_cli_" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+std::string scratch(const std::string& name) {
+  static const Folder kFolder;
+  return (kFolder.path() / name).string();
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Outcome run(const std::string& arguments) {
+  const std::string out = scratch("out"), err = scratch("err");
+  const std::string command = std::string(SLIP_PROGRAM) + " " + arguments + " >" + out + " 2>" + err;
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+}
+
+nlohmann::json lab_tables(const std::string& name, const std::string& device, const std::string& more) {
+  const std::string file = scratch("lab.json");
+  const Outcome outcome = run("lab " + name + " --device " + device + " --json " + file + " " + more);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
+  const nlohmann::json data = nlohmann::json::parse(read_file(file), nullptr, false);
+  EXPECT_FALSE(data.is_discarded());
+  EXPECT_EQ(data.at("labs").at(0).at("name"), name);
+  return data.at("labs").at(0).at("tables");
+}
+
+std::size_t lines(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+std::size_t longest_line(const std::string& text) {
+  std::istringstream in(text);
+  std::size_t most = 0;
+  for (std::string line; std::getline(in, line);) most = std::max(most, line.size());
+  return most;
+}
+
+}  // namespace slip::cli_test

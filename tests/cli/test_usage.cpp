@@ -1,0 +1,104 @@
+// What the program says to a right and to a wrong command line.
+#include <gtest/gtest.h>
+
+#include "cli/program.hpp"
+
+namespace slip::cli_test {
+namespace {
+
+TEST(CliUsage, VersionIsOneLine) {
+  const Outcome outcome = run("--version");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out, "slip " SLIP_VERSION "\n");
+}
+
+TEST(CliUsage, HelpTeachesAndNamesTheCommands) {
+  for (const char* arguments : {"--help", ""}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_EQ(outcome.err, "");
+    for (const char* word : {"slip lab overlap", "slip devices", "sim:h200", "streams"})
+      EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+    EXPECT_LE(longest_line(outcome.out), 100U);
+  }
+  EXPECT_LE(longest_line(run("lab --help").out), 100U);
+}
+
+TEST(CliUsage, ListNamesAllLabs) {
+  const Outcome outcome = run("lab --list");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* name : {"overlap", "host", "default-stream", "weights", "hook", "events", "questions"})
+    EXPECT_NE(outcome.out.find(name), std::string::npos) << name;
+  EXPECT_LE(longest_line(outcome.out), 100U);
+}
+
+struct Wrong {
+  const char* arguments;
+  const char* value;    // named in the message
+  const char* allowed;  // and what would be right
+};
+
+TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
+  const Wrong wrong[] = {
+      {"lab nosuch", "'nosuch'", "overlap, host, default-stream, weights, hook, events, questions"},
+      {"lab weights --device gpu", "'gpu'", "sim:h200"},
+      {"lab weights --device sim:nosuch", "'sim:nosuch'", "sim:laptop"},
+      {"lab weights --device tpu:0", "'tpu:0'", "cpu"},
+      {"lab weights --device /nowhere/x.json", "/nowhere/x.json", "cannot read"},
+      {"lab weights --size 12q", "'12q'", "4KiB"},
+      {"lab weights --size 3GiB", "'3GiB'", "1GiB"},
+      {"lab weights --size 5000", "'5000'", "multiple"},
+      {"lab weights --layers 1", "1", "2 to 64"},
+      {"lab overlap --chunks 1000", "1000", "2 to 64"},
+      {"lab overlap --chunks many", "many", "whole number"},
+      {"lab --colour", "'--colour'", "--device"},
+      {"lab overlap twice", "'twice'", "--help"},
+      {"dance", "'dance'", "devices, lab"},
+      {"--colour", "'--colour'", "--version"},
+      {"lab --device", "--device", "missing"},
+  };
+  for (const Wrong& each : wrong) {
+    const Outcome outcome = run(each.arguments);
+    EXPECT_EQ(outcome.status, 2) << each.arguments;
+    EXPECT_EQ(outcome.out, "") << each.arguments;
+    EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+    EXPECT_NE(outcome.err.find(each.value), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(each.allowed), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(CliUsage, SizesHaveUnits) {
+  for (const auto& [text, bytes] :
+       {std::pair("8192", 8192), std::pair("64KiB", 64 << 10), std::pair("'1 MiB'", 1 << 20)}) {
+    const auto rows = lab_tables("weights", "sim:h200", std::string("--size ") + text).at(0).at("rows");
+    EXPECT_EQ(rows.at(0).at("peak_bytes"), 6 * bytes) << text;
+  }
+}
+
+TEST(CliUsage, DevicesShowsWhatThereIs) {
+  const std::string file = scratch("devices.json");
+  const Outcome outcome = run("devices --quick --json " + file);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
+  for (const char* word : {"cpu:", "pinned up", "GFLOP/s", "launch", "sim:h200", "sim:laptop", "cuda:"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+  const auto data = nlohmann::json::parse(read_file(file));
+  EXPECT_GT(data.at("cpu").at("copies").at(0).at("pinned_up").get<double>(), 0);
+  EXPECT_GT(data.at("cpu").at("calls").at(0).at("host_ns").get<double>(), 0);
+}
+
+TEST(CliUsage, AFullDiskIsAFailureThatNamesTheFile) {
+  for (const char* option : {"--trace", "--json"}) {
+    const Outcome outcome = run(std::string("lab hook --device sim:h200 ") + option + " /dev/full");
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+    EXPECT_NE(outcome.err.find("/dev/full"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("No space left"), std::string::npos) << outcome.err;
+  }
+  const Outcome nowhere = run("lab hook --device sim:h200 --json /nowhere/at/all.json");
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_NE(nowhere.err.find("/nowhere/at/all.json"), std::string::npos) << nowhere.err;
+}
+
+}  // namespace
+}  // namespace slip::cli_test
