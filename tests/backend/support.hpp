@@ -1,0 +1,147 @@
+// Helpers for tests of the machinery: gates that hold streams, kernels made of functions, waits that end.
+//
+// Nothing here sleeps and nothing waits for ever: a test that would hang fails after kPatience.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "slip/device.hpp"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SLIP_TEST_SANITIZED 1
+#else
+#define SLIP_TEST_SANITIZED 0
+#endif
+
+namespace slip::test {
+
+inline constexpr bool kSanitized = SLIP_TEST_SANITIZED != 0;
+inline constexpr std::chrono::seconds kPatience{30};
+
+// Rounds of a loop that is long in a plain build.
+inline constexpr int rounds(int plain) { return kSanitized ? plain / 10 + 1 : plain; }
+
+// Polls until `ready` says yes; false when patience ends.
+template <class Ready>
+bool eventually(const Ready& ready) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!ready()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+inline bool finishes(StreamRef stream) { return stream.sync_for(kPatience); }
+
+// The code that the call throws; kOk when it returns.
+template <class Call>
+Code code_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return Code::kOk;
+}
+
+// The text that the call throws; empty when it returns.
+template <class Call>
+std::string text_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A word that holds streams until the test opens it; opens by itself at the end, so that a failed test can close its device.
+class Gate {
+ public:
+  explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) { set(0); }
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void hold(StreamRef stream, std::uint32_t value = 1) const { stream.wait_value(word_, value); }
+  void set(std::uint32_t value) { word().store(value, std::memory_order_release); }
+  void open() { set(0xffffffffU); }
+  Range range() const { return word_; }
+  std::uint32_t value() { return word().load(std::memory_order_acquire); }
+
+ private:
+  std::atomic_ref<std::uint32_t> word() { return std::atomic_ref(*static_cast<std::uint32_t*>(word_.native())); }
+  Buffer word_;
+};
+
+// Functions as kernels. Must outlive their launches: declare it before the device.
+class Bodies {
+ public:
+  void launch(StreamRef stream, std::function<void()> body, Name name = {}, Here here = Here::at()) {
+    bodies_.push_back(std::move(body));
+    stream.launch(kernel(), {.scalars = {&bodies_.back()}, .name = name}, {}, here);
+  }
+  static const Kernel& kernel() {
+    static const Kernel kCall{"call", [](const Args& args) { (*args.scalar<std::function<void()>*>(0))(); }, nullptr};
+    return kCall;
+  }
+
+ private:
+  std::deque<std::function<void()>> bodies_;
+};
+
+inline const Kernel& nothing() {
+  static const Kernel kNothing{"nothing", [](const Args&) {}, nullptr};
+  return kNothing;
+}
+
+// out(0) = scalar(0) in every element.
+inline const Kernel& put() {
+  static const Kernel kPut{"put",
+                           [](const Args& args) {
+                             for (int& element : args.out<int>(0)) element = args.scalar<int>(0);
+                           },
+                           nullptr};
+  return kPut;
+}
+
+// out(0) = 3 * out(0) + scalar(0): the result tells the order of launches.
+inline const Kernel& mix() {
+  static const Kernel kMix{"mix",
+                           [](const Args& args) {
+                             for (unsigned& element : args.out<unsigned>(0)) element = 3 * element + args.scalar<unsigned>(0);
+                           },
+                           nullptr};
+  return kMix;
+}
+
+// Counts how many are inside at once.
+class Crowd {
+ public:
+  void enter() {
+    const int now = inside_.fetch_add(1) + 1;
+    int most = most_.load();
+    while (now > most && !most_.compare_exchange_weak(most, now)) {
+    }
+  }
+  void leave() { inside_.fetch_sub(1); }
+  int inside() const { return inside_.load(); }
+  int most() const { return most_.load(); }
+
+ private:
+  std::atomic<int> inside_{0};
+  std::atomic<int> most_{0};
+};
+
+}  // namespace slip::test

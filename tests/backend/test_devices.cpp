@@ -1,0 +1,160 @@
+// Several devices: waits across them, closing one while the other waits, devices of different policies.
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "backend/support.hpp"
+
+namespace slip {
+namespace {
+
+using test::Bodies;
+using test::Gate;
+
+constexpr Policy kPolicies[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
+
+TEST(Devices, AWaitCrossesBetweenAnyTwoPolicies) {
+  for (const Policy from : kPolicies) {
+    for (const Policy to : kPolicies) {
+      std::atomic<int> order{0};
+      std::atomic<int> first{0};
+      std::atomic<int> second{0};
+      Bodies bodies;
+      const Device source = Device::open("cpu", {.policy = from});
+      const Device sink = Device::open("cpu", {.policy = to});
+      const Stream a = source.stream();
+      const Stream b = sink.stream();
+      Gate gate(source);
+      gate.hold(a);
+      bodies.launch(a, [&] { first.store(++order); });
+      b.wait(a.record());
+      bodies.launch(b, [&] { second.store(++order); });
+      EXPECT_FALSE(b.sync_for(std::chrono::milliseconds(5)));
+      EXPECT_EQ(order.load(), 0);
+      gate.open();
+      // Nobody drives the source: its own threads must run it, and wake the sink.
+      ASSERT_TRUE(test::finishes(b)) << "from policy " << int(from) << " to " << int(to);
+      EXPECT_EQ(first.load(), 1);
+      EXPECT_EQ(second.load(), 2);
+    }
+  }
+}
+
+TEST(Devices, PingPongAcross) {
+  for (const Policy from : kPolicies) {
+    const Device one = Device::open("cpu", {.policy = from});
+    const Device two = Device::open("cpu");
+    const Stream a = one.stream();
+    const Stream b = two.stream();
+    std::uint64_t hops = 0;
+    std::atomic<std::uint64_t> ran{0};
+    static const Kernel kHop{"hop",
+                             [](const Args& args) {
+                               auto* count = args.scalar<std::atomic<std::uint64_t>*>(0);
+                               if (count->load() == args.scalar<std::uint64_t>(1)) count->fetch_add(1);
+                             },
+                             nullptr};
+    for (int i = 0; i < test::rounds(from == Policy::kConcurrent ? 2'000 : 200); ++i) {
+      a.launch(kHop, {.scalars = {&ran, hops++}});
+      b.wait(a.record());
+      b.launch(kHop, {.scalars = {&ran, hops++}});
+      a.wait(b.record());
+    }
+    ASSERT_TRUE(test::finishes(a) && test::finishes(b));
+    EXPECT_EQ(ran.load(), hops) << "a hop ran out of order";
+  }
+}
+
+// The thread that ends the source's last op must not take the sink's work along when the source closes.
+TEST(Devices, ClosingTheSourceLeavesTheSinkItsWork) {
+  for (int round = 0; round < test::rounds(300); ++round) {
+    std::atomic<int> ran{0};
+    Bodies bodies;
+    const Device sink = Device::open("cpu");
+    const Stream b = sink.stream();
+    {
+      const Device source = Device::open("cpu");
+      const Stream a = source.stream();
+      Gate gate(source);
+      gate.hold(a);
+      a.launch(test::nothing());
+      b.wait(a.record());
+      for (int i = 0; i < 300; ++i) bodies.launch(b, [&] { ran.fetch_add(1); });
+      gate.open();
+    }
+    ASSERT_TRUE(test::finishes(b)) << "round " << round;
+    ASSERT_EQ(ran.load(), 300);
+  }
+}
+
+TEST(Devices, EachKeepsItsOwnEngines) {
+  for (int round = 0; round < test::rounds(30); ++round) {
+    test::Crowd crowd;
+    Bodies bodies;
+    const Device source = Device::open("cpu", {.compute_workers = 4});
+    const Device sink = Device::open("cpu", {.compute_workers = 1});
+    std::vector<Stream> from;
+    std::vector<Stream> to;
+    for (int i = 0; i < 4; ++i) {
+      from.push_back(source.stream(StreamFlags::kNonBlocking));
+      to.push_back(sink.stream(StreamFlags::kNonBlocking));
+      from.back().launch(test::nothing());
+      for (const Stream& stream : from) to.back().wait(stream.record());
+      for (int k = 0; k < 20; ++k) {
+        bodies.launch(to.back(), [&] {
+          crowd.enter();
+          for (int n = 0; n < 10; ++n) sched_yield();
+          crowd.leave();
+        });
+      }
+    }
+    std::thread other([&] { source.sync(); });
+    sink.sync();
+    other.join();
+    ASSERT_EQ(crowd.most(), 1) << "the sink has one compute worker, whoever woke its streams";
+  }
+}
+
+TEST(Devices, OneFaultLeavesTheOthersAlone) {
+  Bodies bodies;
+  const std::vector<Device> devices = Device::open_all("cpu", 3);
+  const Stream broken = devices[0].stream();
+  const Stream fine = devices[1].stream();
+  bodies.launch(broken, [] { throw DeviceFault("illegal address"); });
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kDeviceFault);
+  fine.launch(test::nothing());
+  EXPECT_TRUE(test::finishes(fine));
+  Buffer memory = devices[2].alloc(64);
+  EXPECT_NO_THROW(devices[2].fill(memory, 1));
+  EXPECT_EQ(test::code_of([&] { devices[0].sync(); }), Code::kDeviceFault);
+}
+
+TEST(Devices, ManyOpenAndCloseOneAfterTheOther) {
+  for (int i = 0; i < test::rounds(100); ++i) {
+    const Device device = Device::open("cpu", {.policy = kPolicies[i % 3]});
+    const Stream stream = device.stream();
+    for (int k = 0; k < 10; ++k) stream.launch(test::nothing());
+  }
+}
+
+TEST(Devices, ACopyOfTheHandleKeepsTheDevice) {
+  std::optional<Device> first = Device::open("cpu");
+  const Device second = *first;
+  EXPECT_TRUE(*first == second);
+  first.reset();
+  const Stream stream = second.stream();
+  stream.launch(test::nothing());
+  EXPECT_TRUE(test::finishes(stream));
+}
+
+TEST(Devices, AStreamKeepsItsDevice) {
+  std::atomic<bool> ran{false};
+  Bodies bodies;
+  const Stream stream = Device::open("cpu").stream();
+  bodies.launch(stream, [&] { ran.store(true); });
+  EXPECT_TRUE(test::finishes(stream));
+  EXPECT_TRUE(ran.load());
+}
+
+}  // namespace
+}  // namespace slip

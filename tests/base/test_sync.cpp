@@ -1,0 +1,132 @@
+// SpinLock and Parker.
+#include "base/sync.hpp"
+
+#include <thread>
+#include <vector>
+
+#include "backend/support.hpp"
+#include "backend/watchdog.hpp"
+#include "base/clock.hpp"
+
+namespace slip {
+namespace {
+
+[[maybe_unused]] const bool kWatched = test::Watchdog::install();
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+
+TEST(SpinLock, KeepsOthersOut) {
+  SpinLock lock;
+  std::uint64_t sum = 0;  // not atomic: only the lock protects it
+  constexpr int kThreads = 4;
+  const int times = test::rounds(100'000);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < times; ++k) {
+        const std::lock_guard guard(lock);
+        ++sum;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(sum, static_cast<std::uint64_t>(kThreads) * static_cast<std::uint64_t>(times));
+}
+
+TEST(SpinLock, TryLockFailsWhileHeld) {
+  SpinLock lock;
+  ASSERT_TRUE(lock.try_lock());
+  EXPECT_FALSE(lock.try_lock());
+  std::thread([&] { EXPECT_FALSE(lock.try_lock()); }).join();
+  lock.unlock();
+  EXPECT_TRUE(lock.try_lock());
+  lock.unlock();
+}
+
+TEST(SpinLock, UnlockPublishesWhatWasWritten) {
+  SpinLock lock;
+  int data[16] = {};
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int k = 1; !stop.load(); ++k) {
+      const std::lock_guard guard(lock);
+      for (int& value : data) value = k;
+    }
+  });
+  for (int k = 0; k < test::rounds(20'000); ++k) {
+    const std::lock_guard guard(lock);
+    for (int value : data) ASSERT_EQ(value, data[0]);
+  }
+  stop.store(true);
+  writer.join();
+}
+
+TEST(Parker, KeepsATokenGivenEarly) {
+  Parker parker;
+  parker.unpark();
+  EXPECT_TRUE(parker.park(now_ns() + 1));
+  EXPECT_FALSE(parker.park(now_ns() + kMillisecond)) << "the token was taken by the first call";
+}
+
+TEST(Parker, TokensDoNotAddUp) {
+  Parker parker;
+  parker.unpark();
+  parker.unpark();
+  EXPECT_TRUE(parker.park(now_ns() + 1));
+  EXPECT_FALSE(parker.park(now_ns() + 1));
+}
+
+TEST(Parker, EndsAtItsDeadline) {
+  Parker parker;
+  const std::int64_t begun = now_ns();
+  EXPECT_FALSE(parker.park(begun + 2 * kMillisecond));
+  EXPECT_GE(now_ns() - begun, 2 * kMillisecond);
+  EXPECT_FALSE(parker.park(begun)) << "a deadline in the past does not block";
+}
+
+TEST(Parker, ATokenInThePastDeadlineIsStillTaken) {
+  Parker parker;
+  parker.unpark();
+  EXPECT_TRUE(parker.park(now_ns() - kMillisecond));
+}
+
+TEST(Parker, HandsOverBackAndForth) {
+  Parker here, there;
+  const int times = test::rounds(2'000);
+  int value = 0;  // handed over by the tokens
+  std::thread other([&] {
+    for (int i = 0; i < times; ++i) {
+      there.park();
+      ++value;
+      here.unpark();
+    }
+  });
+  for (int i = 0; i < times; ++i) {
+    ++value;
+    there.unpark();
+    ASSERT_TRUE(here.park(now_ns() + 30'000 * kMillisecond)) << "a wake-up was lost in round " << i;
+    ASSERT_EQ(value, 2 * (i + 1));
+  }
+  other.join();
+}
+
+TEST(Clock, DeadlinesSaturate) {
+  EXPECT_EQ(deadline_after(-1), 0);
+  EXPECT_EQ(deadline_after(std::numeric_limits<std::int64_t>::max()), 0) << "no overflow into the past";
+  const std::int64_t before = now_ns();
+  const std::int64_t deadline = deadline_after(kMillisecond);
+  EXPECT_GE(deadline, before + kMillisecond);
+  EXPECT_LE(deadline, now_ns() + kMillisecond);
+}
+
+TEST(Clock, TicksGoForwardAtTheirRate) {
+  const std::uint64_t first = ticks();
+  const std::int64_t begun = now_ns();
+  while (now_ns() - begun < 5 * kMillisecond) cpu_relax();
+  const double measured = static_cast<double>(ticks() - first) / (static_cast<double>(now_ns() - begun) / 1e3);
+  EXPECT_GT(measured, 0.5 * ticks_per_us());
+  EXPECT_LT(measured, 2.0 * ticks_per_us());
+}
+
+}  // namespace
+}  // namespace slip

@@ -1,0 +1,183 @@
+// Section G: capture of streams into plans (rules 96-99).
+#include "slip/plan.hpp"
+#include "support/errors.hpp"
+#include "support/gate.hpp"
+#include "support/kernels.hpp"
+#include "support/times.hpp"
+
+namespace slip::test {
+namespace {
+
+class Captures : public DeviceTest {};
+
+TEST_P(Captures, Rule96_CaptureBeginsAndEndsInTheRightPlace) {
+  const Device device = open();
+  const Stream origin = device.stream(), forked = device.stream();
+  EXPECT_TRUE(fails([&] { device.legacy_stream().begin_capture(); }, Code::kCaptureUnsupported, {"legacy"}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kInvalidValue, {std::to_string(origin.id())}));
+  origin.begin_capture();
+  EXPECT_TRUE(origin.capturing());
+  EXPECT_TRUE(fails([&] { origin.begin_capture(); }, Code::kInvalidValue, {std::to_string(origin.id())}));
+  forked.wait(origin.record());
+  EXPECT_TRUE(fails([&] { static_cast<void>(forked.end_capture()); }, Code::kCaptureUnmatched,
+                    {std::to_string(forked.id()), std::to_string(origin.id())}));
+  HostCall other([&] {
+    EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kCaptureWrongThread));
+  });
+  EXPECT_TRUE(other.ends());
+  EXPECT_NO_THROW(static_cast<void>(origin.end_capture()));
+  EXPECT_FALSE(origin.capturing());
+  EXPECT_FALSE(forked.capturing());
+}
+
+TEST_P(Captures, Rule97_CapturedWorkDoesNotRunUntilLaunched) {
+  const Device device = open();
+  const Trail trail(device);
+  const Stream stream = device.stream();
+  stream.begin_capture();
+  trail.leave(stream, 1);
+  trail.leave(stream, 2);
+  Plan plan = stream.end_capture();
+  EXPECT_EQ(plan.nodes().size(), 2u);
+  EXPECT_TRUE(finished(stream));
+  EXPECT_TRUE(trail.is({}));
+  stream.launch(plan);
+  EXPECT_TRUE(trail.is({1, 2}));
+}
+
+TEST_P(Captures, Rule97_AnEventPullsAnotherStreamIn) {
+  const Device device = open();
+  const Trail trail(device);
+  const Stream origin = device.stream(), forked = device.stream(StreamFlags::kNonBlocking);
+  origin.begin_capture();
+  trail.leave(origin, 1);
+  forked.wait(origin.record());
+  EXPECT_TRUE(forked.capturing());
+  trail.leave(forked, 2);
+  origin.wait(forked.record());
+  trail.leave(origin, 3);
+  Plan plan = origin.end_capture();
+  EXPECT_EQ(plan.streams(), 2u);
+  EXPECT_TRUE(trail.is({}));
+  Gate gate(device);
+  gate.hold(origin);
+  origin.launch(plan);
+  busy(forked, 0);  // the stream itself is free again
+  EXPECT_TRUE(finished(forked));
+  gate.open();
+  EXPECT_TRUE(trail.is({1, 2, 3}));
+}
+
+TEST_P(Captures, Rule97_ForkedStreamsMustBeJoined) {
+  const Device device = open();
+  const Trail trail(device);
+  const Stream origin = device.stream(), forked = device.stream();
+  origin.begin_capture();
+  trail.leave(origin, 1);
+  forked.wait(origin.record());
+  trail.leave(forked, 2);
+  EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kCaptureUnjoined));
+  EXPECT_FALSE(origin.capturing());
+  EXPECT_FALSE(forked.capturing());
+  trail.leave(forked, 5);
+  EXPECT_TRUE(trail.is({5})) << "both streams work again, and nothing captured ran";
+}
+
+TEST_P(Captures, Rule98_WaitingForCapturedWorkSpoilsTheCapture) {
+  const Device device = open();
+  const Stream stream = device.stream(StreamFlags::kNonBlocking);
+  Event event;
+  const std::function<void()> calls[] = {
+      [&] { stream.sync(); },
+      [&] { static_cast<void>(stream.query()); },
+      [&] { event.sync(); },
+      [&] { static_cast<void>(event.query()); },
+      [&] { device.sync(); },
+  };
+  for (const auto& call : calls) {
+    stream.begin_capture();
+    busy(stream, 0);
+    stream.record(event);
+    EXPECT_TRUE(fails(call, Code::kCaptureUnsupported)) << &call - calls;
+    EXPECT_TRUE(fails([&] { busy(stream, 0); }, Code::kCaptureInvalidated)) << &call - calls;
+    EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, Code::kCaptureInvalidated)) << &call - calls;
+  }
+  busy(stream, 0);
+  EXPECT_TRUE(finished(stream));
+}
+
+TEST_P(Captures, Rule98_LegacyStreamMayNotBeUsedWhileABlockingStreamCaptures) {
+  const Device device = open();
+  const Buffer memory = device.alloc(64);
+  const Stream blocking = device.stream(), free = device.stream(StreamFlags::kNonBlocking);
+  blocking.begin_capture();
+  EXPECT_TRUE(fails([&] { busy(device.legacy_stream(), 0); }, Code::kCaptureImplicit));
+  EXPECT_TRUE(fails([&] { device.fill(memory, 1); }, Code::kCaptureImplicit));
+  EXPECT_TRUE(fails([&] { static_cast<void>(device.legacy_stream().record()); }, Code::kCaptureImplicit));
+  static_cast<void>(blocking.end_capture());
+  free.begin_capture();
+  EXPECT_NO_THROW(busy(device.legacy_stream(), 0));
+  static_cast<void>(free.end_capture());
+  EXPECT_TRUE(finished(device.legacy_stream()));
+}
+
+TEST_P(Captures, Rule98_CapturesCannotMerge) {
+  const Device device = open();
+  const Stream first = device.stream(), second = device.stream();
+  first.begin_capture();
+  second.begin_capture();
+  busy(first, 0);
+  EXPECT_TRUE(fails([&] { second.wait(first.record()); }, Code::kCaptureMerge, {std::to_string(second.id())}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(second.end_capture()); }, Code::kCaptureInvalidated));
+  EXPECT_NO_THROW(static_cast<void>(first.end_capture()));
+}
+
+TEST_P(Captures, Rule98_NoEdgesAcrossTheBorder) {
+  const Device device = open();
+  const Stream stream = device.stream(), outside = device.stream();
+  const Event before = outside.record();
+  stream.begin_capture();
+  EXPECT_TRUE(fails([&] { stream.wait(before); }, Code::kCaptureIsolation));
+  EXPECT_TRUE(fails([&] { static_cast<void>(stream.end_capture()); }, Code::kCaptureInvalidated));
+  stream.begin_capture();
+  busy(stream, 0);
+  const Event captured = stream.record();
+  static_cast<void>(stream.end_capture());
+  EXPECT_TRUE(fails([&] { outside.wait(captured); }, Code::kCaptureIsolation));
+  EXPECT_TRUE(fails([&] { captured.sync(); }, Code::kCaptureUnsupported));
+  EXPECT_TRUE(finished(outside));
+}
+
+TEST_P(Captures, Rule98_WhatCannotBeCapturedIsRefused) {
+  const Device device = open();
+  const Buffer memory = device.alloc(64), pageable = device.alloc(64, MemoryKind::kPageable);
+  const Stream stream = device.stream(StreamFlags::kNonBlocking);
+  Plan empty;
+  stream.begin_capture();
+  EXPECT_TRUE(fails([&] { stream.copy(memory, pageable); }, Code::kCaptureUnsupported));
+  EXPECT_TRUE(fails([&] { static_cast<void>(stream.alloc(64)); }, Code::kCaptureUnsupported));
+  EXPECT_TRUE(fails([&] { stream.launch(empty); }, Code::kCaptureUnsupported));
+  static_cast<void>(stream.end_capture());
+}
+
+TEST_P(Captures, Rule99_WorkAfterTheCaptureFollowsWorkBeforeIt) {
+  const Device device = open();
+  const Trail trail(device);
+  const Stream stream = device.stream();
+  Gate gate(device);
+  gate.hold(stream);
+  trail.leave(stream, 1);
+  stream.begin_capture();
+  trail.leave(stream, 7);
+  static_cast<void>(stream.end_capture());
+  trail.leave(stream, 2);
+  EXPECT_TRUE(progressed(device));
+  EXPECT_FALSE(stream.query());
+  gate.open();
+  EXPECT_TRUE(trail.is({1, 2}));
+}
+
+SLIP_OVER_DEVICES(Captures);
+
+}  // namespace
+}  // namespace slip::test

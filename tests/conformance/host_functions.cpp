@@ -1,0 +1,194 @@
+// Section F: host functions and priorities (rules 77-83).
+#include "support/errors.hpp"
+#include "support/gate.hpp"
+#include "support/kernels.hpp"
+#include "support/times.hpp"
+
+namespace slip::test {
+namespace {
+
+class HostFunctions : public DeviceTest {};
+
+TEST_P(HostFunctions, Rule77_HostFunctionStandsInItsStream) {
+  const Device device = open();
+  Buffer word = device.alloc(4, MemoryKind::kPinned);
+  set_words(word, 0);
+  auto* const value = static_cast<std::uint32_t*>(word.native());
+  const Stream stream = device.stream();
+  Gate gate(device);
+  gate.hold(stream);
+  stream.launch(mix_kernel(), {.writes = {word}, .scalars = {1}});
+  stream.host([value] { *value = mixed(*value, 2); });
+  stream.launch(mix_kernel(), {.writes = {word}, .scalars = {3}});
+  EXPECT_TRUE(progressed(device));
+  EXPECT_TRUE(all_words(word, 0));
+  gate.open();
+  EXPECT_TRUE(finished(stream));
+  EXPECT_TRUE(all_words(word, mixed(mixed(mixed(0, 1), 2), 3)));
+}
+
+TEST_P(HostFunctions, Rule77_LaterWorkWaitsForTheHostFunction) {
+  SLIP_NEEDS_CONCURRENCY();
+  const Device device = open();
+  const Trail trail(device);
+  const Stream stream = device.stream();
+  Meeting meeting(2);
+  stream.host([&] { meeting.meet(); });
+  trail.leave(stream, 1);
+  EXPECT_TRUE(progressed(device));
+  EXPECT_FALSE(stream.query());
+  meeting.arrive();
+  EXPECT_TRUE(finished(stream));
+  EXPECT_TRUE(meeting.complete());
+}
+
+TEST_P(HostFunctions, Rule78_HostFunctionsMayNotCallTheRuntime) {
+  const Device device = open();
+  const Buffer memory = device.alloc(64);
+  const Stream stream = device.stream(), other = device.stream();
+  const Event event = other.record();
+  const std::function<void()> calls[] = {
+      [&] { other.fill(memory, 1); },
+      [&] { busy(other, 0); },
+      [&] { static_cast<void>(other.query()); },
+      [&] { device.sync(); },
+      [&] { event.sync(); },
+      [&] { static_cast<void>(device.alloc(64)); },
+      [&] { static_cast<void>(other.record()); },
+      [&] { other.wait(event); },
+      [&] { static_cast<void>(device.stream()); },
+  };
+  for (const auto& call : calls) {
+    Code code = Code::kOk;
+    stream.host([&] {
+      try {
+        call();
+      } catch (const Error& error) {
+        code = error.code();
+      }
+    });
+    ASSERT_TRUE(finished(stream));
+    EXPECT_EQ(code, Code::kNotPermitted) << &call - calls;
+  }
+}
+
+TEST_P(HostFunctions, Rule79_HostFunctionsRunOneAtATime) {
+  if (simulated()) {
+    const Device device = open_ideal();  // a host function takes 1 ms there
+    const Stream a = device.stream(), b = device.stream();
+    EXPECT_EQ(duration(device, [&] { a.host([] {}), b.host([] {}); }), 2 * kMs);
+  }
+  const Device device = open();
+  const Stream a = device.stream(), b = device.stream(), c = device.stream();
+  std::atomic<int> running{0}, most{0}, ran{0};
+  for (int i = 0; i < 60; ++i) {
+    const StreamRef stream = i % 3 == 0 ? StreamRef(a) : i % 3 == 1 ? StreamRef(b) : StreamRef(c);
+    stream.host([&] {
+      const int now = ++running;
+      if (now > most) most = now;
+      ++ran;
+      --running;
+    });
+  }
+  device.sync();
+  EXPECT_EQ(ran, 60);
+  EXPECT_EQ(most, 1);
+}
+
+TEST_P(HostFunctions, Rule80_HostFunctionSeesEverythingJoinedIntoItsStream) {
+  const Device device = open();
+  Buffer words = device.alloc(4096, MemoryKind::kPinned);
+  set_words(words, 0);
+  const Stream stream = device.stream(), other = device.stream(StreamFlags::kNonBlocking);
+  bool seen = false;
+  Gate gate(device);
+  gate.hold(other);
+  other.launch(store_kernel(), {.writes = {words}, .scalars = {5}});
+  stream.wait(other.record());
+  stream.host([&] { seen = static_cast<const std::uint32_t*>(words.native())[1023] == 5; });
+  EXPECT_TRUE(progressed(device));
+  gate.open();
+  EXPECT_TRUE(finished(stream));
+  EXPECT_TRUE(seen);
+}
+
+TEST_P(HostFunctions, Rule81_AfterAFailureHostFunctionsAreNotCalled) {
+  const Device device = open();
+  const Stream stream = device.stream(), other = device.stream();
+  std::atomic<int> called{0};
+  Gate gate(device);
+  gate.hold(stream);
+  stream.host([&] { ++called; });
+  stream.launch(fail_kernel());
+  stream.host([&] { called += 100; });
+  gate.open();
+  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kLaunchFailed));
+  EXPECT_EQ(called, 1);
+  other.host([&] { ++called; });
+  EXPECT_TRUE(finished(other)) << "other streams go on";
+  EXPECT_EQ(called, 2);
+}
+
+TEST_P(HostFunctions, Rule81_AfterADeviceFaultHostFunctionsAreNotCalled) {
+  const Device device = open();
+  const Stream stream = device.stream(), other = device.stream();
+  std::atomic<int> called{0};
+  Gate gate(device);
+  gate.hold(stream);
+  stream.launch(fault_kernel());
+  other.wait(stream.record());
+  other.host([&] { ++called; });
+  gate.open();
+  EXPECT_TRUE(fails([&] { other.sync(); }, Code::kDeviceFault));
+  EXPECT_EQ(called, 0);
+}
+
+TEST_P(HostFunctions, Rule82_PrioritiesAreClampedToTheRange) {
+  const Device device = open();
+  const int least = device.info().least_priority, greatest = device.info().greatest_priority;
+  ASSERT_LT(greatest, least) << "lower numbers are more urgent";
+  EXPECT_EQ(device.stream().priority(), 0);
+  EXPECT_EQ(device.stream(StreamFlags::kBlocking, greatest).priority(), greatest);
+  EXPECT_EQ(device.stream(StreamFlags::kBlocking, greatest - 100).priority(), greatest);
+  EXPECT_EQ(device.stream(StreamFlags::kNonBlocking, least + 100).priority(), least);
+}
+
+TEST_P(HostFunctions, Rule83_PriorityDoesNotInterruptAndGivesNoOrder) {
+  if (simulated()) {
+    const Device device = open_ideal();
+    const Stream low = device.stream(), low2 = device.stream();
+    const Stream high = device.stream(StreamFlags::kBlocking, device.info().greatest_priority);
+    const TimedEvent begin = low.record_timed();
+    busy(low, 10);
+    busy(low2, 10);
+    busy(high, 1);
+    const TimedEvent high_end = high.record_timed(), low_end = low.record_timed(), low2_end = low2.record_timed();
+    device.sync();
+    using std::chrono::milliseconds;
+    // All three are ready in the same instant, and then the most urgent goes first; what runs is never interrupted.
+    EXPECT_EQ(high_end - begin, milliseconds(1));
+    EXPECT_EQ(low_end - begin, milliseconds(11));
+    EXPECT_EQ(low2_end - begin, milliseconds(21));
+    const TimedEvent again = low.record_timed();
+    busy(low, 10);
+    busy(low, 10);
+    device.stream().sync();
+    static_cast<void>(low.sync_for(std::chrono::nanoseconds(1)));
+    const TimedEvent end = low.record_timed();
+    device.sync();
+    EXPECT_EQ(end - again, milliseconds(20));
+  }
+  const Device device = open();
+  const Stream low = device.stream();
+  const Stream high = device.stream(StreamFlags::kBlocking, device.info().greatest_priority);
+  Gate gate(device);
+  gate.hold(high);
+  busy(high, 0);
+  busy(low, 0);
+  EXPECT_TRUE(finished(low)) << "held by a stream of higher priority that is not ready";
+}
+
+SLIP_OVER_DEVICES(HostFunctions);
+
+}  // namespace
+}  // namespace slip::test

@@ -1,0 +1,83 @@
+// Section A: handles, flags and the life of streams (rules 15-19).
+#include <set>
+
+#include "support/errors.hpp"
+#include "support/gate.hpp"
+#include "support/kernels.hpp"
+#include "support/times.hpp"
+
+namespace slip::test {
+namespace {
+
+class StreamLife : public DeviceTest {};
+
+TEST_P(StreamLife, Rule15_HandlesChooseTheDefaultStreamWhateverTheMode) {
+  for (const DefaultStream mode : {DefaultStream::kLegacy, DefaultStream::kPerThread}) {
+    const Device device = open([mode](DeviceOptions& options) { options.default_stream = mode; });
+    const StreamRef legacy = device.legacy_stream(), own = device.per_thread_stream();
+    EXPECT_FALSE(legacy == own);
+    EXPECT_EQ(device.default_stream(), mode == DefaultStream::kLegacy ? legacy : own);
+    const Stream free = device.stream();
+    Gate gate(device);
+    gate.hold(free);
+    busy(own, 0);
+    EXPECT_TRUE(finished(own)) << "the per-thread stream is no barrier";
+    busy(legacy, 0);
+    EXPECT_TRUE(progressed(device));
+    EXPECT_FALSE(legacy.query()) << "the legacy stream is one";
+  }
+}
+
+TEST_P(StreamLife, Rule16_PlainStreamsAreBlocking) {
+  const Device device = open();
+  const Stream plain = device.stream(), free = device.stream(StreamFlags::kNonBlocking);
+  EXPECT_EQ(plain.flags(), StreamFlags::kBlocking);
+  EXPECT_EQ(free.flags(), StreamFlags::kNonBlocking);
+  Gate gate(device);
+  gate.hold(device.legacy_stream());
+  busy(plain, 0);
+  busy(free, 0);
+  EXPECT_TRUE(finished(free));
+  EXPECT_FALSE(plain.query());
+}
+
+TEST_P(StreamLife, Rule17_BadFlagsAreRefused) {
+  const Device device = open();
+  EXPECT_TRUE(fails([&] { static_cast<void>(device.stream(static_cast<StreamFlags>(7))); }, Code::kInvalidValue, {"7"}));
+  EXPECT_NO_THROW(static_cast<void>(device.stream()));
+}
+
+TEST_P(StreamLife, Rule18_StreamIdsAreNeverUsedAgain) {
+  const Device device = open();
+  std::set<std::uint64_t> ids = {device.legacy_stream().id(), device.per_thread_stream().id()};
+  for (int i = 0; i < 200; ++i) {
+    const Stream stream = device.stream();
+    if (i % 2 == 0) busy(stream, 0);
+    EXPECT_TRUE(ids.insert(stream.id()).second) << stream.id();
+  }
+}
+
+TEST_P(StreamLife, Rule19_DestroyingAStreamReturnsAndItsWorkStillRuns) {
+  const Device device = open();
+  const Trail trail(device);
+  Gate gate(device);
+  StreamRef dangling = device.legacy_stream();
+  {
+    const Stream stream = device.stream();
+    dangling = stream;
+    gate.hold(stream);
+    trail.leave(stream, 1);
+    trail.leave(stream, 2);
+  }  // returns although the gate is closed
+  EXPECT_TRUE(fails([&] { trail.leave(dangling, 3); }, Code::kInvalidHandle, {std::to_string(dangling.id())}));
+  const Stream next = device.stream();
+  EXPECT_FALSE(next == dangling);
+  EXPECT_TRUE(finished(next)) << "a new stream has nothing to do with the old one";
+  gate.open();
+  EXPECT_TRUE(trail.is({1, 2}));
+}
+
+SLIP_OVER_DEVICES(StreamLife);
+
+}  // namespace
+}  // namespace slip::test

@@ -1,0 +1,44 @@
+#include "support/gate.hpp"
+
+namespace slip::test {
+
+HostCall::HostCall(std::function<void()> function)
+    : thread_([this, function = std::move(function)] {
+        {
+          const std::lock_guard lock(mutex_);
+          begun_ = true;
+        }
+        changed_.notify_all();
+        std::exception_ptr error;
+        try {
+          function();
+        } catch (...) {
+          error = std::current_exception();
+        }
+        const std::lock_guard lock(mutex_);
+        returned_ = true;
+        error_ = error;
+        changed_.notify_all();
+      }) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return begun_; });
+}
+
+HostCall::~HostCall() { thread_.join(); }
+
+testing::AssertionResult HostCall::holds(const Device& device) const {
+  if (const testing::AssertionResult result = progressed(device); !result) return result;
+  const std::lock_guard lock(mutex_);
+  if (returned_) return testing::AssertionFailure() << "the call returned while the gate was closed";
+  return testing::AssertionSuccess();
+}
+
+testing::AssertionResult HostCall::ends() {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, kLimit, [this] { return returned_; }))
+    return testing::AssertionFailure() << "the call did not return within " << kLimit.count() << " s";
+  if (error_) std::rethrow_exception(error_);
+  return testing::AssertionSuccess();
+}
+
+}  // namespace slip::test

@@ -1,0 +1,65 @@
+// Gate: holds streams until the test opens it, so that a test decides what is pending instead of guessing by time.
+// HostCall: a call made by another thread, to see whether it returns while a gate is closed.
+//
+//   Gate gate(device);
+//   gate.hold(stream);                         // nothing issued to `stream` from here on runs
+//   HostCall call([&] { stream.sync(); });
+//   EXPECT_TRUE(call.holds(device));           // it waits
+//   gate.open();
+//   EXPECT_TRUE(call.ends());                  // now it returns
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "slip/device.hpp"
+#include "support/devices.hpp"
+
+namespace slip::test {
+
+// Declare buffers and streams before the gate: it opens when it goes, also when an assertion left the test early.
+class Gate {
+ public:
+  explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) {
+    store(0);
+  }
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void hold(StreamRef stream) const { stream.wait_value(word_, 1, "gate"); }
+  // What the host wrote before is visible to the work that the gate held.
+  void open() { store(1); }
+
+ private:
+  void store(std::uint32_t value) const {
+    __atomic_store_n(static_cast<std::uint32_t*>(word_.native()), value, __ATOMIC_RELEASE);
+  }
+  Buffer word_;
+};
+
+class HostCall {
+ public:
+  explicit HostCall(std::function<void()> function);
+  ~HostCall();
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+
+  // It has not returned although other work of `device` went through meanwhile.
+  testing::AssertionResult holds(const Device& device) const;
+  // It returns within the limit. Throws what the call threw.
+  testing::AssertionResult ends();
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool begun_ = false, returned_ = false;  // guarded by mutex_
+  std::exception_ptr error_;               // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace slip::test

@@ -1,0 +1,109 @@
+#include "support/kernels.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+
+#include "support/devices.hpp"
+
+namespace slip::test {
+namespace {
+
+void store(const Args& args) {
+  const auto out = args.out<std::uint32_t>(0);
+  std::fill(out.begin(), out.end(), args.scalar<std::uint32_t>(0));
+}
+
+void mix(const Args& args) {
+  for (std::uint32_t& word : args.out<std::uint32_t>(0)) word = mixed(word, args.scalar<std::uint32_t>(0));
+}
+
+void add(const Args& args) {
+  const auto in = args.in<std::uint32_t>(0);
+  const auto out = args.out<std::uint32_t>(0);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = in[i] + args.scalar<std::uint32_t>(0);
+}
+
+void fail(const Args&) { throw std::runtime_error("on purpose"); }
+void fault(const Args&) { throw DeviceFault("illegal address 0xdead"); }
+void meet(const Args& args) { args.scalar<Meeting*>(0)->meet(); }
+
+}  // namespace
+
+const Kernel& store_kernel() {
+  static const Kernel kKernel{"store", store};
+  return kKernel;
+}
+
+const Kernel& mix_kernel() {
+  static const Kernel kKernel{"mix", mix};
+  return kKernel;
+}
+
+const Kernel& add_kernel() {
+  static const Kernel kKernel{"add", add};
+  return kKernel;
+}
+
+const Kernel& fail_kernel() {
+  static const Kernel kKernel{"fail", fail};
+  return kKernel;
+}
+
+const Kernel& fault_kernel() {
+  static const Kernel kKernel{"fault", fault};
+  return kKernel;
+}
+
+const Kernel& meet_kernel() {
+  static const Kernel kKernel{"meet", meet};
+  return kKernel;
+}
+
+Trail::Trail(const Device& device) : device_(device), word_(device.alloc(4, MemoryKind::kDevice, "trail")) {
+  device.fill(word_, 0);
+  device.sync();
+}
+
+void Trail::leave(StreamRef stream, std::uint32_t number, const Cost& cost) const {
+  stream.launch(mix_kernel(), {.writes = {word_}, .scalars = {number}}, cost);
+}
+
+testing::AssertionResult Trail::is(std::initializer_list<std::uint32_t> numbers) const {
+  std::uint32_t expected = 0;
+  for (const std::uint32_t number : numbers) expected = mixed(expected, number);
+  if (words_of(device_, word_).front() == expected) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the ops did not run in the order " << testing::PrintToString(numbers);
+}
+
+void Meeting::meet() {
+  arrive();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (arrived_.load() < expected_) {
+    if (missed_.load() || std::chrono::steady_clock::now() > until) {
+      missed_.store(true);
+      return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+std::vector<std::uint32_t> words_of(const Device& device, Range range) {
+  const Buffer host = device.alloc(range.bytes, MemoryKind::kPinned, "words");
+  device.sync();
+  device.copy(host, range);
+  const auto view = host.host_read<std::uint32_t>();
+  return {view.begin(), view.end()};
+}
+
+void set_words(Buffer& buffer, std::uint32_t value) {
+  const auto view = buffer.host_write<std::uint32_t>();
+  std::fill(view.begin(), view.end(), value);
+}
+
+bool all_words(const Buffer& buffer, std::uint32_t value) {
+  const auto view = buffer.host_read<std::uint32_t>();
+  return std::all_of(view.begin(), view.end(), [value](std::uint32_t word) { return word == value; });
+}
+
+}  // namespace slip::test

@@ -1,0 +1,13 @@
+#include "support/times.hpp"
+
+namespace slip::test {
+namespace {
+void nothing(const Args&) {}
+}  // namespace
+
+void busy(StreamRef stream, Picos ms, double width) {
+  static const Kernel kBusy{"busy", nothing};
+  stream.launch(kBusy, {}, {.width = width, .time = ms * kMs});
+}
+
+}  // namespace slip::test
