@@ -30,10 +30,15 @@ Buffer::~Buffer() {
 void Buffer::release() noexcept {
   Block* block = range_.block;
   if (core_->forked) return;  // the memory is the child's copy: it goes with the process
+  StreamState* origin = block->origin;
+  const auto in_order = [&] {
+    return origin && origin->id.load(std::memory_order_acquire) == block->origin_id && !core_->fault.set() &&
+           !origin->failure.set() && !origin->capture.load(std::memory_order_acquire) &&
+           !(origin->legacy && core_->blocking_captures.load(std::memory_order_relaxed) > 0);
+  };
   try {
-    if (block->origin && !core_->fault.set() && !block->origin->failure.set() && !block->origin->capture.load() &&
-        block->origin->id.load(std::memory_order_acquire) == block->origin_id) {
-      free_in_order(*block->origin, range_, {});
+    if (in_order()) {
+      free_in_order(*origin, range_, {});
       return;
     }
   } catch (const std::exception& error) {

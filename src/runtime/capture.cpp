@@ -105,7 +105,8 @@ void Capture::invalidate_all(const DeviceCore& core, const char* why) {
   for (const auto& [id, capture] : all.captures) {
     const std::lock_guard own(capture->mutex_);
     const auto& devices = capture->stream_devices_;
-    if (!capture->invalid_ && std::find(devices.begin(), devices.end(), &core) != devices.end()) capture->invalid_ = why;
+    if (!capture->invalid_ && std::find(devices.begin(), devices.end(), &core) != devices.end())
+      capture->invalid_ = why;
   }
 }
 

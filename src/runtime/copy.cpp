@@ -22,6 +22,8 @@ bool peers(const Range& to, const Range& from) {
   return !on_host(to) && !on_host(from) && to.block->core != from.block->core;
 }
 
+}  // namespace
+
 void require_copy(const Range& to, const Range& from, Here here) {
   require_range(to, "copy destination", here);
   require_range(from, "copy source", here);
@@ -35,6 +37,8 @@ void require_copy(const Range& to, const Range& from, Here here) {
                             from.offset, to.offset),
                 here);
 }
+
+namespace {
 
 Engine engine_of(const Range& to, const Range& from) {
   if (on_host(from) && !on_host(to)) return Engine::kCopyIn;

@@ -6,6 +6,8 @@
 
 namespace slip {
 
+// That the ranges have one size and do not overlap.
+void require_copy(const Range& to, const Range& from, Here here);
 // StreamRef::copy and fill.
 void copy_async(StreamState& stream, Range to, Range from, Name name, Here here);
 void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here);

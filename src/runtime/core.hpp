@@ -160,6 +160,10 @@ void require_stream(const StreamState& stream, Here here);
 
 // Ranges: that they are of live buffers and within them; where their bytes are.
 void require_range(const Range& range, const char* what, Here here);
+// What a kernel of `core` may touch: its own memory, pinned memory, and memory of peers it was given access to.
+void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here);
+// What wait_value and write_value may: a word that the device can reach.
+void require_word(const Range& word, const char* what, Here here);
 inline std::byte* address(const Range& range) { return range.block->data + range.offset; }
 
 // Marks this thread as running an op: calls into the runtime are refused meanwhile.

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "runtime/capture.hpp"
+#include "runtime/copy.hpp"
 #include "runtime/core.hpp"
 #include "slip/stream.hpp"
 
@@ -22,12 +23,39 @@ struct Plan::Launches {
   std::vector<Side> sides;  // index 0, the origin, stays empty
   Point last;               // the end of the launch before
 
+  std::vector<StreamState*> open(StreamState& main, std::uint32_t count, Here here);
+  void forget_failure();
+
   ~Launches() {
     for (const Side& side : sides) {
       if (side.stream) close_stream(*side.stream);
     }
   }
 };
+
+// The streams of a launch in `main`.
+std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t count, Here here) {
+  sides.resize(count);
+  std::vector<StreamState*> streams(count, &main);
+  for (std::uint32_t i = 1; i < count; ++i) {
+    Side& side = sides[i];
+    const std::shared_ptr<DeviceCore> core = i < devices.size() ? devices[i].lock() : main.core->shared_from_this();
+    if (!core) throw Error(Code::kInvalidDevice, fmt::format("the device of the plan's stream {} was closed", i), here);
+    if (!side.stream || side.core != core || side.stream->failure.set()) {
+      if (side.stream) close_stream(*side.stream);
+      side = {core, open_stream(*core, StreamFlags::kNonBlocking, main.priority, false)};
+    }
+    streams[i] = side.stream;
+  }
+  return streams;
+}
+
+// Waits for a launch that failed, on the host: an edge from it would fail the next one as well.
+void Plan::Launches::forget_failure() {
+  if (!last.stream || !last.stream->failure.set()) return;
+  if (DeviceCore* core = last.stream->core) core->backend->wait(last.stream, last.position, 0);
+  last = {};
+}
 
 Plan::Plan() : launches_(std::make_unique<Launches>()) {}
 Plan::Plan(Plan&&) noexcept = default;
@@ -114,6 +142,21 @@ std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferB
   return result;
 }
 
+// What the calls that make such ops check; a binding or a hand-made plan did not go through them.
+void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<Range>& reads,
+                      const std::vector<Range>& writes) {
+  switch (node.kind) {
+    case OpKind::kKernel:
+      for (const Range& range : reads) require_kernel_range(core, range, node.name, node.here);
+      for (const Range& range : writes) require_kernel_range(core, range, node.name, node.here);
+      break;
+    case OpKind::kCopy: require_copy(writes[0], reads[0], node.here); break;
+    case OpKind::kWaitValue: require_word(reads[0], "wait_value", node.here); break;
+    case OpKind::kWriteValue: require_word(writes[0], "write_value", node.here); break;
+    default: break;
+  }
+}
+
 }  // namespace
 
 void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
@@ -123,27 +166,16 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   if (main.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
   if (!launches_) throw Error(Code::kInvalidHandle, "the plan was moved from", here);
-  // All checks of ranges before the first op: a launch does all or nothing.
+  Launches& launches = *launches_;
+  const std::lock_guard lock(launches.mutex);
+  const std::vector<StreamState*> streams = launches.open(main, streams_, here);
+  // All checks before the first op: a launch does all or nothing.
   std::vector<std::vector<Range>> reads;
   std::vector<std::vector<Range>> writes;
   for (const PlanNode& node : nodes_) {
     reads.push_back(bound_ranges(node.reads, use.buffers_, here));
     writes.push_back(bound_ranges(node.writes, use.buffers_, here));
-  }
-  Launches& launches = *launches_;
-  const std::lock_guard lock(launches.mutex);
-  launches.sides.resize(streams_);
-  std::vector<StreamState*> streams(streams_, &main);
-  for (std::uint32_t i = 1; i < streams_; ++i) {
-    Launches::Side& side = launches.sides[i];
-    const std::shared_ptr<DeviceCore> core =
-        launches.devices.empty() ? main.core->shared_from_this() : launches.devices[i].lock();
-    if (!core) throw Error(Code::kInvalidDevice, fmt::format("the device of the plan's stream {} was closed", i), here);
-    if (!side.stream || side.core != core || side.stream->failure.set()) {
-      if (side.stream) close_stream(*side.stream);
-      side = {core, open_stream(*core, StreamFlags::kNonBlocking, main.priority, false)};
-    }
-    streams[i] = side.stream;
+    require_operands(*streams[node.stream]->core, node, reads.back(), writes.back());
   }
   const auto wait = [here](StreamState& stream, Point point) {
     if (point.stream && point.stream != &stream) issue(stream, {.kind = OpKind::kWait, .here = here, .point = point});
@@ -151,12 +183,7 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   const auto end_of = [here](StreamState& stream) {
     return Point{&stream, issue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
-  if (launches.last.stream && launches.last.stream->failure.set()) {
-    // A failed launch is waited for here: an edge from it would fail this one as well.
-    if (DeviceCore* core = launches.last.stream->core)
-      core->backend->wait(launches.last.stream, launches.last.position, 0);
-    launches.last = {};
-  }
+  launches.forget_failure();
   wait(main, launches.last);
   const Point begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*streams[i], begin);

@@ -18,7 +18,8 @@ namespace {
 
 const Name kHostName("host function"), kWaitName("wait value"), kWriteName("write value");
 
-// What a kernel of `core` may touch: its own memory, pinned memory, and memory of peers it was given access to.
+}  // namespace
+
 void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here) {
   require_range(range, kernel.c_str(), here);
   const Block& block = *range.block;
@@ -50,8 +51,6 @@ void require_word(const Range& word, const char* what, Here here) {
   if (word.block->kind == MemoryKind::kPageable)
     throw Error(Code::kInvalidValue, fmt::format("{}: the word must be in pinned or device memory", what), here);
 }
-
-}  // namespace
 
 StreamState* StreamRef::state(Here here) const {
   // relaxed: a thread that has this reference got it from the one that opened the stream, which ordered the rest. On

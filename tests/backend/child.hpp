@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 
 #include "backend/support.hpp"
 
@@ -16,6 +17,7 @@ inline constexpr int kSignalled = -2; // the child died of a signal
 // Exit code of a child process that runs `body` and exits with what it returns.
 template <class Body>
 int child_exit(const Body& body) {
+  fflush(nullptr);  // or the child would print it again
   const pid_t child = fork();
   if (child == 0) {
     int code = 99;

@@ -122,7 +122,8 @@ void Machine::begin(SimStream& stream, const Command& command) {
 }
 
 void Machine::inherit_failure(SimStream& stream, const Command& command) {
-  if (!command.target->failure.set()) return;
+  // A named wait is the allocator's own, an implicit one: it orders, but carries no failure.
+  if (command.name || !command.target->failure.set()) return;
   Failure failure = command.target->failure.value();
   if (failure.position > command.amount) return;
   failure.text += fmt::format("; stream {} waited for stream {}", stream.last_id, command.target->last_id);

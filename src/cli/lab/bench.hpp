@@ -69,7 +69,7 @@ class Bench {
   std::uint64_t copy_bytes() const;
 
   // Runs the body, which issues work, then waits for the device. On cpu the streams given start only when all is
-  // issued, as if issuing cost nothing, and of three runs the shortest counts: other programs can only make a run
+  // issued, as if issuing cost nothing, and of several runs the shortest counts: other programs can only make a run
   // longer. `prepare` runs before each, unmeasured. Give no streams if the body itself waits for work.
   Run measure(const Device& device, const std::vector<StreamRef>& streams, const std::function<void()>& body,
               const std::function<void()>& prepare = {}) const;

@@ -144,16 +144,15 @@ Finding one_queue(const Bench& bench) {
 }
 
 Finding event_times(const Bench& bench) {
-  DeviceOptions one_worker;
-  one_worker.compute_workers = 1;
-  const Device device = bench.open(one_worker);
+  const Device device = bench.open(kFourWorkers);
   const Stream a = device.stream(kNonBlocking), b = device.stream(kNonBlocking);
-  const Work work = bench.work(bench.kernel_time());
+  const Work work = quarter(bench);
   TimedEvent start, end;
   const auto elapsed = [&](bool beside) {
     const Run run = bench.measure(device, {a, b}, [&] {
       if (beside) busy(b, "other", work);
       a.record(start);
+      if (beside) a.wait(b.record());
       busy(a, "op", work);
       a.record(end);
     });
@@ -161,13 +160,12 @@ Finding event_times(const Bench& bench) {
   };
   const auto [alone, op_alone] = elapsed(false);
   const auto [beside, op_beside] = elapsed(true);
-  return {
-      "an event, a kernel that fills the device, an event; alone, then with such a kernel in another stream before it",
-      fmt::format("alone {} for an op of {}; beside another {} for an op of {}", format_time(alone),
-                  format_time(op_alone), format_time(beside), format_time(op_beside)),
-      "Only when nothing else runs: the events measure the time between two points of the stream, and waiting for room "
-      "counts.",
-      beside > alone + bench.kernel_time() / 2};
+  return {"an event, a kernel, an event; alone, then with a wait for another stream's kernel in front of it",
+          fmt::format("alone {} for an op of {}; with the wait {} for an op of {}", format_time(alone),
+                      format_time(op_alone), format_time(beside), format_time(op_beside)),
+          "Only when nothing else comes between: the events measure the time from one point of the stream to the "
+          "other, and waiting, for another stream or for room on the device, counts.",
+          beside > alone + bench.kernel_time() / 2};
 }
 
 constexpr Question kQuestions[] = {
