@@ -1,5 +1,6 @@
 // `make bench ONLY=streams`: the stream runtime beside oneTBB and plain memcpy, and the simulator's speed.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 
@@ -47,10 +48,10 @@ std::optional<double> bytes_per_queued_op(Context& context) {
   const Buffer data = on.alloc(4096);
   const Stream stream = on.stream();
   stream.wait_value(word, 1);
-  const std::size_t before = current_rss_bytes();
+  const std::size_t before = current_rss_bytes().value_or(0);
   for (std::size_t i = 0; i < ops; ++i)
     stream.launch(empty_kernel(), {.reads = {data.slice(0, 1024)}, .writes = {data.slice(1024, 1024)}, .scalars = {i}});
-  const std::size_t after = current_rss_bytes();
+  const std::size_t after = current_rss_bytes().value_or(0);
   reinterpret_cast<std::atomic<std::uint32_t>*>(word.native())->store(1);
   stream.sync();
   return static_cast<double>(after - before) / static_cast<double>(ops);
@@ -62,13 +63,13 @@ std::optional<double> soak_growth(Context& context) {
   const Stream a = device().stream(), b = device().stream();
   std::size_t early = 0;
   for (std::size_t i = 0; i < ops; ++i) {
-    if (i == 100'000) a.sync(), b.sync(), early = current_rss_bytes();
+    if (i == 100'000) a.sync(), b.sync(), early = current_rss_bytes().value_or(0);
     const Stream& stream = i % 2 ? a : b;
     stream.launch(empty_kernel());
     if (i % 16 == 0) (i % 2 ? b : a).wait(stream.record());
   }
   a.sync(), b.sync();
-  const std::size_t late = current_rss_bytes();
+  const std::size_t late = current_rss_bytes().value_or(0);
   context.note("resident after 100,000 ops " + format_bytes(static_cast<double>(early)) + ", at the end " +
                format_bytes(static_cast<double>(late)));
   return late > early ? static_cast<double>(late - early) : 0.0;

@@ -39,8 +39,7 @@ Rounding pessimistic(const Bar& bar) {
 }
 
 // Adds one sample; false means there will be no more from this side.
-bool take_sample(const Measure& measure, const std::string& missing, Context& context, Series& series,
-                 bool keep) {
+bool take_sample(const Measure& measure, const std::string& missing, Context& context, Series& series, bool keep) {
   try {
     const std::optional<double> value = measure(context);
     if (!value) {

@@ -122,8 +122,7 @@ class Harness {
   };
 
   BarResult run_bar(const Bar& bar, const Options& options) const;
-  bool write_json(const Options& options, const MachineInfo& machine,
-                  const std::vector<Outcome>& outcomes) const;
+  bool write_json(const Options& options, const MachineInfo& machine, const std::vector<Outcome>& outcomes) const;
 
   std::vector<Bar> bars_;
 };

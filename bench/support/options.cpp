@@ -18,15 +18,12 @@ int parse_repeat(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > kMaxRepeat) {
-    throw std::invalid_argument(
-        fmt::format("--repeat needs a number from 1 to {}, not '{}'", kMaxRepeat, text));
+    throw std::invalid_argument(fmt::format("--repeat needs a number from 1 to {}, not '{}'", kMaxRepeat, text));
   }
   return value;
 }
 
-bool takes_value(std::string_view name) {
-  return name == "--json" || name == "--repeat" || name == "--filter";
-}
+bool takes_value(std::string_view name) { return name == "--json" || name == "--repeat" || name == "--filter"; }
 
 void set_flag(Options& options, std::string_view name) {
   if (name == "--quick") options.quick = true;

@@ -13,9 +13,7 @@ class Timer {
 
   void restart() { start_ = Clock::now(); }
 
-  double elapsed_ns() const {
-    return std::chrono::duration<double, std::nano>(Clock::now() - start_).count();
-  }
+  double elapsed_ns() const { return std::chrono::duration<double, std::nano>(Clock::now() - start_).count(); }
 
   double elapsed_s() const { return elapsed_ns() * 1e-9; }
 

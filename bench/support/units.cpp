@@ -29,11 +29,11 @@ std::string format_scaled(double value, std::span<const Step> steps) {
 
 constexpr double kKibi = 1024;
 constexpr std::array kTimeSteps{Step{1e9, "s"}, Step{1e6, "ms"}, Step{1e3, "us"}, Step{1, "ns"}};
-constexpr std::array kByteSteps{Step{kKibi * kKibi * kKibi, "GiB"}, Step{kKibi * kKibi, "MiB"},
-                                Step{kKibi, "KiB"}, Step{1, "B"}};
+constexpr std::array kByteSteps{Step{kKibi * kKibi * kKibi, "GiB"}, Step{kKibi * kKibi, "MiB"}, Step{kKibi, "KiB"},
+                                Step{1, "B"}};
 constexpr std::array kRateSteps{Step{1e9, "G/s"}, Step{1e6, "M/s"}, Step{1e3, "k/s"}, Step{1, "/s"}};
-constexpr std::array kByteRateSteps{Step{1e12, "TB/s"}, Step{1e9, "GB/s"}, Step{1e6, "MB/s"},
-                                    Step{1e3, "kB/s"}, Step{1, "B/s"}};
+constexpr std::array kByteRateSteps{Step{1e12, "TB/s"}, Step{1e9, "GB/s"}, Step{1e6, "MB/s"}, Step{1e3, "kB/s"},
+                                    Step{1, "B/s"}};
 
 }  // namespace
 
@@ -55,9 +55,7 @@ std::string format_bytes(double bytes) { return format_scaled(bytes, kByteSteps)
 
 std::string format_rate(double per_second) { return format_scaled(per_second, kRateSteps); }
 
-std::string format_bytes_per_second(double bytes_per_second) {
-  return format_scaled(bytes_per_second, kByteRateSteps);
-}
+std::string format_bytes_per_second(double bytes_per_second) { return format_scaled(bytes_per_second, kByteRateSteps); }
 
 std::string format_value(double value, Unit unit) {
   switch (unit) {
@@ -79,8 +77,7 @@ std::string format_ratio(double ratio, Rounding rounding) {
   // far below anything a measurement can resolve.
   constexpr double kSlack = 1e-9;
   const double scaled = ratio * scale;
-  const double rounded =
-      rounding == Rounding::kDown ? std::floor(scaled + kSlack) : std::ceil(scaled - kSlack);
+  const double rounded = rounding == Rounding::kDown ? std::floor(scaled + kSlack) : std::ceil(scaled - kSlack);
   // Adding zero turns a rounded -0 into 0.
   return fmt::format("{:.{}f}x", rounded / scale + 0.0, digits);
 }

@@ -11,8 +11,8 @@
 
 namespace slip::test {
 
-inline constexpr int kHung = -1;      // the child did not end in time and was killed
-inline constexpr int kSignalled = -2; // the child died of a signal
+inline constexpr int kHung = -1;       // the child did not end in time and was killed
+inline constexpr int kSignalled = -2;  // the child died of a signal
 
 // Exit code of a child process that runs `body` and exits with what it returns.
 template <class Body>

@@ -66,10 +66,13 @@ std::string text_of(const Call& call) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A word that holds streams until the test opens it; opens by itself at the end, so that a failed test can close its device.
+// A word that holds streams until the test opens it; opens by itself at the end, so that a failed test can close its
+// device.
 class Gate {
  public:
-  explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) { set(0); }
+  explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) {
+    set(0);
+  }
   ~Gate() { open(); }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -120,7 +123,8 @@ inline const Kernel& put() {
 inline const Kernel& mix() {
   static const Kernel kMix{"mix",
                            [](const Args& args) {
-                             for (unsigned& element : args.out<unsigned>(0)) element = 3 * element + args.scalar<unsigned>(0);
+                             for (unsigned& element : args.out<unsigned>(0))
+                               element = 3 * element + args.scalar<unsigned>(0);
                            },
                            nullptr};
   return kMix;
@@ -132,8 +136,7 @@ class Crowd {
   void enter() {
     const int now = inside_.fetch_add(1) + 1;
     int most = most_.load();
-    while (now > most && !most_.compare_exchange_weak(most, now)) {
-    }
+    while (now > most && !most_.compare_exchange_weak(most, now)) {}
   }
   void leave() { inside_.fetch_sub(1); }
   int inside() const { return inside_.load(); }

@@ -262,8 +262,7 @@ TEST(Engines, LongOpsDoNotStarveAnotherStream) {
   for (int i = 0; i < kSlowOps; ++i) {
     bodies.launch(slow, [&] {
       const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
-      while (std::chrono::steady_clock::now() < end) {
-      }
+      while (std::chrono::steady_clock::now() < end) {}
       slow_done.fetch_add(1);
     });
   }

@@ -18,7 +18,8 @@ TEST(Poison, TheErrorNamesTheOpAndItsPlace) {
     const Device device = Device::open("cpu", {.policy = policy});
     const Stream stream = device.stream();
     const int line = __LINE__ + 1;
-    bodies.launch(stream, [] { throw std::runtime_error("seven is odd"); }, "my kernel");
+    bodies.launch(
+        stream, [] { throw std::runtime_error("seven is odd"); }, "my kernel");
     const std::string text = test::text_of([&] { stream.sync(); });
     EXPECT_TRUE(test::contains(text, "launch failed")) << text;
     EXPECT_TRUE(test::contains(text, "'my kernel'")) << text;
@@ -110,7 +111,8 @@ TEST(Poison, AStreamThatWaitsForFailedWorkFailsWithItsCause) {
     const Stream far = device.stream(StreamFlags::kNonBlocking);
     gate.hold(broken);
     const Event before = broken.record();
-    bodies.launch(broken, [] { throw std::runtime_error("the cause"); }, "source of it");
+    bodies.launch(
+        broken, [] { throw std::runtime_error("the cause"); }, "source of it");
     const Event after = broken.record();
     near.wait(after);
     bodies.launch(near, [&] { ran.fetch_add(1); });
@@ -170,8 +172,9 @@ TEST(Poison, CallsFromInsideAnOpAreRefused) {
   const Stream other = device.stream();
   const auto tries = [&] {
     for (const auto& call : std::initializer_list<std::function<void()>>{
-             [&] { other.launch(test::nothing()); }, [&] { other.sync(); }, [&] { device.sync(); }, [&] { other.query(); },
-             [&] { static_cast<void>(device.alloc(64)); }, [&] { static_cast<void>(device.stream()); }})
+             [&] { other.launch(test::nothing()); }, [&] { other.sync(); }, [&] { device.sync(); },
+             [&] { other.query(); }, [&] { static_cast<void>(device.alloc(64)); },
+             [&] { static_cast<void>(device.stream()); }})
       refused.fetch_add(test::code_of(call) == Code::kNotPermitted);
   };
   bodies.launch(stream, tries);
@@ -205,7 +208,8 @@ TEST(Fault, LosesTheWholeDevice) {
     const Event event = other.record();
     gate.hold(other);
     bodies.launch(other, [&] { ran.fetch_add(1); });
-    bodies.launch(broken, [] { throw DeviceFault("illegal address 0x10"); }, "wild");
+    bodies.launch(
+        broken, [] { throw DeviceFault("illegal address 0x10"); }, "wild");
     ASSERT_TRUE(test::eventually([&] { return test::code_of([&] { broken.query(); }) == Code::kDeviceFault; }));
     const auto lost = [&](const auto& call) {
       const std::string text = test::text_of(call);

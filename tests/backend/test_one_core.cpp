@@ -115,8 +115,8 @@ TEST_F(OneCore, AFullQueueAndManyThreads) {
               const Device device = Device::open("cpu", {.queue_depth = 16});
               std::vector<std::thread> threads;
               std::atomic<int> slow{0};
-              static const Kernel kAdd{
-                  "add", [](const Args& args) { args.scalar<std::atomic<int>*>(0)->fetch_add(1); }, nullptr};
+              static const Kernel kAdd{"add", [](const Args& args) { args.scalar<std::atomic<int>*>(0)->fetch_add(1); },
+                                       nullptr};
               for (int t = 0; t < 4; ++t) {
                 threads.emplace_back([&] {
                   const Stream stream = device.stream();

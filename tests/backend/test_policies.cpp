@@ -37,7 +37,8 @@ TEST(Policies, SingleRunsInIssueOrder) {
 }
 
 TEST(Policies, RandomRepeatsItsOrderForASeed) {
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) EXPECT_EQ(order_of(Policy::kRandom, seed), order_of(Policy::kRandom, seed));
+  for (std::uint64_t seed = 1; seed <= 5; ++seed)
+    EXPECT_EQ(order_of(Policy::kRandom, seed), order_of(Policy::kRandom, seed));
 }
 
 TEST(Policies, RandomTriesOtherOrdersForOtherSeeds) {
@@ -155,7 +156,8 @@ TEST(Policies, WorkRunsThoughNobodyAsks) {
     const Stream stream = device.stream();
     for (int round = 1; round <= 4; ++round) {
       bodies.launch(stream, [&] { ran.fetch_add(1); });
-      ASSERT_TRUE(test::eventually([&] { return ran.load() == round; })) << "policy " << int(policy) << ", round " << round;
+      ASSERT_TRUE(test::eventually([&] { return ran.load() == round; }))
+          << "policy " << int(policy) << ", round " << round;
     }
   }
 }

@@ -27,8 +27,10 @@ const Kernel kCheck{"check",
                       const auto scalars = args.scalar<std::size_t>(3);
                       bool good = args.reads() == reads && args.writes() == writes;
                       for (std::size_t i = 0; good && i < reads; ++i) good = args.in<std::byte>(i).size() == i + 1;
-                      for (std::size_t i = 0; good && i < writes; ++i) good = args.out<std::byte>(i).size() == 2 * i + 1;
-                      for (std::size_t i = 0; good && i < scalars; ++i) good = args.scalar<std::size_t>(4 + i) == 100 + i;
+                      for (std::size_t i = 0; good && i < writes; ++i)
+                        good = args.out<std::byte>(i).size() == 2 * i + 1;
+                      for (std::size_t i = 0; good && i < scalars; ++i)
+                        good = args.scalar<std::size_t>(4 + i) == 100 + i;
                       if (!good) seen.wrong.fetch_add(1);
                       seen.launches.fetch_add(1);
                     },

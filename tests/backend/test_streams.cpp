@@ -149,8 +149,8 @@ TEST(Streams, ThreadsOpenAndCloseAtOnce) {
   const Device device = Device::open("cpu", {.queue_depth = 16});
   std::atomic<int> ran{0};
   std::atomic<int> refused{0};
-  static const Kernel kCount{
-      "count", [](const Args& args) { args.scalar<std::atomic<int>*>(0)->fetch_add(1); }, nullptr};
+  static const Kernel kCount{"count", [](const Args& args) { args.scalar<std::atomic<int>*>(0)->fetch_add(1); },
+                             nullptr};
   constexpr int kThreads = 4;
   const int times = test::rounds(3'000);
   std::vector<std::thread> threads;

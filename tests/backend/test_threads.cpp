@@ -62,7 +62,8 @@ TEST(Threads, ManyStreamsWithEventsBetweenThem) {
     std::array<std::uint64_t, 8> counters{};
     const Device device = Device::open("cpu", {.queue_depth = 64, .max_connections = queues});
     std::vector<Stream> streams;
-    for (int i = 0; i < 8; ++i) streams.push_back(device.stream(i % 2 ? StreamFlags::kBlocking : StreamFlags::kNonBlocking));
+    for (int i = 0; i < 8; ++i)
+      streams.push_back(device.stream(i % 2 ? StreamFlags::kBlocking : StreamFlags::kNonBlocking));
     const int times = test::rounds(2'000);
     std::array<std::atomic<std::uint64_t>, 8> launched{};
     on_threads(4, [&](int t) {
@@ -74,10 +75,10 @@ TEST(Threads, ManyStreamsWithEventsBetweenThem) {
           case 0: streams[at].record(event); break;
           case 1: streams[at].wait(event); break;
           case 2: static_cast<void>(event.query()); break;
-          case 3: if (i % 50 == 0) event.sync(); break;
-          default:
-            streams[at].launch(kCount, {.scalars = {&counters[at]}});
-            launched[at].fetch_add(1);
+          case 3:
+            if (i % 50 == 0) event.sync();
+            break;
+          default: streams[at].launch(kCount, {.scalars = {&counters[at]}}); launched[at].fetch_add(1);
         }
       }
     });

@@ -1,9 +1,8 @@
 // The environment is read once per process, so each case runs in a child of its own.
-#include "base/env.hpp"
-
 #include <cstdlib>
 
 #include "backend/child.hpp"
+#include "base/env.hpp"
 
 namespace slip {
 namespace {
@@ -16,8 +15,8 @@ struct Setting {
 template <class Body>
 int with(std::initializer_list<Setting> settings, const Body& body) {
   return test::child_exit([&] {
-    for (const char* name : {"SLIP_LAUNCH_BLOCKING", "SLIP_MAX_CONNECTIONS", "SLIP_POLICY", "SLIP_STRICT", "SLIP_CHECK",
-                             "SLIP_TRACE"})
+    for (const char* name :
+         {"SLIP_LAUNCH_BLOCKING", "SLIP_MAX_CONNECTIONS", "SLIP_POLICY", "SLIP_STRICT", "SLIP_CHECK", "SLIP_TRACE"})
       unsetenv(name);
     for (const Setting& setting : settings) setenv(setting.name, setting.value, 1);
     return body();
@@ -52,8 +51,8 @@ TEST(Env, ReadsEveryVariable) {
                      {"SLIP_TRACE", "a b.json"}},
                     [] {
                       const Env& read = env();
-                      return read.launch_blocking && read.max_connections == 8 && read.policy == "random:7" && !read.strict &&
-                                     read.check && read.trace == "a b.json"
+                      return read.launch_blocking && read.max_connections == 8 && read.policy == "random:7" &&
+                                     !read.strict && read.check && read.trace == "a b.json"
                                  ? 0
                                  : 1;
                     }));
@@ -99,10 +98,11 @@ TEST(Env, ADeviceFollowsThePolicy) {
 
 TEST(Env, ADeviceRefusesAnUnknownPolicy) {
   for (const char* value : {"rand", "random:", "random:x", "random:7x", "randomly", "SINGLE", "random7"}) {
-    EXPECT_EQ(0, with({{"SLIP_POLICY", value}}, [&] {
-                const std::string text = test::text_of([] { Device::open("cpu"); });
-                return test::contains(text, std::string("SLIP_POLICY=") + value) ? 0 : 1;
-              }))
+    EXPECT_EQ(0, with({{"SLIP_POLICY", value}},
+                      [&] {
+                        const std::string text = test::text_of([] { Device::open("cpu"); });
+                        return test::contains(text, std::string("SLIP_POLICY=") + value) ? 0 : 1;
+                      }))
         << value;
   }
 }

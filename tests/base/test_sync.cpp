@@ -1,12 +1,11 @@
 // SpinLock and Parker.
-#include "base/sync.hpp"
-
 #include <thread>
 #include <vector>
 
 #include "backend/support.hpp"
 #include "backend/watchdog.hpp"
 #include "base/clock.hpp"
+#include "base/sync.hpp"
 
 namespace slip {
 namespace {

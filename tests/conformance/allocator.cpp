@@ -13,7 +13,9 @@ class Allocator : public DeviceTest {
  protected:
   // The pool keeps everything, and may reuse it across streams by these ways only.
   Device pooled(bool follow, bool opportunistic, bool internal) const {
-    return open([=](DeviceOptions& options) { options.pool = {follow, opportunistic, internal, std::size_t{1} << 30}; });
+    return open([=](DeviceOptions& options) {
+      options.pool = {follow, opportunistic, internal, std::size_t{1} << 30};
+    });
   }
 };
 

@@ -14,16 +14,16 @@ TEST_P(Captures, Rule96_CaptureBeginsAndEndsInTheRightPlace) {
   const Device device = open();
   const Stream origin = device.stream(), forked = device.stream();
   EXPECT_TRUE(fails([&] { device.legacy_stream().begin_capture(); }, Code::kCaptureUnsupported, {"legacy"}));
-  EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kInvalidValue, {std::to_string(origin.id())}));
+  EXPECT_TRUE(
+      fails([&] { static_cast<void>(origin.end_capture()); }, Code::kInvalidValue, {std::to_string(origin.id())}));
   origin.begin_capture();
   EXPECT_TRUE(origin.capturing());
   EXPECT_TRUE(fails([&] { origin.begin_capture(); }, Code::kInvalidValue, {std::to_string(origin.id())}));
   forked.wait(origin.record());
   EXPECT_TRUE(fails([&] { static_cast<void>(forked.end_capture()); }, Code::kCaptureUnmatched,
                     {std::to_string(forked.id()), std::to_string(origin.id())}));
-  HostCall other([&] {
-    EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kCaptureWrongThread));
-  });
+  HostCall other(
+      [&] { EXPECT_TRUE(fails([&] { static_cast<void>(origin.end_capture()); }, Code::kCaptureWrongThread)); });
   EXPECT_TRUE(other.ends());
   EXPECT_NO_THROW(static_cast<void>(origin.end_capture()));
   EXPECT_FALSE(origin.capturing());
@@ -88,10 +88,8 @@ TEST_P(Captures, Rule98_WaitingForCapturedWorkSpoilsTheCapture) {
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
   Event event;
   const std::function<void()> calls[] = {
-      [&] { stream.sync(); },
-      [&] { static_cast<void>(stream.query()); },
-      [&] { event.sync(); },
-      [&] { static_cast<void>(event.query()); },
+      [&] { stream.sync(); }, [&] { static_cast<void>(stream.query()); },
+      [&] { event.sync(); },  [&] { static_cast<void>(event.query()); },
       [&] { device.sync(); },
   };
   for (const auto& call : calls) {

@@ -10,7 +10,9 @@ namespace {
 using namespace std::chrono_literals;
 
 template <class A, class B>
-concept Subtractable = requires(const A& a, const B& b) { a - b; };
+concept Subtractable = requires(const A& a, const B& b) {
+  a - b;
+};
 
 class EventTimes : public DeviceTest {};
 

@@ -19,7 +19,8 @@ TEST_P(Peers, Rule72_PeerAccessIsEnabledOnceAndInOneDirection) {
   const std::vector<Device> devices = open_all(2);
   const Device &here = devices[0], &there = devices[1];
   const Stream stream = here.stream(), back = there.stream();
-  const Buffer remote = there.alloc(64, MemoryKind::kDevice, "remote"), local = here.alloc(64, MemoryKind::kDevice, "local");
+  const Buffer remote = there.alloc(64, MemoryKind::kDevice, "remote"),
+               local = here.alloc(64, MemoryKind::kDevice, "local");
   const auto use = [](const Stream& of, const Buffer& buffer) {
     of.launch(store_kernel(), {.writes = {buffer}, .scalars = {1}});
     of.sync();

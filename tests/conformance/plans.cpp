@@ -93,7 +93,8 @@ TEST_P(Plans, BindingsReplaceBuffersAndScalars) {
   EXPECT_EQ(words_of(device, planned)[4], mixed(0, 5));
   EXPECT_EQ(words_of(device, other)[4], mixed(0, 6));
   EXPECT_EQ(words_of(device, other)[12], 0u);
-  EXPECT_TRUE(fails([&] { stream.launch(plan, Bindings().buffer(planned, small)); }, Code::kInvalidValue, {"32", "64"}));
+  EXPECT_TRUE(
+      fails([&] { stream.launch(plan, Bindings().buffer(planned, small)); }, Code::kInvalidValue, {"32", "64"}));
 }
 
 // A launch that is refused must issue nothing: half a plan would be worse than none.

@@ -84,7 +84,8 @@ TEST_P(Queues, Rule95_OneQueueSerialisesWhatMoreQueuesLetOverlap) {
     return end - begin;
   };
   EXPECT_EQ(third_ends(8), milliseconds(10));
-  EXPECT_EQ(third_ends(1), milliseconds(20)) << "behind the second kernel of the other stream, which waits for the first";
+  EXPECT_EQ(third_ends(1), milliseconds(20))
+      << "behind the second kernel of the other stream, which waits for the first";
 }
 
 TEST_P(Queues, AFullQueueHoldsTheHostAndNothingIsLost) {

@@ -43,7 +43,8 @@ TEST_P(StreamLife, Rule16_PlainStreamsAreBlocking) {
 
 TEST_P(StreamLife, Rule17_BadFlagsAreRefused) {
   const Device device = open();
-  EXPECT_TRUE(fails([&] { static_cast<void>(device.stream(static_cast<StreamFlags>(7))); }, Code::kInvalidValue, {"7"}));
+  EXPECT_TRUE(
+      fails([&] { static_cast<void>(device.stream(static_cast<StreamFlags>(7))); }, Code::kInvalidValue, {"7"}));
   EXPECT_NO_THROW(static_cast<void>(device.stream()));
 }
 
@@ -77,7 +78,38 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamReturnsAndItsWorkStillRuns) {
   EXPECT_TRUE(trail.is({1, 2}));
 }
 
+TEST_P(StreamLife, AStreamMayBeUsedFromSeveralThreads) {
+  constexpr std::uint32_t kThreads = 4, kOps = 100;
+  const Device device = open();
+  const Buffer word = device.alloc(4);
+  const Stream stream = device.stream(), other = device.stream();
+  device.fill(word, 0);
+  device.sync();
+  {
+    std::vector<std::unique_ptr<HostCall>> calls;
+    for (std::uint32_t i = 0; i < kThreads; ++i) {
+      calls.push_back(std::make_unique<HostCall>([&] {
+        for (std::uint32_t op = 0; op < kOps; ++op) {
+          stream.launch(add_kernel(), {.reads = {word}, .writes = {word}, .scalars = {1}});
+          if (op % 10 == 0) other.wait(stream.record());
+          if (op % 25 == 0) busy(device.legacy_stream(), 0);
+          if (op % 50 == 0) stream.sync();
+        }
+      }));
+    }
+    for (const auto& call : calls) EXPECT_TRUE(call->ends());
+  }
+  EXPECT_EQ(words_of(device, word)[0], kThreads * kOps);
+}
+
 SLIP_OVER_DEVICES(StreamLife);
+
+TEST(Devices, CudaIsCoveredWhereItIs) {
+  for (const DeviceCase& device : device_cases()) {
+    if (device.name == "cuda:0") return;
+  }
+  GTEST_SKIP() << "no device cuda:0 in this build or on this machine: the suites run on cpu and sim only";
+}
 
 }  // namespace
 }  // namespace slip::test

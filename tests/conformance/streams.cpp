@@ -215,6 +215,21 @@ TEST_P(Streams, Rule9_WaitInTheLegacyStreamIsABarrier) {
   EXPECT_TRUE(trail.is({1, 2}));
 }
 
+TEST_P(Streams, Rule9_RecordInABlockingStreamCoversTheLegacyOpsBeforeIt) {
+  const Device device = open();
+  const Stream blocking = device.stream(), waiting = device.stream(StreamFlags::kNonBlocking);
+  Gate gate(device);
+  gate.hold(device.legacy_stream());
+  const Event event = blocking.record();  // nothing else was issued to this stream
+  waiting.wait(event);
+  EXPECT_TRUE(progressed(device));
+  EXPECT_FALSE(event.query()) << "an H200 says not ready, too";
+  EXPECT_FALSE(waiting.query());
+  gate.open();
+  EXPECT_TRUE(finished(waiting));
+  EXPECT_TRUE(event.query());
+}
+
 TEST_P(Streams, Rule10_EventInTheLegacyStreamCoversBlockingStreamsOnly) {
   const Device device = open();
   const Stream blocking = device.stream(), free = device.stream(StreamFlags::kNonBlocking);

@@ -75,7 +75,8 @@ TEST_F(BadInput, Words) {
   EXPECT_EQ(test::code_of([&] { stream.write_value(pageable.slice(0, 4), 1); }), Code::kInvalidValue);
   alignas(4) char bytes[16] = {};
   const Buffer odd = device.wrap(bytes + 1, 12, MemoryKind::kPinned);
-  EXPECT_EQ(test::code_of([&] { stream.write_value(odd.slice(0, 4), 1); }), Code::kInvalidValue) << "its address is odd";
+  EXPECT_EQ(test::code_of([&] { stream.write_value(odd.slice(0, 4), 1); }), Code::kInvalidValue)
+      << "its address is odd";
   EXPECT_NO_THROW(stream.write_value(odd.slice(3, 4), 1));
 }
 
@@ -112,7 +113,8 @@ TEST_F(BadInput, TimesThatDoNotExist) {
   TimedEvent untimed;
   stream.record(static_cast<Event&>(untimed));
   stream.sync();
-  EXPECT_EQ(test::code_of([&] { static_cast<void>(untimed - start); }), Code::kInvalidHandle) << "recorded without its time";
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(untimed - start); }), Code::kInvalidHandle)
+      << "recorded without its time";
   test::Gate gate(device);
   gate.hold(stream);
   const TimedEvent later = stream.record_timed();

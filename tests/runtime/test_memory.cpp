@@ -35,7 +35,8 @@ TEST(Memory, CountsWhatIsAllocatedAndItsPeak) {
 TEST(Memory, TheLimitIsKeptAndTheErrorHasTheNumbers) {
   const Device device = Device::open("cpu", {.memory_limit = 10'000});
   const Buffer first = device.alloc(6'000);
-  const std::string text = test::text_of([&] { static_cast<void>(device.alloc(5'000, MemoryKind::kDevice, "weights")); });
+  const std::string text =
+      test::text_of([&] { static_cast<void>(device.alloc(5'000, MemoryKind::kDevice, "weights")); });
   EXPECT_TRUE(test::contains(text, "out of memory")) << text;
   EXPECT_TRUE(test::contains(text, "5000")) << text;
   EXPECT_TRUE(test::contains(text, "'weights'")) << text;

@@ -80,10 +80,11 @@ TEST(Observers, EverySubmittedOpRunsOnce) {
       const Stream b = device.stream(StreamFlags::kNonBlocking);
       for (int i = 0; i < 100; ++i) {
         const Stream& stream = i % 2 == 0 ? a : b;
-        stream.launch(test::put(), {.writes = {memory.slice(0, 64)}, .scalars = {i}});
-        stream.copy(pinned, memory);
+        const std::size_t half = i % 2 == 0 ? 0 : 128;  // the streams are not ordered: each has its own
+        stream.launch(test::put(), {.writes = {memory.slice(half, 64)}, .scalars = {i}});
+        stream.copy(pinned.slice(half, 128), memory.slice(half, 128));
         stream.host([] {});
-        stream.fill(memory, 1);
+        stream.fill(memory.slice(half, 128), 1);
         ops += 4;
         if (i % 10 == 0) b.wait(a.record());
         if (i % 17 == 0) device.legacy_stream().launch(test::nothing()), ++ops;

@@ -87,8 +87,10 @@ TEST_F(Plans, ALaunchThatCannotBeBoundRunsNothing) {
     const Buffer gone = device.alloc(64, MemoryKind::kPinned);
     stale = gone;
   }
-  EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), stale)); }), Code::kInvalidHandle);
-  EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), Range())); }), Code::kInvalidValue);
+  EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), stale)); }),
+            Code::kInvalidHandle);
+  EXPECT_EQ(test::code_of([&] { stream.launch(plan, Bindings().buffer(y.slice(0, 32), Range())); }),
+            Code::kInvalidValue);
   EXPECT_TRUE(test::finishes(stream));
   EXPECT_EQ(at(y, 8), 0) << "the first op of the plan ran although the second could not";
   stream.launch(plan);

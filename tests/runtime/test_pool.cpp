@@ -9,7 +9,8 @@ namespace {
 using test::Gate;
 
 constexpr std::size_t kBytes = 64 << 10;
-constexpr PoolOptions kNothing{.follow_event_dependencies = false, .opportunistic = false, .internal_dependencies = false};
+constexpr PoolOptions kNothing{
+    .follow_event_dependencies = false, .opportunistic = false, .internal_dependencies = false};
 
 // A device whose first stream is held, with memory freed in it but the free not reached.
 struct Freed {

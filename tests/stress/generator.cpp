@@ -146,7 +146,8 @@ class Generator {
   bool on_host(const Span& span) const { return buffer(span.buffer).kind != MemoryKind::kDevice; }
   bool touches_pageable(const Step& step) const {
     if (step.kind != Kind::kCopy) return false;
-    return (on_host(step.reads[0]) && on_host(step.writes[0])) || buffer(step.reads[0].buffer).kind == MemoryKind::kPageable;
+    return (on_host(step.reads[0]) && on_host(step.writes[0])) ||
+           buffer(step.reads[0].buffer).kind == MemoryKind::kPageable;
   }
 
   Span any_span(int buffer_index, int pages) { return {buffer_index, below(kPages - pages + 1), pages}; }
@@ -163,7 +164,8 @@ class Generator {
   int any_host_buffer(bool pageable) {
     for (;;) {
       const int index = any(live_);
-      if (buffer(index).kind == MemoryKind::kPinned || (pageable && buffer(index).kind == MemoryKind::kPageable)) return index;
+      if (buffer(index).kind == MemoryKind::kPinned || (pageable && buffer(index).kind == MemoryKind::kPageable))
+        return index;
     }
   }
 
@@ -255,7 +257,8 @@ class Generator {
     for (std::size_t plan = 0; plan < program_.plans.size(); ++plan) {
       if (plan_owner_[plan] != spec(stream).thread || program_.plans[plan].device != spec(stream).device) continue;
       if (chance(40)) continue;
-      return add({.kind = Kind::kLaunch, .thread = spec(stream).thread, .stream = stream, .plan = static_cast<int>(plan)});
+      return add(
+          {.kind = Kind::kLaunch, .thread = spec(stream).thread, .stream = stream, .plan = static_cast<int>(plan)});
     }
   }
 
@@ -264,7 +267,11 @@ class Generator {
     const int thread = spec(stream).thread;
     const int event = slot_event(thread, chance(80) ? spec(stream).device : below(program_.devices));
     if (chance(50)) push({.kind = Kind::kWait, .thread = thread, .stream = stream, .event = event});
-    else push({.kind = Kind::kRecord, .thread = thread, .stream = stream, .event = slot_event(thread, spec(stream).device)});
+    else
+      push({.kind = Kind::kRecord,
+            .thread = thread,
+            .stream = stream,
+            .event = slot_event(thread, spec(stream).device)});
   }
 
   // Destroys a stream, with whatever is pending in it, and opens another. Its end is kept as an event of its own.
@@ -283,8 +290,10 @@ class Generator {
     const int thread = spec(stream).thread;
     switch (below(shape_.host_edges ? 6 : 2)) {
       case 0: return push({.kind = Kind::kQuery, .thread = thread, .stream = stream});
-      case 1: return push({.kind = Kind::kQueryEvent, .thread = thread, .event = slot_event(thread, spec(stream).device)});
-      case 2: return push({.kind = Kind::kSyncEvent, .thread = thread, .event = slot_event(thread, spec(stream).device)});
+      case 1:
+        return push({.kind = Kind::kQueryEvent, .thread = thread, .event = slot_event(thread, spec(stream).device)});
+      case 2:
+        return push({.kind = Kind::kSyncEvent, .thread = thread, .event = slot_event(thread, spec(stream).device)});
       case 3: return push({.kind = Kind::kSyncDevice, .thread = thread, .device = spec(stream).device});
       default: return push({.kind = Kind::kSync, .thread = thread, .stream = stream});
     }

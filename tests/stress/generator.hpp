@@ -1,5 +1,5 @@
-// Generator: a random program from a seed, correct by construction: whenever a step would touch what an earlier one touched
-// without being ordered after it, the edge that is missing is added first.
+// Generator: a random program from a seed, correct by construction: whenever a step would touch what an earlier one
+// touched without being ordered after it, the edge that is missing is added first.
 #pragma once
 
 #include "stress/order.hpp"

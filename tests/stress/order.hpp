@@ -1,6 +1,6 @@
-// Order: happens-before of a program, by vector clocks. It knows only what the rules promise: order within a stream, event
-// waits, the legacy stream's barrier, host synchronisation, and who told whom. The generator asks it which accesses are
-// not ordered yet; checking a whole program finds its first race.
+// Order: happens-before of a program, by vector clocks. It knows only what the rules promise: order within a stream,
+// event waits, the legacy stream's barrier, host synchronisation, and who told whom. The generator asks it which
+// accesses are not ordered yet; checking a whole program finds its first race.
 //
 // There is a chain for each host thread and each stream. Of other threads' calls a thread knows only what was handed to
 // it, so a legacy op is a barrier for the ops that are known to have been issued before it.
@@ -52,8 +52,8 @@ class Order {
     bool by_host;  // at the call, by the thread that makes it
   };
   struct Page {
-    Conflict write;                  // index 0: none
-    std::vector<Conflict> reads;     // since
+    Conflict write;               // index 0: none
+    std::vector<Conflict> reads;  // since
   };
   struct Known {
     Clock done;    // what has happened before what this thread does next
@@ -76,8 +76,8 @@ class Order {
   std::vector<std::vector<Clock>> clocks_;  // by stream, by op
   std::vector<std::optional<Clock>> events_;
   std::vector<Known> handoffs_;
-  std::vector<Clock> plans_;                       // the last launch
-  std::vector<std::array<Page, kPages>> pages_;    // by buffer
+  std::vector<Clock> plans_;                     // the last launch
+  std::vector<std::array<Page, kPages>> pages_;  // by buffer
 };
 
 // The index of the first step that races with an earlier one.

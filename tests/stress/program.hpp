@@ -64,7 +64,9 @@ struct StreamSpec {
   int device = 0;
   StreamFlags flags = StreamFlags::kBlocking;
   int priority = 0;
-  bool blocking() const { return form == Form::kPerThread || (form == Form::kCreated && flags == StreamFlags::kBlocking); }
+  bool blocking() const {
+    return form == Form::kPerThread || (form == Form::kCreated && flags == StreamFlags::kBlocking);
+  }
 };
 
 struct BufferSpec {

@@ -78,10 +78,10 @@ class Interpreter {
 };
 
 const char* kind_text(Kind kind) {
-  static constexpr const char* kNames[] = {"open",         "destroy",    "kernel",      "copy",         "fill",
-                                           "host function", "alloc",      "free",        "launch plan",  "record",
-                                           "wait",         "query",      "query event", "sync",         "sync event",
-                                           "sync device",  "host read",  "host write",  "publish",      "take"};
+  static constexpr const char* kNames[] = {"open",          "destroy",   "kernel",      "copy",        "fill",
+                                           "host function", "alloc",     "free",        "launch plan", "record",
+                                           "wait",          "query",     "query event", "sync",        "sync event",
+                                           "sync device",   "host read", "host write",  "publish",     "take"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

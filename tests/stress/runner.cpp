@@ -16,7 +16,8 @@ namespace {
 
 void mix(const Args& args) {
   std::vector<Words> out, in;
-  for (std::size_t i = 0; i < args.writes(); ++i) out.push_back({args.out<std::uint32_t>(i).data(), args.out<std::uint32_t>(i).size()});
+  for (std::size_t i = 0; i < args.writes(); ++i)
+    out.push_back({args.out<std::uint32_t>(i).data(), args.out<std::uint32_t>(i).size()});
   for (std::size_t i = 0; i < args.reads(); ++i)
     in.push_back({const_cast<std::uint32_t*>(args.in<std::uint32_t>(i).data()), args.in<std::uint32_t>(i).size()});
   mix_words(out, in, args.scalar<std::uint32_t>(0));
@@ -79,7 +80,8 @@ class Run {
       make_steps(0);
     } else {
       std::vector<std::thread> threads;
-      for (int thread = 0; thread < program_.threads; ++thread) threads.emplace_back([this, thread] { make_steps(thread); });
+      for (int thread = 0; thread < program_.threads; ++thread)
+        threads.emplace_back([this, thread] { make_steps(thread); });
       for (std::thread& thread : threads) thread.join();
     }
     try {
@@ -94,7 +96,7 @@ class Run {
  private:
   Range range(const Span& span) const {
     return buffers_[static_cast<std::size_t>(span.buffer)].slice(static_cast<std::size_t>(span.page * kPageBytes),
-                                                                static_cast<std::size_t>(span.pages * kPageBytes));
+                                                                 static_cast<std::size_t>(span.pages * kPageBytes));
   }
   std::vector<Range> ranges(const std::vector<Span>& spans) const {
     std::vector<Range> result;

@@ -1,5 +1,5 @@
-// Random programs on every device and policy, compared with the sequential reference. SLIP_STRESS_SEED sets the first seed,
-// SLIP_STRESS_COUNT the number of programs; a failure prints both and the whole program.
+// Random programs on every device and policy, compared with the sequential reference. SLIP_STRESS_SEED sets the first
+// seed, SLIP_STRESS_COUNT the number of programs; a failure prints both and the whole program.
 #include <gtest/gtest.h>
 
 #include <charconv>
@@ -19,7 +19,8 @@ std::uint64_t setting(const char* variable, std::uint64_t otherwise) {
   std::uint64_t value = 0;
   const std::string_view view(text);
   const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
-  if (error != std::errc() || end != view.data() + view.size()) ADD_FAILURE() << variable << "=" << text << " is no number";
+  if (error != std::errc() || end != view.data() + view.size())
+    ADD_FAILURE() << variable << "=" << text << " is no number";
   return value;
 }
 

@@ -7,6 +7,16 @@
 namespace slip::test {
 namespace {
 
+bool has_cuda() {
+  try {
+    static_cast<void>(Device::open("cuda:0"));
+    return true;
+  } catch (const Error&) {
+    static_cast<void>(last_error());
+    return false;
+  }
+}
+
 std::vector<DeviceCase> make_cases() {
   std::vector<DeviceCase> cases;
   cases.push_back({.label = "cpu_concurrent", .name = "cpu", .options = {.compute_workers = 4}, .concurrent = true});
@@ -17,6 +27,7 @@ std::vector<DeviceCase> make_cases() {
                      .options = {.policy = Policy::kRandom, .seed = seed}});
   // Queues enough for every stream of a test: only the rules about queues want them scarce.
   cases.push_back({.label = "sim_h200", .name = "sim:h200", .options = {.max_connections = 32}, .simulated = true});
+  if (has_cuda()) cases.push_back({.label = "cuda_0", .name = "cuda:0"});
   return cases;
 }
 
@@ -53,7 +64,8 @@ testing::AssertionResult progressed(const Device& device) {
   for (int i = 0; i < 3; ++i) {
     Meeting alone(1);  // no buffer: freeing one would wait for the whole device
     alone.launch(aside);
-    if (!aside.sync_for(kLimit) || !alone.complete()) return testing::AssertionFailure() << "independent work did not run";
+    if (!aside.sync_for(kLimit) || !alone.complete())
+      return testing::AssertionFailure() << "independent work did not run";
   }
   return testing::AssertionSuccess();
 }

@@ -3,13 +3,13 @@
 // Each kernel has a function for the devices that run on the host; one for another kind of device is added here, once.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "slip/device.hpp"
 

@@ -1,5 +1,5 @@
-// Watchdog: ends the program, with the name of the test, when a test takes too long. A wait that never ends is a failure
-// that says where, not a job that hangs.
+// Watchdog: ends the program, with the name of the test, when a test takes too long. A wait that never ends is a
+// failure that says where, not a job that hangs.
 #pragma once
 
 #include <chrono>

@@ -34,7 +34,7 @@ inline void pack(const Op& op, std::uint64_t cells, Point wait, std::uint64_t nu
   packed.name = op.name;
   packed.file = op.here.file;
   packed.line = op.here.line;
-  packed.barrier = op.kind == OpKind::kWait && op.opaque;
+  packed.barrier = op.kind == OpKind::kWait && (op.opaque || op.name);
   packed.kernel = op.kernel;
   packed.target = static_cast<Lane*>(wait.stream);
   packed.number = wait.stream ? wait.position : number;

@@ -143,7 +143,10 @@ PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
     if (op.point.stream == &lane) return lane.tail;                      // its own order says so already
-    if (!merge_waits_ || lane.legacy) return write(lane, op, op.point);  // legacy: a barrier for others (rule 9)
+    if (!merge_waits_ || lane.legacy || op.name) {  // legacy: a barrier for others (rule 9); named: the allocator's own
+      flush_pending(lane);
+      return write(lane, op, op.point);
+    }
     if (lane.pending.stream) write(lane, kLoneWait, lane.pending);
     keep_pending(lane, op.point);
     return lane.tail;

@@ -30,30 +30,40 @@ void Machine::poke(SimStream& stream) {
 void Machine::advance(SimStream& stream) {
   if (stream.stage == Stage::kIdle && stream.timer.place != Timer::kIdle) timers_.cancel(stream.timer);
   while (stream.stage == Stage::kIdle && !stream.commands.empty()) {
-    const Command& command = stream.commands.front();
-    if (command.issued > now_) return timers_.set(stream.timer, command.issued);
-    const DeviceCore* core = stream.device->core;
-    const bool lost = !core || core->fault.set();
-    if (!lost && behind_barrier(stream, command)) return;
-    Ring<SimStream*>* lane = nullptr;
-    if (command.lane != Lane::kNone) {
-      auto& queue = stream.device->queues[static_cast<std::size_t>(stream.queue)];
-      lane = &queue[static_cast<std::size_t>(command.lane)];
-      if (lane->front() != &stream) return;
-    }
-    const bool dead = lost || stream.failure.set();
-    if (!dead && !resolved(stream, command)) return;
-    if (lane) {
-      lane->pop();
-      if (!lane->empty()) poke(*lane->front());
-    }
-    if (dead) {
-      if (stream.waiting_on) stop_waiting(stream);
-      complete(stream);
-    } else {
-      begin(stream, command);
-    }
+    if (!start_next(stream)) return;
   }
+}
+
+bool Machine::start_next(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  if (command.issued > now_) {
+    timers_.set(stream.timer, command.issued);
+    return false;
+  }
+  const DeviceCore* core = stream.device->core;
+  const bool lost = !core || core->fault.set();
+  if (!lost && behind_barrier(stream, command)) return false;
+  Ring<SimStream*>* lane = lane_of(stream, command);
+  if (lane && lane->front() != &stream) return false;
+  const bool dead = lost || stream.failure.set();
+  if (!dead && !resolved(stream, command)) return false;
+  if (lane) {
+    lane->pop();
+    if (!lane->empty()) poke(*lane->front());
+  }
+  if (!dead) {
+    begin(stream, command);
+  } else {
+    if (stream.waiting_on) stop_waiting(stream);
+    complete(stream);
+  }
+  return true;
+}
+
+Ring<SimStream*>* Machine::lane_of(SimStream& stream, const Command& command) {
+  if (command.lane == Lane::kNone) return nullptr;
+  auto& queue = stream.device->queues[static_cast<std::size_t>(stream.queue)];
+  return &queue[static_cast<std::size_t>(command.lane)];
 }
 
 bool Machine::behind_barrier(SimStream& stream, const Command& command) {

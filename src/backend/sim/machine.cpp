@@ -98,7 +98,7 @@ std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
   if (command.lane == Lane::kLast) command.lane = stream.last_lane;
   if (command.lane != Lane::kNone) {
     stream.last_lane = command.lane;
-    device.queues[static_cast<std::size_t>(stream.queue)][static_cast<std::size_t>(command.lane)].push(&stream);
+    lane_of(stream, command)->push(&stream);
   }
   const bool first = stream.commands.empty();
   stream.commands.push(command);

@@ -57,6 +57,8 @@ class Machine {
   // dispatch.cpp: commands leave their queues.
   void poke(SimStream& stream);
   void advance(SimStream& stream);
+  bool start_next(SimStream& stream);
+  static Ring<SimStream*>* lane_of(SimStream& stream, const Command& command);
   bool behind_barrier(SimStream& stream, const Command& command);
   bool resolved(SimStream& stream, const Command& command);
   bool point_reached(SimStream& stream, const Command& command);

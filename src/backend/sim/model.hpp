@@ -35,7 +35,7 @@ enum class Way : std::uint8_t {
   kStaged,  // device to host to device: out of one, then into the other (rule 75)
 };
 
-struct Command {
+struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member of the union is enough
   OpKind kind = OpKind::kKernel;
   Engine engine = Engine::kNone;
   Lane lane = Lane::kNone;

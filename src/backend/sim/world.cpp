@@ -33,8 +33,8 @@ class Pauses {
 }  // namespace
 
 World::World(const Description& description, std::span<DeviceCore* const> cores)
-    : description_(description), machine_(description, cores, *this) {
-  first_id_ = cores.front()->id;  // ids grow with time, also when another thread opens devices meanwhile
+    : description_(description), machine_(description, cores, *this), first_id_(cores.front()->id) {
+  // Ids grow with time, also when another thread opens devices meanwhile
   for (std::size_t i = 0; i < cores.size(); ++i) {
     index_by_id_.resize(cores[i]->id - first_id_ + 1, -1);
     index_by_id_.back() = static_cast<int>(i);

@@ -71,7 +71,7 @@ class World : private Performer {
   std::mutex mutex_;  // guards what follows
   Machine machine_;
   std::vector<int> index_by_id_;  // devices by id, from first_id_ on; -1: of another world
-  std::uint32_t first_id_ = 0;
+  const std::uint32_t first_id_;
   std::vector<Picos> clocks_;  // by thread_index(); below 0: not seen yet
   bool driving_ = false;       // some thread steps the machine; it may be without the lock, in a function
   std::vector<std::unique_ptr<Payload>> payloads_;

@@ -91,7 +91,9 @@ TEST_P(BadHandles, FreedBuffers) {
       [&] { stream.copy(memory, gone); },
       [&] { stream.copy(memory, gone_host); },
       [&] { stream.fill(gone, 1); },
-      [&] { stream.launch(store_kernel(), {.writes = {memory, gone}, .scalars = {1}}); },
+      [&] {
+        stream.launch(store_kernel(), {.writes = {memory, gone}, .scalars = {1}});
+      },
       [&] { stream.launch(add_kernel(), {.reads = {gone}, .writes = {memory}, .scalars = {1}}); },
       [&] { stream.wait_value(gone_host.slice(0, 4), 1); },
       [&] { stream.write_value(gone_host.slice(0, 4), 1); },

@@ -75,7 +75,8 @@ TEST_P(BadValues, Allocations) {
   const Buffer half = device.alloc(512 << 10);
   EXPECT_TRUE(fails([&] { static_cast<void>(device.alloc(600000, MemoryKind::kDevice, "second half")); },
                     Code::kOutOfMemory, {"600000", "524288", "1048576", "second half"}));
-  EXPECT_TRUE(fails([&] { static_cast<void>(stream.alloc(600000)); }, Code::kOutOfMemory, {"600000", "524288", "1048576"}));
+  EXPECT_TRUE(
+      fails([&] { static_cast<void>(stream.alloc(600000)); }, Code::kOutOfMemory, {"600000", "524288", "1048576"}));
   for (const std::size_t bytes : {~std::size_t{0}, ~std::size_t{0} - 4096, std::size_t{1} << 62}) {
     EXPECT_TRUE(fails([&] { static_cast<void>(device.alloc(bytes)); }, Code::kOutOfMemory, {std::to_string(bytes)}));
     EXPECT_TRUE(fails([&] { static_cast<void>(stream.alloc(bytes)); }, Code::kOutOfMemory, {std::to_string(bytes)}));
