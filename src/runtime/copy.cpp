@@ -91,7 +91,8 @@ void refuse_capture(const StreamState& stream, const char* what, Here here) {
 // Both ends on the host: nothing for the device to do (rule 36).
 void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here here) {
   refuse_capture(stream, "copy between host buffers", here);
-  wait_for(*stream.core, &stream, kEverything, 0, here);
+  // The copy has a place in the stream like any other: behind legacy work, which a bare wait for the stream would miss.
+  wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
   std::memcpy(address(to), address(from), to.bytes);
 }
 

@@ -1,6 +1,10 @@
 #include "support/gate.hpp"
 
 namespace slip::test {
+namespace {
+// Time for a call that wrongly does not wait to return: a test that fails ends within it, one that passes takes it.
+constexpr std::chrono::milliseconds kMoment{2};
+}  // namespace
 
 HostCall::HostCall(std::function<void()> function)
     : thread_([this, function = std::move(function)] {
@@ -26,10 +30,11 @@ HostCall::HostCall(std::function<void()> function)
 
 HostCall::~HostCall() { thread_.join(); }
 
-testing::AssertionResult HostCall::holds(const Device& device) const {
+testing::AssertionResult HostCall::holds(const Device& device) {
   if (const testing::AssertionResult result = progressed(device); !result) return result;
-  const std::lock_guard lock(mutex_);
-  if (returned_) return testing::AssertionFailure() << "the call returned while the gate was closed";
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, kMoment, [this] { return returned_; }))
+    return testing::AssertionFailure() << "the call returned while the gate was closed";
   return testing::AssertionSuccess();
 }
 

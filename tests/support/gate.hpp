@@ -49,13 +49,13 @@ class HostCall {
   HostCall(const HostCall&) = delete;
   HostCall& operator=(const HostCall&) = delete;
 
-  // It has not returned although other work of `device` went through meanwhile.
-  testing::AssertionResult holds(const Device& device) const;
+  // It has not returned although other work of `device` went through meanwhile, and does not for a moment longer.
+  testing::AssertionResult holds(const Device& device);
   // It returns within the limit. Throws what the call threw.
   testing::AssertionResult ends();
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   bool begun_ = false, returned_ = false;  // guarded by mutex_
   std::exception_ptr error_;               // guarded by mutex_

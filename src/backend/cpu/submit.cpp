@@ -142,7 +142,7 @@ PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
 // REQUIRES: submit_lock, room for the op and a wait. Returns the position after the op.
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
-    if (op.point.stream == &lane) return lane.tail;                      // its own order says so already
+    if (op.point.stream == &lane) return lane.tail;  // its own order says so already
     if (!merge_waits_ || lane.legacy || op.name) {  // legacy: a barrier for others (rule 9); named: the allocator's own
       flush_pending(lane);
       return write(lane, op, op.point);

@@ -16,14 +16,17 @@ std::uint32_t width_ppm(double width) {
   return static_cast<std::uint32_t>(std::clamp(std::llround(width * kPpm), 1LL, static_cast<long long>(kPpm)));
 }
 
-// Records that need no command: the point is the last command. On an H200 they hold no queue either. In the legacy
-// stream a record is a barrier (rule 9) and so a command.
-bool is_plain_record(const Op& op, const SimStream& stream) {
-  return op.kind == OpKind::kRecord && !op.event && !stream.is_legacy;
-}
-
 // The runtime's own question for the current position, not a call of the program: it must not change what it observes.
 bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
+
+// Records that need no command: the point is the last command. On an H200 they hold no queue either. In the legacy
+// stream a record is a barrier (rule 9) and so a command; in a blocking stream it is one while legacy work is pending,
+// which it comes after (rule 3).
+bool is_plain_record(const Op& op, const SimStream& stream) {
+  if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
+  const bool behind_legacy = stream.is_blocking && stream.device->legacy_done < stream.device->legacy_issued;
+  return !behind_legacy || is_bookkeeping(op);
+}
 
 }  // namespace
 
