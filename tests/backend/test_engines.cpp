@@ -162,6 +162,34 @@ TEST(Engines, AKernelWaitsForOneQueuedLaterAfterManyShortOps) {
   }
 }
 
+// A worker keeps streams that it found empty for a while. When it gets stuck in a kernel that looked short, and the
+// thread that searches for work found some and is stuck as well, what is submitted to such a stream must still run.
+TEST(Engines, WorkForAStreamThatAStuckThreadKeeps) {
+  Bodies bodies;
+  for (int round = 0; round < test::rounds(100); ++round) {
+    std::atomic<bool> set{false};
+    std::atomic<int> stuck{0};
+    const auto spin = [&] {
+      stuck.fetch_add(1);
+      meets([&] { return set.load(); });
+    };
+    const Device device = Device::open("cpu", {.compute_workers = 3});
+    std::vector<Stream> streams;
+    for (int i = 0; i < 3; ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
+    for (int i = 0; i < 100 + round; ++i) {  // a chain across both: one thread runs them, and finds their ops short
+      streams[0].launch(test::nothing());
+      streams[1].wait(streams[0].record());
+      streams[1].launch(test::nothing());
+      streams[0].wait(streams[1].record());
+    }
+    bodies.launch(streams[0], spin);
+    bodies.launch(streams[2], spin);
+    ASSERT_TRUE(test::eventually([&] { return stuck.load() == 2; })) << "round " << round;
+    bodies.launch(streams[1], [&] { set.store(true); });
+    for (const Stream& stream : streams) ASSERT_TRUE(test::finishes(stream)) << "round " << round;
+  }
+}
+
 // The same with every thread that could help busy with kernels that wait as well.
 TEST(Engines, AChainOfKernelsEachWaitingForALaterOne) {
   constexpr int kWorkers = 4;
