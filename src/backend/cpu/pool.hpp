@@ -91,6 +91,7 @@ class Pool final : public Executor {
     Thread thread;
     Parker parker;
     Runner runner;
+    bool active = false;    // runs lanes, counted in active_
     bool searcher = false;  // set by its waker, or by itself: it is the one that looks for work
   };
   enum class Search : std::uint32_t { kNone, kSpinning, kNapping };
@@ -116,6 +117,7 @@ class Pool final : public Executor {
 
   // scheduling.cpp: who looks for work
   Lane* next(Worker& self);
+  Lane* find(Worker& self);
   Lane* take_local(Runner& self);
   Lane* take_shared();
   void share(Lane& lane);
@@ -123,9 +125,11 @@ class Pool final : public Executor {
   void wake_one();
   void start_worker();
   Lane* search(Worker& self);
+  bool worth_taking() const;
   Lane* spin_for_work(Worker& self);
   Lane* nap_for_work(Worker& self);
   bool rescue_stuck();
+  bool queue_kept();
   void sleep(Worker& self);
   void park_on_word(Lane& lane);
   void poll_words(Runner* self);
@@ -141,6 +145,8 @@ class Pool final : public Executor {
   alignas(64) SpinLock shared_lock_;
   LaneList<&Lane::shared_next> shared_;  // guarded by shared_lock_
   alignas(64) std::atomic<int> shared_count_{0};
+  std::atomic<bool> shared_urgent_{false};  // a lane in it is expected to be long
+  std::atomic<int> active_{0};              // workers that run lanes
   std::atomic<Search> search_{Search::kNone};
   std::atomic<bool> stopping_{false};
 

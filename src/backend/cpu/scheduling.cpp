@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
@@ -55,6 +56,7 @@ void Pool::share(Lane& lane) {
       shared_.push(lane);
       // seq_cst: the searcher stores that it stops looking and then reads the count; one of the two sees the other.
       shared_count_.fetch_add(1, std::memory_order_seq_cst);
+      if (urgent) shared_urgent_.store(true, std::memory_order_relaxed);
     }
   }
   switch (search_.load(std::memory_order_seq_cst)) {
@@ -107,7 +109,8 @@ Lane* Pool::take_shared() {
       lane = shared_.pop();
       if (!lane) return nullptr;
       lane->enqueued = false;
-      shared_count_.fetch_sub(1, std::memory_order_relaxed);
+      if (shared_count_.fetch_sub(1, std::memory_order_relaxed) == 1)
+        shared_urgent_.store(false, std::memory_order_relaxed);
     }
     LaneState queued = LaneState::kQueued;
     // acquire: what the thread that ran it last did. Failing: a driver claimed it.
@@ -117,6 +120,15 @@ Lane* Pool::take_shared() {
 }
 
 Lane* Pool::next(Worker& self) {
+  Lane* lane = find(self);
+  if (lane && !self.active) {
+    self.active = true;
+    active_.fetch_add(1, std::memory_order_relaxed);  // relaxed, here and below: a hint to the searcher
+  }
+  return lane;
+}
+
+Lane* Pool::find(Worker& self) {
   while (!stopping_.load(std::memory_order_relaxed) && !exiting()) {
     if (!self.searcher) {
       if (Lane* lane = take_local(self.runner)) return lane;
@@ -126,6 +138,7 @@ Lane* Pool::next(Worker& self) {
         if (shared_count_.load(std::memory_order_relaxed) > 0) wake_one();  // more where that came from
         return lane;
       }
+      if (std::exchange(self.active, false)) active_.fetch_sub(1, std::memory_order_relaxed);
       Search none = Search::kNone;
       self.searcher = search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst);
       if (!self.searcher) sleep(self);  // woken as the searcher, or to stop
@@ -144,9 +157,17 @@ Lane* Pool::search(Worker& self) {
   self.searcher = false;
   search_.store(Search::kNone, std::memory_order_seq_cst);
   if (!lane) lane = take_shared();  // what came while the last look and this store crossed, see share()
-  if (lane && (shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0))
+  if (lane && (shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0 ||
+               queue_kept()))
     wake_one();
   return lane;
+}
+
+// Whether a thread keeps a queue while it runs an op, which may turn out to be long: then somebody must go on looking.
+bool Pool::queue_kept() {
+  const std::lock_guard lock(sleep_mutex_);
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->runner.local_count.load(std::memory_order_relaxed) > 0; });
 }
 
 Lane* Pool::nap_for_work(Worker& self) {
@@ -156,7 +177,7 @@ Lane* Pool::nap_for_work(Worker& self) {
       napping_ = &self;
       search_.store(Search::kNapping, std::memory_order_seq_cst);
     }
-    if (shared_count_.load(std::memory_order_seq_cst) == 0) self.parker.park(now_ns() + kNapNs);
+    if (!worth_taking()) self.parker.park(now_ns() + kNapNs);
     {
       const std::lock_guard lock(sleep_mutex_);
       napping_ = nullptr;
@@ -171,12 +192,20 @@ Lane* Pool::nap_for_work(Worker& self) {
   return nullptr;
 }
 
+bool Pool::worth_taking() const {
+  return shared_count_.load(std::memory_order_seq_cst) > 0 &&
+         (shared_urgent_.load(std::memory_order_relaxed) || active_.load(std::memory_order_relaxed) == 0);
+}
+
+// While others are at work, short lanes are left to them, who look at the queue every few microseconds: running them
+// here too would only move their cache lines between cores. After a nap everything is taken.
 Lane* Pool::spin_for_work(Worker& self) {
   if (one_core_) return nullptr;
   const std::int64_t until = now_ns() + kSpinNs;
   do {
     for (int i = 0; i < 32; ++i) {
-      if (shared_count_.load(std::memory_order_relaxed) > 0) {
+      if (shared_count_.load(std::memory_order_relaxed) > 0 &&
+          (shared_urgent_.load(std::memory_order_relaxed) || active_.load(std::memory_order_relaxed) == 0)) {
         if (Lane* lane = take_shared()) return lane;
       }
       cpu_relax();
