@@ -171,13 +171,11 @@ StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool
 
 void close_stream(StreamState& stream) noexcept {
   Capture::forget(stream);
-  // release: who uses the state again sees what was done to this stream.
-  const std::uint64_t id = stream.id.exchange(0, std::memory_order_release);
-  if (stream.core->stream_failure.set() && stream.core->stream_failure.value().stream == id)
-    stream.core->stream_failure.clear();
-  if (observed())
-    tell({.kind = RecordKind::kStreamClose, .device = stream.core->id, .stream = id, .thread = thread_index()});
-  stream.core->backend->close_stream(stream);
+  DeviceCore& core = *stream.core;
+  const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
+  if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
+  if (observed()) tell({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()});
+  core.backend->close_stream(stream);  // from here on another thread may open it again
 }
 
 void fail_stream(StreamState& stream, Failure failure) {

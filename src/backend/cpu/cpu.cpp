@@ -21,6 +21,10 @@ namespace {
 
 constexpr std::uint64_t kDefaultDepth = 4096;  // cells: 256 KiB a stream, touched only as far as used
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
 constexpr std::uint64_t kOpening = ~std::uint64_t{0};  // id of a lane that is handed out and not yet named
 
 }  // namespace
@@ -35,8 +39,7 @@ CpuBackend::CpuBackend(DeviceCore& core)
   const int workers = core.options.compute_workers > 0 ? core.options.compute_workers : std::max(2, cores);
   for (int i = 0; i < core.options.max_connections; ++i) queues_.push_back(std::make_unique<HardwareQueue>());
   core.info.description = fmt::format("host threads, {} compute workers on {} cores", workers, cores);
-  core.info.memory_bytes =
-      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  core.info.memory_bytes = physical_memory();
   core.info.compute_workers = workers;
   core.info.queues = core.options.max_connections;
   if (core.options.strict && core.options.policy == Policy::kConcurrent) core.options.policy = Policy::kSingle;
@@ -65,8 +68,8 @@ CpuBackend::~CpuBackend() {
 
 void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
   void* data = nullptr;
-  if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
-    // Rounding up would overflow.
+  if (bytes > physical_memory()) {
+    // The system might promise that much and then end the process when it is used.
   } else if (kind == MemoryKind::kDevice && core_.options.strict) {
     data = strict_allocate(core_, bytes);
   } else {
@@ -78,7 +81,9 @@ void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
   }
   if (!data)
     throw Error(Code::kOutOfMemory,
-                fmt::format("the system has no {} bytes of {} memory", bytes, memory_kind_name(kind)), {});
+                fmt::format("asked for {} bytes of {} memory: the system has {}", bytes, memory_kind_name(kind),
+                            physical_memory()),
+                {});
   return data;
 }
 
@@ -126,8 +131,9 @@ StreamState* CpuBackend::open_stream(StreamFlags flags, int, bool legacy) {
 }
 
 void CpuBackend::close_stream(StreamState& stream) noexcept {
-  // Nothing else to do: the runtime took its id, find_drained() finds it when its work is done.
   settle_pending(static_cast<Lane&>(stream));
+  // release: find_drained(), which hands the lane out again once its work is done, sees all that was done to it.
+  stream.id.store(0, std::memory_order_release);
 }
 
 // The lanes that a wait for `stream` covers: itself; the legacy stream also all blocking ones (rule 24); null: all.

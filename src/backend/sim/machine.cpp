@@ -49,6 +49,7 @@ SimStream& Machine::open_stream(SimDevice& device, StreamFlags flags, int priori
 }
 
 void Machine::close_stream(SimStream& stream) {
+  stream.id.store(0, std::memory_order_release);
   if (stream.commands.empty()) stream.device->idle.push_back(&stream);
   else stream.closing = true;  // complete() does it with the last command
 }
