@@ -154,7 +154,7 @@ std::atomic<std::uint64_t> g_last_stream_id{0};
 
 StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool legacy) {
   StreamState* stream = core.backend->open_stream(flags, priority, legacy);
-  stream->core = &core;
+  if (stream->core != &core) stream->core = &core;  // not written anew: an event of its last life may be reading it
   stream->flags = flags;
   stream->priority = priority;
   stream->legacy = legacy;

@@ -16,6 +16,13 @@ void require_uncaptured(std::uint64_t capture_id, Here here) {
   throw Error(Code::kCaptureUnsupported, "the event was recorded in a capture: its work does not run (rule 98)", here);
 }
 
+// The device of a recorded point. Null: there is none, or it was closed, after finishing its work; its stream's state
+// may serve another device by now.
+DeviceCore* core_of(const Point& point, std::uint32_t device) {
+  DeviceCore* core = point.stream ? point.stream->core : nullptr;
+  return core && core->id == device ? core : nullptr;
+}
+
 }  // namespace
 
 EventHandle::EventHandle(const EventHandle& other) : state_(other.state_) {
@@ -26,17 +33,15 @@ void EventHandle::release() noexcept { state_->release(); }
 
 Event::Event(const Device& device) : device_(device.id()) {}
 
-// A stream without a device is one whose device was closed: it finished its work before.
 bool Event::query(Here here) const {
   require_uncaptured(capture_, here);
-  if (!recorded() || !point_.stream->core) return true;  // rule 51
-  return is_reached(*point_.stream->core, point_.stream, point_.position, here);
+  DeviceCore* core = core_of(point_, device_);
+  return !core || is_reached(*core, point_.stream, point_.position, here);  // rule 51
 }
 
 void Event::sync(Here here) const {
   require_uncaptured(capture_, here);
-  if (!recorded() || !point_.stream->core) return;
-  wait_for(*point_.stream->core, point_.stream, point_.position, 0, here);
+  if (DeviceCore* core = core_of(point_, device_)) wait_for(*core, point_.stream, point_.position, 0, here);
 }
 
 std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start) {

@@ -211,6 +211,23 @@ TEST_P(Events, Rule66_AnEventOutlivesItsStreamAndItsDevice) {
   EXPECT_NO_THROW(event->sync());
 }
 
+TEST_P(Events, Rule66_AnEventOfAClosedDeviceHasNothingToDoWithOthers) {
+  std::vector<Event> events;
+  {
+    const Device device = open();
+    for (int i = 0; i < 4; ++i) events.push_back(device.stream().record());
+    events.push_back(device.legacy_stream().record());
+  }
+  const Device lost = open();  // its streams may take the places of the old ones
+  const Stream stream = lost.stream(), other = lost.stream();
+  stream.launch(fault_kernel());
+  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kDeviceFault));
+  for (const Event& event : events) {
+    EXPECT_TRUE(event.query());
+    EXPECT_NO_THROW(event.sync());
+  }
+}
+
 SLIP_OVER_DEVICES(Events);
 
 }  // namespace

@@ -122,7 +122,7 @@ StreamState* CpuBackend::open_stream(StreamFlags flags, int, bool legacy) {
     lane->queue = queues_[static_cast<std::size_t>(lane->queue_index)].get();
   }
   ++opened_;
-  lane->core = &core_;
+  if (lane->core != &core_) lane->core = &core_;  // see slip::open_stream
   lane->executor.store(executor_.get(), std::memory_order_relaxed);
   lane->joins_legacy = flags == StreamFlags::kBlocking && !legacy;
   if (legacy) legacy_ = lane;
