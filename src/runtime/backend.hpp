@@ -30,8 +30,8 @@ class Backend {
   virtual void* allocate(MemoryKind kind, std::size_t bytes) = 0;
   virtual void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept = 0;
 
-  // A stream; the runtime fills in its identity. Closing returns at once, pending work still runs; it sets the id to 0 as
-  // the last thing, because the state may be handed out again from then on.
+  // A stream; the runtime fills in its identity. Closing returns at once, pending work still runs; it sets the id to 0
+  // as the last thing, because the state may be handed out again from then on.
   virtual StreamState* open_stream(StreamFlags flags, int priority, bool legacy) = 0;
   virtual void close_stream(StreamState& stream) noexcept = 0;
 
