@@ -139,6 +139,8 @@ void fail_stream(StreamState& stream, Failure failure);
 
 // The one way from a call to the backend: checks the stream and the device, captures or submits, tells observers.
 std::uint64_t issue(StreamState& stream, const Op& op);
+// The last step of it, without the checks: for a caller that made them for several ops at once.
+std::uint64_t enqueue(StreamState& stream, const Op& op);
 // Waits for a point or kEverything (null stream: the device), tells observers, throws what failed.
 bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here);
 // The same without blocking.

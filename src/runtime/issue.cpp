@@ -82,6 +82,10 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
 
 }  // namespace
 
+std::uint64_t enqueue(StreamState& stream, const Op& op) {
+  return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
+}
+
 std::uint64_t issue(StreamState& stream, const Op& op) {
   expect_exit();
   require_stream(stream, op.here);
@@ -90,7 +94,7 @@ std::uint64_t issue(StreamState& stream, const Op& op) {
     capture->add(stream, op);
     return 0;
   }
-  const std::uint64_t position = observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
+  const std::uint64_t position = enqueue(stream, op);
   if (stream.core->options.launch_blocking && op.kind <= OpKind::kHost) [[unlikely]]
     wait_for(*stream.core, &stream, position, 0, op.here);
   return position;

@@ -169,7 +169,9 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   Launches& launches = *launches_;
   const std::lock_guard lock(launches.mutex);
   const std::vector<StreamState*> streams = launches.open(main, streams_, here);
-  // All checks before the first op: a launch does all or nothing.
+  // All checks before the first op: a launch does all or nothing. Its own ops may fail while others are still being
+  // issued; that reaches the origin through the edges, so from here on ops are enqueued without looking.
+  require_stream(main, here);
   std::vector<std::vector<Range>> reads;
   std::vector<std::vector<Range>> writes;
   for (const PlanNode& node : nodes_) {
@@ -178,10 +180,10 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
     require_operands(*streams[node.stream]->core, node, reads.back(), writes.back());
   }
   const auto wait = [here](StreamState& stream, Point point) {
-    if (point.stream && point.stream != &stream) issue(stream, {.kind = OpKind::kWait, .here = here, .point = point});
+    if (point.stream && point.stream != &stream) enqueue(stream, {.kind = OpKind::kWait, .here = here, .point = point});
   };
   const auto end_of = [here](StreamState& stream) {
-    return Point{&stream, issue(stream, {.kind = OpKind::kRecord, .here = here})};
+    return Point{&stream, enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
   launches.forget_failure();
   wait(main, launches.last);
@@ -198,21 +200,22 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
       if (binding.op == node.name && binding.index < scalars.size()) scalars[binding.index] = binding.value;
     }
     std::function<void()> host = node.host;
-    ends[i] = {&stream, issue(stream, {.kind = node.kind,
-                                       .engine = node.engine,
-                                       .opaque = node.opaque,
-                                       .value = node.value,
-                                       .kernel = node.kernel,
-                                       .name = node.name,
-                                       .here = node.here,
-                                       .reads = reads[i],
-                                       .writes = writes[i],
-                                       .scalars = scalars,
-                                       .cost = node.cost,
-                                       .host = &host})};
+    ends[i] = {&stream, enqueue(stream, {.kind = node.kind,
+                                         .engine = node.engine,
+                                         .opaque = node.opaque,
+                                         .value = node.value,
+                                         .kernel = node.kernel,
+                                         .name = node.name,
+                                         .here = node.here,
+                                         .reads = reads[i],
+                                         .writes = writes[i],
+                                         .scalars = scalars,
+                                         .cost = node.cost,
+                                         .host = &host})};
   }
   for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*streams[i]));
   launches.last = end_of(main);
+  if (main.core->options.launch_blocking) wait_for(*main.core, &main, launches.last.position, 0, here);
 }
 
 Plan StreamRef::end_capture(Here here) const {
