@@ -50,7 +50,7 @@ std::optional<double> bytes_per_queued_op(Context& context) {
   stream.wait_value(word, 1);
   const std::size_t before = current_rss_bytes().value_or(0);
   for (std::size_t i = 0; i < ops; ++i)
-    stream.launch(empty_kernel(), {.reads = {data.slice(0, 1024)}, .writes = {data.slice(1024, 1024)}, .scalars = {i}});
+    stream.launch(kEmpty, {.reads = {data.slice(0, 1024)}, .writes = {data.slice(1024, 1024)}, .scalars = {i}});
   const std::size_t after = current_rss_bytes().value_or(0);
   reinterpret_cast<std::atomic<std::uint32_t>*>(word.native())->store(1);
   stream.sync();
@@ -65,7 +65,7 @@ std::optional<double> soak_growth(Context& context) {
   for (std::size_t i = 0; i < ops; ++i) {
     if (i == 100'000) a.sync(), b.sync(), early = current_rss_bytes().value_or(0);
     const Stream& stream = i % 2 ? a : b;
-    stream.launch(empty_kernel());
+    stream.launch(kEmpty);
     if (i % 16 == 0) (i % 2 ? b : a).wait(stream.record());
   }
   a.sync(), b.sync();

@@ -49,10 +49,7 @@ void expect(std::size_t ops) {
 
 }  // namespace
 
-const Kernel& empty_kernel() {
-  static const Kernel kEmpty{"empty", count_one};
-  return kEmpty;
-}
+const Kernel kEmpty{"empty", count_one};
 
 void reset_count() {
   const std::lock_guard lock(g_mutex);
@@ -86,7 +83,7 @@ double chain_ns(const Device& device, std::size_t ops) {
   const Stream stream = device.stream();
   reset_count();
   const Timer timer;
-  for (std::size_t i = 0; i < ops; ++i) stream.launch(empty_kernel());
+  for (std::size_t i = 0; i < ops; ++i) stream.launch(kEmpty);
   stream.sync();
   const double elapsed = timer.elapsed_ns();
   expect(ops);
@@ -101,7 +98,7 @@ double gated_chain_ns(const Device& device, std::size_t ops, std::size_t depth) 
   stream.launch(kGate);
   for (std::size_t i = 0; i < ops; ++i) {
     if (i == depth) g_gate_open.store(true, std::memory_order_release);
-    stream.launch(empty_kernel());
+    stream.launch(kEmpty);
   }
   g_gate_open.store(true, std::memory_order_release);
   stream.sync();
@@ -115,9 +112,9 @@ double ping_pong_ns(const Device& device, std::size_t hops) {
   reset_count();
   const Timer timer;
   for (std::size_t i = 0; i < hops / 2; ++i) {
-    ping.launch(empty_kernel());
+    ping.launch(kEmpty);
     pong.wait(ping.record());
-    pong.launch(empty_kernel());
+    pong.launch(kEmpty);
     ping.wait(pong.record());
   }
   ping.sync();
@@ -134,11 +131,11 @@ double fan_ns(const Device& device, std::size_t rounds) {
   reset_count();
   const Timer timer;
   for (std::size_t round = 0; round < rounds; ++round) {
-    root.launch(empty_kernel());
+    root.launch(kEmpty);
     const Event begun = root.record();
     for (const Stream& leaf : leaves) {
       leaf.wait(begun);
-      leaf.launch(empty_kernel());
+      leaf.launch(kEmpty);
       root.wait(leaf.record());
     }
   }

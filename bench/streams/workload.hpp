@@ -12,7 +12,7 @@ namespace slip::bench {
 inline constexpr std::size_t kGateDepth = 4000;
 
 // A kernel that does nothing but count that it ran, and on which thread.
-const Kernel& empty_kernel();
+extern const Kernel kEmpty;
 void reset_count();
 std::size_t total_count();   // throws nothing: the caller compares
 std::string threads_text();  // "host 2 %, 1 worker 98 %"

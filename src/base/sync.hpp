@@ -19,15 +19,29 @@ inline void cpu_relax() {
 
 void yield_thread();  // gives the core to another thread
 
+// One turn of a loop that waits for a thread which will be done at once, or needs this very core to be.
+inline void spin(int turn) {
+  if (turn < 64) cpu_relax();
+  else yield_thread();
+}
+
 // An acquire that follows a relaxed access. On aarch64 an acquire access itself also waits for every earlier release
 // store of this thread to become visible, tens of nanoseconds on a hot path where those lines are contended; the fence
 // does not. ThreadSanitizer does not know fences, so with it the access itself acquires (kAcquire).
 #if defined(__SANITIZE_THREAD__)
 inline constexpr std::memory_order kAcquire = std::memory_order_acquire;
 inline void acquire_fence() {}
+inline void full_fence() {
+#if defined(__aarch64__)
+  asm volatile("dmb ish" ::: "memory");
+#else
+  asm volatile("mfence" ::: "memory");
+#endif
+}
 #else
 inline constexpr std::memory_order kAcquire = std::memory_order_relaxed;
 inline void acquire_fence() { std::atomic_thread_fence(std::memory_order_acquire); }
+inline void full_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 #endif
 
 template <class T>
@@ -53,10 +67,7 @@ class SpinLock {
 
  private:
   void wait() {
-    for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
-      if (spins < 64) cpu_relax();
-      else yield_thread();  // the holder may need this very core
-    }
+    for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) spin(spins);
   }
   std::atomic<bool> held_{false};
 };

@@ -35,11 +35,9 @@ int core_count() {
   return CPU_COUNT(&set);
 }
 
-std::uint64_t thread_index() {
+std::uint64_t make_thread_index() {
   static std::atomic<std::uint64_t> counter{0};
-  // relaxed: only uniqueness counts.
-  thread_local const std::uint64_t t_index = counter.fetch_add(1, std::memory_order_relaxed) + 1;
-  return t_index;
+  return counter.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only uniqueness counts
 }
 
 void Thread::start(const std::string& name, std::function<void()> body, bool precise) {

@@ -9,8 +9,17 @@
 
 namespace slip {
 
-int core_count();              // cores that this process may use
-std::uint64_t thread_index();  // 1, 2, 3, ... in the order in which threads first ask
+int core_count();  // cores that this process may use
+
+inline thread_local constinit std::uint64_t t_thread_index = 0;
+std::uint64_t make_thread_index();
+
+// 1, 2, 3, ... in the order in which threads first ask; never used again.
+inline std::uint64_t thread_index() {
+  if (t_thread_index == 0) [[unlikely]]
+    t_thread_index = make_thread_index();
+  return t_thread_index;
+}
 
 // A thread that is joined by hand: destroying it unjoined leaves it running, which is what exit and fork need.
 class Thread {

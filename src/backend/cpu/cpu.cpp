@@ -56,7 +56,7 @@ CpuBackend::~CpuBackend() {
     // Work that exit dropped: the next user of the lane starts behind it.
     lane->head = lane->limit = lane->tail;
     lane->done.store(lane->tail, std::memory_order_relaxed);
-    lane->state.store(LaneState::kIdle, std::memory_order_relaxed);
+    lane->idle.store(true, std::memory_order_relaxed);
     // A lane that a driver claimed may still have had an entry in the queue of the executor that is gone.
     lane->enqueued = lane->queue_parked = lane->dispatched = false;
     lane->granted = Engine::kNone;
@@ -159,12 +159,14 @@ bool CpuBackend::reached(StreamState* stream, std::uint64_t position) {
 }
 
 bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) {
-  if (stream && position != kEverything) return executor_->wait(static_cast<Lane&>(*stream), position, deadline_ns);
-  if (stream && !stream->legacy) {
+  if (stream && (position != kEverything || !stream->legacy)) {
     Lane& lane = static_cast<Lane&>(*stream);
-    settle_pending(lane);
+    if (position == kEverything) {
+      settle_pending(lane);
+      position = lane.published.load(std::memory_order_acquire);
+    }
     lane.syncs.fetch_add(1, std::memory_order_relaxed);
-    return executor_->wait(lane, lane.published.load(std::memory_order_acquire), deadline_ns);
+    return executor_->wait(lane, position, deadline_ns);
   }
   struct End {
     Lane* lane;

@@ -69,6 +69,23 @@ void inherit_failure(Lane& lane, const PackedOp& op, std::uint64_t position) {
 
 }  // namespace
 
+bool leave_if_empty(Lane& lane) {
+  const std::uint64_t head = lane.head;
+  if (lane.submit_lock.lock_if_mine()) {  // by the thread that fills it: nothing can come meanwhile
+    const bool empty = lane.tail == head;
+    if (empty) lane.idle.store(true, std::memory_order_release);
+    lane.submit_lock.unlock();
+    return empty;
+  }
+  if (lane.published.load(std::memory_order_relaxed) != head) return false;
+  // release: who runs the lane next sees what was done to it. Then the fence: CpuBackend::rouse() publishes and looks
+  // whether the lane is idle, we say that it is and look at what is published; one of the two sees the other.
+  lane.idle.store(true, std::memory_order_release);
+  heavy_fence();
+  if (lane.published.load(std::memory_order_relaxed) == head) return true;
+  return !lane.idle.exchange(false, std::memory_order_acquire);
+}
+
 Waiter* take_served(Lane& lane) {
   Waiter* served = nullptr;
   Waiter** last = &served;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/biased_lock.hpp"
 #include "base/sync.hpp"
 #include "runtime/core.hpp"
 #include "runtime/stamp.hpp"
@@ -61,12 +62,11 @@ struct Waiter {
   Waiter* next = nullptr;
 };
 
-enum class LaneState : std::uint32_t {
-  kIdle,     // nothing to run
-  kQueued,   // in the shared queue, anyone may claim it
-  kLocal,    // in the queue of a thread that will run it soon
-  kRunning,  // owned by a thread
-  kParked,   // waits for a point, a word, an engine or its hardware queue
+enum class LaneState : std::uint32_t {  // of a lane that is not idle
+  kQueued,                              // in the shared queue, anyone may claim it
+  kLocal,                               // in the queue of a thread that will run it soon
+  kRunning,                             // owned by a thread
+  kParked,                              // waits for a point, a word, an engine or its hardware queue
 };
 
 struct Lane : StreamState {
@@ -74,7 +74,7 @@ struct Lane : StreamState {
   // last, and what both read changes rarely.
 
   // --- producer, guarded by submit_lock ---
-  alignas(64) SpinLock submit_lock;
+  alignas(64) BiasedLock submit_lock;
   std::uint64_t tail = 0;
   std::uint64_t room_until = 0;               // tail may grow to here before `done` must be read again
   std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this one already waits for
@@ -87,7 +87,7 @@ struct Lane : StreamState {
   alignas(64) std::atomic<std::uint64_t> done{0};       // end of what has run
 
   // --- read by everyone ---
-  alignas(64) std::atomic<LaneState> state{LaneState::kIdle};
+  alignas(64) std::atomic<LaneState> state{LaneState::kRunning};
   std::atomic<bool> has_waiters{false};
   std::atomic<std::uint32_t> syncs{0};    // times the host waited for this lane: it would rather run it itself
   std::atomic<Lane*> parked_on{nullptr};  // whom a driver should drive to free this lane
@@ -95,9 +95,10 @@ struct Lane : StreamState {
   SpinLock wait_lock;
   Waiter* waiters = nullptr;  // guarded by wait_lock
 
-  alignas(64) std::unique_ptr<Cell[]> ring;  // this group is constant while open
+  alignas(64) std::unique_ptr<Cell[]> ring;  // this group changes rarely: the host reads it at each op
   std::uint64_t capacity = 0;                // cells, a power of two
   HardwareQueue* queue = nullptr;
+  std::atomic<bool> idle{true};              // empty and left alone; who sets it to false has the lane
   std::atomic<Executor*> executor{nullptr};  // who runs it; threads of other devices look here, too
   int queue_index = -1;
 
@@ -118,10 +119,12 @@ struct Lane : StreamState {
   PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }
   bool drained() const {
     return done.load(std::memory_order_acquire) == published.load(std::memory_order_acquire) &&
-           state.load(std::memory_order_acquire) == LaneState::kIdle && !has_pending.load(std::memory_order_relaxed);
+           idle.load(std::memory_order_acquire) && !has_pending.load(std::memory_order_relaxed);
   }
 };
 
+// Leaves an empty lane idle; false: more came meanwhile, and it is still the caller's.
+bool leave_if_empty(Lane& lane);
 // Takes the waiters that the lane has served: wakes threads, returns lanes in their order, linked by Waiter::next.
 Waiter* take_served(Lane& lane);
 // Runs the op, or skips it when its stream or device has failed; keeps errors, sets stamps, tells observers. Never

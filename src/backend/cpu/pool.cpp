@@ -29,11 +29,12 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
   };
   for (;;) {
     if (lane.head == lane.limit) {
+      publish(self, lane);
+      if (self.is_worker && !self.has_local()) pace(self);
       lane.limit = load_acquire(lane.published);  // acquire: the cells up to it are written
       if (lane.head == lane.limit) {
         account();
-        publish(self, lane);
-        if (linger(self, lane) || settle(self, lane)) return;
+        if (linger(self, lane) || leave_if_empty(lane)) return;
         begun = ticks(), ops = 0;
         continue;
       }
@@ -97,6 +98,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
   if (!hold(self, lane, op.engine)) return false;
   if (self.has_local()) {
     keep(self);
+    light_fence();  // see search()
     if (expected_long(lane, &op)) share_local(self);
     else if (search_.load(std::memory_order_relaxed) == Search::kNone) wake_one();  // who would rescue the rest
   }
@@ -139,10 +141,16 @@ bool Pool::park_on_point(Lane& lane, PackedOp& op) {
   return false;
 }
 
+// Each look at `published` takes its cache line away from the host, who would then pay for it at every op: a worker
+// with nothing else to do waits until some time has passed since its last look, and several ops have gathered.
+void Pool::pace(Runner& self) {
+  if (one_core_) return;
+  while (ticks() - self.looked < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
+  self.looked = ticks();
+}
+
 // A worker that finds a lane empty keeps it a while and looks at it again, so that a host which submits op after op
-// need not wake anybody. Each look takes the cache line of `published` away from the host, who would then pay for it at
-// every op: so when all that the worker has is empty, it looks again only after `look_ticks_`, and several ops have
-// gathered by then. True: the lane is in the worker's queue again.
+// need not wake anybody. True: the lane is in the worker's queue again.
 bool Pool::linger(Runner& self, Lane& lane) {
   if (!self.is_worker || one_core_ || lane.looks >= kLooks || shared_count_.load(std::memory_order_relaxed) > 0 ||
       wanted(self.held) || stopping_.load(std::memory_order_relaxed))
@@ -153,27 +161,12 @@ bool Pool::linger(Runner& self, Lane& lane) {
     return false;
   }
   ++lane.looks;
-  if (self.fruitless++ >= self.local_count.load(std::memory_order_relaxed)) {
+  if (self.has_local() && self.fruitless++ >= self.local_count.load(std::memory_order_relaxed)) {  // all are empty
     self.fruitless = 0;
-    while (ticks() - self.clock < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
-    self.clock = ticks();
+    pace(self);
   }
   make_ready(self, lane);
   return true;
-}
-
-// Lets go of an empty lane. False: more came and the lane is still ours.
-bool Pool::settle(Runner& self, Lane& lane) {
-  // Who submits decides under submit_lock whether the lane must be woken; so going idle happens under it, too.
-  if (!lane.submit_lock.try_lock()) {
-    make_ready(self, lane);  // somebody is submitting right now: do something else and come back
-    return true;
-  }
-  const bool empty = lane.tail == lane.head;
-  lane.looks = 0;
-  if (empty) lane.state.store(LaneState::kIdle, std::memory_order_release);
-  lane.submit_lock.unlock();
-  return empty;
 }
 
 // The lane, which nobody owns, can go on: by this thread next, or by others. The first one needs no queue.

@@ -59,6 +59,7 @@ struct alignas(64) Runner {
   std::uint64_t steps_seen = 0;         // by the searcher
   Lane* successor = nullptr;            // the lane to run next, kept out of `local` while no op runs: saves its lock
   std::uint64_t clock = 0;              // ticks() as last read
+  std::uint64_t looked = 0;             // ticks() of the last look at a lane that might be empty
   Engine held = Engine::kNone;
   int fruitless = 0;  // empty lanes looked at since the last op
   bool is_worker = false;
@@ -101,8 +102,8 @@ class Pool final : public Executor {
   void run(Runner& self, Lane& lane, std::uint64_t stop);
   bool turn_over(const Runner& self, const Lane& lane, unsigned ops) const;
   bool start(Runner& self, Lane& lane, PackedOp& op);
+  void pace(Runner& self);
   bool linger(Runner& self, Lane& lane);
-  bool settle(Runner& self, Lane& lane);
   void publish(Runner& self, Lane& lane);
   void wake_waiters(Runner& self, Lane& lane);
   void keep(Runner& self);
@@ -129,7 +130,7 @@ class Pool final : public Executor {
   Lane* spin_for_work(Worker& self);
   Lane* nap_for_work(Worker& self);
   bool rescue_stuck();
-  bool queue_kept();
+  bool work_left() const;
   void sleep(Worker& self);
   void park_on_word(Lane& lane);
   void poll_words(Runner* self);

@@ -123,7 +123,8 @@ Lane* Pool::next(Worker& self) {
   Lane* lane = find(self);
   if (lane && !self.active) {
     self.active = true;
-    active_.fetch_add(1, std::memory_order_relaxed);  // relaxed, here and below: a hint to the searcher
+    active_.fetch_add(1, std::memory_order_relaxed);
+    full_fence();  // see search()
   }
   return lane;
 }
@@ -151,22 +152,31 @@ Lane* Pool::find(Worker& self) {
 }
 
 // Looks for work for a while, then gives up the role of the searcher, with or without having found some.
+//
+// A worker that keeps a queue says so and then looks whether somebody searches, before each op; this thread says that
+// it no longer searches and then looks who keeps a queue. Fences see to it that one sees the other: the dear one is
+// here, and only when there are other workers, which is told by the same reasoning with plain fences.
 Lane* Pool::search(Worker& self) {
   Lane* lane = spin_for_work(self);
   if (!lane) lane = nap_for_work(self);
   self.searcher = false;
   search_.store(Search::kNone, std::memory_order_seq_cst);
+  full_fence();
+  if (active_.load(std::memory_order_relaxed) > 0) heavy_fence();
   if (!lane) lane = take_shared();  // what came while the last look and this store crossed, see share()
-  if (lane && (shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0 ||
-               queue_kept()))
-    wake_one();
+  if (!lane) return nullptr;
+  std::unique_lock lock(sleep_mutex_);
+  const bool left = work_left();
+  lock.unlock();
+  if (left) wake_one();
   return lane;
 }
 
-// Whether a thread keeps a queue while it runs an op, which may turn out to be long: then somebody must go on looking.
-bool Pool::queue_kept() {
-  const std::lock_guard lock(sleep_mutex_);
-  return std::any_of(workers_.begin(), workers_.end(),
+// Whether somebody must go on looking: there is work to take or a word to watch, or a thread keeps a queue while it
+// runs an op, which may turn out to be long. REQUIRES: sleep_mutex_.
+bool Pool::work_left() const {
+  return shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0 ||
+         std::any_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return worker->runner.local_count.load(std::memory_order_relaxed) > 0; });
 }
 
@@ -241,10 +251,8 @@ void Pool::sleep(Worker& self) {
     const std::lock_guard lock(sleep_mutex_);
     if (stopping_.load(std::memory_order_relaxed)) return;
     // Work may have come, and its sharer found nobody asleep, before this thread was on the list.
-    const bool work =
-        shared_count_.load(std::memory_order_seq_cst) > 0 || words_count_.load(std::memory_order_seq_cst) > 0;
     Search none = Search::kNone;
-    if (work && search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst)) {
+    if (work_left() && search_.compare_exchange_strong(none, Search::kSpinning, std::memory_order_seq_cst)) {
       self.searcher = true;
       return;
     }

@@ -130,9 +130,7 @@ bool Serial::step() {
       other.executor.load(std::memory_order_relaxed)->wake_from_outside(other);
     }
   }
-  // Who submits decides under submit_lock whether the thread must be woken; so going idle happens under it, too.
-  const std::lock_guard lock(lane->submit_lock);
-  if (lane->tail == end) lane->state.store(LaneState::kIdle, std::memory_order_release);
+  leave_if_empty(*lane);
   return true;
 }
 

@@ -196,11 +196,13 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, Point wait) {
 }
 
 // Whether the lane was idle with work in it; it is queued then, and the caller must wake the executor. REQUIRES:
-// submit_lock, under which lanes become idle.
+// submit_lock, what was written is published.
 bool CpuBackend::rouse(Lane& lane) {
-  if (lane.state.load(std::memory_order_relaxed) != LaneState::kIdle ||
-      lane.done.load(std::memory_order_relaxed) == lane.tail)
+  light_fence();  // see leave_if_empty()
+  if (!lane.idle.load(std::memory_order_relaxed) || lane.done.load(std::memory_order_relaxed) == lane.tail) [[likely]]
     return false;
+  // acquire: the lane as its last owner left it. Already false: that owner saw what we published and took it back.
+  if (!lane.idle.exchange(false, std::memory_order_acquire)) return false;
   lane.state.store(LaneState::kQueued, std::memory_order_release);
   return true;
 }

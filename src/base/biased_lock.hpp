@@ -1,0 +1,65 @@
+// A lock for data that one thread uses nearly always and others now and then, and the pair of fences that it stands on.
+//
+// A read-modify-write, as every plain lock needs, waits until the stores before it have reached the cache: where those
+// stores go to lines that another core just read, as those of a queue do, that costs some 40-60 ns an op. The thread
+// that a BiasedLock leans to takes it with plain stores and loads; any other thread pays for both with a system call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/sync.hpp"
+#include "base/thread.hpp"
+
+namespace slip {
+
+// Two threads that each store one flag and then load the other's: with light_fence() between store and load in one and
+// heavy_fence() in the other, at least one of them sees the other's store. The light one costs nothing where the system
+// offers membarrier; elsewhere both are full fences.
+extern const bool g_has_membarrier;
+void heavy_fence();
+inline void light_fence() {
+  if (!g_has_membarrier) [[unlikely]]
+    return full_fence();
+  asm volatile("" ::: "memory");  // the compiler keeps the order; heavy_fence() does the rest
+}
+
+class BiasedLock {
+ public:
+  void lock() {
+    if (!lock_if_mine()) lock_slowly();
+  }
+  // Takes the lock if it leans to this thread: without waiting, without an atomic operation.
+  bool lock_if_mine() {
+    const std::uint64_t me = thread_index();
+    if (favourite_.load(std::memory_order_relaxed) != me) return false;
+    entered_.store(true, std::memory_order_relaxed);
+    light_fence();
+    // Still ours: who takes the favour away does so before its heavy fence and then waits while `entered_`. Relaxed:
+    // the last holder was this thread, or gave the favour to it under `lock_`.
+    if (favourite_.load(std::memory_order_relaxed) == me) [[likely]] {
+      favoured_ = true;
+      return true;
+    }
+    entered_.store(false, std::memory_order_release);
+    return false;
+  }
+  void unlock() {
+    // release: publishes what was written under the lock.
+    if (favoured_) entered_.store(false, std::memory_order_release);
+    else lock_.unlock();
+  }
+
+ private:
+  void lock_slowly();
+
+  std::atomic<std::uint64_t> favourite_{0};  // thread that may enter without `lock_`; written under it
+  std::atomic<bool> entered_{false};         // the favourite holds the lock, or looks whether it may
+  SpinLock lock_;
+  bool favoured_ = false;        // the holder came in as the favourite; written by the holder
+  std::uint64_t last_ = 0;       // guarded by lock_: who held it last,
+  std::uint32_t streak_ = 0;     // how often in a row,
+  std::uint32_t patience_ = 16;  // and how often makes it the favourite: more each time that proved wrong
+};
+
+}  // namespace slip
