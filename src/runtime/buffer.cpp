@@ -6,6 +6,7 @@
 #include "base/thread.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
+#include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -30,6 +31,13 @@ Buffer::~Buffer() {
 void Buffer::release() noexcept {
   Block* block = range_.block;
   if (core_->forked) return;  // the memory is the child's copy: it goes with the process
+  if (detail::inside_op != 0) {
+    log_line(
+        fmt::format("buffer '{}' ({} bytes) was freed inside a kernel or host function: it is never freed, a "
+                    "thread cannot wait for itself",
+                    block->name.text(), block->bytes));
+    return;
+  }
   StreamState* origin = block->origin;
   const auto in_order = [&] {
     return origin && origin->id.load(std::memory_order_acquire) == block->origin_id && !core_->fault.set() &&
@@ -45,6 +53,11 @@ void Buffer::release() noexcept {
     log_line(fmt::format("freeing buffer '{}': {}", block->name.text(), error.what()));
   }
   drain(*core_);
+  if (const std::uint64_t guests = block->guests.load(std::memory_order_relaxed)) {
+    for (const auto& core : open_devices()) {
+      if (core != core_ && (guests >> core->id % 64 & 1) != 0) drain(*core);
+    }
+  }
   if (observed()) tell_memory(RecordKind::kFree, range_, nullptr, {});
   const std::size_t bytes = block->origin && core_->pool ? block->capacity : block->bytes;
   if (block->owned) {

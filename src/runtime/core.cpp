@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/exit.hpp"
@@ -116,6 +117,7 @@ Block* take_block() {
   }
   Block* block = table.idle.back();
   table.idle.pop_back();
+  block->guests.store(0, std::memory_order_relaxed);
   block->id.store(++table.last_id, std::memory_order_relaxed);
   return block;
 }
@@ -208,6 +210,16 @@ DeviceCore::~DeviceCore() {
   unregister_device(*this);
   if (!backend) return;
   if (forked) {  // its threads are not here: there is nothing to end, and its locks may be held for ever
+    static_cast<void>(pool.release());
+    static_cast<void>(staging.release());
+    static_cast<void>(backend.release());
+    return;
+  }
+  if (detail::inside_op != 0) {
+    log_line(
+        fmt::format("device '{}' was closed for good inside a kernel or host function: it is left open, a thread "
+                    "cannot wait for itself",
+                    info.name));
     static_cast<void>(pool.release());
     static_cast<void>(staging.release());
     static_cast<void>(backend.release());

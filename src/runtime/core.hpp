@@ -65,8 +65,9 @@ struct Block {
   std::size_t bytes = 0;
   std::size_t capacity = 0;  // stream-ordered: what the pool took for it, at least `bytes`
   MemoryKind kind = MemoryKind::kDevice;
-  bool owned = true;              // false: wrapped
-  StreamState* origin = nullptr;  // stream-ordered: the stream it was allocated in
+  bool owned = true;                     // false: wrapped
+  std::atomic<std::uint64_t> guests{0};  // other devices whose ops named it: a bit for each id modulo 64
+  StreamState* origin = nullptr;         // stream-ordered: the stream it was allocated in
   std::uint64_t origin_id = 0;
   Name name;
 };

@@ -69,6 +69,15 @@ void register_device(DeviceCore& core) {
   devices().open.push_back(&core);
 }
 
+std::vector<std::shared_ptr<DeviceCore>> open_devices() {
+  std::vector<std::shared_ptr<DeviceCore>> result;
+  const std::lock_guard lock(devices().mutex);
+  for (DeviceCore* core : devices().open) {
+    if (auto shared = core->weak_from_this().lock()) result.push_back(std::move(shared));
+  }
+  return result;
+}
+
 void unregister_device(DeviceCore& core) {
   const std::lock_guard lock(devices().mutex);
   std::erase(devices().open, &core);

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <vector>
 
 namespace slip {
 
@@ -22,5 +24,6 @@ inline void expect_exit() {
 }
 void register_device(DeviceCore& core);    // from opening
 void unregister_device(DeviceCore& core);  // to closing
+std::vector<std::shared_ptr<DeviceCore>> open_devices();
 
 }  // namespace slip

@@ -83,6 +83,16 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
 }  // namespace
 
 std::uint64_t enqueue(StreamState& stream, const Op& op) {
+  // Memory of another device, or pinned through it: who frees it must wait for this device, too. relaxed: freeing it
+  // while another thread issues work on it is the caller's race.
+  const auto visit = [&stream](Ranges ranges) {
+    for (const Range& range : ranges) {
+      if (range.block->core != stream.core) [[unlikely]]
+        range.block->guests.fetch_or(std::uint64_t{1} << stream.core->id % 64, std::memory_order_relaxed);
+    }
+  };
+  visit(op.reads);
+  visit(op.writes);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 

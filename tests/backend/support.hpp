@@ -1,4 +1,4 @@
-// Helpers for tests of the machinery: gates that hold streams, kernels made of functions, waits that end.
+// Helpers for tests of the machinery: kernels made of functions, waits that end.
 //
 // Nothing here sleeps and nothing waits for ever: a test that would hang fails after kPatience.
 #pragma once
@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "slip/device.hpp"
+#include "support/gate.hpp"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define SLIP_TEST_SANITIZED 1
@@ -65,28 +66,6 @@ std::string text_of(const Call& call) {
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// A word that holds streams until the test opens it; opens by itself at the end, so that a failed test can close its
-// device.
-class Gate {
- public:
-  explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) {
-    set(0);
-  }
-  ~Gate() { open(); }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-
-  void hold(StreamRef stream, std::uint32_t value = 1) const { stream.wait_value(word_, value); }
-  void set(std::uint32_t value) { word().store(value, std::memory_order_release); }
-  void open() { set(0xffffffffU); }
-  Range range() const { return word_; }
-  std::uint32_t value() { return word().load(std::memory_order_acquire); }
-
- private:
-  std::atomic_ref<std::uint32_t> word() { return std::atomic_ref(*static_cast<std::uint32_t*>(word_.native())); }
-  Buffer word_;
-};
 
 // Functions as kernels. Must outlive their launches: declare it before the device.
 class Bodies {

@@ -129,6 +129,61 @@ TEST(Devices, OneFaultLeavesTheOthersAlone) {
   EXPECT_EQ(test::code_of([&] { devices[0].sync(); }), Code::kDeviceFault);
 }
 
+TEST(Devices, WhoWaitsForALostDeviceFailsWithIt) {
+  Bodies bodies;
+  const std::vector<Device> devices = Device::open_all("cpu", 2);
+  const Stream broken = devices[0].stream();
+  const Stream waits = devices[1].stream();
+  Gate gate(devices[1]);
+  gate.hold(waits);
+  bodies.launch(broken, [] { throw DeviceFault("illegal address"); });
+  waits.wait(broken.record());
+  bool ran = false;
+  bodies.launch(waits, [&] { ran = true; });
+  EXPECT_EQ(test::code_of([&] { broken.sync(); }), Code::kDeviceFault);
+  gate.open();
+  EXPECT_EQ(test::code_of([&] { waits.sync(); }), Code::kDeviceFault);
+  EXPECT_FALSE(ran) << "its data never came";
+  const Stream other = devices[1].stream();
+  other.launch(test::nothing());
+  EXPECT_TRUE(test::finishes(other)) << "the device itself is not lost";
+}
+
+TEST(Devices, FreeingWaitsForTheDevicesThatUseTheMemory) {
+  for (const MemoryKind kind : {MemoryKind::kPinned, MemoryKind::kDevice}) {
+    const std::vector<Device> devices = Device::open_all("cpu", 2);
+    devices[1].enable_peer_access(devices[0]);
+    std::optional<Buffer> memory = devices[0].alloc(64, kind);
+    const Stream guest = devices[1].stream(StreamFlags::kNonBlocking);
+    Gate gate(devices[1]);
+    gate.hold(guest);
+    guest.launch(test::put(), {.writes = {*memory}, .scalars = {7}});
+    test::HostCall free([&] { memory.reset(); });
+    EXPECT_TRUE(free.holds(devices[0]));
+    gate.open();
+    EXPECT_TRUE(free.ends());
+  }
+}
+
+TEST(Devices, FreedInsideAHostFunctionIsALeakNotAHang) {
+  auto* device = new Device(Device::open("cpu"));  // the host function below leaks both on purpose
+  auto* memory = new Buffer(device->alloc(64, MemoryKind::kDevice, "lost"));
+  std::atomic<bool> ended{false};
+  testing::internal::CaptureStderr();
+  {
+    const Stream stream = device->stream();
+    stream.host([&] {
+      delete memory;
+      ended.store(true);
+    });
+    EXPECT_TRUE(test::finishes(stream));
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(ended.load());
+  EXPECT_TRUE(test::contains(said, "'lost'") && test::contains(said, "64 bytes")) << said;
+  delete device;
+}
+
 TEST(Devices, ManyOpenAndCloseOneAfterTheOther) {
   for (int i = 0; i < test::rounds(100); ++i) {
     const Device device = Device::open("cpu", {.policy = kPolicies[i % 3]});

@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "backend/support.hpp"
-#include "backend/watchdog.hpp"
+#include "support/test_alarm.hpp"
 
 namespace slip {
 namespace {
 
 using test::Gate;
 
-[[maybe_unused]] const bool kWatched = test::Watchdog::install();
+[[maybe_unused]] const bool kWatched = test::TestAlarm::install();
 
 struct Seen {
   std::atomic<std::uint64_t> launches{0};

@@ -128,6 +128,18 @@ TEST_F(Strict, RunsOneOpAtATime) {
   EXPECT_EQ(random.options().policy, Policy::kRandom);
 }
 
+TEST_F(Strict, AnotherDeviceCopiesItsMemory) {
+  const Device other = Device::open("cpu");
+  Buffer far = other.alloc(kPage);
+  const Stream there = other.stream();
+  stream.launch(test::put(), {.writes = {a}, .scalars = {41}});
+  there.wait(stream.record());
+  there.copy(far, a);
+  there.copy(b, far);
+  EXPECT_TRUE(test::finishes(there));
+  EXPECT_EQ(first_of(b), 41);
+}
+
 TEST_F(Strict, TwoStrictDevicesKeepToThemselves) {
   const Device other = Device::open("cpu", {.strict = true});
   Buffer far = other.alloc(kPage);

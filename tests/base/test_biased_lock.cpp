@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "backend/support.hpp"
-#include "backend/watchdog.hpp"
 #include "base/biased_lock.hpp"
+#include "support/test_alarm.hpp"
 
 namespace slip {
 namespace {
 
-[[maybe_unused]] const bool kWatched = test::Watchdog::install();
+[[maybe_unused]] const bool kWatched = test::TestAlarm::install();
 
 TEST(Fences, OneOfTwoSeesTheOther) {
   const int rounds = test::rounds(20'000);

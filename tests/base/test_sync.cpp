@@ -3,14 +3,14 @@
 #include <vector>
 
 #include "backend/support.hpp"
-#include "backend/watchdog.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "support/test_alarm.hpp"
 
 namespace slip {
 namespace {
 
-[[maybe_unused]] const bool kWatched = test::Watchdog::install();
+[[maybe_unused]] const bool kWatched = test::TestAlarm::install();
 
 constexpr std::int64_t kMillisecond = 1'000'000;
 

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "backend/child.hpp"
-#include "backend/watchdog.hpp"
+#include "support/test_alarm.hpp"
 
 namespace slip {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 using test::Bodies;
 using test::Gate;
 
-[[maybe_unused]] const bool kWatched = test::Watchdog::install();
+[[maybe_unused]] const bool kWatched = test::TestAlarm::install();
 
 constexpr Policy kAll[] = {Policy::kConcurrent, Policy::kSingle, Policy::kRandom};
 

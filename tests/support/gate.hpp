@@ -25,20 +25,21 @@ namespace slip::test {
 class Gate {
  public:
   explicit Gate(const Device& device) : word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")) {
-    store(0);
+    set(0);
   }
   ~Gate() { open(); }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  void hold(StreamRef stream) const { stream.wait_value(word_, 1, "gate"); }
+  void hold(StreamRef stream, std::uint32_t value = 1) const { stream.wait_value(word_, value, "gate"); }
   // What the host wrote before is visible to the work that the gate held.
-  void open() { store(1); }
+  void set(std::uint32_t value) { word().store(value, std::memory_order_release); }
+  void open() { set(0xffffffffU); }
+  Range range() const { return word_; }
+  std::uint32_t value() { return word().load(std::memory_order_acquire); }
 
  private:
-  void store(std::uint32_t value) const {
-    __atomic_store_n(static_cast<std::uint32_t*>(word_.native()), value, __ATOMIC_RELEASE);
-  }
+  std::atomic_ref<std::uint32_t> word() { return std::atomic_ref(*static_cast<std::uint32_t*>(word_.native())); }
   Buffer word_;
 };
 

@@ -14,7 +14,7 @@ class Executor {
   virtual void wake(Lane& lane) = 0;
   // Blocks until the lane has reached the position, helping to get there; false when the deadline passed first.
   virtual bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) = 0;
-  // Somebody asked whether work is done: a chance to do some, for executors without threads of their own.
+  // Somebody asked whether work is done: no reason to put it off any longer.
   virtual void nudge() = 0;
 
   // A parked lane of this executor can go on: told by a thread of another device, for whose work it waited.

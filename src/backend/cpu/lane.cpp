@@ -46,7 +46,9 @@ void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
   try {
     perform(lane, op);
   } catch (const DeviceFault& fault) {
-    lane.core->fault.put({Code::kDeviceFault, told(op, fault.what()), 0, op.here()});
+    const Failure failure{Code::kDeviceFault, told(op, fault.what()), position, op.here()};
+    lane.core->fault.put(failure);
+    fail_stream(lane, failure);
   } catch (const Error& error) {
     const Code code = error.code() == Code::kUndeclaredAccess ? error.code() : Code::kLaunchFailed;
     fail_stream(lane, {code, told(op, error.what()), position, op.here()});
@@ -117,7 +119,12 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
     op.stamp->release();
     return;
   }
-  const bool skip = lane.failure.set() || lane.core->fault.set();
+  const bool lost = lane.core->fault.set();
+  const bool skip = lost || lane.failure.set();
+  if (lost && !lane.failure.set()) {  // for streams of other devices that wait for this one
+    const Failure cause = lane.core->fault.value();
+    fail_stream(lane, {cause.code, cause.text, position, cause.here});
+  }
   const bool tells = observed();
   const Picos started = tells ? now_ns() * 1000 : 0;
   if (!skip) [[likely]]

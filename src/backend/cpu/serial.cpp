@@ -141,12 +141,6 @@ void Serial::hurry() {
   work_changed_.notify_one();
 }
 
-void Serial::nudge() {
-  if (!drive_.try_lock()) return;
-  step();
-  drive_.unlock();
-}
-
 bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
   Parker nap;

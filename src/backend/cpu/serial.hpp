@@ -1,9 +1,9 @@
 // Serial: runs one op at a time. Policy single takes the op issued first among the ready ones; policy random takes any,
 // from a seed, so that an order which the program does not enforce is tried sooner or later and a missing edge shows.
 //
-// Work is done by whoever waits or asks; a thread of its own takes over when nobody does: at once under policy single,
-// after a while under policy random, so that a program which does not wait elsewhere gets the same choices in every
-// run.
+// Work is done by whoever waits; a thread of its own takes over when nobody does: at once under policy single, and
+// under policy random after a while or when somebody asks, so that a program which only waits gets the same choices in
+// every run.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ class Serial final : public Executor {
   ~Serial() override;
   void wake(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
-  void nudge() override;
+  void nudge() override { hurry(); }
 
  private:
   void work();

@@ -96,6 +96,19 @@ std::string place(void* address) {
 
 }  // namespace
 
+std::atomic<int> strict_regions{0};
+
+bool touches_strict_memory(PackedOp& op) {
+  State& state = strict_state();
+  const std::lock_guard lock(state.mutex);
+  const std::span<const Piece> pieces(op.pieces(), std::size_t{op.reads} + op.writes);
+  return std::any_of(pieces.begin(), pieces.end(), [&state](const Piece& piece) {
+    return std::any_of(state.regions.begin(), state.regions.end(), [&piece](const Region& region) {
+      return piece.data >= region.data && piece.data < region.data + region.bytes;
+    });
+  });
+}
+
 void StrictScope::open() {
   PackedOp& op = op_;
   strict_state().running.lock();
@@ -141,6 +154,8 @@ void* strict_allocate(DeviceCore& core, std::size_t bytes) {
   State& state = strict_state();
   const std::lock_guard lock(state.mutex);
   state.regions.push_back({static_cast<std::byte*>(data), whole_pages(bytes), &core});
+  // relaxed: an op that names this memory is issued after this returned, and queues carry the order.
+  strict_regions.fetch_add(1, std::memory_order_relaxed);
   return data;
 }
 
@@ -149,6 +164,7 @@ void strict_deallocate(void* data, std::size_t bytes) noexcept {
     State& state = strict_state();
     const std::lock_guard lock(state.mutex);
     std::erase_if(state.regions, [data](const Region& region) { return region.data == data; });
+    strict_regions.fetch_sub(1, std::memory_order_relaxed);
   }
   munmap(data, whole_pages(bytes));
 }

@@ -12,9 +12,12 @@
 
 namespace slip {
 
+extern std::atomic<int> strict_regions;  // how many there are
+bool touches_strict_memory(PackedOp& op);
+
 class StrictScope {
  public:
-  StrictScope(Lane& lane, PackedOp& op) : lane_(lane), op_(op), active_(lane.core->options.strict) {
+  StrictScope(Lane& lane, PackedOp& op) : lane_(lane), op_(op), active_(lane.core->options.strict || visits(op)) {
     if (active_) [[unlikely]]
       open();
   }
@@ -34,6 +37,10 @@ class StrictScope {
   }
 
  private:
+  // Whether an op of another device touches memory of a strict one, as peer copies do.
+  static bool visits(PackedOp& op) {
+    return strict_regions.load(std::memory_order_relaxed) > 0 && touches_strict_memory(op);
+  }
   void open();
   void close();
   void guarded(const std::function<void()>& function) const;

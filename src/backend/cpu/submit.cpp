@@ -199,10 +199,15 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, Point wait) {
 // submit_lock, what was written is published.
 bool CpuBackend::rouse(Lane& lane) {
   light_fence();  // see leave_if_empty()
-  if (!lane.idle.load(std::memory_order_relaxed) || lane.done.load(std::memory_order_relaxed) == lane.tail) [[likely]]
+  if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
     return false;
   // acquire: the lane as its last owner left it. Already false: that owner saw what we published and took it back.
   if (!lane.idle.exchange(false, std::memory_order_acquire)) return false;
+  if (lane.done.load(std::memory_order_relaxed) ==
+      lane.tail) {  // nothing new, or a waiting thread was quicker (Serial)
+    lane.idle.store(true, std::memory_order_release);
+    return false;
+  }
   lane.state.store(LaneState::kQueued, std::memory_order_release);
   return true;
 }

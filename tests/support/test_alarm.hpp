@@ -10,10 +10,10 @@
 
 namespace slip::test {
 
-class Watchdog : public ::testing::EmptyTestEventListener {
+class TestAlarm : public ::testing::EmptyTestEventListener {
  public:
   static bool install() {
-    ::testing::UnitTest::GetInstance()->listeners().Append(new Watchdog);
+    ::testing::UnitTest::GetInstance()->listeners().Append(new TestAlarm);
     signal(SIGALRM, bark);
     return true;
   }
