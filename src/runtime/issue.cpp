@@ -22,7 +22,7 @@ void require_stream(const StreamState& stream, Here here) {
 namespace {
 
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
-std::uint64_t submit_observed(StreamState& stream, const Op& op) {
+[[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
   const std::lock_guard lock(stream.observed);
   Record record{.kind = RecordKind::kSubmit,
                 .engine = op.engine,
@@ -43,6 +43,17 @@ std::uint64_t submit_observed(StreamState& stream, const Op& op) {
   }
   tell(record);
   return record.position;
+}
+
+// Memory of another device, or pinned through it: who frees it must wait for this device, too. relaxed: freeing it
+// while another thread issues work on it is the caller's race.
+[[gnu::noinline]] void note_guest(const DeviceCore& core, const Op& op) {
+  for (const Ranges& ranges : {op.reads, op.writes}) {
+    for (const Range& range : ranges) {
+      if (range.block->core != &core)
+        range.block->guests.fetch_or(std::uint64_t{1} << core.id % 64, std::memory_order_relaxed);
+    }
+  }
 }
 
 void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
@@ -83,16 +94,7 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
 }  // namespace
 
 std::uint64_t enqueue(StreamState& stream, const Op& op) {
-  // Memory of another device, or pinned through it: who frees it must wait for this device, too. relaxed: freeing it
-  // while another thread issues work on it is the caller's race.
-  const auto visit = [&stream](Ranges ranges) {
-    for (const Range& range : ranges) {
-      if (range.block->core != stream.core) [[unlikely]]
-        range.block->guests.fetch_or(std::uint64_t{1} << stream.core->id % 64, std::memory_order_relaxed);
-    }
-  };
-  visit(op.reads);
-  visit(op.writes);
+  if (op.reads.size() + op.writes.size() > 0) note_guest(*stream.core, op);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 

@@ -92,7 +92,7 @@ struct Lane : StreamState {
   std::atomic<std::uint32_t> syncs{0};    // times the host waited for this lane: it would rather run it itself
   std::atomic<Lane*> parked_on{nullptr};  // whom a driver should drive to free this lane
   std::atomic<std::uint64_t> parked_position{0};
-  SpinLock wait_lock;
+  BiasedLock wait_lock;
   Waiter* waiters = nullptr;  // guarded by wait_lock
 
   alignas(64) std::unique_ptr<Cell[]> ring;  // this group changes rarely: the host reads it at each op

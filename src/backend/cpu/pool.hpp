@@ -52,7 +52,7 @@ class LaneList {
 
 // A thread that runs lanes: a worker, or a host thread that waits.
 struct alignas(64) Runner {
-  SpinLock lock;  // guards `local`
+  BiasedLock lock;  // guards `local`; leans to the thread itself
   LaneList<&Lane::next> local;
   std::atomic<int> local_count{0};      // written under the lock, read without
   std::atomic<std::uint64_t> steps{0};  // ops begun, so that the searcher can see who is stuck
