@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench format tidy clean setup
+.PHONY: help configure build run test bench format tidy clean setup
 
 help:
 	@printf '%s\n' \
@@ -21,11 +21,14 @@ help:
 setup:
 	@scripts/setup.sh
 
-build: setup
+configure: setup
 	@cmake --preset release --log-level=NOTICE
+
+build: configure
 	@cmake --build --preset release
 
-run: build
+run: configure
+	@cmake --build --preset release --target slip_cli   # the tests are not needed for a first look
 	@echo '== build/release/slip lab'
 	@build/release/slip lab
 
