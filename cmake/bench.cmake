@@ -1,4 +1,5 @@
-# Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all.
+# Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all. CUDA code, known
+# by its place as everywhere (cmake/cuda.cmake), is left out without CUDA.
 find_package(benchmark QUIET)
 find_package(TBB QUIET)
 
@@ -16,7 +17,8 @@ if(slip_bench_support)
 endif()
 
 file(GLOB_RECURSE slip_bench_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/bench"
-     "${PROJECT_SOURCE_DIR}/bench/*.cpp")
+     "${PROJECT_SOURCE_DIR}/bench/*.cpp" "${PROJECT_SOURCE_DIR}/bench/*.cu")
+slip_drop_cuda(slip_bench_sources)
 set(slip_bench_areas)
 foreach(source IN LISTS slip_bench_sources)
   if(source MATCHES "^([a-z0-9_]+)/" AND NOT CMAKE_MATCH_1 STREQUAL "support")
@@ -32,6 +34,9 @@ foreach(area IN LISTS slip_bench_areas)
   target_link_libraries(bench_${area} PRIVATE bench_common)
   if(TARGET bench_support)
     target_link_libraries(bench_${area} PRIVATE bench_support)
+  endif()
+  if(slip_bench_${area} MATCHES "\\.cu(;|$)")
+    target_link_libraries(bench_${area} PRIVATE CUDA::cudart_static)
   endif()
 endforeach()
 if(TARGET bench_streams AND TARGET TBB::tbb)

@@ -1,5 +1,20 @@
 # The library `slip` (alias slip::slip) and the program `slip` (target slip_cli).
 
+# Takes CUDA code out of a list of sources when it cannot be compiled. Only the path below the source folder counts,
+# wherever the checkout itself may lie.
+function(slip_drop_cuda list)
+  if(NOT SLIP_CUDA_FOUND)
+    set(kept)
+    foreach(path IN LISTS ${list})
+      string(REPLACE "${PROJECT_SOURCE_DIR}/" "" below "${path}")
+      if(NOT "/${below}" MATCHES "${SLIP_CUDA_PATH}")
+        list(APPEND kept "${path}")
+      endif()
+    endforeach()
+    set(${list} "${kept}" PARENT_SCOPE)
+  endif()
+endfunction()
+
 set(slip_rooms base runtime topo backend watch transport store comm model flow nccl)
 set(slip_sources)
 foreach(room IN LISTS slip_rooms)
@@ -7,12 +22,7 @@ foreach(room IN LISTS slip_rooms)
        "${PROJECT_SOURCE_DIR}/src/${room}/*.cpp" "${PROJECT_SOURCE_DIR}/src/${room}/*.cu")
   list(APPEND slip_sources ${found})
 endforeach()
-if(NOT SLIP_CUDA_FOUND)
-  # Only the path below the source folder counts, wherever the checkout itself may lie.
-  list(TRANSFORM slip_sources REPLACE "^${PROJECT_SOURCE_DIR}/" "")
-  list(FILTER slip_sources EXCLUDE REGEX "${SLIP_CUDA_PATH}")
-  list(TRANSFORM slip_sources PREPEND "${PROJECT_SOURCE_DIR}/")
-endif()
+slip_drop_cuda(slip_sources)
 file(GLOB_RECURSE slip_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/slip/*.hpp")
 
 find_package(Threads REQUIRED)
@@ -62,7 +72,9 @@ if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/src/backend/sim/devices")
   endif()
 endif()
 
-file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cli/*.cpp")
+file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS
+     "${PROJECT_SOURCE_DIR}/src/cli/*.cpp" "${PROJECT_SOURCE_DIR}/src/cli/*.cu")
+slip_drop_cuda(slip_cli_sources)
 if(slip_cli_sources)
   find_package(CLI11 REQUIRED)
   add_executable(slip_cli ${slip_cli_sources})

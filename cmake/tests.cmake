@@ -26,7 +26,9 @@ target_compile_definitions(test_common INTERFACE SLIP_SOURCE_DIR="${PROJECT_SOUR
 if(TARGET slip_cli)
   target_compile_definitions(test_common INTERFACE SLIP_PROGRAM="$<TARGET_FILE:slip_cli>")
 endif()
-file(GLOB slip_test_support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/support/*.cpp")
+file(GLOB slip_test_support CONFIGURE_DEPENDS
+     "${PROJECT_SOURCE_DIR}/tests/support/*.cpp" "${PROJECT_SOURCE_DIR}/tests/support/*.cu")
+slip_drop_cuda(slip_test_support)
 if(slip_test_support)
   add_library(test_support STATIC ${slip_test_support})
   target_link_libraries(test_support PUBLIC test_common GTest::gtest)
@@ -62,9 +64,7 @@ endfunction()
 
 file(GLOB_RECURSE slip_test_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/tests"
      "${PROJECT_SOURCE_DIR}/tests/*.cpp" "${PROJECT_SOURCE_DIR}/tests/*.cu")
-if(NOT SLIP_CUDA_FOUND)
-  list(FILTER slip_test_sources EXCLUDE REGEX "${SLIP_CUDA_PATH}")
-endif()
+slip_drop_cuda(slip_test_sources)
 set(slip_test_areas)
 foreach(source IN LISTS slip_test_sources)
   if(source MATCHES "^([a-z0-9_]+)/" AND NOT CMAKE_MATCH_1 IN_LIST slip_special_areas)

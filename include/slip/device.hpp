@@ -80,6 +80,7 @@ class Device {
                                       Here here = Here::at());
 
   Stream stream(StreamFlags flags = StreamFlags::kBlocking, int priority = 0, Here here = Here::at()) const;
+  Stream adopt(CUstream_st* native, Here here = Here::at()) const;  // see Stream::adopt
   StreamRef legacy_stream() const;
   StreamRef per_thread_stream() const;
   StreamRef default_stream() const;  // one of the two, by DeviceOptions::default_stream

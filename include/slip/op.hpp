@@ -14,6 +14,7 @@ namespace slip {
 
 class EventState;    // a backend's part of an event, if it needs one
 struct StreamState;  // a backend's part of a stream
+struct PlanOps;      // a plan as backends see it
 
 // Time in integer picoseconds, real or virtual. 2^63 of them are 106 days.
 using Picos = std::int64_t;
@@ -37,6 +38,7 @@ enum class OpKind : std::uint8_t {
   kWait,        // holds the stream until `point` is reached
   kAlloc,       // stream-ordered allocation: *address <- memory of `bytes`
   kFree,        // stream-ordered free of `address`
+  kPlan,        // a whole plan, on devices that compile plans
 };
 
 enum class Engine : std::uint8_t { kNone, kCompute, kCopyIn, kCopyOut, kHost };
@@ -67,6 +69,7 @@ struct Op {
   EventState* event = nullptr;            // kRecord, kWait: the backend's event, or null
   void** address = nullptr;               // kAlloc, kFree
   std::size_t bytes = 0;                  // kAlloc, kFree
+  const PlanOps* plan = nullptr;          // kPlan
 };
 
 // What a kernel launch uses. `name` overrides the kernel's own in traces and errors.

@@ -70,7 +70,11 @@ class Plan {
  private:
   friend class StreamRef;
   struct Launches;  // the streams it runs on, and its last launch
+  struct Bound;     // one launch, with its bindings in place
+  Bound bind(StreamState& main, const Bindings& bindings, Here here);
   void run(StreamRef origin, const Bindings* bindings, Here here);
+  void run_compiled(StreamState& main, const Bindings* bindings, Here here);
+  void run_op_by_op(StreamState& main, Bound bound, Here here);
 
   std::vector<PlanNode> nodes_;
   std::uint32_t streams_ = 1;

@@ -19,6 +19,7 @@
 namespace slip {
 
 class Bindings;
+class Device;
 class Plan;
 
 enum class StreamFlags : unsigned char {
@@ -95,6 +96,10 @@ class Stream : public StreamRef {
     return *this;
   }
   ~Stream();
+
+  // Wraps a native stream (a cudaStream_t) that somebody else owns, say a framework: work issued here and there keeps
+  // one order. The native stream must outlive this object. kUnsupported on devices without native streams.
+  static Stream adopt(const Device& device, CUstream_st* native, Here here = Here::at());
 
  private:
   friend class Device;

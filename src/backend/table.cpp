@@ -2,14 +2,20 @@
 #include <array>
 
 #include "backend/cpu/cpu.hpp"
+#if SLIP_HAS_CUDA
+#include "backend/cuda/cuda.hpp"
+#endif
 #include "backend/sim/sim.hpp"
 
 namespace slip {
 
 std::span<const BackendEntry> backends() {
   static constexpr std::array kTable = {
-      BackendEntry{"cpu", open_cpu},
-      BackendEntry{"sim", open_sim},
+    BackendEntry{"cpu", open_cpu},
+    BackendEntry{"sim", open_sim},
+#if SLIP_HAS_CUDA
+    BackendEntry{"cuda", open_cuda},
+#endif
   };
   return kTable;
 }

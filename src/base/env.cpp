@@ -51,4 +51,16 @@ const Env& env() {
   return *kEnv;
 }
 
+namespace {
+constexpr const char* kCudaConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int kDefaultCudaConnections = 8;
+}  // namespace
+
+int cuda_connections() {
+  const int set = std::atoi(text(kCudaConnections).c_str());
+  return set > 0 ? set : kDefaultCudaConnections;
+}
+
+void set_cuda_connections(int count) { setenv(kCudaConnections, std::to_string(count).c_str(), 0); }
+
 }  // namespace slip

@@ -16,4 +16,8 @@ struct Env {
 
 const Env& env();
 
+// CUDA's own variable for the number of hardware queues, which its driver reads when it starts. The default is 8.
+int cuda_connections();
+void set_cuda_connections(int count);  // unless it is set already
+
 }  // namespace slip

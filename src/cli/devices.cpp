@@ -1,5 +1,5 @@
-// `slip devices`: what this machine offers. The cpu device is measured, simulated devices are read out, and a build
-// without CUDA says so.
+// `slip devices`: what this machine offers. The cpu device and a GPU are measured, simulated devices are read out, and
+// a build without CUDA says so.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
+#include "cli/lab/cuda_kernels.hpp"
 #include "cli/text.hpp"
 #include "runtime/backend.hpp"
 #include "slip/device.hpp"
@@ -91,11 +92,11 @@ void flops_kernel(const Args& args) {
 
 void nothing_kernel(const Args&) {}
 
-const Kernel kFlops{"flops", flops_kernel};
-const Kernel kNothing{"nothing", nothing_kernel};
+const Kernel kFlops{"flops", flops_kernel, cuda::flops};
+const Kernel kNothing{"nothing", nothing_kernel, cuda::nothing};
 
-// Floating-point operations per second of `streams` kernels side by side.
-double flops_rate(const Device& device, int streams, bool quick) {
+// Floating-point operations per second of `streams` kernels side by side, each on that many threads.
+double flops_rate(const Device& device, int streams, double threads, bool quick) {
   const std::uint64_t rounds = quick ? 200'000 : 1'000'000;
   std::vector<Stream> used;
   for (int i = 0; i < streams; ++i) used.push_back(device.stream(StreamFlags::kNonBlocking));
@@ -103,7 +104,7 @@ double flops_rate(const Device& device, int streams, bool quick) {
     for (const Stream& stream : used) stream.launch(kFlops, {{}, {}, {rounds}});
     device.sync();
   });
-  return 2.0 * 16.0 * static_cast<double>(rounds) * streams / seconds;
+  return 2.0 * 16.0 * static_cast<double>(rounds) * threads * streams / seconds;
 }
 
 // Nanoseconds of host time a call, and until it is done as well.
@@ -143,21 +144,26 @@ Table calls_table(const Device& device, bool quick) {
   return table;
 }
 
-Json show_cpu(bool quick) {
-  const Device device = Device::open("cpu");
+// The tables of a device that takes real time. Its kernels have `threads` threads each.
+Json show_measured(const Device& device, const char* name, int kernels, double threads, bool quick) {
   const DeviceInfo& info = device.info();
-  fmt::print("cpu: {}, {} of memory\n\n", info.description, format_bytes(info.memory_bytes));
+  fmt::print("{}: {}, {} of memory\n\n", name, info.description, format_bytes(info.memory_bytes));
   const Table copies = copy_table(device, quick);
   fmt::print("{}\n", copies.text());
   Table compute("compute (multiply-adds in registers)", {{"kernels side by side", "kernels"}, {"rate", "flops"}});
-  for (int streams = 1; streams <= info.compute_workers; streams *= 2) {
-    const double rate = flops_rate(device, streams, quick);
+  for (int streams = 1; streams <= kernels; streams *= 2) {
+    const double rate = flops_rate(device, streams, threads, quick);
     compute.row({number(streams), {format_flops(rate), rate}});
   }
   fmt::print("{}\n", compute.text());
   const Table calls = calls_table(device, quick);
   fmt::print("{}\n", calls.text());
   return {{"copies", json_of(copies)}, {"compute", json_of(compute)}, {"calls", json_of(calls)}};
+}
+
+Json show_cpu(bool quick) {
+  const Device device = Device::open("cpu");
+  return show_measured(device, "cpu", device.info().compute_workers, 1, quick);
 }
 
 Json show_sim() {
@@ -197,25 +203,26 @@ bool has_backend(std::string_view prefix) {
   return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
 }
 
-// What a device on this machine says of itself, or why there is none.
-std::string show_cuda() {
-  if (!has_backend("cuda")) return "not in this build";
-  try {
-    const DeviceInfo info = Device::open("cuda:0", {}, {}).info();
-    return fmt::format("{}, {} of memory, {} copy engines", info.description, format_bytes(info.memory_bytes),
-                       info.copy_engines);
-  } catch (const Error& error) {
-    return error.what();
+// The first GPU, or why there is none: as text.
+Json show_cuda(bool quick) {
+  std::string missing = "not in this build";
+  if (has_backend("cuda")) {
+    try {
+      const Device device = Device::open("cuda:0", {}, {});
+      return show_measured(device, "cuda:0", 1, cuda::flops_threads(), quick);  // one kernel fills it
+    } catch (const Error& error) {
+      missing = error.what();
+    }
   }
+  fmt::print("cuda: {}\n", missing);
+  return missing;
 }
 
 int run_devices(const Asked& asked) {
   Json found = {{"slip", SLIP_VERSION}};
   found["cpu"] = show_cpu(asked.quick);
   found["sim"] = show_sim();
-  const std::string cuda = show_cuda();
-  found["cuda"] = cuda;
-  fmt::print("cuda: {}\n", cuda);
+  found["cuda"] = show_cuda(asked.quick);
   if (!asked.json.empty()) write_file(asked.json, found.dump(2) + "\n");
   return kSuccess;
 }

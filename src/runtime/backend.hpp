@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,34 @@ struct DeviceCore;
 // Everything submitted to a stream before the call.
 inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 
+// What a stream is to be.
+struct StreamSpec {
+  StreamFlags flags = StreamFlags::kBlocking;
+  int priority = 0;
+  bool legacy = false;
+  CUstream_st* adopted = nullptr;  // a stream that somebody else owns, on devices that have native ones
+};
+
+// For backends that have no native streams.
+inline void require_own_stream(const StreamSpec& spec, const char* kind) {
+  if (spec.adopted)
+    throw Error(Code::kUnsupported, std::string("a ") + kind + " device has no native streams that it could adopt", {});
+}
+
+// A plan as one op, for backends that can compile it (StreamState::compiles_plans): ops in the order of issue, each in
+// one of the plan's streams and after the nodes it waits for. `compiled` is kept by the plan from launch to launch;
+// with no nodes given, what it holds is launched again.
+struct PlanOps {
+  struct Node {
+    Op op;
+    std::uint32_t stream = 0;
+    std::span<const std::uint32_t> waits;
+  };
+  std::span<const Node> nodes;
+  std::uint32_t streams = 0;
+  std::shared_ptr<void>* compiled = nullptr;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -32,7 +61,7 @@ class Backend {
 
   // A stream; the runtime fills in its identity. Closing returns at once, pending work still runs; it sets the id to 0
   // as the last thing, because the state may be handed out again from then on.
-  virtual StreamState* open_stream(StreamFlags flags, int priority, bool legacy) = 0;
+  virtual StreamState* open_stream(const StreamSpec& spec) = 0;
   virtual void close_stream(StreamState& stream) noexcept = 0;
 
   // Queues the op and returns its position; blocks only while the stream's queue is full. kRecord returns the point
@@ -57,8 +86,12 @@ class EventState {
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the caller holds one already
   void release() noexcept {
     // acq_rel: the last holder sees what all others did with it.
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) end();
   }
+
+ protected:
+  virtual void end() noexcept { delete this; }  // nobody refers to it any more
+  void revive() { references_.store(1, std::memory_order_relaxed); }
 
  private:
   std::atomic<int> references_{1};

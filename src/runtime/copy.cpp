@@ -100,7 +100,7 @@ void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here 
 // and make the other's legacy stream wait for the copy.
 std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   DeviceCore* other = to.block->core == stream.core ? from.block->core : to.block->core;
-  if (!stream.legacy || other == stream.core) return submit_copy(stream, to, from, name, here);
+  if (!stream.legacy || other == stream.core || stream.core->native) return submit_copy(stream, to, from, name, here);
   const std::uint64_t before = issue(*other->legacy, {.kind = OpKind::kRecord, .here = here});
   issue(stream, {.kind = OpKind::kWait, .here = here, .point = {other->legacy, before}});
   const std::uint64_t after = submit_copy(stream, to, from, name, here);
@@ -114,6 +114,11 @@ void copy_async(StreamState& stream, Range to, Range from, Name name, Here here)
   require_copy(to, from, here);
   require_usable(*stream.core, here);
   if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
+  if ((pageable(to) || pageable(from)) && stream.core->native) {  // the driver stages or holds the host
+    refuse_capture(stream, "copy of pageable memory", here);
+    submit_copy(stream, to, from, name, here);
+    return;
+  }
   if (pageable(to) || pageable(from)) {
     refuse_capture(stream, "copy of pageable memory", here);
     const PageableCopy rule = stream.core->options.pageable;
@@ -134,7 +139,7 @@ void copy_sync(StreamState& stream, Range to, Range from, Here here) {
   require_usable(*stream.core, here);
   refuse_capture(stream, "synchronous copy", here);
   if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
-  if (pageable(from)) {  // rule 32: waits for the stream, then for the source only
+  if (pageable(from) && !stream.core->native) {  // rule 32: waits for the stream, then for the source only
     wait_for(*stream.core, &stream, kEverything, 0, here);
     if (stream.core->options.pageable != PageableCopy::kBlock && from.bytes <= kStagedBytes)
       return upload_staged(stream, to, from, {}, here);
@@ -171,6 +176,8 @@ void free_in_order(StreamState& stream, Range range, Here here) {
   } else {
     void* data = block->data;
     issue(stream, {.kind = OpKind::kFree, .here = here, .address = &data, .bytes = block->bytes});
+    stream.core->memory.use(-static_cast<std::ptrdiff_t>(block->bytes));
+    stream.core->memory.release(block->bytes);
   }
   drop_block(block);
 }

@@ -9,6 +9,7 @@
 #include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
+#include "runtime/stamp.hpp"
 
 namespace slip {
 
@@ -78,12 +79,14 @@ Staging::~Staging() {
 
 std::byte* Staging::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(pieces_, [this](const Piece& piece) {
+  Piece found;
+  std::erase_if(pieces_, [&](const Piece& piece) {
     if (!backend_.reached(piece.until.stream, piece.until.position)) return false;
-    backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
+    if (!found.data && piece.bytes == bytes) found = piece;  // its pages are there already, and uploads come in rows
+    else backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
     return true;
   });
-  return static_cast<std::byte*>(backend_.allocate(MemoryKind::kPinned, bytes));
+  return found.data ? found.data : static_cast<std::byte*>(backend_.allocate(MemoryKind::kPinned, bytes));
 }
 
 void Staging::give(std::byte* data, std::size_t bytes, Point until) {
@@ -154,18 +157,20 @@ namespace {
 std::atomic<std::uint64_t> g_last_stream_id{0};
 }
 
-StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool legacy) {
-  StreamState* stream = core.backend->open_stream(flags, priority, legacy);
+EventState* StreamState::make_timed_event() { return new Stamp; }
+
+StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
+  StreamState* stream = core.backend->open_stream(spec);
   if (stream->core != &core) stream->core = &core;  // not written anew: an event of its last life may be reading it
-  stream->flags = flags;
-  stream->priority = priority;
-  stream->legacy = legacy;
+  stream->flags = spec.flags;
+  stream->priority = spec.priority;
+  stream->legacy = spec.legacy;
   stream->failure.clear();
   const std::uint64_t id = g_last_stream_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
   stream->id.store(id, std::memory_order_release);  // release: who sees the id sees the fields above
   if (observed()) {
-    const Name name = legacy ? Name("legacy") : Name(fmt::format("stream {}", id));
+    const Name name = spec.legacy ? Name("legacy") : Name(fmt::format("stream {}", id));
     tell({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name});
   }
   return stream;

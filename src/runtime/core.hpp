@@ -55,6 +55,8 @@ struct StreamState {
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
   virtual CUstream_st* native() { return nullptr; }
+  virtual EventState* make_timed_event();  // what a timed record in this stream is given to fill in
+  virtual bool compiles_plans() const { return false; }
 };
 
 // One allocation. Blocks are never deleted either, see StreamState.
@@ -97,8 +99,8 @@ class Staging {
 
  private:
   struct Piece {
-    std::byte* data;
-    std::size_t bytes;
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
     Point until;
   };
   Backend& backend_;
@@ -116,6 +118,10 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   MemoryLedger memory;
   Sticky fault;           // the device is lost
   Sticky stream_failure;  // a stream failed: the device's own sync reports it until that stream is closed
+  // The device's driver itself keeps the rules of pageable copies, copies between devices and stream-ordered memory.
+  bool native = false;
+  std::vector<std::uint32_t> reachable;  // native: physical devices whose memory it can reach, itself included
+  std::uint32_t ordinal = 0;             // native: number of the physical device
   std::unique_ptr<Backend> backend;
   std::unique_ptr<StreamPool> pool;  // null where the backend allocates in stream order itself
   std::unique_ptr<Staging> staging;
@@ -129,7 +135,7 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
 };
 
 // Opens and closes streams with their identity and records.
-StreamState* open_stream(DeviceCore& core, StreamFlags flags, int priority, bool legacy);
+StreamState* open_stream(DeviceCore& core, const StreamSpec& spec);
 void close_stream(StreamState& stream) noexcept;
 
 // Waits for all work of the device before memory or the device itself goes, unless the process exits or was forked.

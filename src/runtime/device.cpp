@@ -107,8 +107,8 @@ std::vector<Device> Device::open_all(std::string_view name, int count, const Dev
     if (core.options.memory_limit > 0)
       core.info.memory_bytes = std::min(core.info.memory_bytes, core.options.memory_limit);
     core.memory.set_total(core.info.memory_bytes);
-    core.pool = std::make_unique<StreamPool>(core);
-    core.legacy = slip::open_stream(core, StreamFlags::kBlocking, 0, true);
+    if (!core.native) core.pool = std::make_unique<StreamPool>(core);
+    core.legacy = slip::open_stream(core, {.legacy = true});
     register_device(core);
     devices.push_back(Device(cores[i]));
   }
@@ -120,9 +120,18 @@ Stream Device::stream(StreamFlags flags, int priority, Here here) const {
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);
   const int clamped = std::clamp(priority, core_->info.greatest_priority, core_->info.least_priority);
-  StreamState* state = slip::open_stream(*core_, flags, clamped, false);
+  StreamState* state = slip::open_stream(*core_, {.flags = flags, .priority = clamped});
   return Stream(StreamRef(state, state->last_id), core_);
 }
+
+Stream Device::adopt(CUstream_st* native, Here here) const {
+  require_usable(*core_, here);
+  if (!native) throw Error(Code::kInvalidHandle, "adopt of a null stream: use legacy_stream()", here);
+  StreamState* state = slip::open_stream(*core_, {.adopted = native});
+  return Stream(StreamRef(state, state->last_id), core_);
+}
+
+Stream Stream::adopt(const Device& device, CUstream_st* native, Here here) { return device.adopt(native, here); }
 
 StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->last_id}; }
 
@@ -130,7 +139,7 @@ StreamRef Device::per_thread_stream() const {
   auto& entry = per_thread().streams[core_->id];
   if (!entry.state) {
     entry.core = core_;
-    entry.state = slip::open_stream(*core_, StreamFlags::kBlocking, 0, false);
+    entry.state = slip::open_stream(*core_, {});
     entry.id = entry.state->last_id;
   }
   return {entry.state, entry.id};
@@ -147,7 +156,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
     wait_for(*core_, nullptr, kEverything, 0, here);
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
-  if (!fits) {
+  if (!fits && core_->pool) {
     core_->pool->trim(0);  // what the pool keeps and nobody uses goes first
     fits = core_->memory.reserve(bytes);
   }
@@ -200,6 +209,10 @@ void Device::fill(Range to, unsigned char value, Here here) const {
 void Device::sync(Here here) const { wait_for(*core_, nullptr, kEverything, 0, here); }
 
 bool Device::can_access_peer(const Device& peer) const {
+  if (core_->native && peer.core_->native) {
+    const auto& reachable = core_->reachable;
+    return core_ != peer.core_ && std::find(reachable.begin(), reachable.end(), peer.core_->ordinal) != reachable.end();
+  }
   const std::string_view own = core_->info.name, other = peer.core_->info.name;
   return core_ != peer.core_ && own.substr(0, own.find(':')) == other.substr(0, other.find(':'));
 }

@@ -18,6 +18,7 @@ const char* kind_name(OpKind kind) {
     case OpKind::kWait: return "wait";
     case OpKind::kAlloc: return "alloc";
     case OpKind::kFree: return "free";
+    case OpKind::kPlan: return "plan";
   }
   return "unknown";
 }

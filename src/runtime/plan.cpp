@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
+#include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 
 namespace slip {
@@ -23,7 +25,12 @@ struct Plan::Launches {
   std::vector<Side> sides;  // index 0, the origin, stays empty
   Point last;               // the end of the launch before
 
+  std::shared_ptr<void> compiled;  // by a device, on those that do that
+  std::uint32_t compiled_by = 0;   // its id
+  bool compiled_with_bindings = false;
+
   std::vector<StreamState*> open(StreamState& main, std::uint32_t count, Here here);
+  bool compiles_for(const StreamState& main) const;
   void forget_failure();
 
   ~Launches() {
@@ -43,11 +50,17 @@ std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t 
     if (!core) throw Error(Code::kInvalidDevice, fmt::format("the device of the plan's stream {} was closed", i), here);
     if (!side.stream || side.core != core || side.stream->failure.set()) {
       if (side.stream) close_stream(*side.stream);
-      side = {core, open_stream(*core, StreamFlags::kNonBlocking, main.priority, false)};
+      side = {core, open_stream(*core, {.flags = StreamFlags::kNonBlocking, .priority = main.priority})};
     }
     streams[i] = side.stream;
   }
   return streams;
+}
+
+// Whether the device of `main` can run the whole plan as one thing: it can, and all streams are its own.
+bool Plan::Launches::compiles_for(const StreamState& main) const {
+  return main.compiles_plans() && std::all_of(devices.begin(), devices.end(),
+                                              [&main](const auto& device) { return device.lock().get() == main.core; });
 }
 
 // Waits for a launch that failed, on the host: an edge from it would fail the next one as well.
@@ -65,6 +78,7 @@ Plan::~Plan() = default;
 namespace {
 
 constexpr std::uint32_t kMaxStreams = 4096;
+const Name kPlanName("plan");
 
 // That the op has what its kind needs. Records and waits are no ops of a plan: `waits` say that.
 void require_node(const PlanNode& node) {
@@ -159,26 +173,88 @@ void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<
 
 }  // namespace
 
+// One launch: its streams, and each op's ranges and scalars with the bindings in their place.
+struct Plan::Bound {
+  std::vector<StreamState*> streams;
+  std::vector<std::vector<Range>> reads, writes;
+  std::vector<std::vector<Scalar>> scalars;
+  std::vector<std::function<void()>> hosts;
+
+  Op op(const PlanNode& node, std::size_t i) {
+    hosts[i] = node.host;  // it is moved from when submitted
+    return {.kind = node.kind,
+            .engine = node.engine,
+            .opaque = node.opaque,
+            .value = node.value,
+            .kernel = node.kernel,
+            .name = node.name,
+            .here = node.here,
+            .reads = reads[i],
+            .writes = writes[i],
+            .scalars = scalars[i],
+            .cost = node.cost,
+            .host = &hosts[i]};
+  }
+};
+
+// All checks before the first op: a launch does all or nothing.
+Plan::Bound Plan::bind(StreamState& main, const Bindings& use, Here here) {
+  Bound bound;
+  bound.streams = launches_->open(main, streams_, here);
+  bound.hosts.resize(nodes_.size());
+  for (const PlanNode& node : nodes_) {
+    bound.reads.push_back(bound_ranges(node.reads, use.buffers_, here));
+    bound.writes.push_back(bound_ranges(node.writes, use.buffers_, here));
+    require_operands(*bound.streams[node.stream]->core, node, bound.reads.back(), bound.writes.back());
+    std::vector<Scalar>& scalars = bound.scalars.emplace_back(node.scalars);
+    for (const auto& binding : use.scalars_) {
+      if (binding.op == node.name && binding.index < scalars.size()) scalars[binding.index] = binding.value;
+    }
+  }
+  return bound;
+}
+
 void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   static const Bindings kNone;
-  const Bindings& use = bindings ? *bindings : kNone;
   StreamState& main = *origin.state(here);
   if (main.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
   if (!launches_) throw Error(Code::kInvalidHandle, "the plan was moved from", here);
-  Launches& launches = *launches_;
-  const std::lock_guard lock(launches.mutex);
-  const std::vector<StreamState*> streams = launches.open(main, streams_, here);
-  // All checks before the first op: a launch does all or nothing. Its own ops may fail while others are still being
-  // issued; that reaches the origin through the edges, so from here on ops are enqueued without looking.
+  const std::lock_guard lock(launches_->mutex);
   require_stream(main, here);
-  std::vector<std::vector<Range>> reads;
-  std::vector<std::vector<Range>> writes;
-  for (const PlanNode& node : nodes_) {
-    reads.push_back(bound_ranges(node.reads, use.buffers_, here));
-    writes.push_back(bound_ranges(node.writes, use.buffers_, here));
-    require_operands(*streams[node.stream]->core, node, reads.back(), writes.back());
+  // Observers want to see each op, so with one attached a compiled plan is not used.
+  if (launches_->compiles_for(main) && !observed()) run_compiled(main, bindings, here);
+  else run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
+}
+
+// The device runs the plan as one thing. Compiled at the first launch, and again when bindings change it.
+void Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
+  static const Bindings kNone;
+  PlanOps ops{.nodes = {}, .streams = streams_, .compiled = &launches_->compiled};
+  if (launches_->compiled_by != main.core->id) launches_->compiled.reset();
+  launches_->compiled_by = main.core->id;
+  Bound bound;
+  std::vector<PlanOps::Node> nodes;
+  if (!launches_->compiled || bindings || launches_->compiled_with_bindings) {
+    bound = bind(main, bindings ? *bindings : kNone, here);
+    for (std::size_t i = 0; i < nodes_.size(); ++i)
+      nodes.push_back({bound.op(nodes_[i], i), nodes_[i].stream, nodes_[i].waits});
+    ops.nodes = nodes;
+    launches_->compiled_with_bindings = bindings != nullptr;
+  } else {
+    for (const PlanNode& node : nodes_) {  // the memory must still be there
+      for (const Range& range : node.reads) require_range(range, "plan", here);
+      for (const Range& range : node.writes) require_range(range, "plan", here);
+    }
   }
+  if (nodes_.empty()) return;
+  issue(main, {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
+}
+
+// Its own ops may fail while others are still being issued; that reaches the origin through the edges, so ops are
+// enqueued without looking.
+void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
+  Launches& launches = *launches_;
   const auto wait = [here](StreamState& stream, Point point) {
     if (point.stream && point.stream != &stream) enqueue(stream, {.kind = OpKind::kWait, .here = here, .point = point});
   };
@@ -188,32 +264,25 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   launches.forget_failure();
   wait(main, launches.last);
   const Point begin = end_of(main);
-  for (std::uint32_t i = 1; i < streams_; ++i) wait(*streams[i], begin);
+  for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin);
 
+  // Where points are the driver's events, an edge needs one of its own, or it would wait for all that came later as
+  // well.
+  std::vector<bool> marked(nodes_.size());
+  for (const PlanNode& node : nodes_) {
+    for (const std::uint32_t before : node.waits) {
+      if (main.core->native && nodes_[before].stream != node.stream) marked[before] = true;
+    }
+  }
   std::vector<Point> ends(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const PlanNode& node = nodes_[i];
-    StreamState& stream = *streams[node.stream];
+    StreamState& stream = *bound.streams[node.stream];
     for (const std::uint32_t before : node.waits) wait(stream, ends[before]);
-    std::vector<Scalar> scalars = node.scalars;
-    for (const auto& binding : use.scalars_) {
-      if (binding.op == node.name && binding.index < scalars.size()) scalars[binding.index] = binding.value;
-    }
-    std::function<void()> host = node.host;
-    ends[i] = {&stream, enqueue(stream, {.kind = node.kind,
-                                         .engine = node.engine,
-                                         .opaque = node.opaque,
-                                         .value = node.value,
-                                         .kernel = node.kernel,
-                                         .name = node.name,
-                                         .here = node.here,
-                                         .reads = reads[i],
-                                         .writes = writes[i],
-                                         .scalars = scalars,
-                                         .cost = node.cost,
-                                         .host = &host})};
+    ends[i] = {&stream, enqueue(stream, bound.op(node, i))};
+    if (marked[i]) ends[i] = end_of(stream);
   }
-  for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*streams[i]));
+  for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]));
   launches.last = end_of(main);
   if (main.core->options.launch_blocking) wait_for(*main.core, &main, launches.last.position, 0, here);
 }

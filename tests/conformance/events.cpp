@@ -212,6 +212,7 @@ TEST_P(Events, Rule66_AnEventOutlivesItsStreamAndItsDevice) {
 }
 
 TEST_P(Events, Rule66_AnEventOfAClosedDeviceHasNothingToDoWithOthers) {
+  SLIP_NEEDS_FAILING_KERNELS();
   std::vector<Event> events;
   {
     const Device device = open();

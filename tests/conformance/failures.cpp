@@ -22,6 +22,7 @@ TEST_P(Failures, Rule89_LastErrorIsKeptPerThread) {
 }
 
 TEST_P(Failures, Rule90_ADeviceFaultStaysForEver) {
+  SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open(), healthy = open();
   const Buffer memory = device.alloc(64);
   const Stream stream = device.stream(), other = device.stream();
@@ -59,6 +60,7 @@ TEST_P(Failures, Rule91_ABadArgumentPoisonsNothing) {
 }
 
 TEST_P(Failures, Rule91_AFailedStreamLeavesOthersAlone) {
+  SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();
   const Trail trail(device);
   const Stream stream = device.stream(), other = device.stream();
@@ -82,6 +84,7 @@ TEST_P(Failures, Rule91_AFailedStreamLeavesOthersAlone) {
 
 // Our choice where CUDA has none (a failed launch there loses the context): who waits for lost work is lost too.
 TEST_P(Failures, AFailureTravelsAlongEventWaits) {
+  SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();
   const Stream stream = device.stream(), waiting = device.stream(), early = device.stream();
   const Trail trail(device);
@@ -100,6 +103,7 @@ TEST_P(Failures, AFailureTravelsAlongEventWaits) {
 
 // The legacy stream's barrier orders but does not poison: the blocking streams share no data through it by themselves.
 TEST_P(Failures, AFailureDoesNotTravelThroughTheLegacyBarrier) {
+  SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();
   const Stream stream = device.stream(), after = device.stream();
   Gate gate(device);
@@ -114,6 +118,7 @@ TEST_P(Failures, AFailureDoesNotTravelThroughTheLegacyBarrier) {
 }
 
 TEST_P(Failures, ANewStreamInPlaceOfAFailedOneWorks) {
+  SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();
   {
     const Stream stream = device.stream();

@@ -16,6 +16,7 @@ class Peers : public DeviceTest {
 };
 
 TEST_P(Peers, Rule72_PeerAccessIsEnabledOnceAndInOneDirection) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Device &here = devices[0], &there = devices[1];
   const Stream stream = here.stream(), back = there.stream();
@@ -40,6 +41,7 @@ TEST_P(Peers, Rule72_PeerAccessIsEnabledOnceAndInOneDirection) {
 }
 
 TEST_P(Peers, Rule73_LegacyPeerCopyIsABarrierOnBothDevices) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Device &here = devices[0], &there = devices[1];
   const Buffer from = there.alloc(64), to = here.alloc(64);
@@ -61,6 +63,7 @@ TEST_P(Peers, Rule73_LegacyPeerCopyIsABarrierOnBothDevices) {
 }
 
 TEST_P(Peers, Rule73_LegacyPeerCopyHoldsTheOtherDeviceToo) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Device &here = devices[0], &there = devices[1];
   const Buffer from = there.alloc(64), to = here.alloc(64);
@@ -78,6 +81,7 @@ TEST_P(Peers, Rule73_LegacyPeerCopyHoldsTheOtherDeviceToo) {
 }
 
 TEST_P(Peers, Rule74_PeerCopyInACreatedStreamOrdersNothingElse) {
+  SLIP_NEEDS_DEVICES(2);
   if (simulated()) {
     const std::vector<Device> devices = open_ideal(2);
     const Stream copies = devices[0].stream(), compute = devices[0].stream(), remote = devices[1].stream();
@@ -111,6 +115,7 @@ TEST_P(Peers, Rule74_PeerCopyInACreatedStreamOrdersNothingElse) {
 }
 
 TEST_P(Peers, Rule75_WithoutALinkAPeerCopyGoesThroughTheHost) {
+  SLIP_NEEDS_DEVICES(2);
   if (simulated()) {
     const std::vector<Device> devices = open_ideal(2);
     const Stream stream = devices[0].stream(), other = devices[1].stream();
@@ -136,6 +141,7 @@ TEST_P(Peers, Rule75_WithoutALinkAPeerCopyGoesThroughTheHost) {
 }
 
 TEST_P(Peers, Rule76_DeviceSyncIsOfOneDevice) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   Gate gate(devices[1]);

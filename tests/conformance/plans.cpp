@@ -114,6 +114,7 @@ TEST_P(Plans, ARefusedLaunchRunsNothing) {
 }
 
 TEST_P(Plans, APlanSpansDevices) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Buffer from = devices[0].alloc(64), to = devices[1].alloc(64);
   const Stream here = devices[0].stream(), there = devices[1].stream();

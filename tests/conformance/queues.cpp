@@ -11,12 +11,15 @@ using std::chrono::milliseconds;
 
 class Queues : public DeviceTest {
  protected:
+  // On a GPU with what the tests set for the whole process, which is enough.
   Device with_queues(int count) const {
+    if (on_cuda()) return open();
     return open([count](DeviceOptions& options) { options.max_connections = count; });
   }
 };
 
 TEST_P(Queues, Rule92_NumberOfQueuesIsAnOptionFixedAtOpening) {
+  SLIP_NOT_ON_CUDA("the number of queues of a GPU is fixed for the process, before CUDA starts");
   for (const int count : {1, 8, 32}) EXPECT_EQ(with_queues(count).info().queues, count);
   for (const int count : {-1, 33})
     EXPECT_TRUE(fails([&] { static_cast<void>(with_queues(count)); }, Code::kInvalidValue, {std::to_string(count)}));
@@ -24,6 +27,7 @@ TEST_P(Queues, Rule92_NumberOfQueuesIsAnOptionFixedAtOpening) {
 }
 
 TEST_P(Queues, Rule93_AnUnresolvedOpHoldsBackItsWholeQueue) {
+  SLIP_NOT_ON_CUDA("the number of queues of a GPU is fixed for the process, before CUDA starts");
   const Device device = with_queues(1);
   const Trail trail(device);
   const Stream first = device.stream(StreamFlags::kNonBlocking), second = device.stream(StreamFlags::kNonBlocking);
@@ -61,6 +65,7 @@ TEST_P(Queues, Rule94_ReadyKernelsOfOneQueueOverlap) {
     return;
   }
   SLIP_NEEDS_CONCURRENCY();
+  SLIP_NOT_ON_CUDA("the number of queues of a GPU is fixed for the process, before CUDA starts");
   const Device device = with_queues(1);
   const Stream a = device.stream(), b = device.stream();
   Meeting meeting(2);
@@ -89,6 +94,7 @@ TEST_P(Queues, Rule95_OneQueueSerialisesWhatMoreQueuesLetOverlap) {
 }
 
 TEST_P(Queues, AFullQueueHoldsTheHostAndNothingIsLost) {
+  SLIP_NOT_ON_CUDA("the driver decides how deep the queue of a stream is");
   const Device device = open([](DeviceOptions& options) { options.queue_depth = 16; });
   Buffer word = device.alloc(4, MemoryKind::kPinned);
   set_words(word, 0);

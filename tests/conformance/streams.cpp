@@ -254,6 +254,7 @@ TEST_P(Streams, Rule10_EventInTheLegacyStreamCoversBlockingStreamsOnly) {
 }
 
 TEST_P(Streams, Rule11_LegacyBarrierStaysOnItsDevice) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   Gate gate(devices[0]);

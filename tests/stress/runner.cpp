@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "slip/plan.hpp"
+#include "stress/cuda_kernels.hpp"
 
 namespace slip::stress {
 namespace {
@@ -24,7 +25,7 @@ void mix(const Args& args) {
 }
 
 const Kernel& mix_kernel() {
-  static const Kernel kMix{"mix", mix};
+  static const Kernel kMix{"mix", mix, cuda::mix};
   return kMix;
 }
 

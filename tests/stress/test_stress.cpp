@@ -9,6 +9,7 @@
 
 #include "stress/generator.hpp"
 #include "stress/runner.hpp"
+#include "support/devices.hpp"
 #include "support/watchdog.hpp"
 
 namespace slip::stress {
@@ -36,6 +37,8 @@ struct Target {
   const char* device;
   Policy policy = Policy::kConcurrent;
   std::uint64_t programs = 2000;
+  Shape shape = {};
+  bool host_queues = true;  // its queues and workers are ours to choose
 };
 
 void PrintTo(const Target& target, std::ostream* out) { *out << target.label; }
@@ -44,12 +47,14 @@ void PrintTo(const Target& target, std::ostream* out) { *out << target.label; }
 // deep they are, how the pool reuses memory.
 DeviceOptions options_for(const Target& target, std::uint64_t seed) {
   DeviceOptions options;
-  options.policy = target.policy;
-  options.seed = seed;
-  options.compute_workers = 2;
+  if (target.host_queues) {
+    options.policy = target.policy;
+    options.seed = seed;
+    options.compute_workers = 2;
+    options.max_connections = seed % 5 == 0 ? 1 : seed % 5 == 1 ? 3 : 0;
+    options.queue_depth = seed % 4 == 0 ? 16 : 0;
+  }
   options.pageable = static_cast<PageableCopy>(seed % 3);
-  options.max_connections = seed % 5 == 0 ? 1 : seed % 5 == 1 ? 3 : 0;
-  options.queue_depth = seed % 4 == 0 ? 16 : 0;
   options.pool.release_threshold = seed % 2 == 0 ? 0 : 1 << 20;
   options.pool.follow_event_dependencies = seed % 3 != 0;
   options.pool.opportunistic = seed % 7 != 0;
@@ -65,18 +70,27 @@ TEST_P(Stress, RandomProgramsMatchTheReference) {
   test::Watchdog watchdog(std::chrono::seconds(300));
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     watchdog.note("seed " + std::to_string(seed));
-    const Program program = generate(seed);
+    const Program program = generate(seed, GetParam().shape);
     const std::string wrong =
         difference(program, reference(program), run(program, GetParam().device, options_for(GetParam(), seed)));
     ASSERT_EQ(wrong, "") << "again with SLIP_STRESS_SEED=" << seed << " SLIP_STRESS_COUNT=1\n" << program.listing();
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Stress,
-                         testing::Values(Target{"cpu_concurrent", "cpu", Policy::kConcurrent},
-                                         Target{"cpu_single", "cpu", Policy::kSingle},
-                                         Target{"cpu_random", "cpu", Policy::kRandom, 1000},
-                                         Target{"sim_h200", "sim:h200"}),
+std::vector<Target> targets() {
+  std::vector<Target> all = {{"cpu_concurrent", "cpu", Policy::kConcurrent},
+                             {"cpu_single", "cpu", Policy::kSingle},
+                             {"cpu_random", "cpu", Policy::kRandom, 1000},
+                             {"sim_h200", "sim:h200"}};
+  // Opening a GPU and a launch on it take longer; and there may be one only.
+  if (test::has_cuda()) {
+    all.push_back(
+        {.label = "cuda_0", .device = "cuda:0", .programs = 200, .shape = {.max_devices = 1}, .host_queues = false});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Stress, testing::ValuesIn(targets()),
                          [](const auto& param_info) { return param_info.param.label; });
 
 TEST(StressGenerator, ProgramsAreFreeOfRaces) {

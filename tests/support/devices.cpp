@@ -1,20 +1,37 @@
 #include "support/devices.hpp"
 
+#include <cstdlib>
 #include <ostream>
 
+#include "support/cuda_kernels.hpp"
 #include "support/kernels.hpp"
 
 namespace slip::test {
 namespace {
 
-bool has_cuda() {
+bool opens(const char* name, int count) {
   try {
-    static_cast<void>(Device::open("cuda:0"));
+    static_cast<void>(Device::open_all(name, count));
     return true;
   } catch (const Error&) {
     static_cast<void>(last_error());
     return false;
   }
+}
+
+bool ready_cuda() {
+#if SLIP_HAS_CUDA
+  // Read when CUDA starts. Streams that a test holds back must not share a hardware queue with those that it wants to
+  // go on: 8 queues are the default, 32 the most. And the first launch of a kernel must not have to load it: that may
+  // wait for the work which a test holds back.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  if (!opens("cuda:0", 1)) return false;
+  cuda::prepare();
+  return true;
+#else
+  return opens("cuda:0", 1);
+#endif
 }
 
 std::vector<DeviceCase> make_cases() {
@@ -27,11 +44,18 @@ std::vector<DeviceCase> make_cases() {
                      .options = {.policy = Policy::kRandom, .seed = seed}});
   // Queues enough for every stream of a test: only the rules about queues want them scarce.
   cases.push_back({.label = "sim_h200", .name = "sim:h200", .options = {.max_connections = 32}, .simulated = true});
-  if (has_cuda()) cases.push_back({.label = "cuda_0", .name = "cuda:0"});
+  if (has_cuda())
+    cases.push_back(
+        {.label = "cuda_0", .name = "cuda:0", .concurrent = true, .cuda = true, .most = opens("cuda:0", 2) ? 2 : 1});
   return cases;
 }
 
 }  // namespace
+
+bool has_cuda() {
+  static const bool kHas = ready_cuda();
+  return kHas;
+}
 
 const std::vector<DeviceCase>& device_cases() {
   static const std::vector<DeviceCase> kCases = make_cases();

@@ -25,9 +25,14 @@ struct DeviceCase {
   DeviceOptions options = {};
   bool concurrent = false;  // kernels really run side by side, so that two of them can meet
   bool simulated = false;   // virtual time: durations are exact
+  bool cuda = false;        // a GPU: its kernels cannot throw, and the driver chooses queues and how deep they are
+  int most = 1000;          // devices of this kind that can be open together and reach each other
 };
 
 const std::vector<DeviceCase>& device_cases();
+// Whether there is a device cuda:0. The first call readies CUDA for tests that hold streams back, so it must come
+// before any other use of CUDA.
+bool has_cuda();
 std::string label_of(const testing::TestParamInfo<DeviceCase>& info);
 // How gtest prints a case.
 void PrintTo(const DeviceCase& device, std::ostream* out);
@@ -42,6 +47,7 @@ class DeviceTest : public testing::TestWithParam<DeviceCase> {
 
   bool concurrent() const { return GetParam().concurrent; }
   bool simulated() const { return GetParam().simulated; }
+  bool on_cuda() const { return GetParam().cuda; }
 
  private:
   Watchdog watchdog_{std::chrono::seconds(120)};
@@ -67,3 +73,15 @@ testing::AssertionResult progressed(const Device& device);
 // What only shows where kernels run side by side.
 #define SLIP_NEEDS_CONCURRENCY() \
   if (!concurrent()) GTEST_SKIP() << "this device runs one op at a time: nothing can meet"
+
+// What takes several devices; there may be one GPU only.
+#define SLIP_NEEDS_DEVICES(count) \
+  if (GetParam().most < (count)) GTEST_SKIP() << "fewer than " << (count) << " such devices on this machine"
+
+// What a GPU cannot do, or is not asked to: `why` says it.
+#define SLIP_NOT_ON_CUDA(why) \
+  if (on_cuda()) GTEST_SKIP() << (why)
+
+// Kernels that throw: those of a GPU cannot, and a real fault would take the context of all other tests away.
+#define SLIP_NEEDS_FAILING_KERNELS() \
+  SLIP_NOT_ON_CUDA("a kernel of a GPU cannot throw, and a real fault loses the whole process's context")

@@ -34,7 +34,8 @@ class Gate {
   void hold(StreamRef stream, std::uint32_t value = 1) const { stream.wait_value(word_, value, "gate"); }
   // What the host wrote before is visible to the work that the gate held.
   void set(std::uint32_t value) { word().store(value, std::memory_order_release); }
-  void open() { set(0xffffffffU); }
+  // The largest value that is over all smaller ones on a GPU, too, where the difference counts as a signed number.
+  void open() { set(0x7fffffffU); }
   Range range() const { return word_; }
   std::uint32_t value() { return word().load(std::memory_order_acquire); }
 

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "support/cuda_kernels.hpp"
 #include "support/devices.hpp"
 
 namespace slip::test {
@@ -26,22 +27,49 @@ void add(const Args& args) {
 
 void fail(const Args&) { throw std::runtime_error("on purpose"); }
 void fault(const Args&) { throw DeviceFault("illegal address 0xdead"); }
-void meet(const Args& args) { args.scalar<Meeting*>(0)->meet(); }
+
+std::atomic_ref<std::uint32_t> word(std::uint32_t& plain) { return std::atomic_ref(plain); }
+
+int came(Guests& guests) {
+  int count = 0;
+  for (std::uint32_t& guest : guests.came) count += static_cast<int>(word(guest).load(std::memory_order_acquire));
+  return count;
+}
+
+void come(Guests& guests) {
+  const int place = guests.places.fetch_add(1);
+  if (place >= Guests::kMost) throw std::runtime_error("too many guests at a meeting");
+  word(guests.came[place]).store(1, std::memory_order_release);
+}
+
+void come_and_wait(Guests& guests) {
+  come(guests);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (came(guests) < guests.expected) {
+    if (word(guests.missed).load() != 0 || std::chrono::steady_clock::now() > until) {
+      word(guests.missed).store(1);
+      return;
+    }
+    std::this_thread::yield();
+  }
+}
+
+void meet(const Args& args) { come_and_wait(*args.scalar<Guests*>(0)); }
 
 }  // namespace
 
 const Kernel& store_kernel() {
-  static const Kernel kKernel{"store", store};
+  static const Kernel kKernel{"store", store, cuda::store};
   return kKernel;
 }
 
 const Kernel& mix_kernel() {
-  static const Kernel kKernel{"mix", mix};
+  static const Kernel kKernel{"mix", mix, cuda::mix};
   return kKernel;
 }
 
 const Kernel& add_kernel() {
-  static const Kernel kKernel{"add", add};
+  static const Kernel kKernel{"add", add, cuda::add};
   return kKernel;
 }
 
@@ -56,7 +84,7 @@ const Kernel& fault_kernel() {
 }
 
 const Kernel& meet_kernel() {
-  static const Kernel kKernel{"meet", meet};
+  static const Kernel kKernel{"meet", meet, cuda::meet};
   return kKernel;
 }
 
@@ -76,17 +104,14 @@ testing::AssertionResult Trail::is(std::initializer_list<std::uint32_t> numbers)
   return testing::AssertionFailure() << "the ops did not run in the order " << testing::PrintToString(numbers);
 }
 
-void Meeting::meet() {
-  arrive();
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (arrived_.load() < expected_) {
-    if (missed_.load() || std::chrono::steady_clock::now() > until) {
-      missed_.store(true);
-      return;
-    }
-    std::this_thread::yield();
-  }
+Meeting::Meeting(int expected) : guests_(cuda::guests()) {
+  if (!guests_) guests_ = &own_;
+  guests_->expected = expected;
 }
+
+void Meeting::meet() { come_and_wait(*guests_); }
+void Meeting::arrive() { come(*guests_); }
+bool Meeting::complete() const { return came(*guests_) >= guests_->expected && word(guests_->missed).load() == 0; }
 
 std::vector<std::uint32_t> words_of(const Device& device, Range range) {
   const Buffer host = device.alloc(range.bytes, MemoryKind::kPinned, "words");

@@ -1,17 +1,18 @@
 // The kernels of the tests, and Trail, which shows in which order ops ran.
 //
-// Each kernel has a function for the devices that run on the host; one for another kind of device is added here, once.
+// Each kernel has a function for the devices that run on the host and one for GPUs (cuda_kernels.hpp), except fail and
+// fault, which a GPU cannot do.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
 
 #include "slip/device.hpp"
+#include "support/guests.hpp"
 
 namespace slip::test {
 
@@ -20,7 +21,7 @@ const Kernel& mix_kernel();    // out(0)[i] = mixed(out(0)[i], scalar(0))
 const Kernel& add_kernel();    // out(0)[i] = in(0)[i] + scalar(0)
 const Kernel& fail_kernel();   // throws std::runtime_error("on purpose")
 const Kernel& fault_kernel();  // throws DeviceFault("illegal address 0xdead")
-const Kernel& meet_kernel();   // waits until the others of its Meeting (scalar 0) have come
+const Kernel& meet_kernel();   // waits until the others of a Meeting (its Guests: scalar 0) have come
 
 // Not commutative: another order gives another value.
 constexpr std::uint32_t mixed(std::uint32_t state, std::uint32_t value) {
@@ -43,21 +44,23 @@ class Trail {
   Buffer word_;
 };
 
-// Kernels, or other functions, that wait for each other; all return soon if one does not come.
+// Kernels, or other functions, that wait for each other; all return soon if one does not come. It must outlive them.
 class Meeting {
  public:
-  explicit Meeting(int expected) : expected_(expected) {}
+  explicit Meeting(int expected);
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
   // Marks the caller's arrival and waits for the others.
   void meet();
-  void arrive() { arrived_.fetch_add(1); }
-  bool complete() const { return arrived_.load() >= expected_ && !missed_.load(); }
+  void arrive();
+  bool complete() const;
   // A kernel in `stream` that comes to this meeting.
-  void launch(StreamRef stream) { stream.launch(meet_kernel(), {.scalars = {this}}); }
+  void launch(StreamRef stream) { stream.launch(meet_kernel(), {.scalars = {guests_}}); }
 
  private:
-  const int expected_;
-  std::atomic<int> arrived_{0};
-  std::atomic<bool> missed_{false};
+  Guests own_{};
+  Guests* guests_;  // own_, or where a GPU reaches them, too
 };
 
 // Words of host memory and of the device.

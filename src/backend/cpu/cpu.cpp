@@ -100,7 +100,8 @@ Lane* CpuBackend::find_drained() {
   return nullptr;
 }
 
-StreamState* CpuBackend::open_stream(StreamFlags flags, int, bool legacy) {
+StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
+  require_own_stream(spec, "cpu");
   const std::lock_guard lock(mutex_);
   Lane* lane = find_drained();
   if (!lane) {
@@ -124,8 +125,8 @@ StreamState* CpuBackend::open_stream(StreamFlags flags, int, bool legacy) {
   ++opened_;
   if (lane->core != &core_) lane->core = &core_;  // see slip::open_stream
   lane->executor.store(executor_.get(), std::memory_order_relaxed);
-  lane->joins_legacy = flags == StreamFlags::kBlocking && !legacy;
-  if (legacy) legacy_ = lane;
+  lane->joins_legacy = spec.flags == StreamFlags::kBlocking && !spec.legacy;
+  if (spec.legacy) legacy_ = lane;
   lane->id.store(kOpening, std::memory_order_relaxed);  // so that no other thread finds it drained
   return lane;
 }

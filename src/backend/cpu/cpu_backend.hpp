@@ -21,7 +21,7 @@ class CpuBackend final : public Backend {
 
   void* allocate(MemoryKind kind, std::size_t bytes) override;
   void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept override;
-  StreamState* open_stream(StreamFlags flags, int priority, bool legacy) override;
+  StreamState* open_stream(const StreamSpec& spec) override;
   void close_stream(StreamState& stream) noexcept override;
   std::uint64_t submit(StreamState& stream, const Op& op) override;
   bool reached(StreamState* stream, std::uint64_t position) override;

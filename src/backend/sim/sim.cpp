@@ -18,8 +18,9 @@ class SimBackend : public Backend {
   }
   void deallocate(MemoryKind, void* data, std::size_t bytes) noexcept override { sim::unmap_memory(data, bytes); }
 
-  StreamState* open_stream(StreamFlags flags, int priority, bool legacy) override {
-    return world_->open_stream(index_, flags, priority, legacy);
+  StreamState* open_stream(const StreamSpec& spec) override {
+    require_own_stream(spec, "sim");
+    return world_->open_stream(index_, spec.flags, spec.priority, spec.legacy);
   }
   void close_stream(StreamState& stream) noexcept override {
     world_->close_stream(static_cast<sim::SimStream&>(stream));

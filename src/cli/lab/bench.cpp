@@ -9,6 +9,8 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
+#include "cli/lab/cuda_kernels.hpp"
+#include "cli/lab/pace.hpp"
 #include "runtime/backend.hpp"
 
 namespace slip::cli {
@@ -61,7 +63,7 @@ class Gate {
 }  // namespace
 
 Pace::Pace(const Args& args) {
-  const auto nanoseconds = args.scalar<std::int64_t>(0);
+  const std::int64_t nanoseconds = pace_nanoseconds(args.scalar<std::int64_t>(0));
   end_ns_ = nanoseconds > 0 ? now_ns() + nanoseconds : 0;
 }
 
@@ -91,6 +93,7 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
       throw UsageError(fmt::format("no device '{}': there are {}", asked, allowed_devices()));
     throw UsageError(fmt::format("device '{}': {}", asked, error.what()));
   }
+  if (on_gpu()) cuda::load_kernels();  // before a gate is closed
 }
 
 Device Bench::open(const DeviceOptions& options) const { return Device::open(options_.device, options); }
@@ -113,7 +116,7 @@ Picos Bench::upload_time(std::uint64_t bytes) const {
 }
 
 Work Bench::work(Picos time, double width) const {
-  return {{.width = width, .time = time}, virtual_time_ ? 0 : time / 1000};
+  return {{.width = width, .time = time}, virtual_time_ ? 0 : pace_of(time / 1000, width)};
 }
 
 std::uint64_t Bench::copy_bytes() const { return virtual_time_ ? 8 << 20 : quick() ? 16 << 20 : 64 << 20; }

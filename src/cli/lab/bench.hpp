@@ -2,7 +2,8 @@
 //
 // On sim a kernel takes its time from Cost and the figures are exact. On cpu it does its arithmetic and then turns in
 // place until its time is over, leaving the core to others that need it: kernels last as long as they should on a busy
-// machine too, and what is seen is the order and the overlap of streams, not the speed of the cores.
+// machine too, and what is seen is the order and the overlap of streams, not the speed of the cores. On a GPU it does
+// the same with its share of the device (cuda_kernels.hpp).
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,10 @@ namespace slip::cli {
 // How long a kernel shall take.
 struct Work {
   Cost cost;
-  std::int64_t nanoseconds = 0;  // on cpu; for Pace
+  std::int64_t pace = 0;  // scalar 0 of the kernel, for Pace: 0 in virtual time
 };
 
-// Makes the kernel in which it lives take its time: scalar 0, in nanoseconds.
+// Makes the kernel in which it lives, on cpu, take its time: scalar 0 (pace.hpp).
 class Pace {
  public:
   explicit Pace(const Args& args);
@@ -54,6 +55,8 @@ class Bench {
   const LabOptions& options() const { return options_; }
   bool quick() const { return options_.quick; }
   bool virtual_time() const { return virtual_time_; }
+  // A GPU is as it is: the number of its queues is fixed for the process, and there may be one only.
+  bool on_gpu() const { return options_.device.starts_with("cuda"); }
   std::uint64_t bytes(std::uint64_t otherwise) const { return options_.bytes ? options_.bytes : otherwise; }
 
   Device open(const DeviceOptions& options = {}) const;

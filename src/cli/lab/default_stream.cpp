@@ -46,7 +46,7 @@ Outcome run_case(const Bench& bench, const Case& wanted, const Work& work) {
   const Device device = bench.open({.compute_workers = 4});
   const Stream first = device.stream(wanted.first), third = device.stream(wanted.third);
   const auto launch = [&](StreamRef stream, const char* name) {
-    stream.launch(kBusy, {{}, {}, {work.nanoseconds}, name}, work.cost);
+    stream.launch(kBusy, {{}, {}, {work.pace}, name}, work.cost);
   };
   Outcome outcome;
   outcome.run = bench.measure(device, {device.legacy_stream(), first, third}, [&] {

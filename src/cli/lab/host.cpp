@@ -51,7 +51,7 @@ Program increment(const Bench& bench, std::size_t size, Picos kernel) {
     Timer timer(device);
     timer.call("copy(d_a, a)", [&] { device.copy(d_a, a); });
     timer.call("launch increment", [&] {
-      device.default_stream().launch(kScale, {{d_a}, {d_a}, {work.nanoseconds, 1.0F, 1.0F}}, work.cost);
+      device.default_stream().launch(kScale, {{d_a}, {d_a}, {work.pace, 1.0F, 1.0F}}, work.cost);
     });
     timer.call("copy(a, d_a)", [&] { device.copy(a, d_a); });
     program.calls = timer.seen();
@@ -75,7 +75,7 @@ Program saxpy(const Bench& bench, std::size_t size, Picos kernel) {
     timer.call("copy(d_x, x)", [&] { device.copy(d_x, x); });
     timer.call("copy(d_y, y)", [&] { device.copy(d_y, y); });
     timer.call("launch saxpy", [&] {
-      device.default_stream().launch(kSaxpy, {{d_x, d_y}, {d_y}, {work.nanoseconds, 2.0F}}, work.cost);
+      device.default_stream().launch(kSaxpy, {{d_x, d_y}, {d_y}, {work.pace, 2.0F}}, work.cost);
     });
     timer.call("copy(y, d_y)", [&] { device.copy(y, d_y); });
     program.calls = timer.seen();
@@ -149,7 +149,7 @@ Table calls_table(const Bench& bench, std::size_t size, Picos kernel, std::vecto
     Things things(bench.open(), size);
     Picos took = 0;
     for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {
-      things.stream.launch(kBusy, {{}, {}, {work.nanoseconds}}, work.cost);
+      things.stream.launch(kBusy, {{}, {}, {work.pace}}, work.cost);
       things.stream.record(things.event);
       const Picos start = things.device.now();
       call.body(things);

@@ -1,5 +1,6 @@
 // The kernels of the labs. Scalar 0 is always for Pace.
 #include "cli/lab/bench.hpp"
+#include "cli/lab/cuda_kernels.hpp"
 
 namespace slip::cli {
 namespace {
@@ -31,9 +32,9 @@ void busy(const Args& args) { const Pace pace(args); }
 
 }  // namespace
 
-const Kernel kVectorAdd{"vector_add", vector_add};
-const Kernel kSaxpy{"saxpy", saxpy};
-const Kernel kScale{"scale", scale};
-const Kernel kBusy{"busy", busy};
+const Kernel kVectorAdd{"vector_add", vector_add, cuda::vector_add};
+const Kernel kSaxpy{"saxpy", saxpy, cuda::saxpy};
+const Kernel kScale{"scale", scale, cuda::scale};
+const Kernel kBusy{"busy", busy, cuda::busy};
 
 }  // namespace slip::cli

@@ -68,7 +68,7 @@ class Pipeline {
 
   void up(std::size_t i) const { stream(i).copy(part(data_, i), part(in_, i), "up"); }
   void compute(std::size_t i) const {
-    stream(i).launch(kScale, {{part(data_, i)}, {part(data_, i)}, {work_.nanoseconds, 2.0F, 1.0F}}, work_.cost);
+    stream(i).launch(kScale, {{part(data_, i)}, {part(data_, i)}, {work_.pace, 2.0F, 1.0F}}, work_.cost);
   }
   void down(std::size_t i) const { stream(i).copy(part(out_, i), part(data_, i), "down"); }
 

@@ -33,7 +33,7 @@ void TwoSlots::prepare() {
 void TwoSlots::add(std::size_t layer) const {
   static const std::array<Name, kLayers> kNames = {"A0", "A1", "A2", "A3"};
   compute_.launch(kVectorAdd,
-                  {{data_[layer % 2], slots_[layer % 2]}, {data_[(layer + 1) % 2]}, {add_.nanoseconds}, kNames[layer]},
+                  {{data_[layer % 2], slots_[layer % 2]}, {data_[(layer + 1) % 2]}, {add_.pace}, kNames[layer]},
                   add_.cost);
 }
 

@@ -61,7 +61,7 @@ struct Activations {
 void launch_add(StreamRef stream, const Model& model, const Activations& data, const Buffer& weight,
                 std::size_t layer) {
   stream.launch(kVectorAdd,
-                {{data.in(layer), weight}, {data.out(layer)}, {model.add.nanoseconds}, fmt::format("add {}", layer)},
+                {{data.in(layer), weight}, {data.out(layer)}, {model.add.pace}, fmt::format("add {}", layer)},
                 model.add.cost);
 }
 

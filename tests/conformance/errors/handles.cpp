@@ -119,6 +119,7 @@ TEST_P(BadHandles, EmptyBuffers) {
 }
 
 TEST_P(BadHandles, EventsOfAnotherDevice) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   TimedEvent event = here.record_timed();
@@ -132,6 +133,7 @@ TEST_P(BadHandles, EventsOfAnotherDevice) {
 }
 
 TEST_P(BadHandles, BuffersOfAnotherDevice) {
+  SLIP_NEEDS_DEVICES(2);
   const std::vector<Device> devices = open_all(2);
   const Stream here = devices[0].stream(), there = devices[1].stream();
   Buffer ordered = here.alloc(64, "ordered");
@@ -147,6 +149,7 @@ TEST_P(BadHandles, BuffersOfAnotherDevice) {
 }
 
 TEST_P(BadHandles, ARecordThatFailsLeavesTheEventAsItWas) {
+  SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();
   const Stream stream = device.stream(), broken = device.stream();
   const TimedEvent begin = stream.record_timed();

@@ -149,7 +149,7 @@ Finding why_two_streams(const Bench& bench) {
                    for (std::size_t i = 0; i < kPieces; ++i) {
                      loading.copy(piece(memory.device[0], i), piece(memory.host[0], i), "load");
                      if (!(loading == compute)) compute.wait(loading.record());
-                     compute.launch(kBusy, {{piece(memory.device[0], i)}, {}, {work.nanoseconds}}, work.cost);
+                     compute.launch(kBusy, {{piece(memory.device[0], i)}, {}, {work.pace}}, work.cost);
                    }
                  })
         .figures.total;

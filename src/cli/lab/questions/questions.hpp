@@ -28,7 +28,7 @@ std::span<const Question> several_device_questions();
 
 // Launches a kernel that only takes time.
 inline void busy(StreamRef stream, const char* name, const Work& work) {
-  stream.launch(kBusy, {{}, {}, {work.nanoseconds}, name}, work.cost);
+  stream.launch(kBusy, {{}, {}, {work.pace}, name}, work.cost);
 }
 
 // "k1 -> k2 || k3" of all kernels of the run.

@@ -187,8 +187,7 @@ Finding proxy_queue(const Bench& bench) {
         for (std::uint32_t i = 0; i < kPieces; ++i) {
           const Range slot = slots.slice(i % kDepth * kBytes, kBytes);
           if (i >= kDepth) kernel.wait_value(sent, i - kDepth + 1);
-          kernel.launch(kScale,
-                        {{slot}, {slot}, {work.nanoseconds, 0.0F, static_cast<float>(i)}, fmt::format("post {}", i)},
+          kernel.launch(kScale, {{slot}, {slot}, {work.pace, 0.0F, static_cast<float>(i)}, fmt::format("post {}", i)},
                         work.cost);
           kernel.write_value(posted, i + 1);
           proxy.wait_value(posted, i + 1);

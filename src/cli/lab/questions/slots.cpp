@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/questions/questions.hpp"
 #include "cli/lab/random_order.hpp"
 #include "cli/lab/two_slots.hpp"
@@ -26,7 +27,7 @@ void add_first(const Args& args) {
   const Pace pace(args);
   args.out<float>(0)[0] += args.in<float>(0)[0];
 }
-const Kernel kAddFirst{"layer", add_first};
+const Kernel kAddFirst{"layer", add_first, cuda::add_first};
 
 class StackRun {
  public:
@@ -57,7 +58,7 @@ class StackRun {
       if (stack_.guard) load_.wait(used[slot]);
       load_.copy(slots_[slot], weights_.slice(k * stack_.bytes, stack_.bytes), "load");
       compute_.wait(load_.record());
-      compute_.launch(kAddFirst, {{slots_[slot]}, {sum_}, {stack_.layer.nanoseconds}}, stack_.layer.cost);
+      compute_.launch(kAddFirst, {{slots_[slot]}, {sum_}, {stack_.layer.pace}}, stack_.layer.cost);
       compute_.record(used[slot]);
     }
   }

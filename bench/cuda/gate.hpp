@@ -1,0 +1,27 @@
+// Gate: holds a stream of the GPU back, so that submission alone is timed and nothing hides behind the GPU's own work.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace slip::bench {
+
+class Gate {
+ public:
+  Gate();
+  ~Gate();
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  // Later work of the stream waits for open(). At most 1,024 launches fit behind it: the next would hold the host.
+  void close(cudaStream_t stream);
+  void open();
+
+  // Throws if the gate gave way by itself. Only when the stream is done.
+  void expect_held() const;
+
+ private:
+  struct Words;
+  Words* words_ = nullptr;  // pinned; the kernel reads them over the bus
+};
+
+}  // namespace slip::bench

@@ -1,0 +1,301 @@
+#include "backend/cuda/cuda.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "backend/cuda/check.hpp"
+#include "backend/cuda/cuda_backend.hpp"
+#include "backend/slab.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+int gpu_count() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return count;
+  static_cast<void>(cudaGetLastError());
+  throw Error(Code::kInvalidDevice,
+              fmt::format("no GPU: {}", status == cudaSuccess ? "the driver sees none" : cudaGetErrorString(status)),
+              {});
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(DeviceCore& core, int gpu) : core_(core), gpu_(gpu), times_(gpu) {
+  make_current();
+  check(cudaFree(nullptr), "cudaFree", gpu_);  // makes the context now, not in the first op
+  core_.native = true;
+  core_.ordinal = static_cast<std::uint32_t>(gpu_);
+  fill_info();
+  make_pool();
+  reach_peers();
+}
+
+void CudaBackend::fill_info() {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, gpu_), "cudaGetDeviceProperties", gpu_);
+  DeviceInfo& info = core_.info;
+  info.description = fmt::format("{}, sm_{}{}, {} multiprocessors", properties.name, properties.major, properties.minor,
+                                 properties.multiProcessorCount);
+  info.memory_bytes = properties.totalGlobalMem;
+  info.compute_workers = properties.multiProcessorCount;
+  info.copy_engines = properties.asyncEngineCount;
+  info.queues = cuda_connections();
+  check(cudaDeviceGetStreamPriorityRange(&info.least_priority, &info.greatest_priority),
+        "cudaDeviceGetStreamPriorityRange", gpu_);
+}
+
+// A pool of the device's own, so that its options do not change what others in the process see.
+void CudaBackend::make_pool() {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, {gpu_}};
+  check(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate", gpu_);
+  const auto set = [this](cudaMemPoolAttr attribute, auto value) {
+    check(cudaMemPoolSetAttribute(pool_, attribute, &value), "cudaMemPoolSetAttribute", gpu_);
+  };
+  const PoolOptions& options = core_.options.pool;
+  set(cudaMemPoolAttrReleaseThreshold, static_cast<std::uint64_t>(options.release_threshold));
+  set(cudaMemPoolReuseFollowEventDependencies, static_cast<int>(options.follow_event_dependencies));
+  set(cudaMemPoolReuseAllowOpportunistic, static_cast<int>(options.opportunistic));
+  set(cudaMemPoolReuseAllowInternalDependencies, static_cast<int>(options.internal_dependencies));
+}
+
+// Peers are opened to each other once; who may really touch whose memory is the runtime's list.
+void CudaBackend::reach_peers() {
+  core_.reachable.push_back(core_.ordinal);
+  const int count = gpu_count();
+  for (int other = 0; other < count; ++other) {
+    int can = 0;
+    if (other == gpu_ || cudaDeviceCanAccessPeer(&can, gpu_, other) != cudaSuccess || can == 0) continue;
+    const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+    if (status != cudaErrorPeerAccessAlreadyEnabled) check(status, "cudaDeviceEnablePeerAccess", gpu_);
+    static_cast<void>(cudaGetLastError());
+    core_.reachable.push_back(static_cast<std::uint32_t>(other));
+  }
+}
+
+CudaBackend::~CudaBackend() {
+  static_cast<void>(cudaSetDevice(gpu_));
+  try {
+    times_.collect();
+  } catch (const Error&) {
+    // The device was lost: what ran last has no times.
+  }
+  for (CudaStream* stream : streams_) {
+    if (stream->handle && stream->owned) cudaStreamDestroy(stream->handle);
+    stream->handle = nullptr;
+    stream->note_done(stream->submitted.load(std::memory_order_relaxed));
+    stream->id.store(0, std::memory_order_relaxed);
+    stream->core = nullptr;
+    Slab<CudaStream>::give(stream);
+  }
+  if (pool_) cudaMemPoolDestroy(pool_);
+  static_cast<void>(cudaGetLastError());  // at exit the driver may be gone before us
+}
+
+// The current GPU belongs to the thread, and a framework may have changed it.
+void CudaBackend::make_current() const { check(cudaSetDevice(gpu_), "cudaSetDevice", gpu_); }
+
+void* CudaBackend::allocate(MemoryKind kind, std::size_t bytes) {
+  make_current();
+  void* data = nullptr;
+  cudaError_t status = cudaSuccess;
+  switch (kind) {
+    case MemoryKind::kDevice: status = cudaMalloc(&data, bytes); break;
+    case MemoryKind::kPinned: status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable); break;
+    case MemoryKind::kPageable:
+      data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+      status = data ? cudaSuccess : cudaErrorMemoryAllocation;
+      break;
+  }
+  if (status == cudaErrorMemoryAllocation) raise_out_of_memory(bytes, gpu_, memory_kind_name(kind), {});
+  check(status, kind == MemoryKind::kDevice ? "cudaMalloc" : "cudaHostAlloc", gpu_);
+  return data;
+}
+
+void CudaBackend::deallocate(MemoryKind kind, void* data, std::size_t) noexcept {
+  switch (kind) {
+    case MemoryKind::kDevice: cudaFree(data); break;
+    case MemoryKind::kPinned: cudaFreeHost(data); break;
+    case MemoryKind::kPageable: std::free(data); break;
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+// A closed stream of this device whose work is done, for use again. REQUIRES: mutex_.
+CudaStream* CudaBackend::find_drained() {
+  for (CudaStream* stream : streams_) {
+    if (stream->id.load(std::memory_order_acquire) == 0 && !stream->handle && stream->drained()) return stream;
+  }
+  return nullptr;
+}
+
+StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
+  make_current();
+  cudaStream_t handle = spec.legacy ? cudaStreamLegacy : spec.adopted;
+  const bool owned = handle == nullptr;
+  if (owned) {
+    const unsigned flags = spec.flags == StreamFlags::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
+    check(cudaStreamCreateWithPriority(&handle, flags, spec.priority), "cudaStreamCreateWithPriority", gpu_);
+  } else if (spec.adopted) {
+    check(cudaStreamQuery(handle) == cudaErrorInvalidResourceHandle ? cudaErrorInvalidResourceHandle : cudaSuccess,
+          "cudaStreamQuery", gpu_);
+  }
+  const std::lock_guard lock(mutex_);
+  CudaStream* stream = find_drained();
+  if (!stream) {
+    stream = Slab<CudaStream>::take();
+    streams_.push_back(stream);
+  }
+  stream->handle = handle;
+  stream->owned = owned;
+  stream->gpu = gpu_;
+  return stream;
+}
+
+void CudaBackend::close_stream(StreamState& state) noexcept {
+  CudaStream& stream = static_cast<CudaStream&>(state);
+  static_cast<void>(cudaSetDevice(gpu_));
+  try {  // the end of its work, so that it is known when the state can be used again
+    const std::lock_guard lock(stream.submitting);
+    const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
+    record(stream, {.kind = OpKind::kRecord}, end);
+    stream.submitted.store(end, std::memory_order_relaxed);
+  } catch (const Error&) {
+    // The device is lost: nothing will run any more.
+  }
+  const std::lock_guard lock(mutex_);
+  if (stream.owned) cudaStreamDestroy(stream.handle);
+  static_cast<void>(cudaGetLastError());
+  stream.handle = nullptr;
+  stream.id.store(0, std::memory_order_release);  // see find_drained()
+}
+
+void CudaBackend::lose(cudaError_t status, const char* call) {
+  static_cast<void>(cudaGetLastError());
+  std::string ops;
+  const std::lock_guard lock(mutex_);
+  for (CudaStream* stream : streams_) {
+    const std::uint64_t last = stream->submitted.load(std::memory_order_relaxed);
+    if (last == 0 || stream->known_done(last)) continue;
+    const CudaStream::Recent& recent = stream->recent[last % stream->recent.size()];
+    if (recent.name)
+      ops += fmt::format("{}'{}' ({}:{})", ops.empty() ? "; issued last: " : ", ", recent.name.text(), recent.here.file,
+                         recent.here.line);
+  }
+  core_.fault.put(
+      {code_of(status),
+       fmt::format("{} on cuda:{}: {} ({}){}{}", call, gpu_, cudaGetErrorString(status), cudaGetErrorName(status), ops,
+                   core_.options.launch_blocking ? "" : "; SLIP_LAUNCH_BLOCKING=1 names the op exactly"),
+       0,
+       {}});
+}
+
+bool CudaBackend::done(cudaError_t status, const char* call) {
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  if (status != cudaSuccess) lose(status, call);
+  return true;
+}
+
+bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
+  static_cast<void>(cudaSetDevice(gpu_));  // if the device is lost, the question itself says so
+  if (!state) {
+    const std::lock_guard lock(mutex_);
+    for (CudaStream* stream : streams_) {
+      if (stream->handle ? !done(cudaStreamQuery(stream->handle), "cudaStreamQuery") : !stream->drained()) return false;
+    }
+    if (observed()) times_.collect();
+    return true;
+  }
+  CudaStream& stream = static_cast<CudaStream&>(*state);
+  if (position != kEverything && stream.known_done(position)) return true;
+  const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed);
+  bool is_done = false;
+  if (const EventUse event = position == kEverything ? EventUse() : stream.mark_at(position)) {
+    is_done = done(cudaEventQuery(event.native()), "cudaEventQuery");
+  } else {
+    if (!stream.handle) return stream.drained();
+    is_done = done(cudaStreamQuery(stream.handle), "cudaStreamQuery");
+    position = end;
+  }
+  if (!is_done) return false;
+  stream.note_done(position);
+  if (observed()) times_.collect();
+  return true;
+}
+
+// Asks until it is done or the deadline passes: at once at first, then with pauses.
+bool CudaBackend::poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query) {
+  Parker nap;
+  for (int turn = 0; !done(query(), call); ++turn) {
+    const std::int64_t now = now_ns();
+    if (now > deadline_ns) return false;
+    if (turn > 100) nap.park(std::min(deadline_ns + 1, now + 20'000));
+  }
+  return true;
+}
+
+bool CudaBackend::wait(StreamState* state, std::uint64_t position, std::int64_t deadline_ns) {
+  static_cast<void>(cudaSetDevice(gpu_));
+  CudaStream* stream = static_cast<CudaStream*>(state);
+  if (stream && position != kEverything && stream->known_done(position)) return true;
+  const EventUse event = stream && position != kEverything ? stream->mark_at(position) : EventUse();
+  const std::uint64_t end = stream ? stream->submitted.load(std::memory_order_relaxed) : 0;
+  bool is_done = false;
+  if (event) {
+    is_done = deadline_ns == 0 ? done(cudaEventSynchronize(event.native()), "cudaEventSynchronize")
+                               : poll(deadline_ns, "cudaEventQuery", [&] { return cudaEventQuery(event.native()); });
+  } else if (stream && stream->handle) {
+    is_done = deadline_ns == 0 ? done(cudaStreamSynchronize(stream->handle), "cudaStreamSynchronize")
+                               : poll(deadline_ns, "cudaStreamQuery", [&] { return cudaStreamQuery(stream->handle); });
+  } else if (deadline_ns == 0) {
+    is_done = done(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  } else {
+    is_done =
+        poll(deadline_ns, "cudaStreamQuery", [&] { return reached(nullptr, 0) ? cudaSuccess : cudaErrorNotReady; });
+  }
+  if (!is_done) return false;
+  if (stream) stream->note_done(event ? position : end);
+  if (observed()) times_.collect();
+  return true;
+}
+
+Picos CudaBackend::now() { return now_ns() * 1000; }
+
+std::vector<std::unique_ptr<Backend>> open_cuda(std::string_view rest, std::span<DeviceCore* const> cores) {
+  int first = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
+  if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
+    throw Error(Code::kInvalidDevice, fmt::format("no device 'cuda:{}': write cuda or cuda:NUMBER", rest), {});
+  // The number of hardware queues is read by the driver when it starts; later it cannot be changed.
+  const int wanted = cores.front()->options.max_connections;
+  if (wanted > 0) set_cuda_connections(wanted);
+  const int count = gpu_count();
+  if (first + static_cast<int>(cores.size()) > count)
+    throw Error(Code::kInvalidDevice,
+                fmt::format("cuda:{} to cuda:{} were asked for, this machine has {} GPU{}", first,
+                            first + static_cast<int>(cores.size()) - 1, count, count == 1 ? "" : "s"),
+                {});
+  if (wanted > 0 && cuda_connections() != wanted)
+    throw Error(Code::kInvalidValue,
+                fmt::format("max_connections {}: this process has {} hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)",
+                            wanted, cuda_connections()),
+                {});
+  std::vector<std::unique_ptr<Backend>> result;
+  for (std::size_t i = 0; i < cores.size(); ++i)
+    result.push_back(std::make_unique<CudaBackend>(*cores[i], first + static_cast<int>(i)));
+  return result;
+}
+
+}  // namespace slip

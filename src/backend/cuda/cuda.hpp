@@ -1,0 +1,10 @@
+// The `cuda` device: streams of a real GPU.
+#pragma once
+
+#include "runtime/backend.hpp"
+
+namespace slip {
+
+std::vector<std::unique_ptr<Backend>> open_cuda(std::string_view rest, std::span<DeviceCore* const> cores);
+
+}  // namespace slip

@@ -1,0 +1,68 @@
+// CudaBackend: a GPU behind the seam. CUDA keeps the rules of streams itself; this room only translates.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/cuda/cuda_stream.hpp"
+#include "backend/cuda/run_times.hpp"
+#include "runtime/core.hpp"
+
+namespace slip {
+
+// A plan as a CUDA graph, with what its nodes point to.
+struct CompiledPlan;
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(DeviceCore& core, int gpu);
+  ~CudaBackend() override;
+
+  void* allocate(MemoryKind kind, std::size_t bytes) override;
+  void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept override;
+  StreamState* open_stream(const StreamSpec& spec) override;
+  void close_stream(StreamState& stream) noexcept override;
+  std::uint64_t submit(StreamState& stream, const Op& op) override;
+  bool reached(StreamState* stream, std::uint64_t position) override;
+  bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) override;
+  Picos now() override;
+
+ private:
+  void make_current() const;
+  void fill_info();
+  void make_pool();
+  void reach_peers();
+  CudaStream* find_drained();
+
+  // submit.cpp
+  void wait_for_point(CudaStream& stream, const Op& op);
+  EventUse event_for(CudaStream& target, std::uint64_t position, Here here);
+  void record(CudaStream& stream, const Op& op, std::uint64_t position);
+  void enqueue(CudaStream& stream, const Op& op, std::uint64_t position);
+  void put(cudaStream_t stream, const Op& op) const;
+  void launch_kernel(cudaStream_t stream, const Op& op) const;
+  void wait_or_write_value(cudaStream_t stream, const Op& op) const;
+  void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) const;
+
+  // graph.cpp
+  void launch_plan(CudaStream& stream, const Op& op) const;
+  std::shared_ptr<CompiledPlan> compile(const PlanOps& plan) const;
+
+  // Whether a query said done. An error is the device's fault from now on, and counts as done: nothing more will
+  // happen.
+  bool done(cudaError_t status, const char* call);
+  void lose(cudaError_t status, const char* call);
+  bool poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query);
+
+  DeviceCore& core_;
+  const int gpu_;
+  cudaMemPool_t pool_ = nullptr;
+  RunTimes times_;
+  std::mutex mutex_;
+  std::vector<CudaStream*> streams_;  // all, also closed ones; guarded by mutex_
+};
+
+}  // namespace slip

@@ -1,0 +1,114 @@
+// A plan as a CUDA graph: its ops are captured from private streams once, and launched as one thing after that.
+#include <deque>
+
+#include "backend/cuda/check.hpp"
+#include "backend/cuda/cuda_backend.hpp"
+
+namespace slip {
+
+struct CompiledPlan {
+  cudaGraphExec_t graph = nullptr;
+  std::deque<std::function<void()>> hosts;  // its host nodes point here
+
+  CompiledPlan() = default;
+  CompiledPlan(const CompiledPlan&) = delete;
+  CompiledPlan& operator=(const CompiledPlan&) = delete;
+  ~CompiledPlan() {
+    if (graph) cudaGraphExecDestroy(graph);  // launches under way are finished by the driver
+  }
+};
+
+namespace {
+
+void CUDART_CB call_again(void* function) {
+  const InsideOp inside;
+  try {
+    (*static_cast<std::function<void()>*>(function))();
+  } catch (...) {  // nothing may leave a driver's thread, and a graph has no stream to poison
+  }
+}
+
+// The streams and events that a capture uses, and their end.
+struct Scratch {
+  explicit Scratch(int device) : gpu(device) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (capturing) {
+      cudaGraph_t broken = nullptr;
+      cudaStreamEndCapture(streams[0], &broken);
+      if (broken) cudaGraphDestroy(broken);
+      static_cast<void>(cudaGetLastError());
+    }
+    for (cudaStream_t stream : streams) cudaStreamDestroy(stream);
+    for (cudaEvent_t event : events) cudaEventDestroy(event);
+  }
+  void open_streams(std::uint32_t count) {
+    for (std::uint32_t i = 0; i < count; ++i)
+      check(cudaStreamCreateWithFlags(&streams.emplace_back(), cudaStreamNonBlocking), "cudaStreamCreateWithFlags",
+            gpu);
+  }
+  cudaEvent_t record(std::uint32_t stream) {
+    check(cudaEventCreateWithFlags(&events.emplace_back(), cudaEventDisableTiming), "cudaEventCreateWithFlags", gpu);
+    check(cudaEventRecord(events.back(), streams[stream]), "cudaEventRecord", gpu);
+    return events.back();
+  }
+  void wait(std::uint32_t stream, cudaEvent_t event) {
+    check(cudaStreamWaitEvent(streams[stream], event, 0), "cudaStreamWaitEvent", gpu);
+  }
+  const int gpu;
+  bool capturing = false;
+  std::vector<cudaStream_t> streams;
+  std::vector<cudaEvent_t> events;
+};
+
+}  // namespace
+
+std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
+  auto compiled = std::make_shared<CompiledPlan>();
+  Scratch scratch(gpu_);
+  scratch.open_streams(plan.streams);
+  // Relaxed: other threads may go on calling CUDA meanwhile.
+  check(cudaStreamBeginCapture(scratch.streams[0], cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", gpu_);
+  scratch.capturing = true;
+  const cudaEvent_t begin = scratch.record(0);
+  for (std::uint32_t i = 1; i < plan.streams; ++i) scratch.wait(i, begin);
+  std::vector<bool> waited(plan.nodes.size());
+  for (const PlanOps::Node& node : plan.nodes) {
+    for (const std::uint32_t before : node.waits) {
+      if (plan.nodes[before].stream != node.stream) waited[before] = true;
+    }
+  }
+  std::vector<cudaEvent_t> ends(plan.nodes.size());
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    const PlanOps::Node& node = plan.nodes[i];
+    for (const std::uint32_t before : node.waits) {
+      if (ends[before] && plan.nodes[before].stream != node.stream) scratch.wait(node.stream, ends[before]);
+    }
+    if (node.op.kind == OpKind::kHost) {
+      compiled->hosts.push_back(*node.op.host);
+      check(cudaLaunchHostFunc(scratch.streams[node.stream], call_again, &compiled->hosts.back()), "cudaLaunchHostFunc",
+            gpu_, node.op.name.text(), node.op.here);
+    } else {
+      put(scratch.streams[node.stream], node.op);
+    }
+    if (waited[i]) ends[i] = scratch.record(node.stream);
+  }
+  for (std::uint32_t i = 1; i < plan.streams; ++i) scratch.wait(0, scratch.record(i));
+  cudaGraph_t graph = nullptr;
+  scratch.capturing = false;
+  check(cudaStreamEndCapture(scratch.streams[0], &graph), "cudaStreamEndCapture", gpu_);
+  const cudaError_t status = cudaGraphInstantiate(&compiled->graph, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "cudaGraphInstantiate", gpu_);
+  return compiled;
+}
+
+void CudaBackend::launch_plan(CudaStream& stream, const Op& op) const {
+  std::shared_ptr<void>& kept = *op.plan->compiled;
+  if (!op.plan->nodes.empty()) kept = compile(*op.plan);
+  check(cudaGraphLaunch(static_cast<CompiledPlan*>(kept.get())->graph, stream.handle), "cudaGraphLaunch", gpu_,
+        op.name.text(), op.here);
+}
+
+}  // namespace slip

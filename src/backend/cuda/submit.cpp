@@ -1,0 +1,210 @@
+// From an op to the CUDA call that enqueues it.
+#include <cuda.h>
+#include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <typeinfo>
+
+#include "backend/cuda/check.hpp"
+#include "backend/cuda/cuda_backend.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+// The driver's stream memory operations, found at run time so that the program starts without a driver.
+template <class Function>
+Function* driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  if (cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result) != cudaSuccess || !found)
+    throw Error(Code::kUnsupported, fmt::format("the CUDA driver has no {}", name), {});
+  return reinterpret_cast<Function*>(found);
+}
+
+// A host function on its way through a stream.
+struct HostCall {
+  std::function<void()> function;
+  StreamState* stream;
+  std::uint64_t position;
+  Name name;
+  Here here;
+};
+
+void CUDART_CB call_host_function(void* data) {
+  const std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
+  const InsideOp inside;
+  const auto fail = [&](const char* why) {
+    fail_stream(*call->stream, {Code::kLaunchFailed,
+                                fmt::format("host function '{}' issued at {}:{} failed: {}", call->name.text(),
+                                            call->here.file, call->here.line, why),
+                                call->position, call->here});
+  };
+  try {
+    call->function();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  } catch (...) {
+    fail("not a std::exception");
+  }
+}
+
+// The op's name around its calls, for profilers; costs a branch when none is attached.
+struct Range3 {
+  explicit Range3(const Op& op) : named(op.name) {
+    if (named) nvtxRangePushA(op.name.c_str());
+  }
+  ~Range3() {
+    if (named) nvtxRangePop();
+  }
+  const bool named;
+};
+
+bool is_work(OpKind kind) { return kind <= OpKind::kHost || kind == OpKind::kPlan; }
+
+}  // namespace
+
+std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
+  CudaStream& stream = static_cast<CudaStream&>(state);
+  make_current();
+  if (op.kind == OpKind::kWait) {
+    wait_for_point(stream, op);
+    return stream.submitted.load(std::memory_order_relaxed);
+  }
+  const Range3 range(op);
+  const std::lock_guard lock(stream.submitting);
+  const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
+  try {
+    if (op.kind == OpKind::kRecord) {
+      record(stream, op, position);
+    } else if (is_work(op.kind)) {
+      stream.recent[position % stream.recent.size()] = {op.name, op.here};
+      const bool timed = observed();
+      EventUse begun = timed ? times_.begin(stream) : EventUse();
+      enqueue(stream, op, position);
+      if (timed) times_.end(stream, std::move(begun), op, position, core_.id);
+    } else {
+      enqueue(stream, op, position);
+    }
+  } catch (const Error& error) {
+    if (error.code() == Code::kDeviceFault) core_.fault.put({error.code(), error.what(), 0, op.here});
+    throw;
+  }
+  stream.submitted.store(position, std::memory_order_relaxed);
+  return position;
+}
+
+void CudaBackend::enqueue(CudaStream& stream, const Op& op, std::uint64_t position) {
+  if (op.kind == OpKind::kHost) call_on_host(stream, op, position);
+  else if (op.kind == OpKind::kPlan) launch_plan(stream, op);
+  else put(stream.handle, op);
+}
+
+void CudaBackend::record(CudaStream& stream, const Op& op, std::uint64_t position) {
+  EventUse event;
+  if (op.event) {
+    op.event->retain();
+    event = EventUse(static_cast<CudaEvent*>(op.event));
+  } else {
+    event = EventUse(EventPool::of(gpu_).take(false));
+  }
+  check(cudaEventRecord(event.native(), stream.handle), "cudaEventRecord", gpu_, {}, op.here);
+  stream.add_mark(position, std::move(event));
+}
+
+// The event to wait for instead of the point; empty when the point is reached. A point without a mark of its own, the
+// end of an op that nobody recorded, is waited for at the stream's present end.
+EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here here) {
+  if (target.known_done(position)) return {};
+  EventUse event = target.mark_at(position);
+  if (event || target.known_done(position)) return event;
+  const std::lock_guard lock(target.submitting);
+  event = target.mark_at(position);
+  if (event) return event;
+  const std::uint64_t end = target.submitted.load(std::memory_order_relaxed) + 1;
+  record(target, {.kind = OpKind::kRecord, .here = here}, end);
+  target.submitted.store(end, std::memory_order_relaxed);
+  return target.mark_at(end);
+}
+
+void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
+  if (op.point.stream == &stream) return;  // its own order says so already
+  if (typeid(*op.point.stream) != typeid(CudaStream)) {
+    // A point of another kind of device: the host waits for it, no CUDA stream can.
+    op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
+    return;
+  }
+  const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
+  if (!event) return;
+  const std::lock_guard lock(stream.submitting);
+  check(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", gpu_, {}, op.here);
+}
+
+// What needs the CUDA stream only: also used while a plan is compiled.
+void CudaBackend::put(cudaStream_t stream, const Op& op) const {
+  const auto checked = [&](cudaError_t status, const char* call) {
+    check(status, call, gpu_, op.name.text(), op.here);
+  };
+  switch (op.kind) {
+    case OpKind::kKernel: return launch_kernel(stream, op);
+    case OpKind::kCopy:
+      return checked(
+          cudaMemcpyAsync(address(op.writes[0]), address(op.reads[0]), op.writes[0].bytes, cudaMemcpyDefault, stream),
+          "cudaMemcpyAsync");
+    case OpKind::kFill:
+      return checked(cudaMemsetAsync(address(op.writes[0]), static_cast<int>(op.value), op.writes[0].bytes, stream),
+                     "cudaMemsetAsync");
+    case OpKind::kWaitValue:
+    case OpKind::kWriteValue: return wait_or_write_value(stream, op);
+    case OpKind::kAlloc: {
+      const cudaError_t status = cudaMallocFromPoolAsync(op.address, op.bytes, pool_, stream);
+      if (status == cudaErrorMemoryAllocation) raise_out_of_memory(op.bytes, gpu_, op.name.text(), op.here);
+      return checked(status, "cudaMallocFromPoolAsync");
+    }
+    case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync");
+    default: throw Error(Code::kUnsupported, fmt::format("a {} on a CUDA stream", kind_name(op.kind)), op.here);
+  }
+}
+
+void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
+  if (!op.kernel->cuda) [[unlikely]]
+    throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cuda function", op.name.text()), op.here);
+  constexpr std::size_t kInline = 16;
+  std::array<Piece, kInline> few;
+  std::vector<Piece> many;
+  const std::size_t count = op.reads.size() + op.writes.size();
+  if (count > kInline) many.resize(count);
+  Piece* const pieces = count > kInline ? many.data() : few.data();
+  Piece* piece = pieces;
+  for (const Range& range : op.reads) *piece++ = {address(range), range.bytes};
+  for (const Range& range : op.writes) *piece++ = {address(range), range.bytes};
+  const Args args({pieces, op.reads.size()}, {pieces + op.reads.size(), op.writes.size()},
+                  {op.scalars.begin(), op.scalars.size()});
+  op.kernel->cuda(args, stream);
+  check(cudaGetLastError(), "launch", gpu_, op.name.text(), op.here);
+}
+
+// `word >= value` is CUDA's cyclic comparison: the difference as a signed number.
+void CudaBackend::wait_or_write_value(cudaStream_t stream, const Op& op) const {
+  static auto* const kWait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
+  static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
+  const bool waits = op.kind == OpKind::kWaitValue;
+  const auto word = reinterpret_cast<CUdeviceptr>(address(waits ? op.reads[0] : op.writes[0]));
+  const CUresult status = waits ? kWait(stream, word, op.value, CU_STREAM_WAIT_VALUE_GEQ)
+                                : kWrite(stream, word, op.value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  if (status != CUDA_SUCCESS)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("{} on cuda:{} for op '{}': CUresult {}", waits ? "cuStreamWaitValue32" : "cuStreamWriteValue32",
+                    gpu_, op.name.text(), static_cast<int>(status)),
+        op.here);
+}
+
+void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) const {
+  auto call = std::make_unique<HostCall>(HostCall{std::move(*op.host), &stream, position, op.name, op.here});
+  check(cudaLaunchHostFunc(stream.handle, call_host_function, call.get()), "cudaLaunchHostFunc", gpu_, op.name.text(),
+        op.here);
+  static_cast<void>(call.release());  // the callback owns it
+}
+
+}  // namespace slip
