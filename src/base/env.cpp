@@ -56,6 +56,11 @@ constexpr const char* kCudaConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr int kDefaultCudaConnections = 8;
 }  // namespace
 
+bool nvtx_wanted() {
+  static const bool kWanted = !text("NVTX_INJECTION64_PATH").empty();
+  return kWanted;
+}
+
 int cuda_connections() {
   const int set = std::atoi(text(kCudaConnections).c_str());
   return set > 0 ? set : kDefaultCudaConnections;

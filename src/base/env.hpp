@@ -16,6 +16,8 @@ struct Env {
 
 const Env& env();
 
+bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached: it names itself in NVTX_INJECTION64_PATH
+
 // CUDA's own variable for the number of hardware queues, which its driver reads when it starts. The default is 8.
 int cuda_connections();
 void set_cuda_connections(int count);  // unless it is set already

@@ -41,39 +41,51 @@ double best_seconds(int runs, const std::function<void()>& body) {
   return best;
 }
 
-// Bytes per second of copies up or down, for one kind of host memory.
-double copy_rate(const Device& device, const Buffer& memory, const Buffer& host, std::size_t size, bool up, int runs) {
-  const Stream stream = device.stream();
-  const Range near = memory.slice(0, size), far = host.slice(0, size);
-  const int copies = size < (1 << 20) ? 8 : 1;  // so that a start counts for little
-  stream.copy(up ? near : far, up ? far : near);
-  stream.sync();  // the first one wakes threads up
-  const double seconds = best_seconds(runs, [&] {
-    for (int i = 0; i < copies; ++i) stream.copy(up ? near : far, up ? far : near);
-    stream.sync();
-  });
-  return static_cast<double>(size) * copies / seconds;
+// One copy of the table: where to, where from, in a stream of its own.
+struct Transfer {
+  Range to, from;
+};
+
+// Bytes per second of each of the transfers when all run at once.
+double copy_rate(const Device& device, const std::vector<Transfer>& transfers, int runs) {
+  const std::size_t size = transfers.front().to.bytes;
+  const int copies = size < (1 << 20) ? 8 : 2;  // so that a start counts for little
+  std::vector<Stream> streams;
+  for (std::size_t i = 0; i < transfers.size(); ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
+  const auto run = [&] {
+    for (int i = 0; i < copies; ++i) {
+      for (std::size_t k = 0; k < transfers.size(); ++k) streams[k].copy(transfers[k].to, transfers[k].from);
+    }
+    for (const Stream& stream : streams) stream.sync();
+  };
+  run();  // the first one wakes threads up
+  return static_cast<double>(size) * copies / best_seconds(runs, run);
 }
 
-Table copy_table(const Device& device, bool quick) {
-  const std::size_t most = quick ? 16 << 20 : 64 << 20;
+Table copy_table(const Device& device, std::size_t most, bool quick) {
   const int runs = quick ? 3 : 7;
-  const Buffer memory = device.alloc(most);
-  Buffer pinned = device.alloc(most, MemoryKind::kPinned), pageable = device.alloc(most, MemoryKind::kPageable);
-  std::ranges::fill(pinned.host_write<unsigned char>(), 1);
-  std::ranges::fill(pageable.host_write<unsigned char>(), 1);
+  Buffer memory = device.alloc(most), other = device.alloc(most);
+  Buffer pinned = device.alloc(most, MemoryKind::kPinned), back = device.alloc(most, MemoryKind::kPinned);
+  Buffer pageable = device.alloc(most, MemoryKind::kPageable);
+  for (Buffer* host : {&pinned, &back, &pageable}) std::ranges::fill(host->host_write<unsigned char>(), 1);
   device.copy(memory, pinned);  // touches all pages
-  Table table("copies", {{"size", "bytes"},
-                         {"pinned up", "pinned_up"},
-                         {"pinned down", "pinned_down"},
-                         {"pageable up", "pageable_up"},
-                         {"pageable down", "pageable_down"}});
-  for (std::size_t size = 64 << 10; size <= most; size *= 16) {
-    table.row({bytes(size), rate(copy_rate(device, memory, pinned, size, true, runs)),
-               rate(copy_rate(device, memory, pinned, size, false, runs)),
-               rate(copy_rate(device, memory, pageable, size, true, runs)),
-               rate(copy_rate(device, memory, pageable, size, false, runs))});
-    if (size == 16 << 20 && most > size) size = most / 16;
+  device.copy(other, pinned);
+  Table table("copies (both ways: each way's rate; within: bytes copied on the device)",
+              {{"size", "bytes"},
+               {"pinned up", "pinned_up"},
+               {"pinned down", "pinned_down"},
+               {"both ways", "both_ways"},
+               {"pageable up", "pageable_up"},
+               {"pageable down", "pageable_down"},
+               {"within", "within"}});
+  for (std::size_t size = 64 << 10; size <= most; size *= size < (1 << 20) ? 16 : 4) {
+    const Range near = memory.slice(0, size), aside = other.slice(0, size);
+    const Range up = pinned.slice(0, size), down = back.slice(0, size), plain = pageable.slice(0, size);
+    const auto measured = [&](const std::vector<Transfer>& transfers) {
+      return rate(copy_rate(device, transfers, runs));
+    };
+    table.row({bytes(size), measured({{near, up}}), measured({{down, near}}), measured({{near, up}, {down, aside}}),
+               measured({{near, plain}}), measured({{plain, near}}), measured({{near, aside}})});
   }
   return table;
 }
@@ -139,6 +151,7 @@ Table calls_table(const Device& device, bool quick) {
   add("launch of an empty kernel", [&] { stream.launch(kNothing); });
   add("record", [&] { stream.record(event); });
   other.record(event);
+  add("timed record", [&] { static_cast<void>(stream.record_timed()); });
   add("wait for a point that is reached", [&] { stream.wait(event); });
   add("query", [&] { static_cast<void>(stream.query()); });
   return table;
@@ -148,7 +161,8 @@ Table calls_table(const Device& device, bool quick) {
 Json show_measured(const Device& device, const char* name, int kernels, double threads, bool quick) {
   const DeviceInfo& info = device.info();
   fmt::print("{}: {}, {} of memory\n\n", name, info.description, format_bytes(info.memory_bytes));
-  const Table copies = copy_table(device, quick);
+  const bool gpu = device.stream().native() != nullptr;
+  const Table copies = copy_table(device, quick ? 16 << 20 : gpu ? 256 << 20 : 64 << 20, quick);
   fmt::print("{}\n", copies.text());
   Table compute("compute (multiply-adds in registers)", {{"kernels side by side", "kernels"}, {"rate", "flops"}});
   for (int streams = 1; streams <= kernels; streams *= 2) {

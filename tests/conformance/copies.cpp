@@ -119,7 +119,8 @@ TEST_P(Copies, Rule38_PageableCopiesAreRightWhetherStagedOrBlocking) {
         stream.copy(middle, from);
         set_words(from, 2);  // either way the source is ours when the call returns
       };
-      if (staged) expect_free(device, stream, upload);
+      if (on_cuda()) upload();  // which sizes the driver stages is seen in `slip lab host`, not promised
+      else if (staged) expect_free(device, stream, upload);
       else expect_held(device, stream, upload);
       expect_held(device, stream, [&] { stream.copy(to, middle); });  // downloads always hold the host
       EXPECT_TRUE(all_words(to, 1)) << bytes << " bytes, rule " << static_cast<int>(rule);

@@ -192,5 +192,57 @@ TEST_P(HostFunctions, Rule83_PriorityDoesNotInterruptAndGivesNoOrder) {
 
 SLIP_OVER_DEVICES(HostFunctions);
 
+// Takes a while, so that work which does not wait for it would be seen.
+void dawdle() {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+  while (std::chrono::steady_clock::now() < until) {}
+}
+
+TEST_P(HostFunctions, Rule3_LegacyWorkWaitsForHostFunctionsOfBlockingStreams) {
+  const Device device = open();
+  const Stream stream = device.stream();
+  Buffer word = device.alloc(4, MemoryKind::kPinned), target = device.alloc(4);
+  auto* value = static_cast<std::uint32_t*>(word.native());
+  for (std::uint32_t i = 1; i <= 20; ++i) {
+    stream.host([value, i] {
+      dawdle();
+      *value = i;
+    });
+    device.legacy_stream().copy(target, word);
+    EXPECT_EQ(words_of(device, target).front(), i);
+  }
+}
+
+TEST_P(HostFunctions, Rule3_BlockingStreamsWaitForHostFunctionsOfTheLegacyStream) {
+  const Device device = open();
+  const Stream stream = device.stream();
+  Buffer word = device.alloc(4, MemoryKind::kPinned), target = device.alloc(4);
+  auto* value = static_cast<std::uint32_t*>(word.native());
+  for (std::uint32_t i = 1; i <= 20; ++i) {
+    device.legacy_stream().host([value, i] {
+      dawdle();
+      *value = i;
+    });
+    stream.copy(target, word);
+    EXPECT_EQ(words_of(device, target).front(), i);
+  }
+}
+
+TEST_P(HostFunctions, Rule3_HostFunctionsOfTheLegacyStreamWaitForBlockingStreams) {
+  constexpr std::size_t kBytes = 16 << 20;
+  const Device device = open();
+  const Stream stream = device.stream();
+  Buffer pinned = device.alloc(kBytes, MemoryKind::kPinned), source = device.alloc(kBytes);
+  const auto* last = static_cast<const volatile std::uint32_t*>(pinned.native()) + kBytes / 4 - 1;
+  for (std::uint32_t i = 1; i <= 5; ++i) {
+    stream.launch(store_kernel(), {.writes = {source}, .scalars = {i}});
+    stream.copy(pinned, source);
+    std::uint32_t seen = 0;
+    device.legacy_stream().host([&seen, last] { seen = *last; });
+    device.sync();
+    EXPECT_EQ(seen, i);
+  }
+}
+
 }  // namespace
 }  // namespace slip::test

@@ -31,7 +31,10 @@ HostCall::HostCall(std::function<void()> function)
 HostCall::~HostCall() { thread_.join(); }
 
 testing::AssertionResult HostCall::holds(const Device& device) {
-  if (const testing::AssertionResult result = progressed(device); !result) return result;
+  // A CUDA driver may keep its lock while a copy of pageable memory holds the host: other work could not be issued.
+  const bool asks = !device.info().name.starts_with("cuda");
+  if (const testing::AssertionResult result = asks ? progressed(device) : testing::AssertionSuccess(); !result)
+    return result;
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, kMoment, [this] { return returned_; }))
     return testing::AssertionFailure() << "the call returned while the gate was closed";

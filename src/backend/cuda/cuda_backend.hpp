@@ -45,6 +45,7 @@ class CudaBackend final : public Backend {
   void put(cudaStream_t stream, const Op& op) const;
   void launch_kernel(cudaStream_t stream, const Op& op) const;
   void wait_or_write_value(cudaStream_t stream, const Op& op) const;
+  void put_barrier(cudaStream_t stream) const;
   void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) const;
 
   // graph.cpp
@@ -59,7 +60,10 @@ class CudaBackend final : public Backend {
 
   DeviceCore& core_;
   const int gpu_;
+  const bool only_gpu_;
+  EventPool& events_;
   cudaMemPool_t pool_ = nullptr;
+  void* scratch_ = nullptr;  // a word for put_barrier()
   RunTimes times_;
   std::mutex mutex_;
   std::vector<CudaStream*> streams_;  // all, also closed ones; guarded by mutex_

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/cuda/events.hpp"
+#include "base/biased_lock.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -40,7 +41,7 @@ struct CudaStream final : StreamState {
   bool owned = true;  // false: the legacy stream, or adopted
   int gpu = 0;
 
-  std::mutex submitting;  // one submission at a time: positions are the order in the CUDA stream
+  BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};
   struct Recent {
     Name name;
@@ -65,8 +66,8 @@ struct CudaStream final : StreamState {
     EventUse event;
   };
   void drop_done();
-  std::mutex marks_mutex_;
-  std::deque<Mark> marks_;  // by position; guarded by marks_mutex_
+  BiasedLock marks_lock_;
+  std::deque<Mark> marks_;  // by position; guarded by marks_lock_
   std::atomic<std::uint64_t> done_{0};
 };
 

@@ -1,13 +1,14 @@
 #include "backend/cuda/events.hpp"
 
 #include <map>
+#include <mutex>
 
 #include "backend/cuda/check.hpp"
 
 namespace slip {
 
 void CudaEvent::end() noexcept {
-  const std::lock_guard lock(pool_.mutex_);
+  const std::lock_guard lock(pool_.lock_);
   revive();
   pool_.idle_[timed_ ? 1 : 0].push_back(this);
 }
@@ -30,7 +31,7 @@ EventPool& EventPool::of(int device) {
 
 CudaEvent* EventPool::take(bool timed) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(lock_);
     std::vector<CudaEvent*>& idle = idle_[timed ? 1 : 0];
     if (!idle.empty()) {
       CudaEvent* event = idle.back();

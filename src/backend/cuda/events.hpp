@@ -5,9 +5,9 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "runtime/backend.hpp"
 
 namespace slip {
@@ -39,8 +39,8 @@ class EventPool {
   friend class CudaEvent;
   explicit EventPool(int device) : device_(device) {}
   const int device_;
-  std::mutex mutex_;
-  std::vector<CudaEvent*> idle_[2];  // untimed, timed; guarded by mutex_
+  SpinLock lock_;
+  std::vector<CudaEvent*> idle_[2];  // untimed, timed; guarded by lock_
 };
 
 }  // namespace slip

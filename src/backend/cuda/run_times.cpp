@@ -1,5 +1,7 @@
 #include "backend/cuda/run_times.hpp"
 
+#include <algorithm>
+
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
 #include "base/thread.hpp"
@@ -40,28 +42,46 @@ void RunTimes::take_base() {
   check(cudaStreamDestroy(aside), "cudaStreamDestroy", gpu_);
 }
 
-EventUse RunTimes::begin(const CudaStream& stream) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!base_.event) take_base();
+RunTimes::Scope::Scope(RunTimes& times, const CudaStream& stream, const Op& op, std::uint64_t position,
+                       std::uint32_t device)
+    : times_(times),
+      stream_(stream),
+      record_{.kind = RecordKind::kRun,
+              .engine = op.engine,
+              .device = device,
+              .stream = stream.last_id,
+              .position = position,
+              .thread = thread_index(),
+              .name = op.name,
+              .here = op.here},
+      activity_(Activity::get()) {
+  static std::atomic<std::uint64_t> numbers{0};
+  times_.active_.store(true, std::memory_order_relaxed);
+  const std::lock_guard lock(times_.mutex_);
+  if (activity_) {
+    activity_->start();
+    number_ = numbers.fetch_add(1, std::memory_order_relaxed) + 1;
+    times_.numbered_.emplace(number_, record_);
+    activity_->push(number_);
+    return;
   }
-  return record_timed(gpu_, stream.handle);
+  if (!times_.base_.event) times_.take_base();
+  begun_ = record_timed(times_.gpu_, stream.handle);
 }
 
-void RunTimes::end(const CudaStream& stream, EventUse begun, const Op& op, std::uint64_t position,
-                   std::uint32_t device) {
-  EventUse ended = record_timed(gpu_, stream.handle);
-  const std::lock_guard lock(mutex_);
-  runs_.push_back({std::move(begun), std::move(ended),
-                   Record{.kind = RecordKind::kRun,
-                          .engine = op.engine,
-                          .device = device,
-                          .stream = stream.last_id,
-                          .position = position,
-                          .thread = thread_index(),
-                          .name = op.name,
-                          .here = op.here}});
-  if (runs_.size() > kMost) static_cast<void>(cudaEventSynchronize(runs_.front().ended.native()));
+RunTimes::Scope::~Scope() {
+  if (activity_) {
+    activity_->pop();
+    return;
+  }
+  try {
+    EventUse ended = record_timed(times_.gpu_, stream_.handle);
+    const std::lock_guard lock(times_.mutex_);
+    times_.runs_.push_back({std::move(begun_), std::move(ended), record_});
+    if (times_.runs_.size() > kMost) static_cast<void>(cudaEventSynchronize(times_.runs_.front().ended.native()));
+  } catch (const Error&) {
+    // The device was lost: the op has no times.
+  }
 }
 
 Picos RunTimes::time_of(const EventUse& event) const {
@@ -72,6 +92,36 @@ Picos RunTimes::time_of(const EventUse& event) const {
 
 void RunTimes::collect() {
   const std::lock_guard lock(mutex_);
+  if (Activity* activity = Activity::get()) {
+    collect_activity();
+    if (!observed()) {
+      activity->pause();
+      numbered_.clear();
+    }
+  } else {
+    collect_events();
+  }
+  if (!observed()) active_.store(false, std::memory_order_relaxed);
+}
+
+// REQUIRES: mutex_. An op that became several kernels or copies ran from the first one's start to the last one's end.
+void RunTimes::collect_activity() {
+  std::unordered_map<std::uint64_t, Record> done;
+  const auto ours = [this](std::uint64_t number) { return numbered_.contains(number); };
+  for (const auto& [number, span] : Activity::get()->take(ours)) {
+    const auto [place, first] = done.emplace(number, numbered_.at(number));
+    Record& record = place->second;
+    record.started = first ? span.started : std::min(record.started, span.started);
+    record.ended = first ? span.ended : std::max(record.ended, span.ended);
+  }
+  for (const auto& [number, record] : done) {
+    tell(record);
+    numbered_.erase(number);
+  }
+}
+
+// REQUIRES: mutex_.
+void RunTimes::collect_events() {
   std::deque<Run> left;
   for (Run& run : runs_) {
     if (cudaEventQuery(run.ended.native()) != cudaSuccess) {

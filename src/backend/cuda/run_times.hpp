@@ -1,12 +1,15 @@
-// RunTimes: when ops ran on the GPU, for observers. A timed event before and after each op; read when they are reached.
+// RunTimes: when ops ran on the GPU, for observers.
 //
-// Timed events rather than CUPTI: they need no privileges, no second library and no single-client lock, and they
-// measure what a stream sees. docs/benchmarks.md has what they cost.
+// CUPTI's activity records where they can be had, because they add nothing between two kernels; else a timed event
+// before and after each op, which costs some 4 us of the stream's time (docs/benchmarks.md).
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <mutex>
+#include <unordered_map>
 
+#include "backend/cuda/activity.hpp"
 #include "backend/cuda/cuda_stream.hpp"
 #include "slip/observer.hpp"
 
@@ -16,10 +19,25 @@ class RunTimes {
  public:
   explicit RunTimes(int gpu) : gpu_(gpu) {}
 
-  // Before and after the op's own calls, on the submitting thread.
-  EventUse begin(const CudaStream& stream);
-  void end(const CudaStream& stream, EventUse begun, const Op& op, std::uint64_t position, std::uint32_t device);
-  // Tells observers of the ops that are done; those that are not stay for the next time.
+  // Around the CUDA calls of one op, on the submitting thread.
+  class Scope {
+   public:
+    Scope(RunTimes& times, const CudaStream& stream, const Op& op, std::uint64_t position, std::uint32_t device);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    RunTimes& times_;
+    const CudaStream& stream_;
+    Record record_;
+    Activity* const activity_;
+    std::uint64_t number_ = 0;
+    EventUse begun_;
+  };
+
+  bool active() const { return active_.load(std::memory_order_relaxed); }
+  // Tells observers of the ops that are done; those that are not stay for the next time. With no observer left, stops.
   void collect();
 
  private:
@@ -33,11 +51,15 @@ class RunTimes {
   };
   void take_base();
   Picos time_of(const EventUse& event) const;
+  void collect_events();
+  void collect_activity();
 
   const int gpu_;
-  std::mutex mutex_;
-  Base base_;             // guarded by mutex_
-  std::deque<Run> runs_;  // guarded by mutex_
+  std::atomic<bool> active_{false};
+  std::mutex mutex_;  // guards what follows
+  Base base_;
+  std::deque<Run> runs_;                                // by events
+  std::unordered_map<std::uint64_t, Record> numbered_;  // by activity
 };
 
 }  // namespace slip

@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <optional>
 #include <typeinfo>
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/cuda_backend.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -26,6 +30,7 @@ Function* driver_function(const char* name) {
 struct HostCall {
   std::function<void()> function;
   StreamState* stream;
+  std::uint32_t device;
   std::uint64_t position;
   Name name;
   Here here;
@@ -40,6 +45,7 @@ void CUDART_CB call_host_function(void* data) {
                                             call->here.file, call->here.line, why),
                                 call->position, call->here});
   };
+  const Picos started = now_ns() * 1000;
   try {
     call->function();
   } catch (const std::exception& error) {
@@ -47,17 +53,34 @@ void CUDART_CB call_host_function(void* data) {
   } catch (...) {
     fail("not a std::exception");
   }
+  if (observed())
+    tell({.kind = RecordKind::kRun,
+          .engine = Engine::kHost,
+          .device = call->device,
+          .stream = call->stream->last_id,
+          .position = call->position,
+          .thread = thread_index(),
+          .started = started,
+          .ended = now_ns() * 1000,
+          .name = call->name,
+          .here = call->here});
 }
 
-// The op's name around its calls, for profilers; costs a branch when none is attached.
-struct Range3 {
-  explicit Range3(const Op& op) : named(op.name) {
-    if (named) nvtxRangePushA(op.name.c_str());
+// The op's name around its calls, for profilers.
+class NvtxRange {
+ public:
+  explicit NvtxRange(const Op& op) : open_(kWanted && op.name) {
+    if (open_) nvtxRangePushA(op.name.c_str());
   }
-  ~Range3() {
-    if (named) nvtxRangePop();
+  ~NvtxRange() {
+    if (open_) nvtxRangePop();
   }
-  const bool named;
+  NvtxRange(const NvtxRange&) = delete;
+  NvtxRange& operator=(const NvtxRange&) = delete;
+
+ private:
+  static inline const bool kWanted = nvtx_wanted();
+  const bool open_;
 };
 
 bool is_work(OpKind kind) { return kind <= OpKind::kHost || kind == OpKind::kPlan; }
@@ -71,7 +94,7 @@ std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
     wait_for_point(stream, op);
     return stream.submitted.load(std::memory_order_relaxed);
   }
-  const Range3 range(op);
+  const NvtxRange range(op);
   const std::lock_guard lock(stream.submitting);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   try {
@@ -79,10 +102,9 @@ std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
       record(stream, op, position);
     } else if (is_work(op.kind)) {
       stream.recent[position % stream.recent.size()] = {op.name, op.here};
-      const bool timed = observed();
-      EventUse begun = timed ? times_.begin(stream) : EventUse();
+      std::optional<RunTimes::Scope> timed;
+      if (observed() && op.kind != OpKind::kHost) timed.emplace(times_, stream, op, position, core_.id);
       enqueue(stream, op, position);
-      if (timed) times_.end(stream, std::move(begun), op, position, core_.id);
     } else {
       enqueue(stream, op, position);
     }
@@ -106,7 +128,7 @@ void CudaBackend::record(CudaStream& stream, const Op& op, std::uint64_t positio
     op.event->retain();
     event = EventUse(static_cast<CudaEvent*>(op.event));
   } else {
-    event = EventUse(EventPool::of(gpu_).take(false));
+    event = EventUse(events_.take(false));
   }
   check(cudaEventRecord(event.native(), stream.handle), "cudaEventRecord", gpu_, {}, op.here);
   stream.add_mark(position, std::move(event));
@@ -128,14 +150,22 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
 }
 
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
-  if (op.point.stream == &stream) return;  // its own order says so already
+  // Its own order says so already. But in the legacy stream every wait is a barrier for the blocking ones (rule 9),
+  // also a wait for what is done; a record is one, too.
+  const auto nothing_to_wait_for = [&] {
+    if (!stream.legacy) return;
+    const std::lock_guard lock(stream.submitting);
+    const EventUse scratch(events_.take(false));
+    check(cudaEventRecord(scratch.native(), stream.handle), "cudaEventRecord", gpu_, {}, op.here);
+  };
+  if (op.point.stream == &stream) return nothing_to_wait_for();
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
     // A point of another kind of device: the host waits for it, no CUDA stream can.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
-    return;
+    return nothing_to_wait_for();
   }
   const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
-  if (!event) return;
+  if (!event) return nothing_to_wait_for();
   const std::lock_guard lock(stream.submitting);
   check(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", gpu_, {}, op.here);
 }
@@ -170,14 +200,14 @@ void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
     throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cuda function", op.name.text()), op.here);
   constexpr std::size_t kInline = 16;
-  std::array<Piece, kInline> few;
+  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // not made before they are needed
   std::vector<Piece> many;
   const std::size_t count = op.reads.size() + op.writes.size();
   if (count > kInline) many.resize(count);
-  Piece* const pieces = count > kInline ? many.data() : few.data();
+  Piece* const pieces = count > kInline ? many.data() : reinterpret_cast<Piece*>(few);
   Piece* piece = pieces;
-  for (const Range& range : op.reads) *piece++ = {address(range), range.bytes};
-  for (const Range& range : op.writes) *piece++ = {address(range), range.bytes};
+  for (const Range& range : op.reads) new (piece++) Piece{address(range), range.bytes};
+  for (const Range& range : op.writes) new (piece++) Piece{address(range), range.bytes};
   const Args args({pieces, op.reads.size()}, {pieces + op.reads.size(), op.writes.size()},
                   {op.scalars.begin(), op.scalars.size()});
   op.kernel->cuda(args, stream);
@@ -200,11 +230,22 @@ void CudaBackend::wait_or_write_value(cudaStream_t stream, const Op& op) const {
         op.here);
 }
 
+// A command that does nothing. CUDA's barriers around the legacy stream look at what was given to the GPU, and a host
+// function is not: seen on an H200, legacy work ran beside a host function of a blocking stream, and the other way
+// round.
+void CudaBackend::put_barrier(cudaStream_t stream) const {
+  static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
+  if (kWrite(stream, reinterpret_cast<CUdeviceptr>(scratch_), 1, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
+    throw Error(Code::kUnsupported, fmt::format("cuStreamWriteValue32 on cuda:{} failed", gpu_), {});
+}
+
 void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) const {
-  auto call = std::make_unique<HostCall>(HostCall{std::move(*op.host), &stream, position, op.name, op.here});
+  if (stream.legacy) put_barrier(stream.handle);
+  auto call = std::make_unique<HostCall>(HostCall{std::move(*op.host), &stream, core_.id, position, op.name, op.here});
   check(cudaLaunchHostFunc(stream.handle, call_host_function, call.get()), "cudaLaunchHostFunc", gpu_, op.name.text(),
         op.here);
   static_cast<void>(call.release());  // the callback owns it
+  if (stream.legacy || stream.blocking()) put_barrier(stream.handle);
 }
 
 }  // namespace slip
