@@ -1,6 +1,7 @@
 // What a call through slip costs the host beside the same raw call. Each workload is measured twice: submitted and run,
 // which is what a program sees, but where the GPU is the slower side it hides the host; and submitted alone, behind a
 // gate, which shows the host's cost whole.
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,8 +13,7 @@ namespace slip::bench {
 namespace {
 
 constexpr double kExtraLimit = 200;     // ns an op
-constexpr std::size_t kGatedOps = 480;  // of a batch: below the 1,024 that the hardware queue takes, with room
-constexpr std::size_t kBatches = 20;
+constexpr std::size_t kBatchOps = 480;  // below the 1,024 that the hardware queue takes, with room
 
 enum class Held { kNo, kYes };
 enum class Side { kOurs, kRaw };
@@ -121,10 +121,12 @@ double run(const Workload& work, Side side, std::size_t rounds, Gate* gate) {
   return gate ? submitted : done;
 }
 
-// Interleaved batch by batch, since a held queue takes only so many; the sum of a side is one sample.
-Pairs gated_pairs(const Context& context, const Workload& work) {
-  Gate gate;
-  const std::size_t rounds = kGatedOps / work.ops, batches = context.iterations(kBatches);
+// Interleaved batch by batch: the machine's own ups and downs then meet both sides alike, and a held queue takes only
+// so many. The sum of a side is one sample.
+Pairs interleaved_pairs(const Context& context, const Workload& work, std::size_t all_ops, Held held) {
+  std::optional<Gate> gate;
+  if (held == Held::kYes) gate.emplace();
+  const std::size_t rounds = kBatchOps / work.ops, batches = context.iterations(all_ops / kBatchOps);
   const double ops = static_cast<double>(rounds * work.ops * batches);
   run(work, Side::kOurs, rounds, nullptr), run(work, Side::kRaw, rounds, nullptr);  // loads the kernels
   Pairs pairs;
@@ -133,9 +135,9 @@ Pairs gated_pairs(const Context& context, const Workload& work) {
     for (std::size_t batch = 0; batch < batches; ++batch) {
       const bool ours_first = batch % 2 == 0;
       for (const bool ours : {ours_first, !ours_first})
-        sums[ours ? 0 : 1] += run(work, ours ? Side::kOurs : Side::kRaw, rounds, &gate);
+        sums[ours ? 0 : 1] += run(work, ours ? Side::kOurs : Side::kRaw, rounds, gate ? &*gate : nullptr);
     }
-    gate.expect_held();
+    if (gate) gate->expect_held();
     if (turn == 0) continue;
     pairs.ours.push_back(sums[0] / ops);
     pairs.raw.push_back(sums[1] / ops);
@@ -143,20 +145,12 @@ Pairs gated_pairs(const Context& context, const Workload& work) {
   return pairs;
 }
 
-Pairs free_pairs(const Context& context, const Workload& work, std::size_t full_ops) {
-  const std::size_t rounds = context.iterations(full_ops / work.ops);
-  const double ops = static_cast<double>(rounds * work.ops);
-  return take_pairs(
-      context, [&] { return run(work, Side::kOurs, rounds, nullptr) / ops; },
-      [&] { return run(work, Side::kRaw, rounds, nullptr) / ops; });
-}
-
 template <class W>
 void add_extra(Harness& harness, const std::string& name, std::size_t ops) {
   for (const Held held : {Held::kNo, Held::kYes}) {
     const auto record = [=](Context& context) {
       const W work;
-      return extra_ns(context, held == Held::kYes ? gated_pairs(context, work) : free_pairs(context, work, ops));
+      return extra_ns(context, interleaved_pairs(context, work, ops, held));
     };
     harness.add({.area = "cuda",
                  .name = name + (held == Held::kYes ? "_extra_submitted" : "_extra"),

@@ -34,8 +34,8 @@ class Sticky {
   void clear();
 
  private:
-  mutable SpinLock lock_;
   std::atomic<bool> set_{false};
+  mutable SpinLock lock_;
   Failure failure_;
 };
 
@@ -43,14 +43,15 @@ class Sticky {
 // object: the reference sees another id, the event a position long reached (positions go on from one life to the next).
 struct StreamState {
   virtual ~StreamState() = default;
+  // What each call looks at comes first, on one cache line.
   std::atomic<std::uint64_t> id{0};  // 0: closed
   std::uint64_t last_id = 0;         // the id it had when it was closed, for traces
   DeviceCore* core = nullptr;
-  StreamFlags flags = StreamFlags::kBlocking;
-  int priority = 0;
-  bool legacy = false;
-  Sticky failure;
   std::atomic<Capture*> capture{nullptr};
+  StreamFlags flags = StreamFlags::kBlocking;
+  bool legacy = false;
+  int priority = 0;
+  Sticky failure;
   SpinLock observed;  // orders submission and its record while an observer is attached
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
@@ -112,18 +113,18 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   DeviceCore();
   ~DeviceCore();
 
+  std::unique_ptr<Backend> backend;
   std::uint32_t id = 0;
+  // The device's driver itself keeps the rules of pageable copies, copies between devices and stream-ordered memory.
+  bool native = false;
+  Sticky fault;  // the device is lost
   DeviceOptions options;
   DeviceInfo info;
   MemoryLedger memory;
-  Sticky fault;           // the device is lost
   Sticky stream_failure;  // a stream failed: the device's own sync reports it until that stream is closed
-  // The device's driver itself keeps the rules of pageable copies, copies between devices and stream-ordered memory.
-  bool native = false;
   std::vector<std::uint32_t> reachable;  // native: physical devices whose memory it can reach, itself included
   std::uint32_t ordinal = 0;             // native: number of the physical device
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<StreamPool> pool;  // null where the backend allocates in stream order itself
+  std::unique_ptr<StreamPool> pool;      // null where the backend allocates in stream order itself
   std::unique_ptr<Staging> staging;
   StreamState* legacy = nullptr;
   bool forked = false;                    // this process is a child of the one that opened it
@@ -181,6 +182,12 @@ class InsideOp {
   InsideOp() { ++detail::inside_op; }
   ~InsideOp() { --detail::inside_op; }
 };
+
+// An op of `core` names memory of another device, or pinned through it: who frees it must wait for `core`, too.
+// relaxed: freeing it while another thread issues work on it is the caller's race.
+inline void note_guest(Block& block, const DeviceCore& core) {
+  block.guests.fetch_or(std::uint64_t{1} << core.id % 64, std::memory_order_relaxed);
+}
 
 Block* take_block();            // a Block with a fresh id
 void drop_block(Block* block);  // its ranges become invalid

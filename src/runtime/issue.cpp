@@ -45,13 +45,10 @@ namespace {
   return record.position;
 }
 
-// Memory of another device, or pinned through it: who frees it must wait for this device, too. relaxed: freeing it
-// while another thread issues work on it is the caller's race.
-[[gnu::noinline]] void note_guest(const DeviceCore& core, const Op& op) {
+[[gnu::noinline]] void note_guests(const DeviceCore& core, const Op& op) {
   for (const Ranges& ranges : {op.reads, op.writes}) {
     for (const Range& range : ranges) {
-      if (range.block->core != &core)
-        range.block->guests.fetch_or(std::uint64_t{1} << core.id % 64, std::memory_order_relaxed);
+      if (range.block->core != &core) note_guest(*range.block, core);
     }
   }
 }
@@ -94,7 +91,8 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
 }  // namespace
 
 std::uint64_t enqueue(StreamState& stream, const Op& op) {
-  if (op.reads.size() + op.writes.size() > 0) note_guest(*stream.core, op);
+  // Kernels were looked at one range at a time (require_kernel_range).
+  if (op.kind != OpKind::kKernel && op.reads.size() + op.writes.size() > 0) note_guests(*stream.core, op);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 

@@ -21,9 +21,11 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
 
 void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here) {
   require_range(range, kernel.c_str(), here);
-  const Block& block = *range.block;
-  if (block.kind == MemoryKind::kPinned || (block.kind == MemoryKind::kDevice && block.core == &core)) [[likely]]
+  Block& block = *range.block;
+  if (block.core == &core && block.kind != MemoryKind::kPageable) [[likely]]
     return;
+  if (block.kind != MemoryKind::kPageable) note_guest(block, core);
+  if (block.kind == MemoryKind::kPinned) return;
   if (block.kind == MemoryKind::kPageable)
     throw Error(Code::kInvalidValue,
                 fmt::format("kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device",

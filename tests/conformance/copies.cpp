@@ -128,6 +128,19 @@ TEST_P(Copies, Rule38_PageableCopiesAreRightWhetherStagedOrBlocking) {
   }
 }
 
+TEST_P(Copies, Rule3_WhatAKernelWritesToPinnedMemoryReachesACopyBehindTheBarrier) {
+  const Device device = open();
+  const Stream stream = device.stream();
+  const StreamRef legacy = device.legacy_stream();
+  const Buffer pinned = host(device, MemoryKind::kPinned, kSmall, 0), target = device.alloc(kSmall);
+  for (std::uint32_t i = 1; i <= 100; ++i) {
+    const StreamRef writer = i % 2 ? StreamRef(stream) : legacy, reader = i % 2 ? legacy : StreamRef(stream);
+    writer.launch(store_kernel(), {.writes = {pinned}, .scalars = {i}});
+    reader.copy(target, pinned);
+    ASSERT_TRUE(holds_words(device, target, i)) << (i % 2 ? "written in a blocking stream" : "in the legacy stream");
+  }
+}
+
 TEST_P(Copies, Rule39_AnUploadReadsItsPinnedSourceWhenItRuns) {
   const Device device = open();
   const Stream stream = device.stream();

@@ -37,7 +37,6 @@ CudaBackend::CudaBackend(DeviceCore& core, int gpu)
   fill_info();
   make_pool();
   reach_peers();
-  check(cudaMalloc(&scratch_, 256), "cudaMalloc", gpu_);
 }
 
 void CudaBackend::fill_info() {
@@ -100,7 +99,6 @@ CudaBackend::~CudaBackend() {
     Slab<CudaStream>::give(stream);
   }
   if (pool_) cudaMemPoolDestroy(pool_);
-  cudaFree(scratch_);
   static_cast<void>(cudaGetLastError());  // at exit the driver may be gone before us
 }
 
@@ -167,6 +165,9 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
   stream->handle = handle;
   stream->owned = owned;
   stream->gpu = gpu_;
+  stream->legacy_seen.store(0, std::memory_order_relaxed);
+  stream->seen_by_legacy.store(stream->submitted.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  if (spec.legacy) legacy_ = stream;
   return stream;
 }
 

@@ -38,6 +38,12 @@ class CudaBackend final : public Backend {
   CudaStream* find_drained();
 
   // submit.cpp
+  struct Barrier {
+    EventUse event;                    // empty: reached already
+    std::atomic<std::uint64_t>* seen;  // to be set to `end` once it is waited for, under the stream's own lock
+    std::uint64_t end;
+  };
+  std::vector<Barrier> barriers_before(CudaStream& stream, Here here);
   void wait_for_point(CudaStream& stream, const Op& op);
   EventUse event_for(CudaStream& target, std::uint64_t position, Here here);
   void record(CudaStream& stream, const Op& op, std::uint64_t position);
@@ -45,11 +51,10 @@ class CudaBackend final : public Backend {
   void put(cudaStream_t stream, const Op& op) const;
   void launch_kernel(cudaStream_t stream, const Op& op) const;
   void wait_or_write_value(cudaStream_t stream, const Op& op) const;
-  void put_barrier(cudaStream_t stream) const;
-  void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) const;
+  void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position);
 
   // graph.cpp
-  void launch_plan(CudaStream& stream, const Op& op) const;
+  void launch_plan(CudaStream& stream, const Op& op);
   std::shared_ptr<CompiledPlan> compile(const PlanOps& plan) const;
 
   // Whether a query said done. An error is the device's fault from now on, and counts as done: nothing more will
@@ -63,8 +68,9 @@ class CudaBackend final : public Backend {
   const bool only_gpu_;
   EventPool& events_;
   cudaMemPool_t pool_ = nullptr;
-  void* scratch_ = nullptr;  // a word for put_barrier()
   RunTimes times_;
+
+  CudaStream* legacy_ = nullptr;  // set once, when the device opens
   std::mutex mutex_;
   std::vector<CudaStream*> streams_;  // all, also closed ones; guarded by mutex_
 };

@@ -43,6 +43,9 @@ struct CudaStream final : StreamState {
 
   BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};
+  // Of a blocking stream: up to where it waits for the legacy stream, and that one for it. Written under the lock of
+  // the stream that waits.
+  std::atomic<std::uint64_t> legacy_seen{0}, seen_by_legacy{0};
   struct Recent {
     Name name;
     Here here;

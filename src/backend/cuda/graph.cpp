@@ -104,14 +104,11 @@ std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
   return compiled;
 }
 
-void CudaBackend::launch_plan(CudaStream& stream, const Op& op) const {
+void CudaBackend::launch_plan(CudaStream& stream, const Op& op) {
   std::shared_ptr<void>& kept = *op.plan->compiled;
   if (!op.plan->nodes.empty()) kept = compile(*op.plan);
   const auto* compiled = static_cast<CompiledPlan*>(kept.get());
-  const bool barriers = !compiled->hosts.empty() && (stream.legacy || stream.blocking());  // see call_on_host()
-  if (barriers) put_barrier(stream.handle);
   check(cudaGraphLaunch(compiled->graph, stream.handle), "cudaGraphLaunch", gpu_, op.name.text(), op.here);
-  if (barriers) put_barrier(stream.handle);
 }
 
 }  // namespace slip

@@ -92,13 +92,24 @@ std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
   make_current();
   if (op.kind == OpKind::kWait) {
     wait_for_point(stream, op);
-    return stream.submitted.load(std::memory_order_relaxed);
+    // In the legacy stream a wait is a barrier for the blocking ones (rule 9), also for what is done; so is a record.
+    return stream.legacy ? submit(state, {.kind = OpKind::kRecord, .here = op.here})
+                         : stream.submitted.load(std::memory_order_relaxed);
   }
   const NvtxRange range(op);
+  const std::vector<Barrier> barriers = barriers_before(stream, op.here);
   const std::lock_guard lock(stream.submitting);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   try {
-    if (op.kind == OpKind::kRecord) {
+    for (const Barrier& barrier : barriers) {
+      if (barrier.event)
+        check(cudaStreamWaitEvent(stream.handle, barrier.event.native(), 0), "cudaStreamWaitEvent", gpu_, {}, op.here);
+      barrier.seen->store(barrier.end, std::memory_order_relaxed);
+    }
+    if (op.kind == OpKind::kKernel && !observed()) [[likely]] {
+      stream.recent[position % stream.recent.size()] = {op.name, op.here};
+      launch_kernel(stream.handle, op);
+    } else if (op.kind == OpKind::kRecord) {
       record(stream, op, position);
     } else if (is_work(op.kind)) {
       stream.recent[position % stream.recent.size()] = {op.name, op.here};
@@ -108,11 +119,14 @@ std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
     } else {
       enqueue(stream, op, position);
     }
+    // At once: recorded later, the mark would be a barrier of its own, behind what came meanwhile.
+    if (stream.legacy && op.kind != OpKind::kRecord)
+      record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
   } catch (const Error& error) {
     if (error.code() == Code::kDeviceFault) core_.fault.put({error.code(), error.what(), 0, op.here});
     throw;
   }
-  stream.submitted.store(position, std::memory_order_relaxed);
+  stream.submitted.store(position, std::memory_order_release);  // release: its mark, if it has one, can be found
   return position;
 }
 
@@ -143,29 +157,42 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
   const std::lock_guard lock(target.submitting);
   event = target.mark_at(position);
   if (event) return event;
-  const std::uint64_t end = target.submitted.load(std::memory_order_relaxed) + 1;
+  const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
   record(target, {.kind = OpKind::kRecord, .here = here}, end);
-  target.submitted.store(end, std::memory_order_relaxed);
   return target.mark_at(end);
 }
 
-void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
-  // Its own order says so already. But in the legacy stream every wait is a barrier for the blocking ones (rule 9),
-  // also a wait for what is done; a record is one, too.
-  const auto nothing_to_wait_for = [&] {
-    if (!stream.legacy) return;
-    const std::lock_guard lock(stream.submitting);
-    const EventUse scratch(events_.take(false));
-    check(cudaEventRecord(scratch.native(), stream.handle), "cudaEventRecord", gpu_, {}, op.here);
+// The legacy stream and the blocking ones are barriers to each other (rules 3-10). CUDA sees to that itself, but not
+// for all they do: on an H200 host functions were not covered, and of what a kernel wrote to pinned memory a copy on
+// the other side could read the old bytes (docs/semantics.md). Events cover both, so where work met on both sides, the
+// next op waits for one as well. No lock of this stream is held here: the other side's may be taken to record the
+// event.
+std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& stream, Here here) {
+  std::vector<Barrier> barriers;
+  const auto add = [&](CudaStream& other, std::atomic<std::uint64_t>& seen) {
+    const std::uint64_t end = other.submitted.load(std::memory_order_acquire);
+    if (seen.load(std::memory_order_relaxed) < end) barriers.push_back({event_for(other, end, here), &seen, end});
   };
-  if (op.point.stream == &stream) return nothing_to_wait_for();
+  if (stream.legacy) {
+    const std::lock_guard lock(mutex_);
+    for (CudaStream* other : streams_) {
+      if (other->blocking()) add(*other, other->seen_by_legacy);
+    }
+  } else if (stream.blocking() && legacy_) {
+    add(*legacy_, stream.legacy_seen);
+  }
+  return barriers;
+}
+
+void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
+  if (op.point.stream == &stream) return;  // its own order says so already
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
     // A point of another kind of device: the host waits for it, no CUDA stream can.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
-    return nothing_to_wait_for();
+    return;
   }
   const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
-  if (!event) return nothing_to_wait_for();
+  if (!event) return;
   const std::lock_guard lock(stream.submitting);
   check(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", gpu_, {}, op.here);
 }
@@ -230,22 +257,11 @@ void CudaBackend::wait_or_write_value(cudaStream_t stream, const Op& op) const {
         op.here);
 }
 
-// A command that does nothing. CUDA's barriers around the legacy stream look at what was given to the GPU, and a host
-// function is not: seen on an H200, legacy work ran beside a host function of a blocking stream, and the other way
-// round.
-void CudaBackend::put_barrier(cudaStream_t stream) const {
-  static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");
-  if (kWrite(stream, reinterpret_cast<CUdeviceptr>(scratch_), 1, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
-    throw Error(Code::kUnsupported, fmt::format("cuStreamWriteValue32 on cuda:{} failed", gpu_), {});
-}
-
-void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) const {
-  if (stream.legacy) put_barrier(stream.handle);
+void CudaBackend::call_on_host(CudaStream& stream, const Op& op, std::uint64_t position) {
   auto call = std::make_unique<HostCall>(HostCall{std::move(*op.host), &stream, core_.id, position, op.name, op.here});
   check(cudaLaunchHostFunc(stream.handle, call_host_function, call.get()), "cudaLaunchHostFunc", gpu_, op.name.text(),
         op.here);
   static_cast<void>(call.release());  // the callback owns it
-  if (stream.legacy || stream.blocking()) put_barrier(stream.handle);
 }
 
 }  // namespace slip
