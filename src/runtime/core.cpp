@@ -132,7 +132,7 @@ void drop_block(Block* block) {
   table.idle.push_back(block);
 }
 
-void require_range(const Range& range, const char* what, Here here) {
+[[gnu::hot]] void require_range(const Range& range, const char* what, Here here) {
   if (range.block == nullptr) throw Error(Code::kInvalidHandle, fmt::format("{}: empty range, no buffer", what), here);
   // relaxed: freeing a buffer while another thread uses it is the caller's race; this check is a courtesy.
   if (range.block->id.load(std::memory_order_relaxed) != range.id)

@@ -10,7 +10,7 @@
 
 namespace slip {
 
-void require_stream(const StreamState& stream, Here here) {
+[[gnu::hot]] void require_stream(const StreamState& stream, Here here) {
   require_usable(*stream.core, here);
   if (stream.failure.set()) [[unlikely]]
     raise(stream.failure.value(), here);
@@ -90,13 +90,13 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
 
 }  // namespace
 
-std::uint64_t enqueue(StreamState& stream, const Op& op) {
+[[gnu::hot]] std::uint64_t enqueue(StreamState& stream, const Op& op) {
   // Kernels were looked at one range at a time (require_kernel_range).
   if (op.kind != OpKind::kKernel && op.reads.size() + op.writes.size() > 0) note_guests(*stream.core, op);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 
-std::uint64_t issue(StreamState& stream, const Op& op) {
+[[gnu::hot]] std::uint64_t issue(StreamState& stream, const Op& op) {
   expect_exit();
   require_stream(stream, op.here);
   // relaxed: a capture begins on a thread that is ordered before this call, or the program races with itself.

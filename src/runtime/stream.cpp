@@ -19,7 +19,7 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
 
 }  // namespace
 
-void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here) {
+[[gnu::hot]] void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here) {
   require_range(range, kernel.c_str(), here);
   Block& block = *range.block;
   if (block.core == &core && block.kind != MemoryKind::kPageable) [[likely]]
@@ -61,7 +61,7 @@ StreamState* StreamRef::state(Here here) const {
   return state_;
 }
 
-void StreamRef::launch(const Kernel& kernel, const Operands& operands, const Cost& cost, Here here) const {
+[[gnu::hot]] void StreamRef::launch(const Kernel& kernel, const Operands& operands, const Cost& cost, Here here) const {
   StreamState& stream = *state(here);
   const Name name = operands.name ? operands.name : kernel.name;
   for (const Range& range : operands.reads) require_kernel_range(*stream.core, range, name, here);

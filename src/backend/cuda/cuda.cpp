@@ -150,12 +150,11 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
   cudaStream_t handle = spec.legacy ? cudaStreamLegacy : spec.adopted;
   const bool owned = handle == nullptr;
   if (owned) {
-    const unsigned flags = spec.flags == StreamFlags::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
-    check(cudaStreamCreateWithPriority(&handle, flags, spec.priority), "cudaStreamCreateWithPriority", gpu_);
-  } else if (spec.adopted) {
-    check(cudaStreamQuery(handle) == cudaErrorInvalidResourceHandle ? cudaErrorInvalidResourceHandle : cudaSuccess,
-          "cudaStreamQuery", gpu_);
+    const unsigned wanted = spec.flags == StreamFlags::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
+    check(cudaStreamCreateWithPriority(&handle, wanted, spec.priority), "cudaStreamCreateWithPriority", gpu_);
   }
+  unsigned flags = cudaStreamNonBlocking;
+  if (!spec.legacy) check(cudaStreamGetFlags(handle, &flags), "cudaStreamGetFlags", gpu_);
   const std::lock_guard lock(mutex_);
   CudaStream* stream = find_drained();
   if (!stream) {
@@ -165,6 +164,7 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
   stream->handle = handle;
   stream->owned = owned;
   stream->gpu = gpu_;
+  stream->joins_legacy = flags != cudaStreamNonBlocking;
   stream->legacy_seen.store(0, std::memory_order_relaxed);
   stream->seen_by_legacy.store(stream->submitted.load(std::memory_order_relaxed), std::memory_order_relaxed);
   if (spec.legacy) legacy_ = stream;

@@ -38,6 +38,8 @@ class CudaBackend final : public Backend {
   CudaStream* find_drained();
 
   // submit.cpp
+  std::uint64_t submit_any(CudaStream& stream, const Op& op);
+  void checked(cudaError_t status, const char* call, const Op& op) const;
   struct Barrier {
     EventUse event;                    // empty: reached already
     std::atomic<std::uint64_t>* seen;  // to be set to `end` once it is waited for, under the stream's own lock

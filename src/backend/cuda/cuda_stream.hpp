@@ -40,6 +40,9 @@ struct CudaStream final : StreamState {
   cudaStream_t handle = nullptr;
   bool owned = true;  // false: the legacy stream, or adopted
   int gpu = 0;
+  bool joins_legacy = false;  // a blocking stream, as CUDA says: that of an adopted one is not ours to know
+
+  bool stands_alone() const { return !joins_legacy && !legacy; }
 
   BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};

@@ -83,51 +83,66 @@ class NvtxRange {
   const bool open_;
 };
 
-bool is_work(OpKind kind) { return kind <= OpKind::kHost || kind == OpKind::kPlan; }
+// What the GPU does and can be timed; host functions time themselves.
+bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan; }
 
 }  // namespace
 
-std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
+// Kernels have a short way of their own, close together in memory: after a launch the driver has pushed our code out of
+// the nearest cache, and each line of it costs again.
+[[gnu::hot]] std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
+  if (op.kind != OpKind::kKernel || observed() || nvtx_wanted() || !stream.stands_alone())
+    return submit_any(stream, op);
+  const std::lock_guard lock(stream.submitting);
+  const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
+  stream.recent[position % stream.recent.size()] = {op.name, op.here};
+  launch_kernel(stream.handle, op);
+  stream.submitted.store(position, std::memory_order_release);  // release: its mark, if it has one, can be found
+  return position;
+}
+
+[[gnu::noinline]] std::uint64_t CudaBackend::submit_any(CudaStream& stream, const Op& op) {
   if (op.kind == OpKind::kWait) {
     wait_for_point(stream, op);
     // In the legacy stream a wait is a barrier for the blocking ones (rule 9), also for what is done; so is a record.
-    return stream.legacy ? submit(state, {.kind = OpKind::kRecord, .here = op.here})
+    return stream.legacy ? submit_any(stream, {.kind = OpKind::kRecord, .here = op.here})
                          : stream.submitted.load(std::memory_order_relaxed);
   }
   const NvtxRange range(op);
   const std::vector<Barrier> barriers = barriers_before(stream, op.here);
   const std::lock_guard lock(stream.submitting);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
+  for (const Barrier& barrier : barriers) {
+    if (barrier.event)
+      checked(cudaStreamWaitEvent(stream.handle, barrier.event.native(), 0), "cudaStreamWaitEvent", op);
+    barrier.seen->store(barrier.end, std::memory_order_relaxed);
+  }
+  if (op.kind == OpKind::kRecord) {
+    record(stream, op, position);
+  } else {
+    stream.recent[position % stream.recent.size()] = {op.name, op.here};
+    std::optional<RunTimes::Scope> timed;
+    if (observed() && is_timed(op.kind)) timed.emplace(times_, stream, op, position, core_.id);
+    enqueue(stream, op, position);
+  }
+  // At once: recorded later, the mark would be a barrier of its own, behind what came meanwhile.
+  if (stream.legacy && op.kind != OpKind::kRecord) record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
+  stream.submitted.store(position, std::memory_order_release);
+  return position;
+}
+
+// Throws unless it succeeded; an error that the context does not survive is the device's fault from now on.
+void CudaBackend::checked(cudaError_t status, const char* call, const Op& op) const {
+  if (status == cudaSuccess) [[likely]]
+    return;
   try {
-    for (const Barrier& barrier : barriers) {
-      if (barrier.event)
-        check(cudaStreamWaitEvent(stream.handle, barrier.event.native(), 0), "cudaStreamWaitEvent", gpu_, {}, op.here);
-      barrier.seen->store(barrier.end, std::memory_order_relaxed);
-    }
-    if (op.kind == OpKind::kKernel && !observed()) [[likely]] {
-      stream.recent[position % stream.recent.size()] = {op.name, op.here};
-      launch_kernel(stream.handle, op);
-    } else if (op.kind == OpKind::kRecord) {
-      record(stream, op, position);
-    } else if (is_work(op.kind)) {
-      stream.recent[position % stream.recent.size()] = {op.name, op.here};
-      std::optional<RunTimes::Scope> timed;
-      if (observed() && op.kind != OpKind::kHost) timed.emplace(times_, stream, op, position, core_.id);
-      enqueue(stream, op, position);
-    } else {
-      enqueue(stream, op, position);
-    }
-    // At once: recorded later, the mark would be a barrier of its own, behind what came meanwhile.
-    if (stream.legacy && op.kind != OpKind::kRecord)
-      record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
+    raise_cuda(status, call, gpu_, op.name.text(), op.here);
   } catch (const Error& error) {
     if (error.code() == Code::kDeviceFault) core_.fault.put({error.code(), error.what(), 0, op.here});
     throw;
   }
-  stream.submitted.store(position, std::memory_order_release);  // release: its mark, if it has one, can be found
-  return position;
 }
 
 void CudaBackend::enqueue(CudaStream& stream, const Op& op, std::uint64_t position) {
@@ -144,7 +159,7 @@ void CudaBackend::record(CudaStream& stream, const Op& op, std::uint64_t positio
   } else {
     event = EventUse(events_.take(false));
   }
-  check(cudaEventRecord(event.native(), stream.handle), "cudaEventRecord", gpu_, {}, op.here);
+  checked(cudaEventRecord(event.native(), stream.handle), "cudaEventRecord", op);
   stream.add_mark(position, std::move(event));
 }
 
@@ -176,9 +191,9 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
   if (stream.legacy) {
     const std::lock_guard lock(mutex_);
     for (CudaStream* other : streams_) {
-      if (other->blocking()) add(*other, other->seen_by_legacy);
+      if (other->joins_legacy) add(*other, other->seen_by_legacy);
     }
-  } else if (stream.blocking() && legacy_) {
+  } else if (stream.joins_legacy && legacy_) {
     add(*legacy_, stream.legacy_seen);
   }
   return barriers;
@@ -194,36 +209,33 @@ void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
   if (!event) return;
   const std::lock_guard lock(stream.submitting);
-  check(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", gpu_, {}, op.here);
+  checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
 }
 
 // What needs the CUDA stream only: also used while a plan is compiled.
 void CudaBackend::put(cudaStream_t stream, const Op& op) const {
-  const auto checked = [&](cudaError_t status, const char* call) {
-    check(status, call, gpu_, op.name.text(), op.here);
-  };
   switch (op.kind) {
     case OpKind::kKernel: return launch_kernel(stream, op);
     case OpKind::kCopy:
       return checked(
           cudaMemcpyAsync(address(op.writes[0]), address(op.reads[0]), op.writes[0].bytes, cudaMemcpyDefault, stream),
-          "cudaMemcpyAsync");
+          "cudaMemcpyAsync", op);
     case OpKind::kFill:
       return checked(cudaMemsetAsync(address(op.writes[0]), static_cast<int>(op.value), op.writes[0].bytes, stream),
-                     "cudaMemsetAsync");
+                     "cudaMemsetAsync", op);
     case OpKind::kWaitValue:
     case OpKind::kWriteValue: return wait_or_write_value(stream, op);
     case OpKind::kAlloc: {
       const cudaError_t status = cudaMallocFromPoolAsync(op.address, op.bytes, pool_, stream);
       if (status == cudaErrorMemoryAllocation) raise_out_of_memory(op.bytes, gpu_, op.name.text(), op.here);
-      return checked(status, "cudaMallocFromPoolAsync");
+      return checked(status, "cudaMallocFromPoolAsync", op);
     }
-    case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync");
+    case OpKind::kFree: return checked(cudaFreeAsync(*op.address, stream), "cudaFreeAsync", op);
     default: throw Error(Code::kUnsupported, fmt::format("a {} on a CUDA stream", kind_name(op.kind)), op.here);
   }
 }
 
-void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
+[[gnu::hot]] void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
     throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cuda function", op.name.text()), op.here);
   constexpr std::size_t kInline = 16;
@@ -238,7 +250,7 @@ void CudaBackend::launch_kernel(cudaStream_t stream, const Op& op) const {
   const Args args({pieces, op.reads.size()}, {pieces + op.reads.size(), op.writes.size()},
                   {op.scalars.begin(), op.scalars.size()});
   op.kernel->cuda(args, stream);
-  check(cudaGetLastError(), "launch", gpu_, op.name.text(), op.here);
+  checked(cudaGetLastError(), "launch", op);
 }
 
 // `word >= value` is CUDA's cyclic comparison: the difference as a signed number.
