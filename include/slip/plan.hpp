@@ -73,7 +73,7 @@ class Plan {
   struct Bound;     // one launch, with its bindings in place
   Bound bind(StreamState& main, const Bindings& bindings, Here here);
   void run(StreamRef origin, const Bindings* bindings, Here here);
-  void run_compiled(StreamState& main, const Bindings* bindings, Here here);
+  bool run_compiled(StreamState& main, const Bindings* bindings, Here here);
   void run_op_by_op(StreamState& main, Bound bound, Here here);
 
   std::vector<PlanNode> nodes_;

@@ -223,12 +223,14 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   const std::lock_guard lock(launches_->mutex);
   require_stream(main, here);
   // Observers want to see each op, so with one attached a compiled plan is not used.
-  if (launches_->compiles_for(main) && !observed()) run_compiled(main, bindings, here);
-  else run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
+  if (launches_->compiles_for(main) && !observed() && run_compiled(main, bindings, here)) return;
+  run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
 }
 
-// The device runs the plan as one thing. Compiled at the first launch, and again when bindings change it.
-void Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
+// The device runs the plan as one thing. Compiled at the first launch, and again when bindings change it. False:
+// another part of the program disturbed the compilation, as a cudaDeviceSynchronize in some thread does; nothing was
+// launched.
+bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
   static const Bindings kNone;
   PlanOps ops{.nodes = {}, .streams = streams_, .compiled = &launches_->compiled};
   if (launches_->compiled_by != main.core->id) launches_->compiled.reset();
@@ -247,8 +249,14 @@ void Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
       for (const Range& range : node.writes) require_range(range, "plan", here);
     }
   }
-  if (nodes_.empty()) return;
-  issue(main, {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
+  if (nodes_.empty()) return true;
+  try {
+    issue(main, {.kind = OpKind::kPlan, .engine = Engine::kCompute, .name = kPlanName, .here = here, .plan = &ops});
+  } catch (const Error& error) {
+    if (error.code() != Code::kCaptureInvalidated && error.code() != Code::kCaptureUnsupported) throw;
+    return false;
+  }
+  return true;
 }
 
 // Its own ops may fail while others are still being issued; that reaches the origin through the edges, so ops are

@@ -258,25 +258,55 @@ bool CudaBackend::poll(std::int64_t deadline_ns, const char* call, const std::fu
 
 bool CudaBackend::wait(StreamState* state, std::uint64_t position, std::int64_t deadline_ns) {
   static_cast<void>(cudaSetDevice(gpu_));
-  CudaStream* stream = static_cast<CudaStream*>(state);
-  if (stream && position != kEverything && stream->known_done(position)) return true;
-  const EventUse event = stream && position != kEverything ? stream->mark_at(position) : EventUse();
-  const std::uint64_t end = stream ? stream->submitted.load(std::memory_order_relaxed) : 0;
+  if (!state) return wait_for_all(deadline_ns);
+  CudaStream& stream = static_cast<CudaStream&>(*state);
+  if (position != kEverything && stream.known_done(position)) return true;
+  const EventUse event = position == kEverything ? EventUse() : stream.mark_at(position);
+  const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed);
   bool is_done = false;
   if (event) {
-    is_done = deadline_ns == 0 ? done(cudaEventSynchronize(event.native()), "cudaEventSynchronize")
-                               : poll(deadline_ns, "cudaEventQuery", [&] { return cudaEventQuery(event.native()); });
-  } else if (stream && stream->handle) {
-    is_done = deadline_ns == 0 ? done(cudaStreamSynchronize(stream->handle), "cudaStreamSynchronize")
-                               : poll(deadline_ns, "cudaStreamQuery", [&] { return cudaStreamQuery(stream->handle); });
-  } else if (deadline_ns == 0) {
-    is_done = done(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    is_done = wait_for_event(event, deadline_ns);
+  } else if (!stream.handle) {
+    is_done = stream.drained() || wait_for_all(deadline_ns);
   } else {
-    is_done =
-        poll(deadline_ns, "cudaStreamQuery", [&] { return reached(nullptr, 0) ? cudaSuccess : cudaErrorNotReady; });
+    is_done = deadline_ns == 0 ? done(cudaStreamSynchronize(stream.handle), "cudaStreamSynchronize")
+                               : poll(deadline_ns, "cudaStreamQuery", [&] { return cudaStreamQuery(stream.handle); });
   }
   if (!is_done) return false;
-  if (stream) stream->note_done(event ? position : end);
+  stream.note_done(event ? position : end);
+  if (times_.active()) times_.collect();
+  return true;
+}
+
+bool CudaBackend::wait_for_event(const EventUse& event, std::int64_t deadline_ns) {
+  if (deadline_ns == 0) return done(cudaEventSynchronize(event.native()), "cudaEventSynchronize");
+  return poll(deadline_ns, "cudaEventQuery", [&] { return cudaEventQuery(event.native()); });
+}
+
+// Every stream of the device. Not cudaDeviceSynchronize: that fails while any thread captures, as compiling a plan
+// does, and breaks the capture, too.
+bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
+  struct End {
+    CudaStream* stream;
+    std::uint64_t position;
+    EventUse event;
+  };
+  std::vector<End> ends;
+  try {
+    const std::lock_guard lock(mutex_);
+    for (CudaStream* stream : streams_) {
+      const std::uint64_t position = stream->submitted.load(std::memory_order_acquire);
+      // Of an adopted stream we do not know all: its owner gave it work as well.
+      EventUse event = stream->handle && !stream->owned ? mark_end(*stream, {}) : event_for(*stream, position, {});
+      if (event) ends.push_back({stream, position, std::move(event)});
+    }
+  } catch (const Error&) {  // the device is lost, and its fault is noted
+    return true;
+  }
+  for (const End& end : ends) {
+    if (!wait_for_event(end.event, deadline_ns)) return false;
+    end.stream->note_done(end.position);
+  }
   if (times_.active()) times_.collect();
   return true;
 }

@@ -48,6 +48,7 @@ class CudaBackend final : public Backend {
   std::vector<Barrier> barriers_before(CudaStream& stream, Here here);
   void wait_for_point(CudaStream& stream, const Op& op);
   EventUse event_for(CudaStream& target, std::uint64_t position, Here here);
+  EventUse mark_end(CudaStream& target, Here here);
   void record(CudaStream& stream, const Op& op, std::uint64_t position);
   void enqueue(CudaStream& stream, const Op& op, std::uint64_t position);
   void put(cudaStream_t stream, const Op& op) const;
@@ -63,6 +64,8 @@ class CudaBackend final : public Backend {
   // happen.
   bool done(cudaError_t status, const char* call);
   void lose(cudaError_t status, const char* call);
+  bool wait_for_all(std::int64_t deadline_ns);
+  bool wait_for_event(const EventUse& event, std::int64_t deadline_ns);
   bool poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query);
 
   DeviceCore& core_;

@@ -169,12 +169,18 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
   if (target.known_done(position)) return {};
   EventUse event = target.mark_at(position);
   if (event || target.known_done(position)) return event;
+  return mark_end(target, here);
+}
+
+// An event at the stream's present end. A closed stream has one already, and its handle is gone.
+EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   const std::lock_guard lock(target.submitting);
-  event = target.mark_at(position);
-  if (event) return event;
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
-  record(target, {.kind = OpKind::kRecord, .here = here}, end);
-  return target.mark_at(end);
+  if (!target.handle) return target.mark_at(end);
+  EventUse event(events_.take(false));
+  checked(cudaEventRecord(event.native(), target.handle), "cudaEventRecord", {.kind = OpKind::kRecord, .here = here});
+  target.add_mark(end, event.share());
+  return event;
 }
 
 // The legacy stream and the blocking ones are barriers to each other (rules 3-10). CUDA sees to that itself, but not
