@@ -3,8 +3,11 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
 #include <random>
+#include <stdexcept>
+#include <thread>
 
 #include "cuda/cuda_kernels.hpp"
 #include "slip/slip.hpp"
@@ -125,6 +128,52 @@ TEST_F(Cuda, APlanRunsAsAGraphWithOtherBindings) {
   stream.sync();
   EXPECT_TRUE(holds(c, 2, 1)) << "bindings hold for one launch";
   EXPECT_EQ(calls, 5);
+}
+
+TEST_F(Cuda, AHostFunctionOfAPlanThatThrowsFailsTheStreamItWasLaunchedIn) {
+  const Stream stream = device->stream(), other = device->stream();
+  stream.begin_capture();
+  stream.host([] { throw std::runtime_error("no more paper"); }, "print");
+  Plan plan = stream.end_capture();
+  other.launch(plan);
+  EXPECT_TRUE(fails([&] { other.sync(); }, Code::kLaunchFailed, {"'print'", "no more paper"}));
+  EXPECT_NO_THROW(stream.sync());
+}
+
+TEST_F(Cuda, APlanMayGoWhileItsLastLaunchRuns) {
+  const Stream stream = device->stream();
+  int calls = 0;
+  for (int i = 0; i < 50; ++i) {
+    stream.begin_capture();
+    stream.launch(test::spin(), {.scalars = {100'000ULL}});
+    stream.host([&calls] { ++calls; });
+    Plan plan = stream.end_capture();
+    stream.launch(plan);
+  }
+  stream.sync();
+  EXPECT_EQ(calls, 50);
+}
+
+// Compiling a plan captures CUDA streams, which a device sync in another thread must not disturb.
+TEST_F(Cuda, PlansCompileWhileAnotherThreadSynchronises) {
+  std::atomic<bool> stop{false};
+  std::thread waits([&] {
+    while (!stop.load()) device->sync();
+  });
+  const Stream stream = device->stream(StreamFlags::kNonBlocking), fork = device->stream(StreamFlags::kNonBlocking);
+  for (int i = 0; i < 200; ++i) {
+    stream.begin_capture();
+    stream.launch(affine(), {.reads = {*a}, .writes = {*b}, .scalars = {2.0F, static_cast<float>(i)}});
+    fork.wait(stream.record());
+    fork.launch(test::spin(), {.scalars = {1000ULL}});
+    stream.wait(fork.record());
+    Plan plan = stream.end_capture();
+    EXPECT_NO_THROW(stream.launch(plan));
+    EXPECT_NO_THROW(stream.sync());
+  }
+  stop.store(true);
+  waits.join();
+  EXPECT_TRUE(holds(*b, 2, 199));
 }
 
 TEST_F(Cuda, TimedEventsMeasureTheGpu) {

@@ -16,6 +16,9 @@ namespace slip {
 // A plan as a CUDA graph, with what its nodes point to.
 struct CompiledPlan;
 
+// Why a stream fails whose host function threw.
+Failure host_failure(Name name, Here here, const char* why, std::uint64_t position);
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(DeviceCore& core, int gpu);
@@ -57,7 +60,7 @@ class CudaBackend final : public Backend {
   void call_on_host(CudaStream& stream, const Op& op, std::uint64_t position);
 
   // graph.cpp
-  void launch_plan(CudaStream& stream, const Op& op);
+  void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position);
   std::shared_ptr<CompiledPlan> compile(const PlanOps& plan) const;
 
   // Whether a query said done. An error is the device's fault from now on, and counts as done: nothing more will

@@ -7,24 +7,41 @@
 namespace slip {
 
 struct CompiledPlan {
+  struct HostNode {
+    CompiledPlan* plan;
+    std::function<void()> function;
+    Name name;
+    Here here;
+  };
   cudaGraphExec_t graph = nullptr;
-  std::deque<std::function<void()>> hosts;  // its host nodes point here
+  std::deque<HostNode> hosts;  // its host nodes point here
+  // The launch before, for a host function that fails and for the end: they do not overlap (rule 100).
+  std::atomic<StreamState*> stream{nullptr};
+  std::atomic<std::uint64_t> position{0};
+  EventUse launched;  // behind it, if there are host functions
 
   CompiledPlan() = default;
   CompiledPlan(const CompiledPlan&) = delete;
   CompiledPlan& operator=(const CompiledPlan&) = delete;
   ~CompiledPlan() {
-    if (graph) cudaGraphExecDestroy(graph);  // launches under way are finished by the driver
+    if (launched) cudaEventSynchronize(launched.native());  // the last launch may still call a function
+    if (graph) cudaGraphExecDestroy(graph);                 // the driver itself finishes launches under way
   }
 };
 
 namespace {
 
-void CUDART_CB call_again(void* function) {
+void CUDART_CB call_again(void* data) {
+  const auto* node = static_cast<CompiledPlan::HostNode*>(data);
   const InsideOp inside;
   try {
-    (*static_cast<std::function<void()>*>(function))();
-  } catch (...) {  // nothing may leave a driver's thread, and a graph has no stream to poison
+    node->function();
+  } catch (const std::exception& error) {
+    fail_stream(*node->plan->stream.load(std::memory_order_acquire),
+                host_failure(node->name, node->here, error.what(), node->plan->position.load()));
+  } catch (...) {
+    fail_stream(*node->plan->stream.load(std::memory_order_acquire),
+                host_failure(node->name, node->here, "not a std::exception", node->plan->position.load()));
   }
 }
 
@@ -86,7 +103,7 @@ std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
       if (ends[before] && plan.nodes[before].stream != node.stream) scratch.wait(node.stream, ends[before]);
     }
     if (node.op.kind == OpKind::kHost) {
-      compiled->hosts.push_back(*node.op.host);
+      compiled->hosts.push_back({compiled.get(), *node.op.host, node.op.name, node.op.here});
       check(cudaLaunchHostFunc(scratch.streams[node.stream], call_again, &compiled->hosts.back()), "cudaLaunchHostFunc",
             gpu_, node.op.name.text(), node.op.here);
     } else {
@@ -104,11 +121,16 @@ std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
   return compiled;
 }
 
-void CudaBackend::launch_plan(CudaStream& stream, const Op& op) {
+void CudaBackend::launch_plan(CudaStream& stream, const Op& op, std::uint64_t position) {
   std::shared_ptr<void>& kept = *op.plan->compiled;
   if (!op.plan->nodes.empty()) kept = compile(*op.plan);
-  const auto* compiled = static_cast<CompiledPlan*>(kept.get());
-  check(cudaGraphLaunch(compiled->graph, stream.handle), "cudaGraphLaunch", gpu_, op.name.text(), op.here);
+  auto* plan = static_cast<CompiledPlan*>(kept.get());
+  plan->stream.store(&stream, std::memory_order_release);
+  plan->position.store(position, std::memory_order_release);
+  checked(cudaGraphLaunch(plan->graph, stream.handle), "cudaGraphLaunch", op);
+  if (plan->hosts.empty()) return;
+  plan->launched = EventUse(events_.take(false));
+  checked(cudaEventRecord(plan->launched.native(), stream.handle), "cudaEventRecord", op);
 }
 
 }  // namespace slip

@@ -40,10 +40,7 @@ void CUDART_CB call_host_function(void* data) {
   const std::unique_ptr<HostCall> call(static_cast<HostCall*>(data));
   const InsideOp inside;
   const auto fail = [&](const char* why) {
-    fail_stream(*call->stream, {Code::kLaunchFailed,
-                                fmt::format("host function '{}' issued at {}:{} failed: {}", call->name.text(),
-                                            call->here.file, call->here.line, why),
-                                call->position, call->here});
+    fail_stream(*call->stream, host_failure(call->name, call->here, why, call->position));
   };
   const Picos started = now_ns() * 1000;
   try {
@@ -103,6 +100,12 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   return position;
 }
 
+Failure host_failure(Name name, Here here, const char* why, std::uint64_t position) {
+  return {Code::kLaunchFailed,
+          fmt::format("host function '{}' issued at {}:{} failed: {}", name.text(), here.file, here.line, why),
+          position, here};
+}
+
 [[gnu::noinline]] std::uint64_t CudaBackend::submit_any(CudaStream& stream, const Op& op) {
   if (op.kind == OpKind::kWait) {
     wait_for_point(stream, op);
@@ -147,7 +150,7 @@ void CudaBackend::checked(cudaError_t status, const char* call, const Op& op) co
 
 void CudaBackend::enqueue(CudaStream& stream, const Op& op, std::uint64_t position) {
   if (op.kind == OpKind::kHost) call_on_host(stream, op, position);
-  else if (op.kind == OpKind::kPlan) launch_plan(stream, op);
+  else if (op.kind == OpKind::kPlan) launch_plan(stream, op, position);
   else put(stream.handle, op);
 }
 
