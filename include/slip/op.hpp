@@ -66,10 +66,11 @@ struct Op {
   Cost cost = {};
   std::function<void()>* host = nullptr;  // kHost; moved from when submitted
   Point point = {};                       // kWait
-  EventState* event = nullptr;            // kRecord, kWait: the backend's event, or null
-  void** address = nullptr;               // kAlloc, kFree
-  std::size_t bytes = 0;                  // kAlloc, kFree
-  const PlanOps* plan = nullptr;          // kPlan
+  std::uint64_t point_stream = 0;  // kWait: id that the point's stream had when it was recorded; 0: its present one
+  EventState* event = nullptr;     // kRecord, kWait: the backend's event, or null
+  void** address = nullptr;        // kAlloc, kFree
+  std::size_t bytes = 0;           // kAlloc, kFree
+  const PlanOps* plan = nullptr;   // kPlan
 };
 
 // What a kernel launch uses. `name` overrides the kernel's own in traces and errors.

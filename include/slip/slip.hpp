@@ -11,6 +11,7 @@
 #include "slip/observer.hpp"
 #include "slip/op.hpp"
 #include "slip/plan.hpp"
+#include "slip/race.hpp"
 #include "slip/range.hpp"
 #include "slip/stream.hpp"
 #include "slip/trace.hpp"

@@ -73,6 +73,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   const std::function<int()> devices = add_devices(app);
   const std::function<int()> lab = add_lab(app);
+  const std::function<int()> check = add_check(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -82,6 +83,7 @@ int run(int argc, char** argv) {
   }
   if (app.got_subcommand("devices")) return devices();
   if (app.got_subcommand("lab")) return lab();
+  if (app.got_subcommand("check")) return check();
   fmt::print("{}", app.help());
   return kSuccess;
 }

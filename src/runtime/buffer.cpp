@@ -46,7 +46,7 @@ void Buffer::release() noexcept {
   };
   try {
     if (in_order()) {
-      free_in_order(*origin, range_, {});
+      free_in_order(*origin, range_, Here::at());
       return;
     }
   } catch (const std::exception& error) {

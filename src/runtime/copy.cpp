@@ -170,7 +170,6 @@ void fill_sync(StreamState& stream, Range to, unsigned char value, Here here) {
 
 void free_in_order(StreamState& stream, Range range, Here here) {
   Block* block = range.block;
-  if (observed()) tell_memory(RecordKind::kFree, range, &stream, here);
   if (stream.core->pool) {
     stream.core->pool->free(stream, *block, here);
   } else {
@@ -179,6 +178,7 @@ void free_in_order(StreamState& stream, Range range, Here here) {
     stream.core->memory.use(-static_cast<std::ptrdiff_t>(block->bytes));
     stream.core->memory.release(block->bytes);
   }
+  if (observed()) tell_memory(RecordKind::kFree, range, &stream, here);  // after the op: it has its place in the stream
   drop_block(block);
 }
 

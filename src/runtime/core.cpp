@@ -181,7 +181,18 @@ void close_stream(StreamState& stream) noexcept {
   DeviceCore& core = *stream.core;
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
   if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
-  if (observed()) tell({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()});
+  if (observed()) {
+    // The legacy stream's next op comes after this one's work although the stream is gone by then: said now, while it
+    // has its name.
+    if (stream.blocking() && core.legacy && !core.fault.set())
+      tell({.kind = RecordKind::kBarrier,
+            .device = core.id,
+            .stream = core.legacy->last_id,
+            .other_stream = id,
+            .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
+            .thread = thread_index()});
+    tell({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()});
+  }
   core.backend->close_stream(stream);  // from here on another thread may open it again
 }
 

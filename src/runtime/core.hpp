@@ -149,10 +149,12 @@ void fail_stream(StreamState& stream, Failure failure);
 std::uint64_t issue(StreamState& stream, const Op& op);
 // The last step of it, without the checks: for a caller that made them for several ops at once.
 std::uint64_t enqueue(StreamState& stream, const Op& op);
-// Waits for a point or kEverything (null stream: the device), tells observers, throws what failed.
-bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here);
+// Waits for a point or kEverything (null stream: the device), tells observers, throws what failed. `id` is the one that
+// the stream had when the point was recorded, 0 its present one.
+bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here,
+              std::uint64_t id = 0);
 // The same without blocking.
-bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here);
+bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id = 0);
 
 [[noreturn]] void raise(const Failure& failure, Here here);
 namespace detail {

@@ -36,12 +36,12 @@ Event::Event(const Device& device) : device_(device.id()) {}
 bool Event::query(Here here) const {
   require_uncaptured(capture_, here);
   DeviceCore* core = core_of(point_, device_);
-  return !core || is_reached(*core, point_.stream, point_.position, here);  // rule 51
+  return !core || is_reached(*core, point_.stream, point_.position, here, stream_);  // rule 51
 }
 
 void Event::sync(Here here) const {
   require_uncaptured(capture_, here);
-  if (DeviceCore* core = core_of(point_, device_)) wait_for(*core, point_.stream, point_.position, 0, here);
+  if (DeviceCore* core = core_of(point_, device_)) wait_for(*core, point_.stream, point_.position, 0, here, stream_);
 }
 
 std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start) {

@@ -38,7 +38,7 @@ namespace {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
     record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the allocator's own
-    record.other_stream = op.point.stream->last_id;
+    record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }
   tell(record);
@@ -77,12 +77,15 @@ void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position
   if (failure.position <= position) raise(failure, here);
 }
 
-void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, StreamState* stream,
+                  std::uint64_t position, Here here) {
   if (!observed()) return;
   tell({.kind = kind,
         .whole_device = stream == nullptr,
         .device = core.id,
-        .other_stream = stream ? stream->last_id : 0,
+        .other_stream = id       ? id
+                        : stream ? stream->last_id
+                                 : 0,
         .other_position = position,
         .thread = thread_index(),
         .here = here});
@@ -110,26 +113,27 @@ void tell_reached(RecordKind kind, const DeviceCore& core, StreamState* stream, 
   return position;
 }
 
-bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here) {
+bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here,
+              std::uint64_t id) {
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
   if (stream && position == kEverything && observed())
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   if (!core.backend->wait(stream, position, deadline_ns)) return false;
-  tell_reached(RecordKind::kSync, core, stream, position, here);
+  tell_reached(RecordKind::kSync, core, id, stream, position, here);
   if (core.pool) core.pool->trim(core.options.pool.release_threshold);
   raise_failure(core, stream, position, here);
   return true;
 }
 
-bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
+bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id) {
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   if (stream && position == kEverything && observed())
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   if (!core.backend->reached(stream, position)) return false;
-  tell_reached(RecordKind::kQuery, core, stream, position, here);
+  tell_reached(RecordKind::kQuery, core, id, stream, position, here);
   raise_failure(core, stream, position, here);
   return true;
 }

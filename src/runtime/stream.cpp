@@ -158,7 +158,11 @@ void StreamRef::wait(const Event& event, Here here) const {
     current->invalidate("it waited for an event from outside");
     throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
   }
-  issue(stream, {.kind = OpKind::kWait, .here = here, .point = event.point_, .event = event.handle_.get()});
+  issue(stream, {.kind = OpKind::kWait,
+                 .here = here,
+                 .point = event.point_,
+                 .point_stream = event.stream_,
+                 .event = event.handle_.get()});
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
@@ -9,10 +10,13 @@
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "runtime/observers.hpp"
+#include "slip/race.hpp"
 #include "slip/trace.hpp"
 
 namespace slip {
 namespace {
+
+constexpr int kRaceStatus = 66;  // exit status of a program with a race, as a thread sanitizer's
 
 // "%p" in the file's name becomes the process id, so that ranks started alike write a file each.
 std::string trace_path(std::string path) {
@@ -40,7 +44,36 @@ void write_process_trace() {
   }
 }
 
+// As the trace, it is never destroyed.
+struct ProcessCheck {
+  RaceChecker checker;
+  pid_t process = ::getpid();
+};
+ProcessCheck* g_check = nullptr;
+
+// The last exit handler of ours: a race changes the exit status, which only an immediate end can still do.
+void report_process_races() {
+  if (::getpid() != g_check->process) return;
+  g_check->checker.stop();
+  const RaceReport report = g_check->checker.report();
+  log_line("SLIP_CHECK: " + report.text());
+  if (report.races.empty()) return;
+  std::fflush(nullptr);
+  ::_exit(kRaceStatus);
+}
+
+void start_check() {
+  if (!env().check) return;
+  try {
+    g_check = new ProcessCheck;
+    if (std::atexit(report_process_races) != 0) log_line("SLIP_CHECK: no room for an exit handler, nothing is told");
+  } catch (const std::exception& error) {
+    log_line(fmt::format("SLIP_CHECK: {}", error.what()));
+  }
+}
+
 bool start() {
+  start_check();  // first, so that its exit handler runs last
   if (env().trace.empty()) return true;
   try {
     g_trace = new ProcessTrace;

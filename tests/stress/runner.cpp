@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -213,11 +214,18 @@ class Run {
       case Kind::kSyncEvent: event(step).sync(); break;
       case Kind::kSyncDevice: devices_[static_cast<std::size_t>(step.device)].sync(); break;
       case Kind::kHostRead: {
+        const HostAccess access(range(step.reads[0]), false, Here::at());
         const Words words = host_words(step.reads[0]);
         result_.seen[index] = digest(words.data, words.count);
         break;
       }
-      case Kind::kHostWrite: mix_words(host_words(step.writes), host_words(step.reads), step.value); break;
+      case Kind::kHostWrite: {
+        std::deque<HostAccess> accesses;
+        for (const Span& span : step.reads) accesses.emplace_back(range(span), false, Here::at());
+        for (const Span& span : step.writes) accesses.emplace_back(range(span), true, Here::at());
+        mix_words(host_words(step.writes), host_words(step.reads), step.value);
+        break;
+      }
       case Kind::kPublish: handoffs_.publish(step.handoff); break;
       case Kind::kTake: handoffs_.take(step.handoff); break;
       default: issue(stream(step), step); break;

@@ -214,7 +214,7 @@ bool CpuBackend::rouse(Lane& lane) {
 
 // An implicit wait. REQUIRES: submit_lock, room.
 void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
-  if (observed())
+  if (observed()) {
     tell({.kind = RecordKind::kBarrier,
           .device = core_.id,
           .stream = lane.last_id,
@@ -222,7 +222,10 @@ void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
           .other_stream = target.last_id,
           .other_position = position,
           .thread = thread_index()});
-  if (target.done.load(std::memory_order_acquire) >= position) return;
+    // It has a position of its own then, done or not: what is recorded after it must differ from what was before.
+  } else if (target.done.load(std::memory_order_acquire) >= position) {
+    return;
+  }
   flush_pending(lane);
   write(lane, kBarrierWait, {&target, position});
 }

@@ -195,7 +195,16 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
   std::vector<Barrier> barriers;
   const auto add = [&](CudaStream& other, std::atomic<std::uint64_t>& seen) {
     const std::uint64_t end = other.submitted.load(std::memory_order_acquire);
-    if (seen.load(std::memory_order_relaxed) < end) barriers.push_back({event_for(other, end, here), &seen, end});
+    if (seen.load(std::memory_order_relaxed) >= end) return;
+    barriers.push_back({event_for(other, end, here), &seen, end});
+    if (observed())
+      tell({.kind = RecordKind::kBarrier,
+            .device = core_.id,
+            .stream = stream.last_id,
+            .position = stream.submitted.load(std::memory_order_relaxed),
+            .other_stream = other.last_id,
+            .other_position = end,
+            .thread = thread_index()});
   };
   if (stream.legacy) {
     const std::lock_guard lock(mutex_);

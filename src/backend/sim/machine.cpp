@@ -42,7 +42,7 @@ SimStream& Machine::open_stream(SimDevice& device, StreamFlags flags, int priori
   stream->rank = priority;
   stream->queue = static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
   stream->last_lane = Lane::kCompute;
-  stream->told_epoch = device.legacy_issued;
+  stream->told_epoch = 0;  // its first op comes after all legacy work issued so far
   stream->told_position = stream->commands.tail();
   if (legacy) device.legacy = stream;
   return *stream;

@@ -1,0 +1,99 @@
+#include "watch/clocks.hpp"
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+// Versions of a stream's clock that are kept. A wait for a point older than these many waits takes the oldest: it may
+// then order less than it does, which can show as a race that is none, never hide one.
+constexpr std::size_t kVersions = 4096;
+}  // namespace
+
+std::uint32_t Clocks::slot(std::uint64_t stream) {
+  const auto [found, made] = slots_.emplace(stream, static_cast<std::uint32_t>(streams_.size()));
+  if (made) {
+    streams_.emplace_back();
+    streams_.back().versions.push_back({0, std::make_shared<const Clock>()});
+  }
+  return found->second;
+}
+
+bool Clocks::covers(const Clock& clock, const Clock& other) {
+  for (std::uint32_t i = 0; i < other.size(); ++i) {
+    if (at(clock, i) < other[i]) return false;
+  }
+  return true;
+}
+
+void Clocks::raise(Clock& clock, std::uint32_t slot, std::uint64_t position) {
+  if (clock.size() <= slot) clock.resize(slot + 1);
+  clock[slot] = std::max(clock[slot], position);
+}
+
+void Clocks::join(Clock& clock, const Clock& other) {
+  if (clock.size() < other.size()) clock.resize(other.size());
+  for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
+
+// The clock of the op that ends at the point.
+const Clocks::Clock& Clocks::clock_at(Point point) const {
+  const std::deque<Version>& versions = streams_[point.slot].versions;
+  const auto later = std::partition_point(versions.begin(), versions.end(),
+                                          [&](const Version& version) { return version.from < point.position; });
+  return later == versions.begin() ? *versions.front().clock : *std::prev(later)->clock;
+}
+
+void Clocks::set_present(Stream& stream, Clock clock) {
+  auto made = std::make_shared<const Clock>(std::move(clock));
+  if (stream.versions.back().from == stream.end) stream.versions.back().clock = std::move(made);  // no op in between
+  else stream.versions.push_back({stream.end, std::move(made)});
+  if (stream.versions.size() > kVersions) stream.versions.pop_front();
+}
+
+void Clocks::submit(std::uint32_t slot, std::uint64_t position) {
+  Stream& stream = streams_[slot];
+  if (stream.host_joined != host_version_) {
+    stream.host_joined = host_version_;
+    const Clock& present = *stream.versions.back().clock;
+    if (!covers(present, host_)) {
+      Clock joined = present;
+      join(joined, host_);
+      set_present(stream, std::move(joined));
+    }
+  }
+  stream.end = std::max(stream.end, position);
+}
+
+bool Clocks::wait(std::uint32_t slot, Point point) {
+  if (point.slot == slot) return false;
+  Stream& stream = streams_[slot];
+  const Clock& present = *stream.versions.back().clock;
+  const Clock& other = clock_at(point);
+  if (at(present, point.slot) >= point.position && covers(present, other)) return false;
+  Clock joined = present;
+  join(joined, other);
+  raise(joined, point.slot, point.position);
+  set_present(stream, std::move(joined));
+  return true;
+}
+
+bool Clocks::host_wait(Point point) {
+  const Clock& other = clock_at(point);
+  if (at(host_, point.slot) >= point.position && covers(host_, other)) return false;
+  join(host_, other);
+  raise(host_, point.slot, point.position);
+  ++host_version_;
+  return true;
+}
+
+void Clocks::host_wait_all(const std::vector<std::uint32_t>& slots) {
+  for (const std::uint32_t slot : slots) host_wait({slot, streams_[slot].end});
+}
+
+bool Clocks::before(Point point, std::uint32_t slot) const {
+  return point.slot == slot || at(*streams_[slot].versions.back().clock, point.slot) >= point.position;
+}
+
+bool Clocks::before_host(Point point) const { return at(host_, point.slot) >= point.position; }
+
+}  // namespace slip

@@ -1,0 +1,66 @@
+// Clocks: what happens before what, as far as streams, events, barriers and the host's waits say.
+//
+// Each stream has a vector clock: for every other stream the position up to which that one's work is done before this
+// stream's next op. A wait joins the clock that the other stream had at the point waited for, so the clocks of the past
+// are kept, as versions: a clock changes only when the stream waits, not with each op. The host is one more clock,
+// shared by all its threads: that they are in order among themselves is another tool's question.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace slip {
+
+class Clocks {
+ public:
+  // A point in a stream's life. Slots are small numbers for streams.
+  struct Point {
+    std::uint32_t slot = 0;
+    std::uint64_t position = 0;
+  };
+
+  std::uint32_t slot(std::uint64_t stream);  // made when it is not known yet
+
+  // The next op of the stream ends at `position`; it comes after everything the host has waited for so far.
+  void submit(std::uint32_t slot, std::uint64_t position);
+  // Later ops of the stream come after the point. False: they did already.
+  bool wait(std::uint32_t slot, Point point);
+  // The host waited for the point, or for everything of these streams.
+  bool host_wait(Point point);
+  void host_wait_all(const std::vector<std::uint32_t>& slots);
+
+  // Whether the point is done before the next op of the stream, or before the host's next step.
+  bool before(Point point, std::uint32_t slot) const;
+  bool before_host(Point point) const;
+
+  std::uint64_t end(std::uint32_t slot) const { return streams_[slot].end; }
+
+ private:
+  using Clock = std::vector<std::uint64_t>;  // by slot; shorter means zero
+  struct Version {
+    std::uint64_t from = 0;  // holds for ops that end after this position
+    std::shared_ptr<const Clock> clock;
+  };
+  struct Stream {
+    std::uint64_t end = 0;          // of the op submitted last
+    std::uint64_t host_joined = 0;  // version of the host's clock that it has
+    std::deque<Version> versions;   // the last one is the present
+  };
+
+  static std::uint64_t at(const Clock& clock, std::uint32_t slot) { return slot < clock.size() ? clock[slot] : 0; }
+  static bool covers(const Clock& clock, const Clock& other);
+  static void raise(Clock& clock, std::uint32_t slot, std::uint64_t position);
+  static void join(Clock& clock, const Clock& other);
+  const Clock& clock_at(Point point) const;
+  void set_present(Stream& stream, Clock clock);
+
+  std::unordered_map<std::uint64_t, std::uint32_t> slots_;
+  std::vector<Stream> streams_;
+  Clock host_;
+  std::uint64_t host_version_ = 1;
+};
+
+}  // namespace slip

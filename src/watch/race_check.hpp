@@ -1,0 +1,48 @@
+// RaceCheck: finds races in a sequence of what happened, whether it comes from a running program or from a trace.
+#pragma once
+
+#include <map>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+
+#include "slip/race.hpp"
+#include "watch/shadow.hpp"
+
+namespace slip {
+
+class RaceCheck {
+ public:
+  // One step, in the order of the process. `reads` and `writes` are those of a kSubmit.
+  void step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
+  void name_buffer(std::uint64_t buffer, std::string_view name) { buffers_[buffer].name = name; }
+  RaceReport report() const;
+
+ private:
+  struct Buffer {
+    std::string_view name;
+    Shadow shadow;
+  };
+  using Key = std::tuple<std::string_view, std::int32_t, bool, std::string_view, std::int32_t, bool, std::string_view>;
+
+  std::uint32_t slot_of(const TraceRecord& record);
+  void submit(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
+  void follow_word(const TraceRecord& record, std::uint32_t slot, const TraceRange& word);
+  void touch(const TraceRange& range, const Access& access);
+  void host_touch(const TraceRecord& record, bool writes);
+  void host_wait(const TraceRecord& record);
+  void found(const Access& earlier, const Access& later, const TraceRange& where);
+
+  Clocks clocks_;
+  const std::uint32_t host_slot_ = clocks_.slot(0);
+  std::uint64_t host_steps_ = 0;
+  std::unordered_map<std::uint64_t, Buffer> buffers_;
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> device_slots_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::unordered_map<std::uint32_t, std::uint64_t>> words_;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, bool> open_views_;  // of the host; true: it writes
+  std::map<Key, std::size_t> known_;                                                    // index in races_
+  std::vector<Race> races_;
+  std::uint64_t ops_ = 0, opaque_ = 0;
+};
+
+}  // namespace slip

@@ -1,0 +1,236 @@
+// The race checker: what it must find, and what it must not.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "slip/slip.hpp"
+#include "support/devices.hpp"
+#include "support/kernels.hpp"
+
+namespace slip::test {
+namespace {
+
+constexpr std::size_t kBytes = 4096;
+
+// On every device: what is a race does not depend on who runs the ops. The checker sees ops when they are issued, so
+// the accesses of a racy test must not really meet: they touch no shared host memory.
+class Races : public DeviceTest {
+ protected:
+  void SetUp() override {
+    device.emplace(open());
+    a.emplace(device->stream(StreamFlags::kNonBlocking));
+    b.emplace(device->stream(StreamFlags::kNonBlocking));
+    x.emplace(device->alloc(kBytes, MemoryKind::kDevice, "x"));
+    pinned.emplace(device->alloc(kBytes, MemoryKind::kPinned, "pinned"));
+    device->sync();
+    checker.emplace();
+  }
+  // Ends the work and gives what was found.
+  RaceReport races() {
+    device->sync();
+    checker->stop();
+    return checker->report();
+  }
+  void write(StreamRef stream, std::size_t from = 0, std::size_t bytes = kBytes) {
+    stream.launch(store_kernel(), {.writes = {x->slice(from, bytes)}, .scalars = {1u}, .name = "writer"});
+  }
+  void read(StreamRef stream, std::size_t from = 0, std::size_t bytes = kBytes) {
+    stream.copy(pinned->slice(from, bytes), x->slice(from, bytes), "reader");
+  }
+
+  std::optional<Device> device;
+  std::optional<Stream> a, b;
+  std::optional<Buffer> x, pinned;
+  std::optional<RaceChecker> checker;
+};
+
+TEST_P(Races, OneStreamIsOrdered) {
+  write(*a), read(*a), write(*a);
+  EXPECT_TRUE(races().races.empty()) << races().text();
+}
+
+TEST_P(Races, TwoStreamsWithoutAnEdge) {
+  write(*a), read(*b);
+  const RaceReport report = races();
+  ASSERT_EQ(report.races.size(), 1U) << report.text();
+  const Race& race = report.races.front();
+  EXPECT_EQ(race.first.name, "writer");
+  EXPECT_TRUE(race.first.writes);
+  EXPECT_EQ(race.second.name, "reader");
+  EXPECT_FALSE(race.second.writes);
+  EXPECT_EQ(race.buffer_name, "x");
+  EXPECT_EQ(race.offset, 0U);
+  EXPECT_EQ(race.bytes, kBytes);
+  EXPECT_EQ(race.first.stream, a->id());
+  EXPECT_EQ(race.second.stream, b->id());
+  EXPECT_NE(race.first.file.find("test_race.cpp"), std::string_view::npos);
+  EXPECT_NE(report.text().find("record an event in stream"), std::string::npos);
+}
+
+TEST_P(Races, AnEventOrders) {
+  write(*a);
+  b->wait(a->record());
+  read(*b);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, AnEventRecordedBeforeTheWriteOrdersNothing) {
+  const Event early = a->record();
+  write(*a);
+  b->wait(early);
+  read(*b);
+  EXPECT_EQ(races().races.size(), 1U);
+}
+
+TEST_P(Races, AWaitTakesTheRecordAtItsCall) {
+  Event event;
+  write(*a);
+  a->record(event);
+  b->wait(event);
+  write(*a);  // after the record: not covered, although the event is recorded again
+  a->record(event);
+  read(*b);
+  EXPECT_EQ(races().races.size(), 1U);
+}
+
+TEST_P(Races, EdgesGoThroughOtherStreams) {
+  const Stream middle = device->stream(StreamFlags::kNonBlocking);
+  write(*a);
+  middle.wait(a->record());
+  b->wait(middle.record());
+  read(*b);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, ReadersDoNotRaceButTheNextWriterMustWaitForAll) {
+  read(*a), read(*b, 0, 0);
+  b->copy(pinned->slice(0, 64), x->slice(0, 64));
+  const Stream writer = device->stream(StreamFlags::kNonBlocking);
+  writer.wait(a->record());
+  write(writer);
+  const RaceReport report = races();
+  // The two copies also write the same pinned bytes.
+  EXPECT_EQ(report.races.size(), 2U) << report.text();
+}
+
+TEST_P(Races, OnlySharedBytesCount) {
+  write(*a, 0, 1024), write(*b, 1024, 1024);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, OverlappingViewsAtDifferentOffsets) {
+  write(*a, 0, 1024), write(*b, 1000, 1024);
+  const RaceReport report = races();
+  ASSERT_EQ(report.races.size(), 1U);
+  EXPECT_EQ(report.races[0].offset, 1000U);
+  EXPECT_EQ(report.races[0].bytes, 24U);
+}
+
+TEST_P(Races, SyncAndSuccessfulQueryOrderTheHost) {
+  write(*a);
+  a->sync();
+  read(*b);
+  while (!b->query()) {}
+  write(*a);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, SyncOfAnotherStreamOrdersNothing) {
+  write(*a);
+  b->sync();
+  read(*b);
+  EXPECT_EQ(races().races.size(), 1U);
+}
+
+TEST_P(Races, TheLegacyBarrierOrdersBlockingStreams) {
+  const Stream one = device->stream(), two = device->stream();
+  write(one);
+  device->legacy_stream().launch(store_kernel(), {.writes = {pinned->slice(0, 4)}, .scalars = {1u}});
+  read(two, 64, 64);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, TheLegacyBarrierDoesNotReachNonBlockingStreams) {
+  write(*a);
+  device->legacy_stream().launch(store_kernel(), {.writes = {pinned->slice(0, 4)}, .scalars = {1u}});
+  read(*b, 64, 64);
+  EXPECT_EQ(races().races.size(), 1U);
+}
+
+TEST_P(Races, AHostAccessAfterACopyNeedsASync) {
+  read(*a);
+  static_cast<void>(pinned->host_read<std::uint32_t>().size());
+  const RaceReport report = races();
+  ASSERT_EQ(report.races.size(), 1U) << report.text();
+  EXPECT_EQ(report.races[0].second.stream, 0U);
+}
+
+TEST_P(Races, AHostAccessAfterTheSyncIsFine) {
+  read(*a);
+  a->record().sync();
+  static_cast<void>(pinned->host_write<std::uint32_t>().size());
+  a->copy(*x, *pinned);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, AViewThatLivesOnMeetsWhatIsIssuedMeanwhile) {
+  {
+    const auto view = pinned->host_write<std::uint32_t>();
+    a->copy(*x, *pinned);
+  }
+  EXPECT_EQ(races().races.size(), 1U);
+}
+
+TEST_P(Races, UseAfterAStreamOrderedFreeIsARace) {
+  Buffer memory = a->alloc(kBytes, "short-lived");
+  b->wait(a->record());
+  b->fill(memory, 1);
+  a->free(std::move(memory));  // b may still be at it
+  const RaceReport report = races();
+  ASSERT_EQ(report.races.size(), 1U) << report.text();
+  EXPECT_EQ(report.races[0].buffer_name, "short-lived");
+  EXPECT_EQ(report.races[0].second.name, "stream-ordered free");
+}
+
+TEST_P(Races, UseBeforeTheAllocationIsReachedIsARace) {
+  const Buffer memory = a->alloc(kBytes, "early");
+  b->fill(memory, 1);
+  a->wait(b->record());
+  EXPECT_EQ(races().races.size(), 1U);
+}
+
+TEST_P(Races, ALaunchedPlanIsCheckedOpByOp) {
+  a->begin_capture();
+  write(*a);
+  b->wait(a->record());
+  read(*b);
+  a->wait(b->record());
+  Plan plan = a->end_capture();
+  a->launch(plan);
+  a->launch(plan);
+  EXPECT_TRUE(races().races.empty());
+}
+
+TEST_P(Races, TheSamePlaceIsToldOnce) {
+  for (int i = 0; i < 10; ++i) write(*a), read(*b);
+  const RaceReport report = races();
+  EXPECT_EQ(report.races.size(), 2U) << report.text();  // read after write, write after read
+  EXPECT_GE(report.races[0].times + report.races[1].times, 19U);
+}
+
+TEST_P(Races, ATraceIsCheckedTheSame) {
+  Trace trace;
+  write(*a), read(*b);
+  const RaceReport live = races();
+  trace.stop();
+  const RaceReport offline = check_races(trace.data());
+  ASSERT_EQ(offline.races.size(), live.races.size());
+  EXPECT_EQ(offline.races[0].first.name, live.races[0].first.name);
+  EXPECT_EQ(offline.races[0].buffer_name, "x");
+  EXPECT_EQ(offline.races[0].bytes, live.races[0].bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Races, testing::ValuesIn(device_cases()), label_of);
+
+}  // namespace
+}  // namespace slip::test
