@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
+#include "base/biased_lock.hpp"
 #include "base/sync.hpp"
 #include "slip/error.hpp"
 
@@ -17,17 +21,60 @@ namespace {
 constexpr std::size_t kSlots = 8;
 std::mutex g_mutex;  // attach and detach, one at a time
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
-std::atomic<int> g_telling{0};
+
+// A thread that tells. Each has a flag of its own: one counter for all would be fought over at every op.
+struct alignas(64) Teller {
+  std::atomic<int> depth{0};  // calls of `on` under way; one writer
+};
+
+struct Tellers {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Teller>> all;
+  std::vector<Teller*> idle;  // of threads that ended
+};
+
+Tellers& tellers() {
+  static Tellers* const kTellers = new Tellers;  // never destroyed: threads may end late
+  return *kTellers;
+}
+
+constinit thread_local Teller* t_teller = nullptr;
+
+// Gives the thread's teller back when it ends. What the thread still tells after that takes another one.
+struct TellerReturn {
+  ~TellerReturn() {
+    const std::lock_guard lock(tellers().mutex);
+    tellers().idle.push_back(std::exchange(t_teller, nullptr));
+  }
+};
+
+Teller& take_teller() {
+  Tellers& known = tellers();
+  {
+    const std::lock_guard lock(known.mutex);
+    if (known.idle.empty()) {
+      known.all.push_back(std::make_unique<Teller>());
+      known.idle.push_back(known.all.back().get());
+    }
+    t_teller = known.idle.back();
+    known.idle.pop_back();
+  }
+  thread_local const TellerReturn t_return;
+  return *t_teller;
+}
 
 }  // namespace
 
 void tell(const Record& record) {
-  // seq_cst on both, here and in detach: either detach sees this call under way, or this call sees the empty slot.
-  g_telling.fetch_add(1, std::memory_order_seq_cst);
+  Teller& teller = t_teller ? *t_teller : take_teller();
+  const int depth = teller.depth.load(std::memory_order_relaxed);
+  teller.depth.store(depth + 1, std::memory_order_relaxed);
+  light_fence();  // either detach sees this call under way, or this call sees the empty slot
   for (auto& slot : g_slots) {
-    if (Observer* observer = slot.load(std::memory_order_seq_cst)) observer->on(record);
+    // acquire: the observer as it was attached.
+    if (Observer* observer = slot.load(std::memory_order_acquire)) observer->on(record);
   }
-  g_telling.fetch_sub(1, std::memory_order_release);  // release: detach's owner may then destroy the observer
+  teller.depth.store(depth, std::memory_order_release);  // release: detach's owner may then destroy the observer
 }
 
 void attach(Observer& observer) {
@@ -46,12 +93,18 @@ void detach(Observer& observer) {
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed) != &observer) continue;
     detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
-    slot.store(nullptr, std::memory_order_seq_cst);
-    while (g_telling.load(std::memory_order_seq_cst) != 0) yield_thread();
+    slot.store(nullptr, std::memory_order_relaxed);
+    heavy_fence();  // see tell()
+    const std::lock_guard known(tellers().mutex);
+    for (const auto& teller : tellers().all) {
+      while (teller->depth.load(std::memory_order_acquire) != 0) yield_thread();
+    }
     return;
   }
 }
 
-void forget_tellers() { g_telling.store(0, std::memory_order_relaxed); }
+void forget_tellers() {
+  for (const auto& teller : tellers().all) teller->depth.store(0, std::memory_order_relaxed);
+}
 
 }  // namespace slip

@@ -14,11 +14,12 @@ RaceSide side_of(const TraceRecord& record, bool writes) {
 }  // namespace
 
 std::uint32_t RaceCheck::slot_of(const TraceRecord& record) {
+  if (record.stream == last_stream_) return last_slot_;
   const std::uint32_t slot = clocks_.slot(record.stream);
   std::vector<std::uint32_t>& slots = device_slots_[record.device];
-  if (slots.empty() || slots.back() != slot) {
-    if (std::find(slots.begin(), slots.end(), slot) == slots.end()) slots.push_back(slot);
-  }
+  if (std::find(slots.begin(), slots.end(), slot) == slots.end()) slots.push_back(slot);
+  last_stream_ = record.stream;
+  last_slot_ = slot;
   return slot;
 }
 
@@ -62,6 +63,7 @@ void RaceCheck::step(const TraceRecord& record, std::span<const TraceRange> read
         touch(record.range, {{slot, record.position}, side_of(named, true)});
       }
       buffers_.erase(record.range.buffer);
+      recent_[record.range.buffer % recent_.size()] = {};
       return;
     default: return;
   }
@@ -99,16 +101,16 @@ void RaceCheck::touch(const TraceRange& range, const Access& access) {
     return clocks_.before(earlier.point, access.point.slot);
   };
   const bool writes = access.side.writes;
-  buffers_[range.buffer].shadow.access(
-      range.offset, range.bytes, writes, access,
-      [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
-        const TraceRange where{range.buffer, begin, std::min(end, range.offset + range.bytes) - begin};
-        if (place.written && !ordered(place.write)) found(place.write, access, where);
-        if (!writes) return;
-        for (const Access& read : place.reads) {
-          if (!ordered(read)) found(read, access, where);
-        }
-      });
+  buffer(range.buffer)
+      .shadow.access(range.offset, range.bytes, writes, access,
+                     [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
+                       const TraceRange where{range.buffer, begin, std::min(end, range.offset + range.bytes) - begin};
+                       if (place.written && !ordered(place.write)) found(place.write, access, where);
+                       if (!writes) return;
+                       for (const Access& read : place.reads) {
+                         if (!ordered(read)) found(read, access, where);
+                       }
+                     });
 }
 
 void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
@@ -133,14 +135,14 @@ void RaceCheck::host_wait(const TraceRecord& record) {
 void RaceCheck::found(const Access& earlier, const Access& later, const TraceRange& where) {
   const RaceSide& a = earlier.side;
   const RaceSide& b = later.side;
-  const std::string_view buffer = buffers_[where.buffer].name;
+  const std::string_view buffer_name = buffer(where.buffer).name;
   const auto [known, first] =
-      known_.emplace(Key{a.file, a.line, a.writes, b.file, b.line, b.writes, buffer}, races_.size());
+      known_.emplace(Key{a.file, a.line, a.writes, b.file, b.line, b.writes, buffer_name}, races_.size());
   if (!first) {
     if (known->second < races_.size()) ++races_[known->second].times;
     return;
   }
-  if (races_.size() < kMostRaces) races_.push_back({a, b, where.buffer, buffer, where.offset, where.bytes, 1});
+  if (races_.size() < kMostRaces) races_.push_back({a, b, where.buffer, buffer_name, where.offset, where.bytes, 1});
 }
 
 RaceReport RaceCheck::report() const {

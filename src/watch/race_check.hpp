@@ -1,6 +1,7 @@
 // RaceCheck: finds races in a sequence of what happened, whether it comes from a running program or from a trace.
 #pragma once
 
+#include <array>
 #include <map>
 #include <span>
 #include <tuple>
@@ -15,7 +16,7 @@ class RaceCheck {
  public:
   // One step, in the order of the process. `reads` and `writes` are those of a kSubmit.
   void step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
-  void name_buffer(std::uint64_t buffer, std::string_view name) { buffers_[buffer].name = name; }
+  void name_buffer(std::uint64_t id, std::string_view name) { buffer(id).name = name; }
   RaceReport report() const;
 
  private:
@@ -23,6 +24,12 @@ class RaceCheck {
     std::string_view name;
     Shadow shadow;
   };
+  // Its place in the table; the last ones used are at hand.
+  Buffer& buffer(std::uint64_t id) {
+    Recent& recent = recent_[id % recent_.size()];
+    if (recent.id != id || !recent.buffer) recent = {id, &buffers_[id]};  // the table's nodes stay where they are
+    return *recent.buffer;
+  }
   using Key = std::tuple<std::string_view, std::int32_t, bool, std::string_view, std::int32_t, bool, std::string_view>;
 
   std::uint32_t slot_of(const TraceRecord& record);
@@ -36,7 +43,14 @@ class RaceCheck {
   Clocks clocks_;
   const std::uint32_t host_slot_ = clocks_.slot(0);
   std::uint64_t host_steps_ = 0;
+  std::uint64_t last_stream_ = 0;  // asked for last, and its slot; 0, the host, is never asked for this way
+  std::uint32_t last_slot_ = 0;
   std::unordered_map<std::uint64_t, Buffer> buffers_;
+  struct Recent {
+    std::uint64_t id = 0;
+    Buffer* buffer = nullptr;
+  };
+  std::array<Recent, 64> recent_{};
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> device_slots_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::unordered_map<std::uint32_t, std::uint64_t>> words_;
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, bool> open_views_;  // of the host; true: it writes
