@@ -46,27 +46,24 @@ void RaceCheck::step(const TraceRecord& record, std::span<const TraceRange> read
     }
     case RecordKind::kAlloc:
       name_buffer(record.range.buffer, record.name);
-      if (record.stream != 0) {
-        const std::uint32_t slot = slot_of(record);
-        clocks_.submit(slot, record.position);
-        TraceRecord named = record;
-        named.name = "stream-ordered allocation";
-        touch(record.range, {{slot, record.position}, side_of(named, true)});
-      }
-      return;
+      return touch_whole(record, "stream-ordered allocation");
     case RecordKind::kFree:
-      if (record.stream != 0) {
-        const std::uint32_t slot = slot_of(record);
-        clocks_.submit(slot, record.position);
-        TraceRecord named = record;
-        named.name = "stream-ordered free";
-        touch(record.range, {{slot, record.position}, side_of(named, true)});
-      }
+      touch_whole(record, "stream-ordered free");
       buffers_.erase(record.range.buffer);
       recent_[record.range.buffer % recent_.size()] = {};
       return;
     default: return;
   }
+}
+
+// Memory that comes or goes in stream order: like a write of all of it. Other memory is the host's own affair.
+void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
+  if (record.stream == 0) return;
+  const std::uint32_t slot = slot_of(record);
+  clocks_.submit(slot, record.position);
+  RaceSide side = side_of(record, true);
+  side.name = name;
+  touch(record.range, {{slot, record.position}, side});
 }
 
 void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> reads,

@@ -36,6 +36,7 @@ class RaceCheck {
   void submit(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
   void follow_word(const TraceRecord& record, std::uint32_t slot, const TraceRange& word);
   void touch(const TraceRange& range, const Access& access);
+  void touch_whole(const TraceRecord& record, std::string_view name);
   void host_touch(const TraceRecord& record, bool writes);
   void host_wait(const TraceRecord& record);
   void found(const Access& earlier, const Access& later, const TraceRange& where);

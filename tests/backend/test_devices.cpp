@@ -186,9 +186,14 @@ TEST(Devices, FreedInsideAHostFunctionIsALeakNotAHang) {
 
 TEST(Devices, ManyOpenAndCloseOneAfterTheOther) {
   for (int i = 0; i < test::rounds(100); ++i) {
-    const Device device = Device::open("cpu", {.policy = kPolicies[i % 3]});
-    const Stream stream = device.stream();
-    for (int k = 0; k < 10; ++k) stream.launch(test::nothing());
+    int ran = 0;
+    Bodies bodies;
+    {
+      const Device device = Device::open("cpu", {.policy = kPolicies[i % 3]});
+      const Stream stream = device.stream();
+      for (int k = 0; k < 10; ++k) bodies.launch(stream, [&] { ++ran; });
+    }
+    ASSERT_EQ(ran, 10) << "closing finishes the work";
   }
 }
 

@@ -121,9 +121,13 @@ TEST(Thread, RunsItsBodyUnderItsName) {
 
 TEST(Thread, JoinWithoutStartAndTwiceDoNothing) {
   Thread thread;
+  bool ran = false;
   thread.join();
-  thread.start("twice", [] {});
+  EXPECT_FALSE(thread.started());
+  thread.start("twice", [&ran] { ran = true; });
   thread.join();
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(thread.started());
   thread.join();
 }
 
