@@ -16,6 +16,7 @@
 
 namespace slip::test {
 
+const Kernel& idle_kernel();   // touches nothing, whatever it declares
 const Kernel& store_kernel();  // out(0)[i] = scalar(0)
 const Kernel& mix_kernel();    // out(0)[i] = mixed(out(0)[i], scalar(0))
 const Kernel& add_kernel();    // out(0)[i] = in(0)[i] + scalar(0)
