@@ -34,8 +34,17 @@ struct Race {
   std::uint64_t times = 1;              // how often the same two places met like this
 };
 
+// An edge that would order what races. Between streams: record an event after `after`, and make the other stream wait
+// for it before `before`. Stream 0, the host, as `before`: synchronise that event first; as `after`: end the host's
+// access first. At every run of the two places.
+struct Fix {
+  RaceSide after, before;
+};
+
 struct RaceReport {
   std::vector<Race> races;    // one for each pair of places in the source, buffer and kind of access
+  std::vector<Fix> fixes;     // together they order every conflict seen
+  bool fixes_needed = true;   // and none of them can be left out; false: that was not tried (a checker that ran live)
   std::uint64_t ops = 0;      // looked at
   std::uint64_t opaque = 0;   // of them without ranges
   std::uint64_t dropped = 0;  // records missing from the trace: then nothing can be proven

@@ -89,14 +89,49 @@ RaceReport RaceChecker::report() const {
   return state_->check.report();
 }
 
-RaceReport check_races(const TraceData& trace) {
-  RaceCheck check;
-  for (const TraceBuffer& buffer : trace.buffers) check.name_buffer(buffer.id, buffer.name);
-  for (const TraceRecord& record : trace.records) check.step(record, trace.reads(record), trace.writes(record));
-  RaceReport report = check.report();
+namespace {
+
+// Fixes times steps that are worth trying again without one of them.
+constexpr std::uint64_t kMostTrials = 20'000'000;
+
+RaceReport check_with(const TraceData& trace, bool by_op, Needs* needs, const std::vector<Fix>* assumed) {
+  RaceCheck check(by_op, needs);
+  if (assumed) check.assume(*assumed);
+  for (const TraceBuffer& buffer : trace.buffers) {
+    check.name_buffer(buffer.id, buffer.name);
+    if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
+  }
+  for (std::size_t i = 0; i < trace.records.size(); ++i) {
+    const TraceRecord& record = trace.records[i];
+    if (record.kind == RecordKind::kRun) continue;
+    if (needs) needs->record = static_cast<std::uint32_t>(i);
+    check.step(record, trace.reads(record), trace.writes(record));
+  }
+  return check.report();
+}
+
+// Leaves out, one after the other, the fixes that the rest makes unnecessary: one that was found late may order from
+// the start what an earlier one was found for.
+void reduce(std::vector<Fix>& fixes, const TraceData& trace, bool by_op) {
+  for (std::size_t i = 0; i < fixes.size() && fixes.size() > 1;) {
+    std::vector<Fix> fewer = fixes;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    if (check_with(trace, by_op, nullptr, &fewer).fixes.size() == fewer.size()) fixes = std::move(fewer);
+    else ++i;
+  }
+}
+
+}  // namespace
+
+RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs) {
+  RaceReport report = check_with(trace, by_op, needs, nullptr);
   report.dropped = trace.dropped;
+  report.fixes_needed = report.fixes.size() * trace.records.size() <= kMostTrials;
+  if (report.fixes_needed) reduce(report.fixes, trace, by_op);
   return report;
 }
+
+RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }
 
 namespace {
 
@@ -108,14 +143,28 @@ std::string where(const RaceSide& side) {
   return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
 }
 
-std::string remedy(const Race& race) {
-  if (race.first.stream == 0)
-    return fmt::format("end the host's access before '{}' is issued, or issue it later", race.second.name);
-  if (race.second.stream == 0)
-    return fmt::format("record an event in stream {} after '{}' and synchronise it before the host's access",
-                       race.first.stream, race.first.name);
-  return fmt::format("record an event in stream {} after '{}' and make stream {} wait for it before '{}'",
-                     race.first.stream, race.first.name, race.second.stream, race.second.name);
+std::string text_of(const Fix& fix) {
+  const RaceSide& after = fix.after;
+  const RaceSide& before = fix.before;
+  if (after.stream == 0)
+    return fmt::format("end the host's access{} before '{}'{} is issued", place(after), before.name, place(before));
+  if (before.stream == 0 && before.name == kOpenView)
+    return fmt::format("end the host's view before '{}'{} is issued", after.name, place(after));
+  const std::string record =
+      fmt::format("record an event in stream {} after '{}'{}", after.stream, after.name, place(after));
+  if (before.stream == 0)
+    return fmt::format("{}, and synchronise it before the host's access{}", record, place(before));
+  return fmt::format("{}, and make stream {} wait for it before '{}'{}", record, before.stream, before.name,
+                     place(before));
+}
+
+std::string text_of(const std::vector<Fix>& fixes, bool needed) {
+  if (fixes.empty()) return {};
+  std::string result = fixes.size() == 1 ? std::string("fix: one edge orders every conflict\n")
+                                         : fmt::format("fix: these {} edges order every conflict{}\n", fixes.size(),
+                                                       needed ? ", and none of them can be left out" : "");
+  for (std::size_t i = 0; i < fixes.size(); ++i) result += fmt::format("  {}. {}\n", i + 1, text_of(fixes[i]));
+  return result;
 }
 
 }  // namespace
@@ -130,8 +179,8 @@ std::string RaceReport::text() const {
     for (const RaceSide* side : {&race.first, &race.second})
       result += fmt::format("  '{}' {} them {}{}\n", side->name, side->writes ? "writes" : "reads", where(*side),
                             place(*side));
-    result += fmt::format("  nothing orders the two: {}\n", remedy(race));
   }
+  result += text_of(fixes, fixes_needed);
   result += fmt::format("{} in {} ops", races.empty() ? "no race" : fmt::format("{} races", races.size()), ops);
   if (opaque > 0) result += fmt::format("; {} of them declared no ranges, so nothing is known of them", opaque);
   if (dropped > 0) result += fmt::format("; {} records are missing, so nothing is proven", dropped);
