@@ -91,9 +91,6 @@ RaceReport RaceChecker::report() const {
 
 namespace {
 
-// Fixes times steps that are worth trying again without one of them.
-constexpr std::uint64_t kMostTrials = 20'000'000;
-
 RaceReport check_with(const TraceData& trace, bool by_op, Needs* needs, const std::vector<Fix>* assumed) {
   RaceCheck check(by_op, needs);
   if (assumed) check.assume(*assumed);
@@ -129,6 +126,15 @@ RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs) {
   report.fixes_needed = report.fixes.size() * trace.records.size() <= kMostTrials;
   if (report.fixes_needed) reduce(report.fixes, trace, by_op);
   return report;
+}
+
+bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
+  RaceCheck check;
+  for (std::size_t i = 0; i < trace.records.size() && check.is_clean(); ++i) {
+    const TraceRecord& record = trace.records[i];
+    if (!left_out[i]) check.step(record, trace.reads(record), trace.writes(record));
+  }
+  return check.is_clean();
 }
 
 RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }

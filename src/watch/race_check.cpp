@@ -215,8 +215,7 @@ void RaceCheck::found(const Access& earlier, const Access& later, const TraceRan
   const RaceSide& a = earlier.side;
   const RaceSide& b = later.side;
   const std::string_view buffer_name = buffer(where.buffer).name;
-  const auto [known, first] =
-      known_.emplace(Key{a.file, a.line, a.writes, b.file, b.line, b.writes, buffer_name}, races_.size());
+  const auto [known, first] = known_.emplace(Key{place_of(a), place_of(b), buffer_name}, races_.size());
   if (!first) {
     if (known->second < races_.size()) ++races_[known->second].times;
     return;

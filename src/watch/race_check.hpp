@@ -30,6 +30,7 @@ class RaceCheck {
   // Checks the program as if these edges were in it.
   void assume(const std::vector<Fix>& fixes);
   RaceReport report() const;
+  bool is_clean() const { return races_.empty(); }
 
  private:
   struct Buffer {
@@ -43,7 +44,10 @@ class RaceCheck {
     if (recent.id != id || !recent.buffer) recent = {id, &buffers_[id]};  // the table's nodes stay where they are
     return *recent.buffer;
   }
-  using Key = std::tuple<std::string_view, std::int32_t, bool, std::string_view, std::int32_t, bool, std::string_view>;
+  // Place and kind of an access, and the op where each is a place of its own.
+  using Place = std::tuple<std::string_view, std::int32_t, bool, std::uint64_t>;
+  Place place_of(const RaceSide& side) const { return {side.file, side.line, side.writes, by_op_ ? side.position : 0}; }
+  using Key = std::tuple<Place, Place, std::string_view>;
 
   // The program's order and, once something raced, that of the mended one.
   std::uint32_t slot(std::uint64_t stream);
@@ -89,5 +93,9 @@ class RaceCheck {
 
 // check_races() of a trace, or of a plan as one (`by_op`), that tells `needs` what it sees.
 RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs);
+// Whether nothing races without these records (by index), which are waits.
+bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out);
+// Steps in all that are worth trying to find out what could be left out.
+inline constexpr std::uint64_t kMostTrials = 20'000'000;
 
 }  // namespace slip
