@@ -16,13 +16,19 @@
 
 namespace slip {
 
-// One of the two accesses. Stream 0 is the host.
-struct RaceSide {
+// An op, and where in the source it was issued. Stream 0 is the host.
+struct OpPlace {
   std::uint64_t stream = 0;
   std::uint64_t position = 0;
   std::string_view name = {};
   std::string_view file = {};
   std::int32_t line = 0;
+
+  std::string text() const;  // "'load' in stream 3 (main.cpp:12)"
+};
+
+// One of the two accesses.
+struct RaceSide : OpPlace {
   bool writes = false;
 };
 

@@ -37,7 +37,7 @@ namespace {
   if (op.kind == OpKind::kRecord) {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
-    record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the allocator's own
+    record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the runtime's own
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }

@@ -141,11 +141,11 @@ RaceReport check_races(const TraceData& trace) { return check_races(trace, false
 
 namespace {
 
-std::string place(const RaceSide& side) {
+std::string place(const OpPlace& side) {
   return side.file.empty() ? std::string() : fmt::format(" ({}:{})", side.file, side.line);
 }
 
-std::string where(const RaceSide& side) {
+std::string where(const OpPlace& side) {
   return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
 }
 
@@ -174,6 +174,8 @@ std::string text_of(const std::vector<Fix>& fixes, bool needed) {
 }
 
 }  // namespace
+
+std::string OpPlace::text() const { return fmt::format("'{}' {}{}", name, where(*this), place(*this)); }
 
 std::string RaceReport::text() const {
   std::string result;

@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t kMostRaces = 1000;
 
 RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) {
-  return {record.stream, record.position, name, record.file, record.line, writes};
+  return {{record.stream, record.position, name, record.file, record.line}, writes};
 }
 
 }  // namespace
