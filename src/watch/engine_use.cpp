@@ -72,6 +72,40 @@ class Room {
   std::uint32_t left_ = kNoSpan;
 };
 
+std::vector<Stretch> united_pair(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
+  std::vector<Stretch> result;
+  result.reserve(a.size() + b.size());
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result),
+             [](const Stretch& x, const Stretch& y) { return x.begin < y.begin; });
+  std::size_t kept = 0;
+  for (const Stretch& stretch : result) {
+    if (kept > 0 && stretch.begin <= result[kept - 1].end)
+      result[kept - 1].end = std::max(result[kept - 1].end, stretch.end);
+    else result[kept++] = stretch;
+  }
+  result.resize(kept);
+  return result;
+}
+
+// A device may have one copy engine for both directions. Then they never run at once, and one starts in the instant in
+// which the other ends.
+void find_turns(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
+                std::vector<std::uint32_t>& result) {
+  if (!in.serial || !out.serial || shared_time(in.busy, out.busy) > 0) return;
+  const auto look = [&](const EngineUse& use, const EngineUse& other) {
+    std::size_t next = 0;
+    for (const std::uint32_t op : use.ops) {
+      while (next < other.ops.size() && spans[other.ops[next]].ended <= spans[op].started) ++next;
+      if (next == 0) continue;
+      const std::uint32_t before = other.ops[next - 1];
+      if (spans[before].ended == spans[op].started && (result[op] == kNoSpan || spans[result[op]].ended < spans[op].started))
+        result[op] = before;
+    }
+  };
+  look(in, out);
+  look(out, in);
+}
+
 }  // namespace
 
 std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
@@ -105,22 +139,26 @@ std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span
     }
     for (std::size_t i = 1; i < use.ops.size(); ++i) result[use.ops[i]] = use.ops[i - 1];
   }
+  for (std::size_t i = 1; i < engines.size(); ++i) {
+    const EngineUse& in = engines[i - 1];
+    const EngineUse& out = engines[i];
+    if (in.device == out.device && in.engine == Engine::kCopyIn && out.engine == Engine::kCopyOut)
+      find_turns(spans, in, out, result);
+  }
   return result;
 }
 
-std::vector<Stretch> united(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
-  std::vector<Stretch> result;
-  result.reserve(a.size() + b.size());
-  std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result),
-             [](const Stretch& x, const Stretch& y) { return x.begin < y.begin; });
-  std::size_t kept = 0;
-  for (const Stretch& stretch : result) {
-    if (kept > 0 && stretch.begin <= result[kept - 1].end)
-      result[kept - 1].end = std::max(result[kept - 1].end, stretch.end);
-    else result[kept++] = stretch;
+std::vector<Stretch> united(std::vector<std::vector<Stretch>> lists) {
+  // Two by two, so that many short lists cost no more than a few long ones.
+  while (lists.size() > 1) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < lists.size(); i += 2) {
+      std::vector<Stretch> both = i + 1 < lists.size() ? united_pair(lists[i], lists[i + 1]) : std::move(lists[i]);
+      lists[kept++] = std::move(both);
+    }
+    lists.resize(kept);
   }
-  result.resize(kept);
-  return result;
+  return lists.empty() ? std::vector<Stretch>() : std::move(lists.front());
 }
 
 Picos shared_time(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {

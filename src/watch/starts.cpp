@@ -79,7 +79,6 @@ void StartFinder::follow_dependencies() {
       facts.host_after = host_after(node);
       if (span.submit) facts.host = span.queued;
       if (span.run) end = span.ended, last = node.span;
-      else end = std::max(end, span.queued);
     }
     table_.node_end[n] = end;
     node_last_[n] = last;
