@@ -44,8 +44,8 @@ struct Deadlock {
 
 struct CheckReport {
   RaceReport races;
-  std::vector<SuperfluousWait> superfluous;           // dearest first
-  std::vector<FalseDependency> false_dependencies;    // dearest first
+  std::vector<SuperfluousWait> superfluous;         // dearest first
+  std::vector<FalseDependency> false_dependencies;  // dearest first
   std::vector<Deadlock> deadlocks;
   bool foreign = false;  // the trace names no accesses: nothing could be checked
 

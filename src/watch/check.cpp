@@ -27,20 +27,22 @@ bool shares_queues(std::span<const TraceSpan> spans) {
   return false;
 }
 
+// A line of the source; where that is not known, the op's name.
+using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+Source source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
+
 // Ops that stood behind another stream's in a shared queue when everything else was there; by the two places.
 std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans) {
   if (!shares_queues(spans)) return {};
   const Analysis analysis = analyse(trace, spans);
-  using Place = std::tuple<std::string_view, std::int32_t, std::string_view>;
-  std::map<std::pair<Place, Place>, std::size_t> index;
+  std::map<std::pair<Source, Source>, std::size_t> index;
   std::vector<FalseDependency> result;
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const Start& start = analysis.starts[i];
     if (start.cause != Cause::kQueue || start.after == kNoSpan) continue;
     const TraceSpan& held = spans[i];
     const TraceSpan& by = spans[start.after];
-    const auto [found, first] =
-        index.try_emplace({Place{held.file, held.line, held.name}, Place{by.file, by.line, by.name}}, result.size());
+    const auto [found, first] = index.try_emplace({source_of(held), source_of(by)}, result.size());
     if (first) result.push_back({place_of(held), place_of(by), true, 0, 0});
     ++result[found->second].times;
     result[found->second].cost += held.started - start.ready;
@@ -69,20 +71,21 @@ CheckReport check(const TraceData& trace) {
   return report;
 }
 
-bool CheckReport::clean() const {
-  return races.races.empty() && races.dropped == 0 && deadlocks.empty() && !foreign;
-}
+bool CheckReport::clean() const { return races.races.empty() && races.dropped == 0 && deadlocks.empty() && !foreign; }
 
 namespace {
 
-std::string micros(Picos time) { return fmt::format("{:.3f} us", static_cast<double>(time) / 1e6); }
+std::string time_text(Picos time) {
+  const double us = static_cast<double>(time) / 1e6;
+  return us < 1000 ? fmt::format("{:.4g} us", us) : fmt::format("{:.4g} ms", us / 1000);
+}
 std::string times_text(std::uint64_t times) { return times > 1 ? fmt::format(", {} times", times) : std::string(); }
 
 std::string text_of(const SuperfluousWait& wait) {
   const std::string place = wait.file.empty() ? std::string() : fmt::format(" at {}:{}", wait.file, wait.line);
   return fmt::format("superfluous wait{}{}: {}; {}\n  {}\n  waits for {}\n", place, times_text(wait.times),
                      wait.implied ? "what came before it orders the same" : "no two ops need it",
-                     wait.cost > 0 ? "without it the run would be " + micros(wait.cost) + " shorter"
+                     wait.cost > 0 ? "without it the run would be " + time_text(wait.cost) + " shorter"
                                    : "it did not make the run longer",
                      wait.before.text(), wait.after.name.empty() ? "nothing" : wait.after.text());
 }
@@ -92,12 +95,12 @@ std::string text_of(const FalseDependency& found) {
     return fmt::format(
         "false dependency{}: ready, but behind another stream's op in the same hardware queue, {} in all\n  {}\n"
         "  waited for {}\n  more hardware queues, or issuing it first, would let it go\n",
-        times_text(found.times), micros(found.cost), found.held.text(), found.by.text());
+        times_text(found.times), time_text(found.cost), found.held.text(), found.by.text());
   return fmt::format(
       "false dependency{}: ordered by the legacy stream's rule alone; {}\n  {}\n  waited for {}\n"
       "  non-blocking streams, or a stream of its own for the legacy stream's op, would let it go\n",
       times_text(found.times),
-      found.cost > 0 ? "without it the run would be " + micros(found.cost) + " shorter"
+      found.cost > 0 ? "without it the run would be " + time_text(found.cost) + " shorter"
                      : "it did not make the run longer",
       found.held.text(), found.by.text());
 }

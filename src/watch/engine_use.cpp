@@ -14,7 +14,8 @@ constexpr std::int64_t kWhole = 1'000'000;
 std::int64_t width_of(const TraceSpan& span) {
   if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
   const double width = span.submit->cost.width;
-  return width > 0.0 && width < 1.0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(width * kWhole + 0.5)) : kWhole;
+  return width > 0.0 && width < 1.0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(width * kWhole + 0.5))
+                                    : kWhole;
 }
 
 void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
@@ -98,7 +99,8 @@ void find_turns(std::span<const TraceSpan> spans, const EngineUse& in, const Eng
       while (next < other.ops.size() && spans[other.ops[next]].ended <= spans[op].started) ++next;
       if (next == 0) continue;
       const std::uint32_t before = other.ops[next - 1];
-      if (spans[before].ended == spans[op].started && (result[op] == kNoSpan || spans[result[op]].ended < spans[op].started))
+      if (spans[before].ended == spans[op].started &&
+          (result[op] == kNoSpan || spans[result[op]].ended < spans[op].started))
         result[op] = before;
     }
   };

@@ -23,12 +23,12 @@ class OpsOfStreams {
     }
   }
 
-  // The last op that a wait for the point covers, and the first op of the stream submitted after the record. Null: there
-  // is none.
+  // The last op that a wait for the point covers, and the first op of the stream submitted after the record. Null:
+  // there is none.
   const TraceSpan* last_until(std::uint64_t stream, std::uint64_t position) const {
     const std::vector<const TraceSpan*>& ops = of(stream);
-    const auto later = std::partition_point(ops.begin(), ops.end(),
-                                            [&](const TraceSpan* op) { return op->position <= position; });
+    const auto later =
+        std::partition_point(ops.begin(), ops.end(), [&](const TraceSpan* op) { return op->position <= position; });
     return later == ops.begin() ? nullptr : *std::prev(later);
   }
   const TraceSpan* first_after(std::uint64_t stream, std::uint64_t sequence) const {

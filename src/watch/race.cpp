@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <map>
 #include <mutex>
+#include <tuple>
 
 #include "base/sync.hpp"
 #include "runtime/core.hpp"
@@ -164,13 +166,27 @@ std::string text_of(const Fix& fix) {
                      place(before));
 }
 
+// Edges between the same two lines of the source are told once, with the streams of the first.
 std::string text_of(const std::vector<Fix>& fixes, bool needed) {
   if (fixes.empty()) return {};
-  std::string result = fixes.size() == 1 ? std::string("fix: one edge orders every conflict\n")
-                                         : fmt::format("fix: these {} edges order every conflict{}\n", fixes.size(),
-                                                       needed ? ", and none of them can be left out" : "");
-  for (std::size_t i = 0; i < fixes.size(); ++i) result += fmt::format("  {}. {}\n", i + 1, text_of(fixes[i]));
-  return result;
+  using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+  const auto source_of = [](const OpPlace& op) {
+    return Source{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
+  };
+  std::map<std::pair<Source, Source>, std::size_t> counts;
+  for (const Fix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
+  std::string list;
+  std::size_t shown = 0;
+  for (const Fix& fix : fixes) {
+    const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
+    if (count == counts.end()) continue;  // told before
+    const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";
+    list += fmt::format("  {}. {}{}\n", ++shown, text_of(fix), more);
+    counts.erase(count);
+  }
+  if (shown == 1) return "fix: one edge orders every conflict\n" + list;
+  return fmt::format("fix: these {} edges order every conflict{}\n{}", shown,
+                     needed ? ", and none of them can be left out" : "", list);
 }
 
 }  // namespace

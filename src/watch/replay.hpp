@@ -15,9 +15,9 @@ struct ReplayChange {
   std::vector<Picos> longer = {};
 };
 
-// Everything else keeps its duration, its latency, and the time that the host took between calls. An op starts when it is
-// submitted, what it still follows has ended, and the op that had its engine before, in the recorded order, is done. An
-// engine that was shared holds back only those that it held back in the trace, so a gain may be less in truth than
+// Everything else keeps its duration, its latency, and the time that the host took between calls. An op starts when it
+// is submitted, what it still follows has ended, and the op that had its engine before, in the recorded order, is done.
+// An engine that was shared holds back only those that it held back in the trace, so a gain may be less in truth than
 // here. With nothing left out the recorded length comes out, to the picosecond.
 class Replay {
  public:
