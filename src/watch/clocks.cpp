@@ -63,6 +63,17 @@ void Clocks::submit(std::uint32_t slot, std::uint64_t position) {
   stream.end = std::max(stream.end, position);
 }
 
+void Clocks::submit(std::uint32_t slot, std::uint64_t position, const Clock& host) {
+  Stream& stream = streams_[slot];
+  const Clock& present = *stream.versions.back().clock;
+  if (!covers(present, host)) {
+    Clock joined = present;
+    join(joined, host);
+    set_present(stream, std::move(joined));
+  }
+  stream.end = std::max(stream.end, position);
+}
+
 bool Clocks::wait(std::uint32_t slot, Point point) {
   if (point.slot == slot) return false;
   Stream& stream = streams_[slot];

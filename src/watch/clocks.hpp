@@ -27,6 +27,8 @@ class Clocks {
 
   // The next op of the stream ends at `position`; it comes after everything the host has waited for so far.
   void submit(std::uint32_t slot, std::uint64_t position);
+  // The same for an op that was issued when the host knew less: `host` is what it knew.
+  void submit(std::uint32_t slot, std::uint64_t position, const Clock& host);
   // Later ops of the stream come after the point. False: they did already.
   bool wait(std::uint32_t slot, Point point);
   // The host waited for the point. False: it had before.

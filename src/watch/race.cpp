@@ -136,7 +136,7 @@ bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out)
     const TraceRecord& record = trace.records[i];
     if (!left_out[i]) check.step(record, trace.reads(record), trace.writes(record));
   }
-  return check.is_clean();
+  return check.report().races.empty();
 }
 
 RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }
@@ -205,7 +205,9 @@ std::string RaceReport::text() const {
                             place(*side));
   }
   result += text_of(fixes, fixes_needed);
-  result += fmt::format("{} in {} ops", races.empty() ? "no race" : fmt::format("{} races", races.size()), ops);
+  result +=
+      fmt::format("{} in {} ops",
+                  races.empty() ? "no race" : fmt::format("{} race{}", races.size(), races.size() > 1 ? "s" : ""), ops);
   if (opaque > 0) result += fmt::format("; {} of them declared no ranges, so nothing is known of them", opaque);
   if (dropped > 0) result += fmt::format("; {} records are missing, so nothing is proven", dropped);
   return result + "\n";

@@ -30,15 +30,19 @@ std::uint32_t RaceCheck::slot_of(const TraceRecord& record) {
 
 // Joins what the host knows, so that edges found for the op come before it.
 void RaceCheck::begin(std::uint32_t slot) {
-  if (mending_) mending_->clocks.submit(slot, 0);
-  if (!needs_) return clocks_.submit(slot, 0);
   const Clocks::Clock* before = &clocks_.present(slot);
-  clocks_.submit(slot, 0);
-  if (before != &clocks_.present(slot))
-    needs_->edge(slot, {host_slot_, host_steps_}, std::make_shared<const Clocks::Clock>(clocks_.host()), false);
+  came(slot, 0);
+  if (needs_ && before != &clocks_.present(slot))
+    needs_->edge(slot, {host_slot_, host_steps_},
+                 host_then_ ? host_then_ : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
 }
 
 void RaceCheck::came(std::uint32_t slot, std::uint64_t position) {
+  if (host_then_) [[unlikely]] {
+    clocks_.submit(slot, position, *host_then_);
+    if (mending_) mending_->clocks.submit(slot, position, *host_then_);
+    return;
+  }
   clocks_.submit(slot, position);
   if (mending_) mending_->clocks.submit(slot, position);
 }
@@ -67,6 +71,14 @@ void RaceCheck::assume(const std::vector<Fix>& fixes) {
 }
 
 void RaceCheck::step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes) {
+  const bool word = record.kind == RecordKind::kSubmit && record.op == OpKind::kWaitValue;
+  if ((word || !stalls_.empty()) && stands_still(record, reads)) [[unlikely]]
+    return put_off(record, reads, writes);
+  perform(record, reads, writes);
+}
+
+void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> reads,
+                        std::span<const TraceRange> writes) {
   switch (record.kind) {
     case RecordKind::kSubmit: return submit(record, reads, writes);
     case RecordKind::kStreamOpen: static_cast<void>(slot_of(record)); return;
@@ -118,10 +130,12 @@ void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> re
   begin(point.slot);
   ++ops_;
   opaque_ += record.opaque;
-  if (record.op == OpKind::kWaitValue || record.op == OpKind::kWriteValue) {
-    for (const TraceRange& word : record.op == OpKind::kWaitValue ? reads : writes)
-      follow_word(record, point.slot, word);
-  } else {
+  const bool waits = record.op == OpKind::kWaitValue, signals = record.op == OpKind::kWriteValue;
+  if (waits && !reads.empty()) {
+    if (const auto passed = words_.passed(reads[0], record.value)) follow(point.slot, *passed);
+  } else if (signals && !writes.empty()) {
+    words_.write(writes[0], point, record.value);
+  } else if (!waits && !signals) {
     const Access reading{point, side_of(record, false, record.name)},
         writing{point, side_of(record, true, record.name)};
     if (mending_) mending_->before(reading);
@@ -131,6 +145,7 @@ void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> re
   }
   came(point.slot, record.position);
   if (needs_) note_needs(record, point, reads, writes);
+  if (signals && !writes.empty() && !stalls_.empty()) go_on_after(writes[0]);
 }
 
 void RaceCheck::note_needs(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
@@ -153,16 +168,6 @@ void RaceCheck::mend(const Access& access) {
   unordered_.clear();
 }
 
-// A stream that waits for a word comes after those that were told to write it, as far as they are known by then.
-void RaceCheck::follow_word(const TraceRecord& record, std::uint32_t slot, const TraceRange& word) {
-  auto& writers = words_[{word.buffer, word.offset}];
-  if (record.op == OpKind::kWriteValue) {
-    writers[slot] = record.position;
-    return;
-  }
-  for (const auto& [writer, position] : writers) follow(slot, {writer, position});
-}
-
 void RaceCheck::touch(const TraceRange& range, const Access& access) {
   const bool by_host = access.point.slot == host_slot_;
   const auto ordered = [&](const Access& earlier) {
@@ -172,6 +177,7 @@ void RaceCheck::touch(const TraceRange& range, const Access& access) {
     return before;
   };
   const bool writes = access.side.writes;
+  if (writes) words_.forget(range);
   buffer(range.buffer)
       .shadow.access(range.offset, range.bytes, writes, access,
                      [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
@@ -223,7 +229,8 @@ void RaceCheck::found(const Access& earlier, const Access& later, const TraceRan
   if (races_.size() < kMostRaces) races_.push_back({a, b, where.buffer, buffer_name, where.offset, where.bytes, 1});
 }
 
-RaceReport RaceCheck::report() const {
+RaceReport RaceCheck::report() {
+  while (!stalls_.empty()) go_on(stalls_.begin()->first);
   RaceReport report;
   report.races = races_;
   if (mending_) report.fixes = mending_->fixes();

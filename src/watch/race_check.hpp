@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -12,6 +13,7 @@
 #include "watch/mending.hpp"
 #include "watch/needs.hpp"
 #include "watch/shadow.hpp"
+#include "watch/words_written.hpp"
 
 namespace slip {
 
@@ -29,7 +31,7 @@ class RaceCheck {
   void mark_host_memory(std::uint64_t id) { buffer(id).on_host = true; }
   // Checks the program as if these edges were in it.
   void assume(const std::vector<Fix>& fixes);
-  RaceReport report() const;
+  RaceReport report();
   bool is_clean() const { return races_.empty(); }
 
  private:
@@ -57,8 +59,29 @@ class RaceCheck {
   void follow(std::uint32_t slot, Clocks::Point point);
   void host_follow(Clocks::Point point);
 
+  // A stream that waits for a word which nobody has written so far stands still, and with it those that wait for it:
+  // the write may be issued later, and everything before it then comes first.
+  struct Late {
+    TraceRecord record;
+    std::vector<TraceRange> reads, writes;
+    std::shared_ptr<const Clocks::Clock> host;  // what it knew when this was issued
+    std::uint32_t needs_record = 0;
+  };
+  struct Stall {
+    TraceRange word;  // bytes 0: it stands still for a point of another stream
+    std::uint32_t value = 0;
+    std::uint64_t stream = 0, position = 0;  // that point
+    std::deque<Late> late;
+  };
+  bool stands_still(const TraceRecord& record, std::span<const TraceRange> reads);
+  void put_off(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
+  void go_on(std::uint64_t stream);
+  void go_on_with(const TraceRecord& sync);
+  std::uint64_t origin_of_stall(std::uint64_t stream) const;
+  void go_on_after(const TraceRange& word);
+  void perform(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
+
   void submit(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
-  void follow_word(const TraceRecord& record, std::uint32_t slot, const TraceRange& word);
   void touch(const TraceRange& range, const Access& access);
   void mend(const Access& access);
   void touch_whole(const TraceRecord& record, std::string_view name);
@@ -84,7 +107,10 @@ class RaceCheck {
   };
   std::array<Recent, 64> recent_{};
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> device_slots_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::unordered_map<std::uint32_t, std::uint64_t>> words_;
+  WordsWritten words_;
+  std::map<std::uint64_t, Stall> stalls_;           // by stream
+  std::shared_ptr<const Clocks::Clock> host_then_;  // what the host knew when the op at hand was issued
+  std::shared_ptr<const Clocks::Clock> host_now_;   // the present, if it was asked for
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, bool> open_views_;  // of the host; true: it writes
   std::map<Key, std::size_t> known_;                                                    // index in races_
   std::vector<Race> races_;

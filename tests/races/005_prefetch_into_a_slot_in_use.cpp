@@ -1,0 +1,20 @@
+// The edge back is missing: the next weight is loaded over the one that is being read. Prefetching was switched off
+// in more than one system because nobody could show that this edge is there.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer slot = s.memory("slot");
+  for (int k = 0; k < 3; ++k) {
+    work(s.a, "load", {}, {slot});
+    s.b.wait(s.a.record());
+    work(s.b, "layer", {slot}, {});
+  }
+}
+
+const InCorpus kThis({5, "prefetch into a slot in use", program, "layer", "load"});
+
+}  // namespace
+}  // namespace slip::races

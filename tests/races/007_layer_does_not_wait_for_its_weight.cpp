@@ -1,0 +1,15 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer weight = s.memory("weight");
+  work(s.a, "load", {}, {weight});
+  work(s.b, "layer", {weight}, {});
+}
+
+const InCorpus kThis({7, "layer does not wait for its weight", program, "load", "layer"});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,16 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer weight = s.memory("weight");
+  work(s.a, "load", {}, {weight});
+  s.b.wait(s.a.record());
+  work(s.b, "layer", {weight}, {});
+}
+
+const InCorpus kThis({8, "layer waits for its weight", program});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,20 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data");
+  Event done;
+  work(s.a, "first", {}, {data});
+  s.a.record(done);
+  work(s.a, "second", {}, {data});
+  s.a.record(done);
+  s.b.wait(done);
+  work(s.b, "reader", {data}, {});
+}
+
+const InCorpus kThis({12, "event recorded again before the wait", program});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,17 @@
+// A query that says yes is as good as a sync.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data");
+  work(s.a, "writer", {}, {data});
+  while (!s.a.query()) {}
+  work(s.b, "reader", {data}, {});
+}
+
+const InCorpus kThis({16, "query until it is done", program});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,17 @@
+// The loop that fills the next batch while the last one is still being read.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data");
+  Buffer source = s.pinned("source");
+  work(s.a, "upload", {source}, {data});
+  static_cast<void>(source.host_write<float>().size());
+}
+
+const InCorpus kThis({17, "host writes the source of a copy", program, "upload", "the host"});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,17 @@
+// Non-blocking streams and the legacy stream do not know each other.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data");
+  work(s.a, "writer", {}, {data});
+  work(s.device.legacy_stream(), "barrier", {}, {});
+  work(s.b, "reader", {data}, {});
+}
+
+const InCorpus kThis({21, "legacy barrier does not reach these", program, "writer", "reader"});
+
+}  // namespace
+}  // namespace slip::races

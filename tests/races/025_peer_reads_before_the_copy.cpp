@@ -1,0 +1,17 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer here = s.memory("here");
+  const Buffer there = s.second.alloc(kBytes, MemoryKind::kDevice, "there");
+  const Stream remote = s.second.stream(StreamFlags::kNonBlocking);
+  s.a.copy(there, here, "send");
+  work(remote, "use", {there}, {});
+}
+
+const InCorpus kThis({25, "peer reads before the copy", program, "send", "use", 2});
+
+}  // namespace
+}  // namespace slip::races

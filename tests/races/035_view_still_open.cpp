@@ -1,0 +1,16 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data");
+  Buffer source = s.pinned("source");
+  const auto view = source.host_write<float>();
+  work(s.a, "upload", {source}, {data});  // while the host may still be writing
+}
+
+const InCorpus kThis({35, "view still open", program, "upload", "the host"});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,16 @@
+// The address is known at once; the memory is there only for what comes after the allocation.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.a.alloc(kBytes, "data");
+  work(s.b, "user", {}, {data});
+  s.a.wait(s.b.record());
+}
+
+const InCorpus kThis({37, "allocated in another stream", program, "stream-ordered allocation", "user"});
+
+}  // namespace
+}  // namespace slip::races

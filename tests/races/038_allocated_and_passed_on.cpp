@@ -1,0 +1,16 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.a.alloc(kBytes, "data");
+  s.b.wait(s.a.record());
+  work(s.b, "user", {}, {data});
+  s.a.wait(s.b.record());
+}
+
+const InCorpus kThis({38, "allocated and passed on", program});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,18 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data");
+  {
+    const Stream brief = s.device.stream(StreamFlags::kNonBlocking);
+    work(brief, "writer", {}, {data});
+  }  // closing a stream waits for nothing
+  work(s.b, "reader", {data}, {});
+}
+
+const InCorpus kThis({41, "stream closed with work in it", program, "writer", "reader"});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,22 @@
+// The word says 1 when the first half is there.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
+  s.a.fill(word, 0);
+  s.b.wait(s.a.record());
+  work(s.a, "first", {}, {data.slice(0, 64)});
+  s.a.write_value(word, 1);
+  work(s.a, "second", {}, {data.slice(64, 64)});
+  s.a.write_value(word, 2);
+  s.b.wait_value(word, 1);
+  work(s.b, "reader", {data.slice(0, 128)}, {});
+}
+
+const InCorpus kThis({45, "word reached by an earlier write", program, "second", "reader"});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,19 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer data = s.memory("data"), word = s.device.alloc(4, MemoryKind::kDevice, "word");
+  s.a.fill(word, 0);
+  s.b.wait(s.a.record());
+  s.b.wait_value(word, 1);  // issued before the write, as one does for a signal to come
+  work(s.b, "reader", {data}, {});
+  s.a.write_value(word, 1);
+  work(s.a, "late", {}, {data});
+}
+
+const InCorpus kThis({47, "word written too early", program, "reader", "late"});
+
+}  // namespace
+}  // namespace slip::races

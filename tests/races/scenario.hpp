@@ -1,0 +1,48 @@
+// The corpus of races: numbered programs, one a file, half of them racy and half right. Ops declare what they touch and
+// touch nothing, so the racy ones are safe to run anywhere.
+#pragma once
+
+#include <vector>
+
+#include "slip/slip.hpp"
+#include "support/kernels.hpp"
+
+namespace slip::races {
+
+inline constexpr std::size_t kBytes = 4096;
+
+// What a program is given: a fresh device (a second one if it asks for two), and streams that the legacy stream does
+// not order.
+struct Setting {
+  Device device;
+  Device second;
+  Stream a = device.stream(StreamFlags::kNonBlocking);
+  Stream b = device.stream(StreamFlags::kNonBlocking);
+
+  Buffer memory(Name name) const { return device.alloc(kBytes, MemoryKind::kDevice, name); }
+  Buffer pinned(Name name) const { return device.alloc(kBytes, MemoryKind::kPinned, name); }
+};
+
+// An op that reads and writes these.
+inline void work(StreamRef stream, Name name, std::vector<Range> reads, std::vector<Range> writes,
+                 Here here = Here::at()) {
+  stream.launch(test::idle_kernel(), {.reads = reads, .writes = writes, .name = name}, {}, here);
+}
+
+struct Scenario {
+  int number;
+  const char* title;
+  void (*program)(Setting&);
+  // Of a racy one: the two that race, in the order issued; "the host" is one, too. Of a clean one: nothing.
+  const char* first = nullptr;
+  const char* second = nullptr;
+  int devices = 1;
+};
+
+// By number. Made by the scenarios' files, each of which adds its own.
+std::vector<Scenario>& corpus();
+struct InCorpus {
+  explicit InCorpus(const Scenario& scenario) { corpus().push_back(scenario); }
+};
+
+}  // namespace slip::races
