@@ -66,6 +66,7 @@ TraceRecord trace_record(const Record& record) {
   if (record.op) {
     result.op = record.op->kind;
     result.opaque = record.op->opaque;
+    result.value = record.op->value;
   }
   return result;
 }
