@@ -8,13 +8,13 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kWhole = 1'000'000;
+constexpr std::int32_t kWhole = 1'000'000;
 
 // In millionths, as integers: sums must not depend on the order. Only kernels share their engine.
-std::int64_t width_of(const TraceSpan& span) {
+std::int32_t width_of(const TraceSpan& span) {
   if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
   const double width = span.submit->cost.width;
-  return width > 0.0 && width < 1.0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(width * kWhole + 0.5)) : kWhole;
+  return width > 0.0 && width < 1.0 ? std::max(1, static_cast<std::int32_t>(width * kWhole + 0.5)) : kWhole;
 }
 
 void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
@@ -31,7 +31,8 @@ void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
 // Starts and ends of an engine's ops, in order: what runs at each, and what left last.
 class Room {
  public:
-  Room(std::span<const TraceSpan> spans, const EngineUse& use) : spans_(spans), use_(use) {
+  Room(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths)
+      : spans_(spans), use_(use), widths_(widths) {
     ends_.reserve(use.ops.size());
     for (const std::uint32_t op : use.ops) ends_.push_back({spans[op].ended, op});
     sort_by_time(ends_);
@@ -42,7 +43,7 @@ class Room {
     sweep([&](std::uint32_t op) {
       if (left_ == kNoSpan) return;
       const bool at_once = spans_[left_].ended == spans_[op].started;
-      if (at_once || full_ + width_of(spans_[op]) > most_) result[op] = left_;
+      if (at_once || full_ + widths_[op] > most_) result[op] = left_;
     });
   }
 
@@ -57,15 +58,16 @@ class Room {
         // Of several that end at once, all were there before.
         if (left_ == kNoSpan || spans_[left_].ended != ends_[end].at) full_ = running_;
         left_ = ends_[end].index;
-        running_ -= width_of(spans_[left_]);
+        running_ -= widths_[left_];
       }
-      running_ += width_of(spans_[op]);
+      running_ += widths_[op];
       started(op);
     }
   }
 
   std::span<const TraceSpan> spans_;
   const EngineUse& use_;
+  const std::vector<std::int32_t>& widths_;  // by span
   std::vector<TimeKey> ends_;
   std::int64_t most_ = kWhole, running_ = 0;
   std::int64_t full_ = 0;  // what ran just before the last end
@@ -98,7 +100,8 @@ void find_turns(std::span<const TraceSpan> spans, const EngineUse& in, const Eng
       while (next < other.ops.size() && spans[other.ops[next]].ended <= spans[op].started) ++next;
       if (next == 0) continue;
       const std::uint32_t before = other.ops[next - 1];
-      if (spans[before].ended == spans[op].started && (result[op] == kNoSpan || spans[result[op]].ended < spans[op].started))
+      if (spans[before].ended == spans[op].started &&
+          (result[op] == kNoSpan || spans[result[op]].ended < spans[op].started))
         result[op] = before;
     }
   };
@@ -132,9 +135,12 @@ std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
 
 std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span<const EngineUse> engines) {
   std::vector<std::uint32_t> result(spans.size(), kNoSpan);
+  std::vector<std::int32_t> widths;
   for (const EngineUse& use : engines) {
     if (!use.serial) {
-      Room(spans, use).find(result);
+      // In the order of the spans: their submissions lie in memory like that.
+      if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);
+      Room(spans, use, widths).find(result);
       continue;
     }
     for (std::size_t i = 1; i < use.ops.size(); ++i) result[use.ops[i]] = use.ops[i - 1];

@@ -41,7 +41,8 @@ Figures figures(std::span<const TraceSpan> spans) {
     result.sum[engine] += use.sum;
     result.busy[engine] += time_of(use.busy);
     if (use.engine == Engine::kCompute) device.compute = use.busy;
-    if (use.engine == Engine::kCopyIn || use.engine == Engine::kCopyOut) device.copy = united({std::move(device.copy), use.busy});
+    if (use.engine == Engine::kCopyIn || use.engine == Engine::kCopyOut)
+      device.copy = united({std::move(device.copy), use.busy});
     all.push_back(std::move(use.busy));
   }
   for (const auto& [id, device] : devices) {

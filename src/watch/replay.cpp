@@ -106,4 +106,12 @@ Picos Replay::length(const ReplayChange& change) const {
   return Rerun(graph_, spans_, table_, holders_).length(order_, change);
 }
 
+Picos Replay::most_latency() const {
+  Picos most = 0;
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    if (spans_[i].run) most = std::max(most, spans_[i].started - table_.facts[i].reason);
+  }
+  return most;
+}
+
 }  // namespace slip

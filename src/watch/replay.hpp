@@ -15,9 +15,9 @@ struct ReplayChange {
   std::vector<Picos> longer = {};
 };
 
-// Everything else keeps its duration, its latency, and the time that the host took between calls. An op starts when it is
-// submitted, what it still follows has ended, and the op that had its engine before, in the recorded order, is done. An
-// engine that was shared holds back only those that it held back in the trace, so a gain may be less in truth than
+// Everything else keeps its duration, its latency, and the time that the host took between calls. An op starts when it
+// is submitted, what it still follows has ended, and the op that had its engine before, in the recorded order, is done.
+// An engine that was shared holds back only those that it held back in the trace, so a gain may be less in truth than
 // here. With nothing left out the recorded length comes out, to the picosecond.
 class Replay {
  public:
@@ -25,6 +25,8 @@ class Replay {
 
   // First start to last end. What lies beyond the end of a list is not changed.
   Picos length(const ReplayChange& change = {}) const;
+  // The longest time from the reason of a start to the start: what the replay takes over without explaining it.
+  Picos most_latency() const;
 
  private:
   std::span<const TraceSpan> spans_;

@@ -167,7 +167,7 @@ TEST(Analysis, AnEngineThatIsSharedByWidthWasFull) {
   MadeTrace made;
   made.op({.stream = 1, .queued = 0, .started = 0, .ended = 30, .width = 0.5});
   made.op({.stream = 2, .queued = 0, .started = 0, .ended = 40, .width = 0.5});
-  made.op({.stream = 3, .queued = 0, .started = 33, .ended = 50, .width = 0.5});  // with a latency of 3
+  made.op({.stream = 3, .queued = 0, .started = 33, .ended = 50, .width = 0.5});   // with a latency of 3
   made.op({.stream = 4, .queued = 44, .started = 47, .ended = 52, .width = 0.1});  // room enough
   const Analysed run(made);
   expect_start(run, 1, Cause::kHost, kNoSpan, 0);
