@@ -137,6 +137,7 @@ std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span
   std::vector<std::uint32_t> result(spans.size(), kNoSpan);
   std::vector<std::int32_t> widths;
   for (const EngineUse& use : engines) {
+    if (use.engine == Engine::kNone) continue;  // what needs no engine waits for none
     if (!use.serial) {
       // In the order of the spans: their submissions lie in memory like that.
       if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);

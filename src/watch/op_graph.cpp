@@ -120,6 +120,8 @@ class Builder {
   ByNumber<StreamNodes> streams_;
   ByNumber<Thread> threads_;
   ByNumber<DeviceJoin> devices_;
+  // By buffer and offset: the op that was told last to write the word.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> words_;
   // Further runs of a submitted op, such as the second half of a copy over the host, by the op.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> further_;
 };
@@ -154,7 +156,21 @@ void Builder::add_unsubmitted() {
 }
 
 void Builder::submit(std::uint32_t span, std::uint32_t record) {
+  const bool waits = spans_[span].kind == OpKind::kWaitValue, writes = spans_[span].kind == OpKind::kWriteValue;
+  if (waits) {
+    for (const TraceRange& word : spans_[span].reads) {
+      const auto writer = words_.find({word.buffer, word.offset});
+      if (writer == words_.end()) continue;
+      StreamNodes& stream = streams_[spans_[span].stream];
+      const std::uint32_t node =
+          add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kWord});
+      append(stream, spans_[span].device, stream.told + 1, node);
+    }
+  }
   add_op(span, record, &thread_of(records_[record]));
+  if (writes) {
+    for (const TraceRange& word : spans_[span].writes) words_[{word.buffer, word.offset}] = graph_.node_of[span];
+  }
   if (further_.empty()) return;
   const auto further = further_.find({spans_[span].stream, spans_[span].position});
   if (further == further_.end()) return;
@@ -208,7 +224,9 @@ void OpGraph::predecessors(std::uint32_t span, std::vector<OpEdge>& result) cons
       if (!seen.insert(node).second) return;
       OpEdge through = edge;
       if (edge.kind == OpEdge::Kind::kStream) {
-        through.kind = nodes[node].kind == NodeKind::kEvent ? OpEdge::Kind::kEvent : OpEdge::Kind::kBarrier;
+        through.kind = nodes[node].kind == NodeKind::kEvent  ? OpEdge::Kind::kEvent
+                       : nodes[node].kind == NodeKind::kWord ? OpEdge::Kind::kWord
+                                                             : OpEdge::Kind::kBarrier;
         through.record = nodes[node].record;
       }
       open.emplace_back(nodes[node].other, through);
