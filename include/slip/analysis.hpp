@@ -41,6 +41,8 @@ struct Start {
 struct EngineTime {
   std::uint32_t device = 0;
   Engine engine = Engine::kNone;
+  std::uint64_t ops = 0;
+  Picos sum = 0;  // of durations
   Picos busy = 0;
   std::array<Picos, kCauses> idle{};  // before an op, by what that op was waiting for meanwhile
   Picos done = 0;                     // idle after the engine's last op

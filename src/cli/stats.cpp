@@ -50,7 +50,7 @@ std::string summary(const Studied& studied) {
   const auto line = [&](const char* what, const std::string& value, std::string_view meaning) {
     text += paragraph(meaning, 27, fmt::format("  {:<12}{:>11}  ", what, value));
   };
-  line("ops", fmt::format("{}", figures.ops), fmt::format("on {} streams", studied.data.streams().size()));
+  line("ops", fmt::format("{}", figures.ops), fmt::format("on {} streams", studied.streams));
   line("total", format_time(figures.total), "from the first start to the last end");
   line("bound", format_time(figures.bound),
        "lower bound: max(sum of compute, sum of copies in, sum of copies out), the ops of an engine one after the "
@@ -91,7 +91,7 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
                 {"not_run", studied.not_run},
                 {"unsubmitted", studied.unsubmitted},
                 {"dropped", studied.data.dropped},
-                {"streams", studied.data.streams().size()},
+                {"streams", studied.streams},
                 {"figures", json_of(studied.figures)}};
   if (studied.figures.ops == 0) return found;
   const Table devices = device_table(studied);

@@ -27,7 +27,7 @@ void keep_first(std::vector<Item>& items, std::size_t top, const Before& before)
 Cell device_of(std::uint32_t device) { return number(static_cast<std::int64_t>(device)); }
 Cell stream_of(std::uint64_t stream) { return number(static_cast<std::int64_t>(stream)); }
 
-constexpr std::size_t kLongestName = 32;
+constexpr std::size_t kLongestName = 26;
 
 std::string_view name_of(const TraceSpan& span) { return span.name.empty() ? kind_name(span.kind) : span.name; }
 
@@ -47,6 +47,7 @@ Cell op_name(std::string_view name) {
 
 Studied::Studied(const TraceData& trace)
     : data(trace), spans(trace.spans()), figures(slip::figures(spans)), analysis(analyse(trace, spans)) {
+  streams = trace.streams().size();
   std::unordered_map<std::string_view, std::uint32_t> known;
   name_of.reserve(spans.size());
   bool any = false;
@@ -86,7 +87,8 @@ Table engine_table(const Studied& studied) {
   const auto title = [&](Cause cause) {  // a cause that never was needs no column
     const bool seen = std::any_of(engines.begin(), engines.end(),
                                   [&](const EngineTime& engine) { return engine.idle_for(cause) > 0; });
-    return seen ? std::string(cause_name(cause)) : std::string();
+    if (!seen) return std::string();
+    return std::string(cause == Cause::kDependency ? "depend." : cause_name(cause));  // all of them fit a line
   };
   Table table("engines: busy, and idle by what the next op was waiting for",
               {{"device", "device"},
@@ -102,19 +104,9 @@ Table engine_table(const Studied& studied) {
                {title(Cause::kPeer), "idle_peer"},
                {title(Cause::kUnknown), "idle_unknown"},
                {"done", "done"}});
-  std::unordered_map<std::uint64_t, std::pair<std::int64_t, Picos>> ran;  // ops and their sum
-  const auto key = [](std::uint32_t device, Engine engine) {
-    return std::uint64_t{device} * kEngines + static_cast<std::uint64_t>(engine);
-  };
-  for (const TraceSpan& span : studied.spans) {
-    if (!span.run) continue;
-    auto& [ops, sum] = ran[key(span.device, span.engine)];
-    ++ops;
-    sum += span.ended - span.started;
-  }
   for (const EngineTime& engine : engines) {
-    const auto& [ops, sum] = ran[key(engine.device, engine.engine)];
-    table.row({device_of(engine.device), word(engine_name(engine.engine)), number(ops), time(sum), time(engine.busy),
+    table.row({device_of(engine.device), word(engine_name(engine.engine)),
+               number(static_cast<std::int64_t>(engine.ops)), time(engine.sum), time(engine.busy),
                percent(share(engine.busy, studied.figures.total)), time(engine.idle_for(Cause::kHost)),
                time(engine.idle_for(Cause::kDependency)), time(engine.idle_for(Cause::kQueue)),
                time(engine.idle_for(Cause::kEngine)), time(engine.idle_for(Cause::kPeer)),
@@ -132,16 +124,23 @@ Table device_table(const Studied& studied) {
                                           {"copy", "copy"},
                                           {"overlap", "overlap_percent"},
                                           {"exposed", "exposed"}});
-  std::map<std::uint32_t, std::vector<TraceSpan>> devices;
-  for (const TraceSpan& span : studied.spans) {
-    if (span.run) devices[span.device].push_back(span);
-  }
-  for (const auto& [device, spans] : devices) {
-    const Figures figures = slip::figures(spans);
+  const auto add = [&](std::uint32_t device, const Figures& figures) {
     table.row({device_of(device), number(static_cast<std::int64_t>(figures.ops)), time(figures.total),
                time(figures.bound), time(figures.idle), time(figures.copy), percent(figures.overlap_percent()),
                time(figures.exposed)});
+  };
+  std::map<std::uint32_t, std::size_t> ops;
+  for (const EngineTime& engine : studied.analysis.engines) ops[engine.device] += engine.ops;
+  if (ops.size() == 1) {  // nothing to take apart
+    add(ops.begin()->first, studied.figures);
+    return table;
   }
+  std::map<std::uint32_t, std::vector<TraceSpan>> devices;
+  for (const auto& [device, count] : ops) devices[device].reserve(count);
+  for (const TraceSpan& span : studied.spans) {
+    if (span.run) devices[span.device].push_back(span);
+  }
+  for (const auto& [device, spans] : devices) add(device, figures(spans));
   return table;
 }
 

@@ -24,6 +24,7 @@ struct Studied {
   Picos begin = 0;                // first start
   std::uint64_t unsubmitted = 0;  // ops that ran and whose submission is not in the trace
   std::uint64_t not_run = 0;
+  std::uint64_t streams = 0;
   std::vector<std::uint32_t> name_of;   // by span: its op's name, as an index
   std::vector<std::string_view> names;  // by that index
 };

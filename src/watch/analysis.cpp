@@ -65,6 +65,8 @@ EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans
   EngineTime result;
   result.device = use.device;
   result.engine = use.engine;
+  result.ops = use.ops.size();
+  result.sum = use.sum;
   Picos free = extent.begin;
   for (const Stretch& stretch : use.busy) {
     const StartFacts& facts = table.facts[stretch.first];
