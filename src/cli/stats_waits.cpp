@@ -75,7 +75,8 @@ Table slack_table(const Studied& studied) {
     const TraceSpan& span = studied.spans[i];
     if (!span.run) continue;
     const Picos slack = studied.analysis.slack[i];
-    Bucket& bucket = *std::find_if(buckets.begin(), buckets.end(), [&](const Bucket& b) { return slack < b.below; });
+    Bucket& bucket =
+        *std::find_if(buckets.begin(), buckets.end() - 1, [&](const Bucket& b) { return slack < b.below; });
     ++bucket.ops;
     bucket.time += span.ended - span.started;
   }
