@@ -27,6 +27,7 @@ class UsageError : public std::runtime_error {
 std::function<int()> add_devices(CLI::App& app);
 std::function<int()> add_lab(CLI::App& app);
 std::function<int()> add_check(CLI::App& app);
+std::function<int()> add_stats(CLI::App& app);
 
 // Writes the file whole, or throws kIo with the path and the reason.
 void write_file(const std::string& path, std::string_view text);

@@ -25,6 +25,8 @@ class Replay {
 
   // First start to last end. What lies beyond the end of a list is not changed.
   Picos length(const ReplayChange& change = {}) const;
+  // The longest time from the reason of a start to the start: what the replay takes over without explaining it.
+  Picos most_latency() const;
 
  private:
   std::span<const TraceSpan> spans_;

@@ -85,11 +85,13 @@ void StartFinder::follow_dependencies() {
   }
 }
 
-// The op that the host waited for between its submission before and this one.
+// The op that the host waited for between its submission before and this one. One that ended later than the submission
+// has another clock, and says nothing.
 std::uint32_t StartFinder::host_after(const OpNode& node) const {
   if (node.other == kNoNode) return kNoSpan;
   const Picos before = node.before == kNoNode ? kNever : spans_[graph_.nodes[node.before].span].queued;
-  return table_.node_end[node.other] > before ? node_last_[node.other] : kNoSpan;
+  const Picos end = table_.node_end[node.other];
+  return end > before && end <= spans_[node.span].queued ? node_last_[node.other] : kNoSpan;
 }
 
 // A submission takes effect some time after it began, because the call takes time. How long at least is learnt from the
@@ -164,6 +166,7 @@ void StartFinder::decide(std::uint32_t index) {
   if (facts.room_after != kNoSpan) {
     const Picos room = spans_[facts.room_after].ended;
     if (room > facts.reason && room <= span.started) later(room, Cause::kEngine, facts.room_after);
+    else facts.room_after = kNoSpan;
   }
   if (facts.reason < span.started && !any_lane_.empty()) {
     const auto [open, last] = any_lane_[index];

@@ -26,7 +26,7 @@ struct StartFacts {
   Picos reason = 0;           // the last of all
   std::uint32_t dependency_on = kNoSpan;
   std::uint32_t host_after = kNoSpan;  // what the host had waited for when it was late with this op
-  std::uint32_t room_after = kNoSpan;  // see made_room()
+  std::uint32_t room_after = kNoSpan;  // who had kept the engine, if it was ready before
   std::uint32_t ahead = kNoSpan;       // who held it in the queue
 };
 
