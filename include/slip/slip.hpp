@@ -1,7 +1,9 @@
 // Everything.
 #pragma once
 
+#include "slip/analysis.hpp"
 #include "slip/buffer.hpp"
+#include "slip/check.hpp"
 #include "slip/device.hpp"
 #include "slip/error.hpp"
 #include "slip/event.hpp"

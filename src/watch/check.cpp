@@ -54,6 +54,8 @@ std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span
 
 CheckReport check(const TraceData& trace) {
   CheckReport report;
+  report.foreign = trace.foreign;
+  if (report.foreign) return report;
   const std::vector<TraceSpan> spans = trace.spans();
   Needs needs;
   report.races = check_races(trace, false, &needs);

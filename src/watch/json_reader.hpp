@@ -49,7 +49,7 @@ class JsonReader {
   void begin_array() { begin('[', "an array"); }
   bool next_item() { return next(']', "an array"); }  // false: the array ended
 
-  bool next_item_or_end();                            // the input may also end, after a comma even
+  bool next_item_or_end();  // the input may also end, after a comma even
 
   std::string_view text() {  // valid until the next call
     const char* end = end_of_plain(at_ + 1);

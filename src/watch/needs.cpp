@@ -70,6 +70,14 @@ void Needs::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t befor
                                      [&](std::uint32_t i) { return edges_[i].position < before; });
     while (edge != target.edges.begin() && covers(edges_[*std::prev(edge)], earlier.slot) < earlier.position) --edge;
     if (edge == target.edges.begin()) return;  // not ordered by what we know
+    // Of those that came together, as in a wait for a whole device, the straight one.
+    auto straight = edge;
+    const std::uint64_t position = edges_[*std::prev(edge)].position;
+    while (straight != target.edges.begin() && edges_[*std::prev(straight)].position == position &&
+           (edges_[*std::prev(straight)].from.slot != earlier.slot ||
+            edges_[*std::prev(straight)].from.position < earlier.position))
+      --straight;
+    if (straight != target.edges.begin() && edges_[*std::prev(straight)].position == position) edge = straight;
     Edge& found = edges_[*std::prev(edge)];
     found.needed = true;
     const std::uint64_t sure = found.from.slot == earlier.slot ? found.from.position : earlier.position;

@@ -61,8 +61,9 @@ void RaceCheck::follow(std::uint32_t slot, Clocks::Point point) {
 void RaceCheck::host_follow(Clocks::Point point) {
   if (mending_) mending_->clocks.host_wait(point);
   auto followed = needs_ ? clocks_.clock_at(point) : nullptr;
-  const bool implied = !clocks_.host_wait(point);
-  if (needs_ && point.slot != host_slot_) needs_->edge(host_slot_, point, std::move(followed), implied);
+  clocks_.host_wait(point);
+  // Never implied: of the streams of a device that it waits for, none is there because of another.
+  if (needs_ && point.slot != host_slot_) needs_->edge(host_slot_, point, std::move(followed), false);
 }
 
 void RaceCheck::assume(const std::vector<Fix>& fixes) {

@@ -73,7 +73,7 @@ class TraceReader {
   std::uint64_t version_ = 0;
   std::map<std::uint32_t, Picos> origins_;
   std::vector<std::uint64_t> last_positions_;  // by stream
-  bool runs_are_named_ = true;  // every run came with its op, each of which is there once
+  bool runs_are_named_ = true;                 // every run came with its op, each of which is there once
 };
 
 TraceData TraceReader::read() {
@@ -83,8 +83,7 @@ TraceData TraceReader::read() {
   if (bare_) read_events();
   else read_sections();
   json_.finish();
-  if (version_ == 0 && writer_ == Writer::kOwn)
-    json_.fail("no \"slip\" section: something is missing from this trace");
+  if (version_ == 0 && writer_ == Writer::kOwn) json_.fail("no \"slip\" section: something is missing from this trace");
   if (version_ == 0 && !events_) json_.fail("no \"traceEvents\": not a trace");
   if (version_ != 0) finish_own();
   else data_ = foreign_.finish();

@@ -1,0 +1,197 @@
+// check(trace): waits that protect nothing, ops held up for nothing, circles of waits.
+#include <gtest/gtest.h>
+
+#include "slip/slip.hpp"
+#include "support/devices.hpp"
+#include "support/kernels.hpp"
+
+namespace slip::test {
+namespace {
+
+constexpr std::size_t kBytes = 1 << 20;  // a copy of it takes 1 ms on the ideal device, near enough
+constexpr Picos kMs = 1'000'000'000;
+constexpr Cost kOneMs{.time = kMs};
+
+class Check : public testing::Test {
+ protected:
+  void open(const DeviceOptions& options = {}) {
+    device.emplace(open_ideal(options));
+    a.emplace(device->stream(StreamFlags::kNonBlocking));
+    b.emplace(device->stream(StreamFlags::kNonBlocking));
+    x.emplace(device->alloc(kBytes, MemoryKind::kDevice, "x"));
+    y.emplace(device->alloc(kBytes, MemoryKind::kDevice, "y"));
+    pinned.emplace(device->alloc(kBytes, MemoryKind::kPinned, "pinned"));
+    device->sync();
+    trace.emplace();
+  }
+  void work(StreamRef stream, Name name, std::vector<Range> reads, std::vector<Range> writes) {
+    stream.launch(idle_kernel(), {.reads = reads, .writes = writes, .name = name}, kOneMs);
+  }
+  const CheckReport& checked() {
+    device->sync();
+    trace->stop();
+    data = trace->data();
+    report = check(data);
+    EXPECT_TRUE(report.clean()) << report.text();
+    return report;
+  }
+
+  std::optional<Device> device;
+  std::optional<Stream> a, b;
+  std::optional<Buffer> x, y, pinned;
+  std::optional<Trace> trace;
+  TraceData data;  // the report refers to it
+  CheckReport report;
+};
+
+TEST_F(Check, ANeededWaitIsNotTold) {
+  open();
+  a->copy(*x, *pinned);
+  b->wait(a->record());
+  work(*b, "reader", {*x}, {});
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+  EXPECT_EQ(report.text(), "no race in 2 ops\n");
+}
+
+// The copy and the kernel could run side by side: the wait costs what the shorter one takes.
+TEST_F(Check, AWaitThatProtectsNothingIsToldWithItsCost) {
+  open();
+  work(*a, "writer", {}, {*x});
+  b->wait(a->record());
+  b->copy(*y, *pinned, "upload");
+  const int line = __LINE__ - 2;
+  const CheckReport& found = checked();
+  ASSERT_EQ(found.superfluous.size(), 1U) << found.text();
+  const SuperfluousWait& wait = found.superfluous[0];
+  EXPECT_EQ(wait.line, line);
+  EXPECT_NE(wait.file.find("test_check.cpp"), std::string_view::npos);
+  EXPECT_EQ(wait.after.name, "writer");
+  EXPECT_EQ(wait.before.name, "upload");
+  EXPECT_FALSE(wait.implied);
+  EXPECT_EQ(wait.cost, kMs) << found.text();
+}
+
+TEST_F(Check, AWaitThatRepeatsAnotherIsImplied) {
+  open();
+  a->copy(*x, *pinned);
+  const Event loaded = a->record();
+  b->wait(loaded);
+  work(*b, "first", {*x}, {});
+  b->wait(loaded);
+  const int line = __LINE__ - 1;
+  work(*b, "second", {*x}, {});
+  ASSERT_EQ(checked().superfluous.size(), 1U) << report.text();
+  EXPECT_EQ(report.superfluous[0].line, line);
+  EXPECT_TRUE(report.superfluous[0].implied);
+  EXPECT_EQ(report.superfluous[0].cost, 0);
+}
+
+// The first times round a loop a wait may protect nothing; the line is needed all the same.
+TEST_F(Check, ALineThatIsNeededOnceIsKept) {
+  open();
+  for (int k = 0; k < 4; ++k) {
+    const Range slot = k % 2 ? Range(*x) : Range(*y);
+    const Event used = b->record();  // of all readers so far
+    a->wait(used);
+    a->copy(slot, *pinned, "load");
+    b->wait(a->record());
+    work(*b, "layer", {slot}, {});
+  }
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+}
+
+TEST_F(Check, WhatTheHostReadsAfterASyncIsProtected) {
+  open();
+  work(*a, "writer", {}, {*x});
+  a->copy(*pinned, *x, "download");
+  b->wait(a->record());
+  work(*b, "after", {}, {*y});
+  b->sync();  // what the host does with the pinned memory now, the trace does not show
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+}
+
+TEST_F(Check, WaitsAroundOpaqueOpsAreKept) {
+  open();
+  work(*a, "writer", {}, {*x});
+  b->wait(a->record());
+  b->host([] {});
+  a->wait(b->record());
+  work(*a, "after", {}, {*y});
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+  EXPECT_EQ(report.races.opaque, 1U);
+}
+
+TEST_F(Check, EdgesOfALaunchAreNotTheProgramsWaits) {
+  open();
+  a->begin_capture();
+  b->wait(a->record());
+  work(*a, "left", {}, {*x});
+  work(*b, "right", {}, {*y});
+  a->wait(b->record());
+  Plan plan = a->end_capture();
+  a->launch(plan);
+  a->launch(plan);
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+  EXPECT_TRUE(report.false_dependencies.empty()) << report.text();
+}
+
+TEST_F(Check, ALegacyOpThatNobodyNeedsIsAFalseDependency) {
+  open();
+  const Stream one = device->stream(), two = device->stream();
+  one.copy(*x, *pinned, "upload");
+  work(device->legacy_stream(), "intruder", {}, {*y});
+  two.copy(*pinned, *x, "download");
+  static_cast<void>(checked());
+  EXPECT_TRUE(report.false_dependencies.empty()) << "the download needs it\n" << report.text();
+
+  open();
+  const Stream three = device->stream(), four = device->stream();
+  three.copy(x->slice(0, kBytes / 2), pinned->slice(0, kBytes / 2), "upload");
+  work(device->legacy_stream(), "intruder", {}, {*y});
+  four.copy(pinned->slice(kBytes / 2, kBytes / 2), x->slice(kBytes / 2, kBytes / 2), "download");
+  ASSERT_EQ(checked().false_dependencies.size(), 1U) << report.text();
+  const FalseDependency& found = report.false_dependencies[0];
+  EXPECT_FALSE(found.queue);
+  EXPECT_EQ(found.held.name, "download");
+  EXPECT_EQ(found.by.name, "intruder");
+  EXPECT_GT(found.cost, kMs / 2) << report.text();
+}
+
+TEST_F(Check, OpsThatShareAQueueAreAFalseDependency) {
+  open({.max_connections = 1});
+  constexpr Cost kNarrow{.width = 0.1, .time = kMs};  // there is room for the others
+  a->launch(idle_kernel(), {.writes = {*x}, .name = "long"}, kNarrow);
+  a->launch(idle_kernel(), {.reads = {*x}, .name = "next"}, kNarrow);  // at the head of the queue until it may start
+  b->launch(idle_kernel(), {.writes = {*y}, .name = "other"}, kNarrow);
+  ASSERT_EQ(checked().false_dependencies.size(), 1U) << report.text();
+  EXPECT_TRUE(report.false_dependencies[0].queue);
+  EXPECT_EQ(report.false_dependencies[0].held.name, "other");
+  EXPECT_EQ(report.false_dependencies[0].by.name, "next");
+  EXPECT_EQ(report.false_dependencies[0].cost, kMs);
+}
+
+TEST_F(Check, ACircleOfWaitsIsTold) {
+  open();
+  Buffer word = device->alloc(4, MemoryKind::kPinned, "word");
+  poke_words(word, 0);
+  a->wait_value(word, 1, "wait");
+  work(*a, "behind", {}, {*x});
+  b->wait(a->record());
+  b->write_value(word, 1, "write");
+  EXPECT_FALSE(a->sync_for(std::chrono::milliseconds(1)));
+  trace->stop();
+  data = trace->data();
+  report = check(data);
+  EXPECT_FALSE(report.clean());
+  ASSERT_EQ(report.deadlocks.size(), 1U) << report.text();
+  const std::vector<Deadlock::Step>& circle = report.deadlocks[0].circle;
+  ASSERT_EQ(circle.size(), 3U) << report.text();
+  EXPECT_EQ(circle[0].op.name, "wait");
+  EXPECT_EQ(circle[1].op.name, "write");
+  EXPECT_EQ(circle[2].op.name, "behind");
+  EXPECT_NE(report.text().find("deadlock: 3 ops wait for each other"), std::string::npos);
+  poke_words(word, 1);  // lets them go
+}
+
+}  // namespace
+}  // namespace slip::test
