@@ -121,8 +121,10 @@ TEST(CliStats, LongAndHostileNamesKeepTheTablesInShape) {
 TEST(CliStats, WithoutSubmissionsItSaysWhatItCannotKnow) {
   const std::string file = scratch("spans.json");
   std::ofstream(file) << R"({"traceEvents":[
-    {"ph":"X","pid":1,"tid":1,"ts":0,"dur":10,"cat":"compute","name":"a","args":{"engine":"compute","stream":1,"position":1,"thread":[0,1],"seq":[0,1]}},
-    {"ph":"X","pid":1,"tid":1,"ts":500,"dur":10,"cat":"compute","name":"b","args":{"engine":"compute","stream":1,"position":2,"thread":[0,1],"seq":[0,2]}}
+    {"ph":"X","pid":1,"tid":1,"ts":0,"dur":10,"cat":"compute","name":"a",
+     "args":{"engine":"compute","stream":1,"position":1,"thread":[0,1],"seq":[0,1]}},
+    {"ph":"X","pid":1,"tid":1,"ts":500,"dur":10,"cat":"compute","name":"b",
+     "args":{"engine":"compute","stream":1,"position":2,"thread":[0,1],"seq":[0,2]}}
   ],"slip":{"version":1}})";
   const Outcome outcome = run("stats " + file);
   EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -52,6 +52,17 @@ class MadeTrace {
     record.name = op.name;
     runs_.push_back(record);
   }
+  // A stream memory operation on the one word there is, not timed, as on the sim device.
+  void word(OpKind kind, std::uint64_t stream, Picos queued) {
+    TraceRecord record = base(RecordKind::kSubmit, stream, 1);
+    record.op = kind;
+    record.position = ++positions_[stream];
+    record.queued = queued;
+    record.first_range = data_.ranges.size();
+    (kind == OpKind::kWaitValue ? record.reads : record.writes) = 1;
+    data_.ranges.push_back({1, 0, 4});
+    data_.records.push_back(record);
+  }
   // A wait takes no position of its own, as on the cpu device.
   void wait(std::uint64_t stream, std::uint64_t other, std::uint64_t position,
             RecordKind kind = RecordKind::kEventWait) {

@@ -212,6 +212,27 @@ TEST(Analysis, WithoutSubmissionsOnlyWhatFollowsAtOnceIsExplained) {
   expect_start(run, 2, Cause::kUnknown, 1, 20);
 }
 
+// Two devices with clocks of their own: what the host waited for on one says nothing about times on the other.
+TEST(Analysis, AnotherClockIsNoReason) {
+  MadeTrace made;
+  made.op({.stream = 1, .queued = 0, .started = 0, .ended = 1000});
+  made.sync(1, 1);
+  made.op({.stream = 2, .queued = 5, .started = 5, .ended = 20, .device = 2});
+  const Analysed run(made);
+  expect_start(run, 1, Cause::kHost, kNoSpan, 5);
+  EXPECT_EQ(run.result.slack, (std::vector<Picos>{0, 980}));
+}
+
+TEST(Analysis, AWaitForAWordFollowsWhoWritesIt) {
+  MadeTrace made;
+  made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 50});
+  made.word(OpKind::kWriteValue, 1, 1);
+  made.word(OpKind::kWaitValue, 2, 2);
+  made.op({.stream = 2, .queued = 3, .started = 50, .ended = 60});
+  const Analysed run(made);
+  expect_start(run, 3, Cause::kDependency, 0, 50);
+}
+
 TEST(Analysis, ASecondRunOfAnOpComesBetweenItAndTheNext) {
   MadeTrace made;
   made.op({.engine = Engine::kCopyOut, .queued = 0, .started = 0, .ended = 10});
