@@ -1,0 +1,129 @@
+// The figures of the run with their formulas: the row of cards above, and the panel beside.
+"use strict";
+
+const ENGINE = { none: 0, compute: 1, copyIn: 2, copyOut: 3, host: 4 };
+let figuresOf = 0;  // which of meta.figures: 0 is all devices together
+
+function deviceText(device) {
+  return device < 0 ? "all devices" : `device ${device}`;
+}
+
+function engineTimes() {
+  const device = trace.meta.figures[figuresOf].device;
+  return trace.meta.engine_times.filter((time) => device < 0 || time.device === device);
+}
+
+// Idle time of the engines added up, by cause.
+function idleByCause(times) {
+  return trace.meta.causes.map((cause, k) => times.reduce((sum, time) => sum + time.idle[k], 0));
+}
+
+function criticalTime() {
+  return trace.column("critical").reduce((sum, i) => sum + trace.duration[i], 0);
+}
+
+function card(label, value, note, extra = "") {
+  return make("button", { class: `card ${extra}`, title: `${label}: ${note}`, click: () => openTab("figures") },
+    make("div", { class: "label" }, label), make("div", { class: "value" }, value), make("div", { class: "note" }, note));
+}
+
+function buildCards() {
+  const f = trace.meta.figures[figuresOf];
+  const idle = idleByCause(engineTimes());
+  const most = idle.indexOf(Math.max(...idle));
+  const found = trace.meta.findings.length;
+  const critical = trace.column("critical").length;
+  const cards = [
+    card("Total", timeText(f.total), `${f.ops.toLocaleString("en")} ops, first start to last end`),
+    card("Overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
+      f.copy > 0 ? `${timeText(f.overlapped)} of ${timeText(f.copy)} copying` : "no copies"),
+    card("Exposed", timeText(f.exposed), "copying while nothing computes"),
+    card("Idle", share(f.idle, f.total), idle[most] > 0
+      ? `engines wait most for: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : `${timeText(f.idle)} with no engine busy`),
+    card("Lower bound", timeText(f.bound), f.bound > 0 ? `the run took ${Number((f.total / f.bound).toFixed(2))}x of it` : ""),
+    card("Critical path", timeText(criticalTime()), `${critical.toLocaleString("en")} ops`),
+    card("Findings", String(found), found > 0 ? trace.meta.findings[0].kind : "nothing found", found > 0 ? "alarm" : "good"),
+  ];
+  cards[6].addEventListener("click", () => openTab("findings"));
+  fill("cards", ...cards);
+}
+
+function formula(name, value, ...text) {
+  return make("p", { class: "formula" }, make("b", {}, `${name} = ${value}`), make("br"), ...text);
+}
+
+function idleBar(time) {
+  const whole = time.busy + time.idle.reduce((a, b) => a + b, 0) + time.done;
+  const bar = make("div", { class: "bar" });
+  const piece = (part, colour, title) => {
+    if (part > 0) bar.append(make("i", { title: `${title}: ${timeText(part)}`,
+      style: { width: `${100 * part / whole}%`, background: colour } }));
+  };
+  piece(time.busy, paint.colours[time.engine * TONES.length], "busy");
+  time.idle.forEach((part, k) => {
+    const { word, colour } = CAUSES[trace.meta.causes[k]];
+    if (part > 0) bar.append(make("i", { class: "gap", title: `idle, ${word.toLowerCase()}: ${timeText(part)}`,
+      style: { width: `${100 * part / whole}%`, background: `repeating-linear-gradient(45deg, ${colour} 0 2px, transparent 2px 5px)` } }));
+  });
+  return bar;
+}
+
+function enginePart(time) {
+  const causes = time.idle.map((part, k) => [part, CAUSES[trace.meta.causes[k]].word.toLowerCase()])
+    .filter(([part]) => part > 0).sort((a, b) => b[0] - a[0]);
+  return make("div", {},
+    make("p", { class: "small" }, `${trace.meta.engines[time.engine]}, device ${time.device}: busy ${timeText(time.busy)}`),
+    idleBar(time),
+    ...causes.map(([part, word]) => make("p", { class: "small muted" }, `idle ${timeText(part)}: ${word}`)),
+    time.done > 0 ? make("p", { class: "small muted" }, `idle ${timeText(time.done)}: it had no more to do`) : "");
+}
+
+function deviceChoice() {
+  const list = trace.meta.figures;
+  if (list.length === 1) return null;
+  const choice = make("select", { "aria-label": "Figures of" },
+    ...list.map((f, k) => make("option", { value: k }, deviceText(f.device))));
+  choice.value = String(figuresOf);
+  choice.addEventListener("change", () => { figuresOf = Number(choice.value); buildCards(); buildFigures(); });
+  return make("p", {}, choice);
+}
+
+function buildFigures() {
+  const f = trace.meta.figures[figuresOf];
+  const times = engineTimes();
+  const most = 24;
+  fill("panel-figures", deviceChoice(),
+    make("h3", {}, "Overlap"),
+    formula("overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
+      `copy or communication time while computing / that time = ${timeText(f.overlapped)} / ${timeText(f.copy)} `,
+      "(the definition of Holistic Trace Analysis)"),
+    formula("exposed", timeText(f.exposed), `that time \u2212 the part while computing = ${timeText(f.copy)} \u2212 ${timeText(f.overlapped)}`),
+    make("h3", {}, "Lower bound"),
+    formula("bound", timeText(f.bound), "max(sum of compute, sum of copies in, sum of copies out) = max(",
+      [ENGINE.compute, ENGINE.copyIn, ENGINE.copyOut].map((e) => timeText(f.sum[e])).join(", "), ")"),
+    formula("total", timeText(f.total), "last end \u2212 first start; ",
+      f.bound > 0 ? `${Number((f.total / f.bound).toFixed(3))} times the bound` : "no bound"),
+    make("h3", {}, "Critical path"),
+    formula("critical path", timeText(criticalTime()),
+      `durations of its ${trace.column("critical").length.toLocaleString("en")} ops; slack of an op = how much later it `,
+      "could have ended without a longer run"),
+    make("h3", {}, "Idle, by what the next op waited for"),
+    formula("idle", `${timeText(f.idle)} (${share(f.idle, f.total)})`, "total \u2212 time with at least one engine busy"),
+    ...times.slice(0, most).map(enginePart),
+    times.length > most ? make("p", { class: "muted small" }, `and ${times.length - most} engines more`) : null,
+    trace.meta.not_run > 0 ? make("p", { class: "muted small" }, `${trace.meta.not_run} ops had not run when the trace ended.`) : null,
+    trace.meta.prediction ? make("p", { class: "muted small" }, `${trace.meta.matched} ops have a prediction.`) : null);
+}
+
+// Which engines there are, in their colours.
+function buildLegend() {
+  const used = new Uint8Array(trace.meta.engines.length);
+  for (let i = 0; i < trace.count; i++) used[trace.engine[i]] = 1;
+  const swatch = (style, text) => make("span", {}, make("i", { class: "swatch", style }), text);
+  fill("legend",
+    ...trace.meta.engines.map((name, k) => used[k] ? swatch({ background: paint.colours[k * TONES.length] },
+      k === ENGINE.none ? "no engine" : name) : null),
+    trace.findings.size > 0 ? swatch({ border: `2px solid ${paint.css.alarm}` }, "finding") : null,
+    trace.column("arrow.from").length > 0 ? make("span", {}, "\u2192 event, \u21e2 barrier") : null,
+    trace.meta.prediction ? swatch({ border: `1px solid ${paint.css["ink-3"]}`, height: "6px" }, "predicted") : null);
+}
