@@ -147,6 +147,14 @@ function timeText(picos) {
   return `${Number(value.toFixed(unit === 1 ? 0 : digits))} ${word}`;
 }
 
+// A point in time, with the digits that matter beside something `length` long.
+function momentText(picos, length) {
+  if (picos === 0) return "0";
+  const [unit, word] = TIME_UNITS.find(([least]) => Math.abs(picos) >= least) || TIME_UNITS[4];
+  const digits = Math.max(0, Math.min(Math.log10(unit), Math.ceil(Math.log10(100 * unit / Math.max(length, 1)))));
+  return `${(picos / unit).toFixed(digits)} ${word}`;
+}
+
 // To the last picosecond.
 function exactTime(picos) {
   return `${Math.round(picos).toLocaleString("en").replaceAll(",", "\u202f")} ps`;

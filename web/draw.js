@@ -72,7 +72,7 @@ function draw() {
   plot.scale = (view.t1 - view.t0) / plot.width;
   view.y = Math.max(0, Math.min(view.y, layout.height - plot.height + SIZES.ruler));
   pen.fillStyle = paint.css.surface;
-  pen.fillRect(0, 0, plot.left + plot.width, plot.height);
+  pen.fillRect(0, 0, plot.left + plot.width + 1, plot.height + 1);
   drawGrid();
   for (const track of layout.tracks) {
     if (track.hidden || yOf(track.y + track.height) < SIZES.ruler || yOf(track.y) > plot.height) continue;

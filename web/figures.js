@@ -34,18 +34,31 @@ function buildCards() {
   const found = trace.meta.findings.length;
   const critical = trace.column("critical").length;
   const cards = [
-    card("Total", timeText(f.total), `${f.ops.toLocaleString("en")} ops, first start to last end`),
+    card("Total", timeText(f.total), `${f.ops.toLocaleString("en")} ops, start to end`),
     card("Overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
-      f.copy > 0 ? `${timeText(f.overlapped)} of ${timeText(f.copy)} copying` : "no copies"),
-    card("Exposed", timeText(f.exposed), "copying while nothing computes"),
+      f.copy > 0 ? `${timeText(f.overlapped)} of ${timeText(f.copy)}` : "no copies"),
+    card("Exposed", timeText(f.exposed), "copying, nothing computes"),
     card("Idle", share(f.idle, f.total), idle[most] > 0
-      ? `engines wait most for: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : `${timeText(f.idle)} with no engine busy`),
-    card("Lower bound", timeText(f.bound), f.bound > 0 ? `the run took ${Number((f.total / f.bound).toFixed(2))}x of it` : ""),
+      ? `mostly: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : "no engine busy"),
+    card("Lower bound", timeText(f.bound), boundNote(f)),
     card("Critical path", timeText(criticalTime()), `${critical.toLocaleString("en")} ops`),
     card("Findings", String(found), found > 0 ? trace.meta.findings[0].kind : "nothing found", found > 0 ? "alarm" : "good"),
   ];
   cards[6].addEventListener("click", () => openTab("findings"));
   fill("cards", ...cards);
+}
+
+// Ops of one engine may run side by side; then the sum is no bound for the run.
+function boundNote(f) {
+  if (f.bound === 0) return "nothing computed or copied";
+  return f.total < f.bound ? "ops ran side by side" : `the run took ${Number((f.total / f.bound).toFixed(2))}x of it`;
+}
+
+function boundFormula(f) {
+  const of = (sums) => [ENGINE.compute, ENGINE.copyIn, ENGINE.copyOut].map((e) => timeText(sums[e])).join(", ");
+  const text = "max(sum of compute, sum of copies in, sum of copies out)";
+  if (f.device >= 0 || trace.meta.figures.length === 1) return `${text} = max(${of(f.sum)})`;
+  return `the highest of all devices: ${text}`;
 }
 
 function formula(name, value, ...text) {
@@ -99,10 +112,8 @@ function buildFigures() {
       "(the definition of Holistic Trace Analysis)"),
     formula("exposed", timeText(f.exposed), `that time \u2212 the part while computing = ${timeText(f.copy)} \u2212 ${timeText(f.overlapped)}`),
     make("h3", {}, "Lower bound"),
-    formula("bound", timeText(f.bound), "max(sum of compute, sum of copies in, sum of copies out) = max(",
-      [ENGINE.compute, ENGINE.copyIn, ENGINE.copyOut].map((e) => timeText(f.sum[e])).join(", "), ")"),
-    formula("total", timeText(f.total), "last end \u2212 first start; ",
-      f.bound > 0 ? `${Number((f.total / f.bound).toFixed(3))} times the bound` : "no bound"),
+    formula("bound", timeText(f.bound), boundFormula(f)),
+    formula("total", timeText(f.total), "last end \u2212 first start; ", boundNote(f)),
     make("h3", {}, "Critical path"),
     formula("critical path", timeText(criticalTime()),
       `durations of its ${trace.column("critical").length.toLocaleString("en")} ops; slack of an op = how much later it `,
@@ -110,9 +121,9 @@ function buildFigures() {
     make("h3", {}, "Idle, by what the next op waited for"),
     formula("idle", `${timeText(f.idle)} (${share(f.idle, f.total)})`, "total \u2212 time with at least one engine busy"),
     ...times.slice(0, most).map(enginePart),
-    times.length > most ? make("p", { class: "muted small" }, `and ${times.length - most} engines more`) : null,
-    trace.meta.not_run > 0 ? make("p", { class: "muted small" }, `${trace.meta.not_run} ops had not run when the trace ended.`) : null,
-    trace.meta.prediction ? make("p", { class: "muted small" }, `${trace.meta.matched} ops have a prediction.`) : null);
+    times.length > most ? remark(`and ${times.length - most} engines more`) : null,
+    trace.meta.not_run > 0 ? remark(`${trace.meta.not_run} ops had not run when the trace ended.`) : null,
+    trace.meta.prediction ? remark(`${trace.meta.matched} ops have a prediction.`) : null);
 }
 
 // Which engines there are, in their colours.

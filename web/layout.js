@@ -111,7 +111,7 @@ function useLayout(mode) {
 
 // Heights from the top of the first track; the view scrolls over them.
 function placeTracks() {
-  let y = 0, device = null;
+  let y = SIZES.gap / 2, device = null;
   layout.headers = [];
   const ghost = trace.meta.prediction ? SIZES.ghost : 0;
   for (const track of layout.tracks) {

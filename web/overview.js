@@ -47,7 +47,7 @@ function drawRuler() {
 
 function drawGutter() {
   pen.fillStyle = paint.css.surface;
-  pen.fillRect(0, SIZES.ruler, plot.left, plot.height);
+  pen.fillRect(0, SIZES.ruler, plot.left, plot.height + 1);
   pen.fillStyle = paint.css.line;
   pen.fillRect(plot.left - 1, SIZES.ruler, 1, plot.height);
   pen.textBaseline = "middle";
@@ -139,12 +139,15 @@ function drawArrow(from, to, colour, width, dashed) {
   const x0 = xOf(trace.end(from)), x1 = xOf(trace.start[to]);
   const y0 = yOf(a.y) + a.height / 2, y1 = yOf(b.y) + b.height / 2;
   const bend = Math.max(10, Math.min(60, Math.abs(x1 - x0) / 2));
-  pen.strokeStyle = pen.fillStyle = colour;
-  pen.lineWidth = width;
-  pen.setLineDash(dashed ? [4, 3] : []);
   pen.beginPath();
   pen.moveTo(x0, y0);
   pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 4, y1);
+  pen.strokeStyle = paint.css.surface;  // a seam, so that it is seen across ops, too
+  pen.lineWidth = width + 2;
+  pen.stroke();
+  pen.strokeStyle = pen.fillStyle = colour;
+  pen.lineWidth = width;
+  pen.setLineDash(dashed ? [4, 3] : []);
   pen.stroke();
   pen.setLineDash([]);
   pen.beginPath();

@@ -30,10 +30,18 @@ function timeCell(picos) {
   return make("span", { title: exactTime(picos) }, timeText(picos));
 }
 
+function momentCell(picos, length) {
+  return make("span", { title: exactTime(picos) }, momentText(picos, length));
+}
+
 function rows(pairs) {
   const list = make("dl");
   for (const [key, value] of pairs.filter((pair) => pair)) list.append(make("dt", {}, key), make("dd", {}, value));
   return list;
+}
+
+function remark(text) {
+  return make("p", { class: "small muted" }, text);
 }
 
 function share(part, whole) {
@@ -92,7 +100,7 @@ function rangeList(title, ranges) {
   if (ranges.length === 0) return null;
   const most = 40;
   return make("div", {}, make("h3", {}, title), ...ranges.slice(0, most).map((range) => make("p", { class: "small" }, rangeText(range))),
-    ranges.length > most ? make("p", { class: "small muted" }, `and ${ranges.length - most} more`) : "");
+    ranges.length > most ? remark(`and ${ranges.length - most} more`) : "");
 }
 
 // Ops whose start waited for this one last.
@@ -112,14 +120,14 @@ function followers(i) {
 function predictionPart(i) {
   const row = trace.meta.prediction ? trace.prediction(i) : NONE;
   if (!trace.meta.prediction) return null;
-  if (row === NONE) return make("p", { class: "small muted" }, "The prediction has no such op.");
+  if (row === NONE) return remark("The prediction has no such op.");
   const predicted = trace.column("prediction.duration")[row], start = trace.column("prediction.start")[row];
   const measured = trace.duration[i];
   return make("div", { id: "prediction" }, make("h3", {}, "Predicted and measured"), rows([
     ["predicted time", timeCell(predicted)],
     ["measured time", timeCell(measured)],
     ["difference", `${timeText(measured - predicted)} (${share(measured - predicted, predicted)})`],
-    ["predicted start", timeCell(start)],
+    ["predicted start", momentCell(start, predicted)],
     ["started later by", timeCell(trace.start[i] - start)],
   ]));
 }
@@ -160,10 +168,10 @@ function showOp(i) {
     make("h3", {}, "When"),
     rows([
       ["time", timeCell(trace.duration[i])],
-      submitted ? ["submitted", timeCell(trace.column("span.queued")[i])] : null,
-      submitted ? ["ready", timeCell(trace.column("span.ready")[i])] : null,
-      ["started", timeCell(trace.start[i])],
-      ["ended", timeCell(trace.end(i))],
+      submitted ? ["submitted", momentCell(trace.column("span.queued")[i], trace.duration[i])] : null,
+      submitted ? ["ready", momentCell(trace.column("span.ready")[i], trace.duration[i])] : null,
+      ["started", momentCell(trace.start[i], trace.duration[i])],
+      ["ended", momentCell(trace.end(i), trace.duration[i])],
       submitted ? ["slack", trace.isCritical(i) ? "none: it is on the critical path" : timeCell(slack)] : null,
     ]),
     predictionPart(i),
@@ -177,7 +185,7 @@ function showOp(i) {
       ...costRows(i),
     ]),
     rangeList("Reads", reads), rangeList("Writes", writes),
-    trace.column("span.opaque")[i] > 0 ? make("p", { class: "small muted" }, "It declared no ranges: nothing is known of what it touches.") : null,
+    trace.column("span.opaque")[i] > 0 ? remark("It declared no ranges: nothing is known of what it touches.") : null,
     followers(i));
 }
 

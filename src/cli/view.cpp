@@ -25,12 +25,11 @@ std::string page_beside(const std::string& trace) {
 
 int run_view(const Asked& asked) {
   const std::string page = asked.page.empty() ? page_beside(asked.trace) : asked.page;
-  if (page == asked.trace)
-    throw UsageError(fmt::format("'{}' is the trace itself: name another file with -o", page));
+  if (page == asked.trace) throw UsageError(fmt::format("'{}' is the trace itself: name another file with -o", page));
   const TraceData trace = read_trace(asked.trace);
   std::optional<TraceData> prediction;
   if (!asked.prediction.empty()) prediction = read_trace(asked.prediction);
-  write_html(trace, page, asked.trace, prediction ? &*prediction : nullptr);
+  write_html(trace, page, asked.trace.substr(asked.trace.rfind('/') + 1), prediction ? &*prediction : nullptr);
   return kSuccess;
 }
 

@@ -22,8 +22,8 @@ namespace slip {
 namespace {
 
 // In the order in which they run.
-constexpr std::string_view kScripts[] = {"data", "layout", "draw", "overview", "panel", "figures", "search",
-                                         "input", "main"};
+constexpr std::string_view kScripts[] = {"data",    "layout", "draw",  "overview", "panel",
+                                         "figures", "search", "input", "main"};
 
 const EmbeddedFile& page_file(std::string_view name) {
   for (const EmbeddedFile& file : embedded_page()) {
@@ -136,8 +136,7 @@ void put_words(PageText& text) {
   names("causes", kCauses, [](std::size_t i) { return cause_name(static_cast<Cause>(i)); });
 }
 
-void put_analysis(PageText& text, const Analysis& analysis, std::span<const Finding> findings,
-                  const PageSpans& spans) {
+void put_analysis(PageText& text, const Analysis& analysis, std::span<const Finding> findings, const PageSpans& spans) {
   text.put_list("engine_times", analysis.engines, [&](const EngineTime& time) {
     text.put("{{\"device\":{},\"engine\":{},\"busy\":{},\"idle\":[{}],\"done\":{}}}", time.device,
              static_cast<int>(time.engine), time.busy, fmt::join(time.idle, ","), time.done);
@@ -155,7 +154,8 @@ void put_analysis(PageText& text, const Analysis& analysis, std::span<const Find
 
 void write_base64(OutputFile& out, std::string_view bytes) {
   constexpr std::size_t kPiece = std::size_t{3} << 16;  // of three, so that no piece but the last ends in "="
-  for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size()))) out.write(base64(bytes.substr(0, kPiece)));
+  for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size())))
+    out.write(base64(bytes.substr(0, kPiece)));
 }
 
 void write_blocks(OutputFile& out, const std::string& json, const Columns& columns) {

@@ -82,9 +82,8 @@ void add_times(Columns& columns, const PageSpans& spans, const Analysis& analysi
   add("span.start", [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.started); });
   add("span.duration", [&](const TraceSpan& span, std::size_t) { return length(spans, span); });
   // Without a submission the start stands for it, so that the column stays narrow; `submitted` tells.
-  add("span.queued", [&](const TraceSpan& span, std::size_t) {
-    return spans.time(span, span.submit ? span.queued : span.started);
-  });
+  add("span.queued",
+      [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.submit ? span.queued : span.started); });
   add("span.ready", [&](const TraceSpan& span, std::size_t place) {
     return spans.time(span, analysis.starts[spans.index(place)].ready);
   });
@@ -111,7 +110,8 @@ void add_costs(Columns& columns, const PageSpans& spans) {
 
 void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTexts& texts) {
   std::unordered_map<std::uint64_t, std::uint32_t> streams;
-  for (const TraceStream& stream : texts.streams) streams.emplace(stream.id, static_cast<std::uint32_t>(streams.size()));
+  for (const TraceStream& stream : texts.streams)
+    streams.emplace(stream.id, static_cast<std::uint32_t>(streams.size()));
   const auto add = [&](const char* key, auto get) { columns.indices(key, column<std::uint32_t>(spans, get)); };
   add_times(columns, spans, analysis);
   add("span.name", [&](const TraceSpan&, std::size_t place) { return texts.names.number_of(spans.name(place)); });

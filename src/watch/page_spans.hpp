@@ -32,10 +32,10 @@ class PageSpans {
 
   std::size_t size() const { return order_.size(); }
   const TraceSpan& operator[](std::size_t place) const { return spans_[order_[place]]; }
-  std::uint32_t index(std::size_t place) const { return order_[place]; }              // in the trace's spans
-  std::uint32_t place(std::uint32_t index) const { return places_[index]; }           // kNoSpan: it did not run
-  std::vector<std::uint32_t> places(std::span<const std::uint32_t> indices) const;    // of those that ran
-  Picos time(const TraceSpan& span, Picos time) const;                                // on the page's clock
+  std::uint32_t index(std::size_t place) const { return order_[place]; }            // in the trace's spans
+  std::uint32_t place(std::uint32_t index) const { return places_[index]; }         // kNoSpan: it did not run
+  std::vector<std::uint32_t> places(std::span<const std::uint32_t> indices) const;  // of those that ran
+  Picos time(const TraceSpan& span, Picos time) const;                              // on the page's clock
   std::string_view name(std::size_t place) const;
 
  private:

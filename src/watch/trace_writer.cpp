@@ -223,8 +223,7 @@ void TraceWriter::put_arrow_end(const char* phase, const TraceSpan& span, Picos 
   begin();
   put("{{\"ph\":\"{}\",\"id\":{},\"pid\":{},\"tid\":{},", phase, arrows_, span.device, span.stream);
   put_time("ts", span.device, at);
-  put("{}\"cat\":\"edge\",\"name\":\"{}\"}}", phase[0] == 'f' ? "\"bp\":\"e\"," : "",
-      barrier ? "barrier" : "event");
+  put("{}\"cat\":\"edge\",\"name\":\"{}\"}}", phase[0] == 'f' ? "\"bp\":\"e\"," : "", barrier ? "barrier" : "event");
 }
 
 void TraceWriter::put_arrows() {

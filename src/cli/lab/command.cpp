@@ -68,7 +68,8 @@ void write_timeline(const Asked& asked, const TraceData& trace) {
     fmt::print("timeline: {} (open it in ui.perfetto.dev or chrome://tracing)\n", asked.trace);
   }
   if (!asked.html.empty())
-    write_html(trace, asked.html, fmt::format("slip lab{}{} on {}", asked.name.empty() ? "" : " ", asked.name, asked.options.device));
+    write_html(trace, asked.html,
+               fmt::format("slip lab{}{} on {}", asked.name.empty() ? "" : " ", asked.name, asked.options.device));
 }
 
 int run_labs(Asked asked) {
