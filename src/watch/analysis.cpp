@@ -32,7 +32,7 @@ std::vector<std::uint32_t> critical_path(std::span<const TraceSpan> spans, const
     path.push_back(span);
     const Start& start = table.starts[span];
     std::uint32_t after = start.after;
-    if (after != kNoSpan && after == table.facts[span].ahead) {
+    if (after != kNoSpan && table.facts[span].reason == table.facts[span].queue) {
       const StartFacts& ahead = table.facts[after];
       after = ahead.dependency >= ahead.host ? ahead.dependency_on : ahead.host_after;
     }

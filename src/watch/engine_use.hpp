@@ -32,8 +32,8 @@ std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans);
 // engine. An op that started in the very instant in which another ended counts as having waited for it.
 std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
 
-// Time of both: each in order and apart.
-std::vector<Stretch> united(const std::vector<Stretch>& a, const std::vector<Stretch>& b);
+// Lists of stretches, each in order and apart.
+std::vector<Stretch> united(std::vector<std::vector<Stretch>> lists);
 Picos shared_time(const std::vector<Stretch>& a, const std::vector<Stretch>& b);
 Picos time_of(const std::vector<Stretch>& stretches);
 

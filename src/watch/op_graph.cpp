@@ -27,9 +27,8 @@ struct StreamNodes {
     for (int i = 0; i < 8 && known > 0; ++i, --known) {
       if (items[known - 1].at <= position) return items[known - 1].node;
     }
-    const auto later =
-        std::upper_bound(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(known), position,
-                         [](std::uint64_t wanted, const Item& item) { return wanted < item.at; });
+    const auto later = std::upper_bound(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(known), position,
+                                        [](std::uint64_t wanted, const Item& item) { return wanted < item.at; });
     return later == items.begin() ? kNoNode : std::prev(later)->node;
   }
 };
@@ -181,8 +180,7 @@ void Builder::sync(std::uint32_t record) {
     DeviceJoin& device = devices_[wait.device];
     for (StreamNodes* stream : device.touched) {
       stream->touched = false;
-      device.join =
-          add({.record = record, .prev = device.join, .other = stream->last(), .kind = NodeKind::kDevice});
+      device.join = add({.record = record, .prev = device.join, .other = stream->last(), .kind = NodeKind::kDevice});
     }
     device.touched.clear();
     target = device.join;
@@ -191,8 +189,8 @@ void Builder::sync(std::uint32_t record) {
   }
   if (target == kNoNode) return;
   Thread& thread = thread_of(wait);
-  thread.sync = add(
-      {.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
+  thread.sync =
+      add({.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
 }
 
 }  // namespace

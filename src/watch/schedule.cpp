@@ -12,7 +12,7 @@ Holders find_holders(std::span<const EngineUse> engines, const StartTable& table
   for (const EngineUse& use : engines) {
     for (std::size_t i = 0; i < use.ops.size(); ++i) {
       const std::uint32_t op = use.ops[i];
-      if (table.starts[op].cause == Cause::kEngine) result.engine[op] = table.starts[op].after;
+      if (table.facts[op].room_after != kNoSpan) result.engine[op] = table.facts[op].room_after;
       else if (use.serial && i > 0) result.engine[op] = use.ops[i - 1];
     }
   }

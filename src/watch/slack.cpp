@@ -1,6 +1,7 @@
 #include "watch/slack.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace slip {
 namespace {
@@ -34,6 +35,7 @@ class SlackFinder {
     const TraceSpan& span = spans_[graph_.nodes[n].span];
     return latest_[n] - (span.ended - table_.facts[graph_.nodes[n].span].reason);
   }
+  Picos latest_submission(std::uint32_t n) const;
   void pass_op(std::uint32_t n);
   void pass_sync(std::uint32_t n);
 
@@ -42,6 +44,7 @@ class SlackFinder {
   const StartTable& table_;
   const Holders& holders_;
   std::vector<Picos> latest_;
+  std::vector<Picos> queue_latest_;  // by span, if a queue held anything: how late it may be submitted for those behind
   std::vector<Thread> threads_;
 };
 
@@ -52,18 +55,27 @@ void SlackFinder::pass_op(std::uint32_t n) {
   limit(node.prev, reason);
   limit_span(holders_.engine[node.span], reason);
   const StartFacts& facts = table_.facts[node.span];
+  if (facts.ahead == kNoSpan) return;
   // Who is held in a queue waits for what the one ahead waits for, not for its end.
-  if (facts.ahead != kNoSpan) limit_span(table_.facts[facts.ahead].dependency_on, reason);
+  const StartFacts& ahead = table_.facts[facts.ahead];
+  limit_span(ahead.dependency_on, reason);
+  if (queue_latest_.empty()) queue_latest_.resize(spans_.size(), std::numeric_limits<Picos>::max());
+  queue_latest_[facts.ahead] = std::min(queue_latest_[facts.ahead], reason - (ahead.host - spans_[facts.ahead].queued));
+}
+
+// How late the op may be submitted, for itself and for those that it holds in a queue.
+Picos SlackFinder::latest_submission(std::uint32_t n) const {
+  const std::uint32_t index = graph_.nodes[n].span;
+  const TraceSpan& span = spans_[index];
+  const Picos own = span.run ? latest_reason(n) - (table_.facts[index].host - span.queued) : latest_[n];
+  return queue_latest_.empty() ? own : std::min(own, queue_latest_[index]);
 }
 
 // The host's waits hold up all that the thread submits later.
 void SlackFinder::pass_sync(std::uint32_t n) {
   Thread& thread = threads_[graph_.nodes[n].thread];
   for (; thread.next != kNoNode && thread.next > n; thread.next = graph_.nodes[thread.next].before) {
-    const OpNode& op = graph_.nodes[thread.next];
-    const StartFacts& facts = table_.facts[op.span];
-    const TraceSpan& span = spans_[op.span];
-    Picos latest = span.run ? latest_reason(thread.next) - (facts.host - span.queued) : latest_[thread.next];
+    Picos latest = latest_submission(thread.next);
     if (thread.done != kNoNode)
       latest = std::min(latest, thread.latest - host_gap(graph_, spans_, table_, thread.done).gap);
     thread.latest = latest;

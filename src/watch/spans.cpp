@@ -127,6 +127,8 @@ std::span<const TraceRange> TraceData::writes(const TraceRecord& record) const {
 
 std::vector<TraceSpan> TraceData::spans() const {
   std::vector<TraceSpan> result;
+  result.reserve(static_cast<std::size_t>(std::count_if(
+      records.begin(), records.end(), [](const TraceRecord& record) { return record.kind == RecordKind::kSubmit; })));
   std::vector<std::uint32_t> span_of(records.size());  // of a submission, by its index
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (records[i].kind != RecordKind::kSubmit) continue;

@@ -19,8 +19,7 @@ constexpr std::uint64_t kLanes = 4, kAnyLane = 3;
 
 class StartFinder {
  public:
-  StartFinder(const OpGraph& graph, std::span<const TraceSpan> spans)
-      : graph_(graph), spans_(spans) {
+  StartFinder(const OpGraph& graph, std::span<const TraceSpan> spans) : graph_(graph), spans_(spans) {
     table_.starts.resize(spans.size());
     table_.facts.resize(spans.size());
     table_.node_end.resize(graph.nodes.size());
@@ -31,7 +30,8 @@ class StartFinder {
     follow_dependencies();
     const std::vector<std::uint32_t> room = made_room(spans_, engines);
     for (std::size_t i = 0; i < spans_.size(); ++i) table_.facts[i].room_after = room[i];
-    const bool queues = std::any_of(spans_.begin(), spans_.end(), [](const TraceSpan& span) { return span.queue >= 0; });
+    const bool queues =
+        std::any_of(spans_.begin(), spans_.end(), [](const TraceSpan& span) { return span.queue >= 0; });
     if (queues) follow_queues();
     add_call_times();
     if (queues) follow_queues();
@@ -60,7 +60,7 @@ class StartFinder {
   const OpGraph& graph_;
   std::span<const TraceSpan> spans_;
   StartTable table_;
-  std::vector<std::uint32_t> node_last_;  // by node: the op that ended last of all that it follows
+  std::vector<std::uint32_t> node_last_;                   // by node: the op that ended last of all that it follows
   std::vector<std::pair<Picos, std::uint32_t>> any_lane_;  // by span, if there are queues: open and last of the queue
 };
 
@@ -79,7 +79,6 @@ void StartFinder::follow_dependencies() {
       facts.host_after = host_after(node);
       if (span.submit) facts.host = span.queued;
       if (span.run) end = span.ended, last = node.span;
-      else end = std::max(end, span.queued);
     }
     table_.node_end[n] = end;
     node_last_[n] = last;
@@ -134,8 +133,7 @@ void StartFinder::follow_queues() {
     if (span.engine == Engine::kCompute) own_lane = 0;
     else if (span.engine == Engine::kCopyIn) own_lane = 1;
     else if (span.engine == Engine::kCopyOut) own_lane = 2;
-    const std::uint64_t queue =
-        ((std::uint64_t{span.device} << 32) + static_cast<std::uint64_t>(span.queue)) * kLanes;
+    const std::uint64_t queue = ((std::uint64_t{span.device} << 32) + static_cast<std::uint64_t>(span.queue)) * kLanes;
     Lane& lane = lanes[queue + own_lane];
     const bool held = lane.open > std::max(facts.host, facts.dependency) && lane.open <= span.started;
     facts.queue = held ? lane.open : kNever;
@@ -166,6 +164,7 @@ void StartFinder::decide(std::uint32_t index) {
   if (facts.room_after != kNoSpan) {
     const Picos room = spans_[facts.room_after].ended;
     if (room > facts.reason && room <= span.started) later(room, Cause::kEngine, facts.room_after);
+    else facts.room_after = kNoSpan;
   }
   if (facts.reason < span.started && !any_lane_.empty()) {
     const auto [open, last] = any_lane_[index];

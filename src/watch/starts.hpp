@@ -26,14 +26,14 @@ struct StartFacts {
   Picos reason = 0;           // the last of all
   std::uint32_t dependency_on = kNoSpan;
   std::uint32_t host_after = kNoSpan;  // what the host had waited for when it was late with this op
-  std::uint32_t room_after = kNoSpan;  // see made_room()
+  std::uint32_t room_after = kNoSpan;  // who had kept the engine, if it was ready before
   std::uint32_t ahead = kNoSpan;       // who held it in the queue
 };
 
 struct StartTable {
-  std::vector<Start> starts;       // by span
-  std::vector<StartFacts> facts;   // by span
-  std::vector<Picos> node_end;     // by node of the graph: when it and all that it follows had ended
+  std::vector<Start> starts;      // by span
+  std::vector<StartFacts> facts;  // by span
+  std::vector<Picos> node_end;    // by node of the graph: when it and all that it follows had ended
 };
 
 StartTable find_starts(const OpGraph& graph, std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
