@@ -84,6 +84,8 @@ trace.meta.findings.forEach((finding, number) => {
   }
 });
 
+trace.marked = Uint32Array.from(trace.findings.keys()).sort();
+
 trace.isCritical = (() => {
   let flags = null;
   return (i) => {

@@ -119,20 +119,32 @@ function drawOps(lane, list, sums, y, height, labels) {
 
 // Lettering of the ops that have room for it.
 function drawLabels(wide, y, height) {
-  pen.font = height > 14 ? "11px system-ui, sans-serif" : "9.5px system-ui, sans-serif";
+  const large = height > 14;
+  pen.font = large ? "11px system-ui, sans-serif" : "9.5px system-ui, sans-serif";
   pen.textBaseline = "middle";
   for (let k = 0; k < wide.length; k += 3) {
     const left = Math.max(wide[k + 1], plot.left);
     const room = wide[k + 1] + wide[k + 2] - left - 8;
-    const text = fitted(trace.nameOf(wide[k]), room, height > 14 ? 6.1 : 5.3);
+    const name = trace.name[wide[k]], whole = trace.meta.names[name];
+    const text = fitted(whole, room, widthOf(name, large) / Math.min(whole.length, LONGEST_LABEL));
     if (text === "") continue;
     pen.fillStyle = paint.ink[colourOf(wide[k])];
     pen.fillText(text, left + 4, y + height / 2 + .5, room);
   }
 }
 
+const LONGEST_LABEL = 400;
+const widths = [new Map(), new Map()];
+
+// Width of a name in the pen's font, measured once.
+function widthOf(name, large) {
+  const known = widths[large ? 1 : 0];
+  if (!known.has(name)) known.set(name, pen.measureText(trace.meta.names[name].slice(0, LONGEST_LABEL)).width);
+  return known.get(name);
+}
+
 function fitted(text, room, letter) {
-  const most = Math.floor(room / letter);
+  const most = Math.min(LONGEST_LABEL, Math.floor((room + .5) / letter));
   if (text.length <= most) return text;
   return most < 3 ? "" : text.slice(0, most - 1).replace(/[\ud800-\udbff]$/, "") + "\u2026";
 }
@@ -211,13 +223,19 @@ function drawGhosts(lane, y) {
   }
 }
 
+const LONGEST_BACK = 2000;  // ops marked before the view that may still reach into it
+
 // Findings: a frame and a corner on the op, also where ops are too small to see.
 function drawMarks() {
   pen.lineWidth = 2;
   pen.strokeStyle = pen.fillStyle = paint.css.alarm;
-  for (const i of trace.findings.keys()) {
-    const box = boxOf(i);
-    if (!box) continue;
+  const marked = trace.marked;
+  const from = lowerBound(marked, 0, marked.length, (i) => trace.start[i] >= view.t0);
+  const to = lowerBound(marked, from, marked.length, (i) => trace.start[i] > view.t1);
+  let last = "";
+  for (let k = Math.max(0, from - LONGEST_BACK); k < to; k++) {
+    const box = boxOf(marked[k]);
+    if (!box || last === (last = `${box.x | 0} ${box.y}`)) continue;  // one mark a pixel is enough
     pen.strokeRect(box.x + 1, box.y + 2, Math.max(2, box.width - 2), box.height - 4);
     pen.beginPath();
     pen.moveTo(box.x, box.y + 1);

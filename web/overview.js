@@ -128,7 +128,8 @@ function drawArrows() {
   if (chosen.span !== NONE) {
     for (const k of touching(chosen.span)) drawArrow(from[k], to[k], paint.css.accent, 2, barrier[k] === 1);
     const after = trace.after(chosen.span);
-    if (after !== NONE) drawArrow(after, chosen.span, paint.css.alarm, 2, false);
+    // Devices in virtual time have clocks of their own: what came before may be drawn after.
+    if (after !== NONE && trace.end(after) <= trace.start[chosen.span]) drawArrow(after, chosen.span, paint.css.ink, 2, false);
   }
   pen.restore();
 }

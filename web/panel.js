@@ -59,6 +59,15 @@ function openTab(name) {
   }
 }
 
+function momentBefore(gap) {
+  return gap > 0 ? `${timeText(gap)} before` : gap === 0 ? "at that moment" : "last";
+}
+
+// The last two parts of a path; all of it on hovering.
+function placeCell(file, line) {
+  return make("span", { title: `${file}:${line}` }, `${file.split("/").slice(-2).join("/")}:${line}`);
+}
+
 // The sentence under "why did it start now?".
 function whyParts(i) {
   const cause = trace.meta.causes[trace.column("span.cause")[i]];
@@ -70,7 +79,7 @@ function whyParts(i) {
   switch (cause) {
     case "dependency":
       if (!other) break;
-      return [cause, "It had to follow ", other, `${where}, which ended ${timeText(start - trace.end(after))} before.`];
+      return [cause, "It had to follow ", other, `${where}, which ended ${momentBefore(start - trace.end(after))}.`];
     case "queue":
       if (!other) return [cause, `It was ready ${waited} earlier and stood behind another stream's op in its queue.`];
       return [cause, `It was ready ${waited} earlier, but stood behind `, other, `${where} in the same hardware queue.`];
@@ -181,7 +190,7 @@ function showOp(i) {
       ["position", String(trace.column("span.position")[i])],
       ["device", String(trace.deviceOf(i))],
       queue > 0 ? ["hardware queue", String(queue - 1)] : null,
-      file ? ["place", `${file}:${trace.column("span.line")[i]}`] : null,
+      file ? ["place", placeCell(file, trace.column("span.line")[i])] : null,
       ...costRows(i),
     ]),
     rangeList("Reads", reads), rangeList("Writes", writes),
