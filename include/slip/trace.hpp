@@ -108,6 +108,7 @@ struct TraceData {
   std::vector<TraceRange> ranges;    // of all ops
   std::vector<TraceBuffer> buffers;  // by id: every buffer that an op or the host touched
   std::uint64_t dropped = 0;         // records lost because the trace was full: then nothing can be proven from it
+  bool foreign = false;              // another program's: it says when things ran, not what they touch or wait for
   std::shared_ptr<const void> text;  // owns the strings, if they are not the program's own
 
   std::span<const TraceRange> reads(const TraceRecord& record) const;
@@ -147,8 +148,9 @@ class Trace final : public Observer {
 
 void write_trace(const TraceData& data, const std::string& path, Here here = Here::at());
 
-// Reads a file that write_trace wrote, to the last picosecond. Throws kIo when it cannot be read and kParse, with the
-// line and byte, when it is cut short, malformed or not a trace of this library.
+// Reads a file that write_trace wrote, to the last picosecond, or any other Chrome trace (TraceData::foreign): its
+// processes are devices, its threads streams, and it has runs only. Throws kIo when it cannot be read and kParse, with
+// the line and byte, when it is cut short, malformed or no trace.
 TraceData read_trace(const std::string& path, Here here = Here::at());
 
 }  // namespace slip

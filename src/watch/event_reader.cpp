@@ -15,23 +15,7 @@ std::uint32_t require_small(const JsonReader& json, std::uint64_t value, const c
   return static_cast<std::uint32_t>(value);
 }
 
-// The most frequent keys first: they are compared one by one.
 const EventReader::Field EventReader::kArgsFields[] = {
-    {"kind", [](EventReader& to) { to.event_.record.op = require_word(to.json_, op_kind_of, "kind of op"); }},
-    {"reads", [](EventReader& to) { to.read_ranges(to.event_.reads); }},
-    {"writes", [](EventReader& to) { to.read_ranges(to.event_.writes); }},
-    {"cost", [](EventReader& to) { to.read_cost(); }},
-    {"engine", [](EventReader& to) { to.event_.record.engine = require_word(to.json_, engine_of, "engine"); }},
-    {"stream", [](EventReader& to) { to.event_.record.stream = to.json_.unsigned_number(); }},
-    {"position", [](EventReader& to) { to.event_.record.position = to.json_.unsigned_number(); }},
-    {"queued", [](EventReader& to) { to.event_.record.queued = to.json_.micros(); }},
-    {"place", [](EventReader& to) { to.read_place(); }},
-    {"queue",
-     [](EventReader& to) {
-       to.event_.record.queue = static_cast<std::int32_t>(require_small(to.json_, to.json_.unsigned_number(), "queue"));
-     }},
-    {"thread", [](EventReader& to) { to.read_numbers(to.event_.threads, 2); }},
-    {"seq", [](EventReader& to) { to.read_numbers(to.event_.sequences, 2); }},
     {"record",
      [](EventReader& to) {
        to.event_.record.kind = require_word(to.json_, record_kind_of, "kind of record");
@@ -39,62 +23,112 @@ const EventReader::Field EventReader::kArgsFields[] = {
      }},
     {"device",
      [](EventReader& to) { to.event_.record.device = require_small(to.json_, to.json_.unsigned_number(), "device"); }},
-    {"name", [](EventReader& to) { to.event_.record.name = to.texts_.keep(to.json_.text()); }},
-    {"other",
-     [](EventReader& to) {
-       std::uint64_t point[2] = {0, 0};
-       to.read_numbers(point, 2);
-       to.event_.record.other_stream = point[0];
-       to.event_.record.other_position = point[1];
-     }},
-    {"range", [](EventReader& to) { to.event_.record.range = to.read_range(); }},
-    {"whole_device", [](EventReader& to) { to.event_.record.whole_device = to.json_.boolean(); }},
+    {"kind", [](EventReader& to) { to.event_.record.op = require_word(to.json_, op_kind_of, "kind of op"); }},
     {"opaque", [](EventReader& to) { to.event_.record.opaque = to.json_.boolean(); }},
+    {"reads", [](EventReader& to) { to.read_ranges(to.reads_); }},
+    {"writes", [](EventReader& to) { to.read_ranges(to.writes_); }},
     {"value",
      [](EventReader& to) { to.event_.record.value = require_small(to.json_, to.json_.unsigned_number(), "value"); }},
     {"bytes", [](EventReader& to) { to.event_.record.bytes = to.json_.unsigned_number(); }},
-    {"ran_on", [](EventReader& to) { to.event_.ran_on = require_word(to.json_, engine_of, "engine"); }},
+    {"cost", [](EventReader& to) { to.read_cost(); }},
+    {"name", [](EventReader& to) { to.event_.record.name = to.texts_.keep(to.json_.text()); }},
+    {"engine", [](EventReader& to) { to.asked_for_ = require_word(to.json_, engine_of, "engine"); }},
+    {"stream", [](EventReader& to) { to.event_.record.stream = to.json_.unsigned_number(); }},
+    {"position", [](EventReader& to) { to.event_.record.position = to.json_.unsigned_number(); }},
+    {"queued", [](EventReader& to) { to.event_.record.queued = to.json_.micros(); }},
+    {"place", [](EventReader& to) { to.read_place(); }},
     {"unnamed", [](EventReader& to) { to.event_.unnamed = to.json_.boolean(); }},
+    {"queue",
+     [](EventReader& to) {
+       to.event_.record.queue = static_cast<std::int32_t>(require_small(to.json_, to.json_.unsigned_number(), "queue"));
+     }},
+    {"other",
+     [](EventReader& to) { to.read_pair(to.event_.record.other_stream, to.event_.record.other_position); }},
+    {"whole_device", [](EventReader& to) { to.event_.record.whole_device = to.json_.boolean(); }},
+    {"range", [](EventReader& to) { to.event_.record.range = to.read_range(); }},
+    {"thread", [](EventReader& to) { to.read_pair(to.event_.record.thread, to.event_.run_thread); }},
+    {"seq", [](EventReader& to) { to.read_pair(to.event_.record.sequence, to.event_.run_sequence); }},
 };
 
 const EventReader::Field EventReader::kEventFields[] = {
-    {"ph",
-     [](EventReader& to) {
-       const std::string_view phase = to.json_.text();
-       to.event_.phase = phase.size() == 1 ? phase[0] : '\0';
-     }},
+    {"ph", [](EventReader& to) { to.read_phase(); }},
+    {"id", [](EventReader& to) { to.json_.skip(); }},
+    {"s", [](EventReader& to) { to.json_.skip(); }},
     {"pid", [](EventReader& to) { to.event_.pid = to.json_.unsigned_number(); }},
+    {"tid", [](EventReader& to) { to.event_.tid = to.json_.unsigned_number(); }},
     {"ts", [](EventReader& to) { to.event_.at = to.json_.micros(); }},
     {"dur", [](EventReader& to) { to.event_.lasts = to.json_.micros(); }},
-    {"name", [](EventReader& to) { to.event_.title = to.texts_.keep(to.json_.text()); }},
-    {"args", [](EventReader& to) { to.read_object(kArgsFields); }},
+    {"bp", [](EventReader& to) { to.json_.skip(); }},
+    {"cat", [](EventReader& to) { to.read_category(); }},
+    {"name", [](EventReader& to) { to.read_title(); }},
+    {"args", [](EventReader& to) { to.read_object(kArgsFields, to.args_followers_); }},
 };
 
+// The field whose key comes next, kCount for a key that is not listed; reads the key.
 template <std::size_t kCount>
-void EventReader::read_object(const Field (&fields)[kCount]) {
-  std::string_view key;
+std::size_t EventReader::find_key(const Field (&fields)[kCount], std::size_t from) {
+  for (std::size_t i = from; i < kCount; ++i) {
+    if (json_.take(fields[i].key)) return i;
+  }
+  const std::string_view key = json_.read_key();
+  std::size_t i = 0;
+  while (i != kCount && fields[i].key.name() != key) ++i;
+  return i;
+}
+
+template <std::size_t kCount>
+void EventReader::read_object(const Field (&fields)[kCount], Followers& followers) {
+  static_assert(kCount <= kMostFields);
   json_.begin_object();
-  while (json_.next_key(key)) {
-    const Field* field = fields;
-    while (field != fields + kCount && field->key != key) ++field;
-    if (field != fields + kCount) field->read(*this);
-    else json_.skip();
+  std::size_t last = 0;
+  while (json_.next_member()) {
+    std::uint8_t& follower = followers[alike_][last];
+    std::size_t next = follower;
+    if (!json_.take(fields[next].key)) {
+      next = find_key(fields, last);
+      if (next == kCount) {
+        json_.skip();
+        continue;
+      }
+      follower = static_cast<std::uint8_t>(next);
+    }
+    fields[next].read(*this);
+    last = next + 1;
   }
 }
 
 const TraceEvent& EventReader::read() {
-  TraceEvent fresh;
-  fresh.reads.swap(event_.reads);  // for the memory that they have
-  fresh.writes.swap(event_.writes);
-  fresh.reads.clear();
-  fresh.writes.clear();
-  fresh.record.queued = kNoTime;
-  event_ = std::move(fresh);
-  read_object(kEventFields);
+  event_ = {};
+  event_.record.queued = kNoTime;
+  asked_for_.reset();
+  reads_.clear();
+  writes_.clear();
+  alike_ = 0;
+  read_object(kEventFields, event_followers_);
+  if (!event_.recorded && event_.record.stream == 0) event_.record.stream = event_.tid;
+  event_.record.engine = asked_for_.value_or(event_.recorded ? Engine::kNone : event_.engine);
   return event_;
 }
 
+void EventReader::read_phase() {
+  const std::string_view phase = json_.text();
+  event_.phase = phase.size() == 1 ? phase[0] : '\0';
+  alike_ = event_.phase == 'X' ? 1 : event_.phase == 'i' ? 2 : 3;
+}
+
+// The engine that an op ran on. Records have none, and arrows another category.
+void EventReader::read_category() {
+  event_.engine = engine_of(json_.text()).value_or(Engine::kNone);
+}
+
+// Only that of an op is needed: the titles of records are made up from the rest.
+void EventReader::read_title() {
+  const std::string_view title = json_.text();
+  if (event_.phase == 'X' || event_.phase == 0) event_.title = texts_.keep(title);
+}
+
 std::size_t EventReader::read_numbers(std::uint64_t* into, std::size_t limit) {
+  if (json_.take_numbers(into, limit)) return limit;
   std::size_t count = 0;
   json_.begin_array();
   while (json_.next_item()) {
@@ -102,6 +136,13 @@ std::size_t EventReader::read_numbers(std::uint64_t* into, std::size_t limit) {
     into[count++] = json_.unsigned_number();
   }
   return count;
+}
+
+void EventReader::read_pair(std::uint64_t& first, std::uint64_t& second) {
+  std::uint64_t pair[2] = {0, 0};
+  read_numbers(pair, 2);
+  first = pair[0];
+  second = pair[1];
 }
 
 TraceRange EventReader::read_range() {
@@ -130,14 +171,24 @@ void EventReader::read_cost() {
   }
 }
 
-void EventReader::read_place() {
-  const std::string_view text = json_.text();
+EventReader::Place EventReader::split_place(std::string_view text) {
+  Place place;
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) json_.fail("a place is \"file:line\"");
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, event_.record.line);
+  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, place.line);
   if (error != std::errc() || stop != end) json_.fail("a place is \"file:line\"");
-  event_.record.file = texts_.keep(text.substr(0, colon));
+  place.file = texts_.keep(text.substr(0, colon));
+  place.text = texts_.keep(text);
+  return place;
+}
+
+void EventReader::read_place() {
+  const std::string_view text = json_.text();
+  Place& recent = places_[Texts::slot(text)];
+  if (text != recent.text || text.empty()) recent = split_place(text);
+  event_.record.file = recent.file;
+  event_.record.line = recent.line;
 }
 
 }  // namespace slip

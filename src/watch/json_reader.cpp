@@ -3,11 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "watch/json_text.hpp"
@@ -15,55 +11,79 @@
 namespace slip {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
+constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // stays in the second-level cache
 constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
-constexpr std::int64_t kMaxExponent = 1'000'000;
 
 bool is_digit(int character) { return character >= '0' && character <= '9'; }
 
-// By byte: may stand within a string as it is.
-constexpr std::array<bool, 256> kPlain = [] {
-  std::array<bool, 256> plain{};
-  for (int i = 0x20; i < 256; ++i) plain[static_cast<std::size_t>(i)] = i != '"' && i != '\\';
-  return plain;
-}();
+}  // namespace
 
-std::string shown(int character) {
+std::string JsonReader::shown(int character) {
   if (character < 0) return "the end of the file";
   if (character < 0x20 || character > 0x7E) return fmt::format("byte 0x{:02x}", character);
   return fmt::format("'{}'", static_cast<char>(character));
 }
 
-}  // namespace
-
-JsonReader::JsonReader(std::string name, std::FILE* file, Here here)
-    : name_(std::move(name)), here_(here), file_(file), block_(std::make_unique_for_overwrite<char[]>(kBlockBytes)) {}
-
-JsonReader::JsonReader(std::string name, std::string_view text, Here here)
-    : name_(std::move(name)), here_(here), start_(text.data()), at_(text.data()), end_(text.data() + text.size()) {}
-
-void JsonReader::fail(const std::string& what) const {
-  const std::uint64_t byte = before_ + static_cast<std::uint64_t>(at_ - start_);
-  throw Error(Code::kParse, fmt::format("'{}', line {}, byte {}: {}", name_, line_, byte, what), here_);
+JsonReader::Source JsonReader::from_text(std::string_view text) {
+  return [text](char* into, std::size_t bytes) mutable {
+    const std::size_t count = text.copy(into, bytes);
+    text.remove_prefix(count);
+    return count;
+  };
 }
 
-bool JsonReader::refill() {
-  if (!file_) return false;
-  before_ += static_cast<std::uint64_t>(end_ - start_);
-  const std::size_t count = std::fread(block_.get(), 1, kBlockBytes, file_);
-  if (count == 0 && std::ferror(file_) != 0)
-    throw Error(Code::kIo, fmt::format("cannot read '{}': {}", name_, std::strerror(errno)), here_);
-  start_ = at_ = block_.get();
-  end_ = start_ + count;
-  return count > 0;
+JsonReader::JsonReader(std::string name, Source source, Here here)
+    : name_(std::move(name)),
+      source_(std::move(source)),
+      here_(here),
+      block_(std::make_unique<char[]>(kBlockBytes + kScanPadding)),
+      capacity_(kBlockBytes),
+      at_(block_.get()),
+      end_(block_.get()) {}
+
+void JsonReader::fail_at(Place place, const std::string& what) const {
+  throw Error(Code::kParse, fmt::format("'{}', line {}, byte {}: {}", name_, place.line, place.byte, what), here_);
 }
 
-void JsonReader::begin(char bracket, const char* what) {
+// More of the input behind the window's end, after a move of the rest to its start. What lies from `keep` on stays;
+// returns where that is now, null if the input has ended.
+const char* JsonReader::refill(const char* keep) {
+  const char* first = mark_ ? std::min(mark_, keep) : keep;
+  const auto kept = static_cast<std::size_t>(end_ - first);
+  const auto keep_offset = static_cast<std::size_t>(keep - first), at_offset = static_cast<std::size_t>(at_ - first);
+  before_ += static_cast<std::uint64_t>(first - block_.get());
+  if (kept > capacity_ / 2) {  // twice as much, so that a long text is moved a few times only
+    auto larger = std::make_unique_for_overwrite<char[]>(capacity_ * 2 + kScanPadding);
+    std::memcpy(larger.get(), first, kept);
+    block_ = std::move(larger);
+    capacity_ *= 2;
+  } else {
+    std::memmove(block_.get(), first, kept);
+  }
+  if (mark_) mark_ = block_.get();
+  const std::size_t added = source_(block_.get() + kept, capacity_ - kept);
+  char* end = block_.get() + kept + added;
+  std::memset(end, 0, kScanPadding);
+  end_ = end;
+  at_ = block_.get() + at_offset;
+  return added > 0 ? block_.get() + keep_offset : nullptr;
+}
+
+void JsonReader::mark() {
+  mark_ = at_;
+  mark_line_ = line_;
+}
+
+void JsonReader::back() {
+  at_ = std::exchange(mark_, nullptr);
+  line_ = mark_line_;
+  first_ = false;
+}
+
+void JsonReader::require(char bracket, const char* what) {
   const int found = peek_past_space();
   if (found != bracket) fail(fmt::format("expected {}, found {}", what, shown(found)));
-  ++at_;
-  first_ = true;
 }
 
 // To the next member or item: past the comma, or past the closing bracket.
@@ -82,49 +102,69 @@ bool JsonReader::next(char close, const char* what) {
   return true;
 }
 
-bool JsonReader::next_key(std::string_view& key) {
-  if (!next('}', "an object")) return false;
-  key = text();
-  // The colon nearly always follows at once; when it does not, looking for it may replace the block that `key` lies in.
-  if (at_ == end_ || *at_ != ':') {
-    if (key.data() != buffer_.data()) buffer_.assign(key);
-    key = buffer_;
+bool JsonReader::next_item_or_end() {
+  if (peek_past_space() == ',' && !first_) {
+    ++at_;
+    first_ = !at_end();
+    if (!first_) return false;
+    if (next_is(']')) fail("']' after a comma in an array");
+  }
+  return !at_end() && next_item();
+}
+
+std::string_view JsonReader::read_key() {
+  std::string_view key = text();
+  // The colon nearly always follows at once; when it does not, looking for it may move the window that `key` lies in.
+  if (*at_ != ':') {
+    key_.assign(key);
+    key = key_;
     const int found = peek_past_space();
     if (found != ':') fail(fmt::format("expected ':' after a key, found {}", shown(found)));
   }
   ++at_;
-  return true;
+  return key;
 }
 
-bool JsonReader::next_item() { return next(']', "an array"); }
+void JsonReader::check_text_bytes(std::size_t bytes) const {
+  if (bytes > kMaxTextBytes) fail(fmt::format("a string of more than {} bytes", kMaxTextBytes));
+}
 
-std::string_view JsonReader::text() {
-  const int found = peek_past_space();
-  if (found != '"') fail(fmt::format("expected a string, found {}", shown(found)));
-  ++at_;
-  buffer_.clear();
-  bool split = false;  // in buffer_, because of an escape or the end of the block
+std::string_view JsonReader::any_text() {
+  if (*at_ != '"') {
+    const int found = peek_past_space();
+    if (found != '"') fail(fmt::format("expected a string, found {}", shown(found)));
+  }
+  const char* from = ++at_;
   for (;;) {
-    const char* plain = at_;
-    const char* at = plain;
-    while (at != end_ && kPlain[static_cast<unsigned char>(*at)]) ++at;
-    at_ = at;
-    const std::string_view piece(plain, static_cast<std::size_t>(at - plain));
-    if (buffer_.size() + piece.size() > kMaxTextBytes)
-      fail(fmt::format("a string of more than {} bytes", kMaxTextBytes));
-    if (at_ != end_ && *at_ == '"') {
+    at_ = end_of_plain(at_);
+    const auto bytes = static_cast<std::size_t>(at_ - from);
+    if (*at_ == '"') {
+      check_text_bytes(bytes);
       ++at_;
-      if (!split) return piece;
-      buffer_ += piece;
-      return buffer_;
+      return {from, bytes};
     }
-    buffer_ += piece;
-    split = true;
+    if (at_ != end_) return text_with_escapes(from);
+    check_text_bytes(bytes);
+    from = refill(from);
+    if (!from) fail("the file ends within a string");
+  }
+}
+
+std::string_view JsonReader::text_with_escapes(const char* from) {
+  buffer_.clear();
+  for (;;) {
+    buffer_.append(from, at_);
+    check_text_bytes(buffer_.size());
     const int next = peek();
+    if (next == '"') break;
     if (next == kEnd) fail("the file ends within a string");
     if (next == '\\') read_escape();
     else if (next < 0x20) fail(fmt::format("{} within a string must be escaped", shown(next)));
+    from = at_;
+    at_ = end_of_plain(at_);
   }
+  ++at_;
+  return buffer_;
 }
 
 std::uint32_t JsonReader::read_hex() {
@@ -168,104 +208,10 @@ void JsonReader::read_escape() {
   }
 }
 
-std::uint64_t JsonReader::read_digits(Number& into, bool decimals) {
-  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
-  Number number = into;
-  std::uint64_t count = 0;
-  do {  // a block at a time, in local variables: numbers are a third of a trace
-    const char* at = at_;
-    for (; at != end_ && is_digit(*at); ++at, ++count) {
-      const auto digit = static_cast<std::uint64_t>(*at - '0');
-      if (number.digits < kMax / 10 - 1 || number.digits <= (kMax - digit) / 10) {
-        number.digits = number.digits * 10 + digit;
-        number.exponent -= decimals ? 1 : 0;
-      } else {
-        number.exact &= decimals && digit == 0;  // zeros at the end of decimals say nothing
-        number.exponent += decimals ? 0 : 1;
-      }
-    }
-    at_ = at;
-  } while (at_ == end_ && refill());
-  into = number;
-  return count;
-}
-
-JsonReader::Number JsonReader::number() {
-  Number result;
-  int next = peek_past_space();
-  if (next == '-') {
-    result.negative = true;
-    ++at_;
-    next = peek();
-  }
-  if (!is_digit(next)) fail(fmt::format("expected a number, found {}", shown(next)));
-  const std::uint64_t whole = read_digits(result, false);
-  if (next == '0' && whole > 1) fail("a number may not begin with 0");
-  if (peek() == '.') {
-    ++at_;
-    if (read_digits(result, true) == 0) fail("expected digits after the decimal point");
-  }
-  if ((peek() | 0x20) == 'e') {
-    ++at_;
-    const int sign = peek();
-    if (sign == '+' || sign == '-') ++at_;
-    if (!is_digit(peek())) fail("expected digits in the exponent");
-    std::int64_t exponent = 0;
-    for (; is_digit(peek()); ++at_) exponent = std::min(kMaxExponent, exponent * 10 + (*at_ - '0'));
-    result.exponent += sign == '-' ? -exponent : exponent;
-  }
-  return result;
-}
-
-// The number as a whole one; fails where it is not.
-std::uint64_t JsonReader::scaled(const Number& number, const char* what) const {
-  std::uint64_t value = number.digits;
-  if (!number.exact) fail(fmt::format("{}: too many digits", what));
-  if (value == 0) return 0;
-  for (std::int64_t i = number.exponent; i < 0; ++i) {
-    if (value % 10 != 0) fail(fmt::format("{}: too many decimals", what));
-    value /= 10;
-  }
-  for (std::int64_t i = number.exponent; i > 0; --i) {
-    if (value > std::numeric_limits<std::uint64_t>::max() / 10) fail(fmt::format("{}: too large", what));
-    value *= 10;
-  }
-  return value;
-}
-
-std::uint64_t JsonReader::unsigned_number() {
-  const Number found = number();
-  const std::uint64_t value = scaled(found, "whole number");
-  if (found.negative && value != 0) fail("a number below zero where none can be");
-  return value;
-}
-
-std::int64_t JsonReader::signed_number() {
-  const Number found = number();
-  const std::uint64_t value = scaled(found, "whole number");
-  if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) fail("whole number: too large");
-  return found.negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
-}
-
-Picos JsonReader::micros() {
-  Number found = number();
-  found.exponent += 6;
-  found.exact = true;  // what was cut off is less than a picosecond, or the rest is too large anyway
-  for (; found.exponent < 0 && found.digits != 0; ++found.exponent)
-    found.digits = (found.digits + (found.exponent == -1 ? 5 : 0)) / 10;
-  const std::uint64_t value = scaled(found, "time in microseconds");
-  if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-    fail("time in microseconds: too large");
-  return found.negative ? -static_cast<Picos>(value) : static_cast<Picos>(value);
-}
-
-double JsonReader::real() {
-  const Number found = number();
-  const std::string text = fmt::format("{}{}e{}", found.negative ? "-" : "", found.digits, found.exponent);
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);  // the nearest double
-  if (error != std::errc()) fail("a number beyond the range of doubles");
-  return value;
+std::string_view JsonReader::scalar() {
+  if (next_is('"')) return text();
+  static_cast<void>(number());
+  return literal_;
 }
 
 void JsonReader::skip_word(std::string_view word) {
@@ -298,8 +244,19 @@ void JsonReader::skip_value(int depth) {
     case 't': skip_word("true"); return;
     case 'f': skip_word("false"); return;
     case 'n': skip_word("null"); return;
-    default: number();
+    default: break;
   }
+  const char* at = at_;
+  static_cast<void>(read_digits(at));
+  if (plain_number(at) && ends_number(at)) at_ = at;
+  else static_cast<void>(number());
+}
+
+bool JsonReader::take_bytes(std::string_view prefix) {
+  while (static_cast<std::size_t>(end_ - at_) < prefix.size() && refill(at_)) {}
+  if (std::string_view(at_, static_cast<std::size_t>(end_ - at_)).substr(0, prefix.size()) != prefix) return false;
+  at_ += prefix.size();
+  return true;
 }
 
 void JsonReader::finish() {

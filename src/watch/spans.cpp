@@ -1,70 +1,131 @@
 #include "watch/spans.hpp"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <unordered_map>
+#include <utility>
 
 namespace slip {
 namespace {
 
-// Submissions by stream and position.
+// Submissions by stream and position, each with a number of the caller's. Positions come in order, as a rule, both when
+// they are added and when they are asked for.
 class Submissions {
  public:
-  explicit Submissions(const std::vector<TraceRecord>& records) {
-    for (std::size_t i = 0; i < records.size(); ++i) {
-      if (records[i].kind == RecordKind::kSubmit) of_stream(records[i].stream).push_back({records[i].position, i});
-    }
-    for (auto& [stream, list] : streams_) {
-      // In order already, unless the file says otherwise.
-      if (!std::is_sorted(list.begin(), list.end(), earlier)) std::stable_sort(list.begin(), list.end(), earlier);
-    }
+  void add(const TraceRecord& submit, std::size_t number) {
+    Lane& lane = lane_of(submit.stream);
+    lane.sorted = lane.sorted && (lane.items.empty() || lane.items.back().position <= submit.position);
+    lane.items.push_back({submit.position, number});
   }
 
   static constexpr std::size_t kNone = ~std::size_t{0};
+  // The number of the run's op; of several at one position that of the first.
   std::size_t find(const TraceRecord& run) {
-    const std::vector<Item>& list = of_stream(run.stream);
-    const auto item = std::lower_bound(list.begin(), list.end(), Item{run.position, 0}, earlier);
-    return item != list.end() && item->position == run.position ? item->record : kNone;
+    Lane& lane = lane_of(run.stream);
+    std::vector<Item>& items = lane.items;
+    if (!lane.sorted) {
+      std::stable_sort(items.begin(), items.end(), earlier);
+      lane.sorted = true;
+    }
+    std::size_t at = lane.next;
+    if (at >= items.size() || items[at].position != run.position ||
+        (at > 0 && items[at - 1].position == run.position)) {
+      const auto item = std::lower_bound(items.begin(), items.end(), Item{run.position, 0}, earlier);
+      if (item == items.end() || item->position != run.position) return kNone;
+      at = static_cast<std::size_t>(item - items.begin());
+    }
+    lane.next = at + 1;
+    return items[at].number;
   }
 
  private:
   struct Item {
     std::uint64_t position;
-    std::size_t record;
+    std::size_t number;
+  };
+  struct Lane {
+    std::vector<Item> items;
+    std::size_t next = 0;  // asked for next, probably
+    bool sorted = true;
+  };
+  struct Recent {
+    std::uint64_t stream = 0;
+    Lane* lane = nullptr;
   };
   static bool earlier(const Item& a, const Item& b) { return a.position < b.position; }
-  std::vector<Item>& of_stream(std::uint64_t stream) {
-    if (!last_ || stream != last_stream_) {
-      last_ = &streams_[stream];  // nodes stay where they are
-      last_stream_ = stream;
-    }
-    return *last_;
+  Lane& lane_of(std::uint64_t stream) {
+    Recent& recent = recent_[stream % recent_.size()];
+    if (recent.stream != stream || !recent.lane) recent = {stream, &lanes_[stream]};  // nodes stay where they are
+    return *recent.lane;
   }
-  std::unordered_map<std::uint64_t, std::vector<Item>> streams_;
-  std::vector<Item>* last_ = nullptr;
-  std::uint64_t last_stream_ = 0;
+  std::unordered_map<std::uint64_t, Lane> lanes_;
+  std::array<Recent, 64> recent_{};
 };
+
+// Where each record comes from when they are put in order. Sequence numbers nearly fill their stretch, unless the file
+// is an odd one: then a table does without sorting.
+std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
+  constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::uint64_t least = ~std::uint64_t{0}, most = 0;
+  for (const TraceRecord& record : records) {
+    least = std::min(least, record.sequence);
+    most = std::max(most, record.sequence);
+  }
+  std::vector<std::uint32_t> order;
+  if (most - least < 2 * records.size()) {
+    order.resize(most - least + 1, kNone);
+    bool once = true;
+    for (std::size_t i = 0; i < records.size() && once; ++i) {
+      std::uint32_t& place = order[records[i].sequence - least];
+      once = place == kNone;
+      place = static_cast<std::uint32_t>(i);
+    }
+    if (once) {
+      std::erase(order, kNone);
+      return order;
+    }
+  }
+  order.resize(records.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(), [&records](std::uint32_t a, std::uint32_t b) {
+    return records[a].sequence < records[b].sequence;
+  });
+  return order;
+}
 
 void sort_records(std::vector<TraceRecord>& records) {
   const auto before = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence < b.sequence; };
   if (std::is_sorted(records.begin(), records.end(), before)) return;
-  // Records are large, and a second list of them would cost more than the sorting: sort small keys, then move each
-  // record to its place, cycle by cycle.
-  std::vector<std::pair<std::uint64_t, std::size_t>> order;
-  order.reserve(records.size());
-  for (std::size_t i = 0; i < records.size(); ++i) order.emplace_back(records[i].sequence, i);
-  std::sort(order.begin(), order.end());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (order[i].second == i) continue;
+  // Records are large, and a second list of them would cost more than the sorting: move each to its place, cycle by
+  // cycle.
+  std::vector<std::uint32_t> order = order_of(records);
+  for (std::uint32_t i = 0; i < order.size(); ++i) {
+    if (order[i] == i) continue;
     const TraceRecord moved = records[i];
-    std::size_t hole = i;
-    while (order[hole].second != i) {
-      const std::size_t from = order[hole].second;
+    std::uint32_t hole = i;
+    while (order[hole] != i) {
+      const std::uint32_t from = std::exchange(order[hole], hole);
       records[hole] = records[from];
-      order[hole].second = hole;
       hole = from;
     }
     records[hole] = moved;
-    order[hole].second = hole;
+    order[hole] = hole;
+  }
+}
+
+void name_runs(std::vector<TraceRecord>& records) {
+  Submissions submissions;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i].kind == RecordKind::kSubmit) submissions.add(records[i], i);
+  }
+  for (TraceRecord& run : records) {
+    if (run.kind != RecordKind::kRun) continue;
+    const std::size_t i = submissions.find(run);
+    if (i == Submissions::kNone) continue;
+    run.name = records[i].name;
+    run.file = records[i].file;
+    run.line = records[i].line;
   }
 }
 
@@ -100,21 +161,13 @@ void fill_from_run(TraceSpan& span, const TraceRecord& run) {
 
 }  // namespace
 
-void tidy(TraceData& data) {
+void tidy(TraceData& data, RunNames names) {
   sort_records(data.records);
   const auto by_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id < b.id; };
   const auto same_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id == b.id; };
   std::stable_sort(data.buffers.begin(), data.buffers.end(), by_id);
   data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
-  Submissions submissions(data.records);
-  for (TraceRecord& run : data.records) {
-    if (run.kind != RecordKind::kRun) continue;
-    const std::size_t i = submissions.find(run);
-    if (i == Submissions::kNone) continue;
-    run.name = data.records[i].name;
-    run.file = data.records[i].file;
-    run.line = data.records[i].line;
-  }
+  if (names == RunNames::kOfTheirOps) name_runs(data.records);
 }
 
 std::span<const TraceRange> TraceData::reads(const TraceRecord& record) const {
@@ -127,21 +180,19 @@ std::span<const TraceRange> TraceData::writes(const TraceRecord& record) const {
 
 std::vector<TraceSpan> TraceData::spans() const {
   std::vector<TraceSpan> result;
-  result.reserve(static_cast<std::size_t>(std::count_if(
-      records.begin(), records.end(), [](const TraceRecord& record) { return record.kind == RecordKind::kSubmit; })));
-  std::vector<std::uint32_t> span_of(records.size());  // of a submission, by its index
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    if (records[i].kind != RecordKind::kSubmit) continue;
-    span_of[i] = static_cast<std::uint32_t>(result.size());
-    fill_from_submit(result.emplace_back(), *this, records[i]);
+  result.reserve(records.size() / 2);
+  Submissions submissions;
+  for (const TraceRecord& record : records) {
+    if (record.kind != RecordKind::kSubmit) continue;
+    submissions.add(record, result.size());
+    fill_from_submit(result.emplace_back(), *this, record);
   }
-  Submissions submissions(records);
   for (const TraceRecord& run : records) {
     if (run.kind != RecordKind::kRun) continue;
     const std::size_t i = submissions.find(run);
     // A second run of one op, which only a damaged file has, is a span of its own.
-    const bool known = i != Submissions::kNone && result[span_of[i]].run == nullptr;
-    fill_from_run(known ? result[span_of[i]] : result.emplace_back(), run);
+    const bool known = i != Submissions::kNone && result[i].run == nullptr;
+    fill_from_run(known ? result[i] : result.emplace_back(), run);
   }
   return result;
 }

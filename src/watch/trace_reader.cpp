@@ -1,26 +1,28 @@
 #include "watch/trace_reader.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <new>
 
 #include "watch/event_reader.hpp"
+#include "watch/foreign_reader.hpp"
 #include "watch/json_reader.hpp"
+#include "watch/ordered_records.hpp"
 #include "watch/spans.hpp"
+#include "watch/trace_limits.hpp"
 #include "watch/words.hpp"
 
 namespace slip {
 namespace {
 
-constexpr std::size_t kMaxRecords = std::size_t{1} << 27;
-constexpr std::size_t kMaxRanges = std::size_t{1} << 29;
 // Room made at once, so that a long list is not copied as it grows; little enough that a file's size alone costs
 // nothing.
 constexpr std::size_t kBytesPerRecord = 160;
@@ -28,33 +30,28 @@ constexpr std::size_t kMaxReserved = std::size_t{1} << 22;
 
 class TraceReader {
  public:
-  TraceReader(JsonReader& json, std::size_t file_bytes) : json_(json) {
-    data_.records.reserve(std::min(file_bytes / kBytesPerRecord, kMaxReserved));
-  }
+  TraceReader(JsonReader& json, std::size_t file_bytes) : json_(json), file_bytes_(file_bytes) {}
 
-  TraceData read() {
-    std::string_view key;
-    json_.begin_object();
-    while (json_.next_key(key)) {
-      if (key == "traceEvents") read_events();
-      else if (key == "slip") read_tables();
-      else json_.skip();
-    }
-    json_.finish();
-    if (version_ == 0) json_.fail("no \"slip\" section: not a trace written by this library");
-    shift_times();
-    data_.text = texts_.owner();
-    tidy(data_);
-    return std::move(data_);
-  }
+  TraceData read();
 
  private:
+  // Whose trace it is shows when the first event with a time comes, or the section "slip".
+  enum class Writer { kUnknown, kOwn, kForeign };
+
+  void read_sections();
   void read_events();
+  void reserve_records();
+  bool next_event();
+  Writer look_ahead();
+  void read_own();
+  void finish_own();
+
   Picos end_of(const TraceEvent& event) const;
+  TraceRecord& add(std::uint64_t sequence);
   void add_host(const TraceEvent& event);
-  void add_submit(const TraceEvent& event, TraceRecord record);
+  void add_ranges(TraceRecord& submit);
   void add_op(const TraceEvent& event);
-  void push(const TraceRecord& record);
+  void follow_positions(const TraceRecord& submit);
 
   void read_tables();
   void read_device();
@@ -63,22 +60,117 @@ class TraceReader {
   void shift(Picos& time, Picos origin) const;
 
   JsonReader& json_;
+  std::size_t file_bytes_;
   Texts texts_;
+  EventReader own_{json_, texts_};
+  ForeignReader foreign_{json_, texts_};
+  Writer writer_ = Writer::kUnknown;
+  JsonReader::Place first_foreign_;
+  bool bare_ = false;    // an array of events and nothing around it
+  bool events_ = false;  // there are some, or a list for them
   TraceData data_;
+  OrderedRecords records_;
   std::uint64_t version_ = 0;
   std::map<std::uint32_t, Picos> origins_;
+  std::vector<std::uint64_t> last_positions_;  // by stream
+  bool runs_are_named_ = true;  // every run came with its op, each of which is there once
 };
 
-void TraceReader::read_events() {
-  EventReader events(json_, texts_);
-  json_.begin_array();
-  while (json_.next_item()) {
-    const TraceEvent& event = events.read();
-    if (event.phase != 'X' && event.phase != 'i') continue;
-    if (event.lasts < 0) json_.fail("an event that ends before it starts");
-    if (event.recorded) add_host(event);
-    else if (event.phase == 'X') add_op(event);
+TraceData TraceReader::read() {
+  if (json_.take_bytes("\x1F\x8B")) json_.fail("the file is compressed: unpack it with gunzip first");
+  static_cast<void>(json_.take_bytes("\xEF\xBB\xBF"));  // a byte order mark
+  bare_ = json_.next_is('[');
+  if (bare_) read_events();
+  else read_sections();
+  json_.finish();
+  if (version_ == 0 && writer_ == Writer::kOwn)
+    json_.fail("no \"slip\" section: something is missing from this trace");
+  if (version_ == 0 && !events_) json_.fail("no \"traceEvents\": not a trace");
+  if (version_ != 0) finish_own();
+  else data_ = foreign_.finish();
+  data_.text = texts_.owner();
+  tidy(data_, runs_are_named_ ? RunNames::kTheirOwn : RunNames::kOfTheirOps);
+  return std::move(data_);
+}
+
+void TraceReader::read_sections() {
+  std::string_view key;
+  json_.begin_object();
+  while (json_.next_key(key)) {
+    if (key == "traceEvents") read_events();
+    else if (key == "slip") read_tables();
+    else json_.skip();
   }
+}
+
+void TraceReader::read_events() {
+  json_.begin_array();
+  events_ = !bare_;
+  if (version_ != 0) writer_ = Writer::kOwn;
+  reserve_records();
+  while (next_event()) {
+    events_ = true;
+    if (writer_ == Writer::kUnknown) writer_ = look_ahead();
+    if (writer_ == Writer::kOwn) read_own();
+    else foreign_.read();
+  }
+}
+
+// Large pages, where the system has them: a page fault for every few records would cost a tenth of the reading.
+void TraceReader::reserve_records() {
+  std::vector<TraceRecord>& records = records_.storage();
+  records.reserve(std::min(file_bytes_ / kBytesPerRecord, kMaxReserved));
+  constexpr std::uintptr_t kLargePage = std::uintptr_t{2} << 20;
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(records.data()) / kLargePage * kLargePage + kLargePage;
+  const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(records.data() + records.capacity());
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), (end - begin) / kLargePage * kLargePage, MADV_HUGEPAGE);
+}
+
+// The end of the file may stand for the bracket of a bare array: the format allows it, for programs that crash.
+bool TraceReader::next_event() { return bare_ ? json_.next_item_or_end() : json_.next_item(); }
+
+// Reads the next event without using it up. Ours have their place in the order, unless they are for the eye only.
+TraceReader::Writer TraceReader::look_ahead() {
+  static constexpr std::string_view kForTheEye = "MstfC";
+  std::string_view key;
+  char phase = 0;
+  bool ordered = false;
+  const JsonReader::Place place = json_.place();
+  json_.mark();
+  json_.begin_object();
+  while (json_.next_key(key)) {
+    if (key == "ph" && json_.next_is('"')) {
+      const std::string_view text = json_.text();
+      phase = text.empty() ? '\0' : text[0];
+    } else if (key == "args" && json_.next_is('{')) {
+      json_.begin_object();
+      while (json_.next_key(key)) {
+        ordered = ordered || (key == "seq" && json_.next_is('['));
+        json_.skip();
+      }
+    } else {
+      json_.skip();
+    }
+  }
+  json_.back();
+  if (ordered) return Writer::kOwn;
+  if (kForTheEye.find(phase) != std::string_view::npos) return Writer::kUnknown;
+  first_foreign_ = place;
+  return Writer::kForeign;
+}
+
+void TraceReader::read_own() {
+  const TraceEvent& event = own_.read();
+  if (event.phase != 'X' && event.phase != 'i') return;
+  if (event.lasts < 0) json_.fail("an event that ends before it starts");
+  if (event.recorded) add_host(event);
+  else if (event.phase == 'X') add_op(event);
+}
+
+void TraceReader::finish_own() {
+  if (writer_ == Writer::kForeign) json_.fail_at(first_foreign_, "a record without its place in the order (\"seq\")");
+  data_.records = records_.take();
+  shift_times();
 }
 
 Picos TraceReader::end_of(const TraceEvent& event) const {
@@ -87,60 +179,78 @@ Picos TraceReader::end_of(const TraceEvent& event) const {
   return end;
 }
 
+TraceRecord& TraceReader::add(std::uint64_t sequence) {
+  if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
+  if (sequence == 0) json_.fail("a record without its place in the order (\"seq\")");
+  return records_.add(sequence);
+}
+
 void TraceReader::add_host(const TraceEvent& event) {
-  TraceRecord record = event.record;
-  record.thread = event.threads[0];
-  record.sequence = event.sequences[0];
+  if (event.record.kind == RecordKind::kRun) json_.fail("a run is told by an op's event, not by a record of its own");
+  const Picos end = end_of(event);
+  TraceRecord& record = add(event.record.sequence) = event.record;
   if (event.phase == 'X' && event.lasts > 0) {
     record.started = event.at;
-    record.ended = end_of(event);
+    record.ended = end;
   }
-  if (record.kind == RecordKind::kRun) json_.fail("a run is told by an op's event, not by a record of its own");
-  if (record.kind == RecordKind::kSubmit) add_submit(event, record);
-  else push(record);
+  if (record.kind == RecordKind::kSubmit) add_ranges(record);
 }
 
-void TraceReader::push(const TraceRecord& record) {
-  if (data_.records.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
-  if (record.sequence == 0) json_.fail("a record without its place in the order (\"seq\")");
-  data_.records.push_back(record);
-}
-
-void TraceReader::add_submit(const TraceEvent& event, TraceRecord record) {
+void TraceReader::add_ranges(TraceRecord& submit) {
+  const std::vector<TraceRange>& reads = own_.reads();
+  const std::vector<TraceRange>& writes = own_.writes();
   std::vector<TraceRange>& ranges = data_.ranges;
-  if (ranges.size() + event.reads.size() + event.writes.size() > kMaxRanges)
+  if (ranges.size() + reads.size() + writes.size() > kMaxRanges)
     json_.fail(fmt::format("more than {} ranges", kMaxRanges));
-  record.first_range = ranges.size();
-  record.reads = static_cast<std::uint32_t>(event.reads.size());
-  record.writes = static_cast<std::uint32_t>(event.writes.size());
-  ranges.insert(ranges.end(), event.reads.begin(), event.reads.end());
-  ranges.insert(ranges.end(), event.writes.begin(), event.writes.end());
-  push(record);
+  submit.first_range = ranges.size();
+  submit.reads = static_cast<std::uint32_t>(reads.size());
+  submit.writes = static_cast<std::uint32_t>(writes.size());
+  for (const TraceRange& range : reads) ranges.push_back(range);
+  for (const TraceRange& range : writes) ranges.push_back(range);
+  follow_positions(submit);
+}
+
+// Positions that only go up in their stream are there once.
+void TraceReader::follow_positions(const TraceRecord& submit) {
+  constexpr std::size_t kMostStreams = std::size_t{1} << 16;
+  if (submit.stream >= last_positions_.size()) {
+    if (submit.stream >= kMostStreams) {
+      runs_are_named_ = false;
+      return;
+    }
+    last_positions_.resize(submit.stream + 1);
+  }
+  runs_are_named_ = runs_are_named_ && submit.position > last_positions_[submit.stream];
+  last_positions_[submit.stream] = submit.position;
 }
 
 void TraceReader::add_op(const TraceEvent& event) {
-  TraceRecord submit = event.record;
-  submit.kind = RecordKind::kSubmit;
-  submit.device = require_small(json_, event.pid, "pid");
-  submit.name = event.unnamed ? std::string_view() : event.title;
-  submit.queue = -1;
-  submit.thread = event.threads[0];
-  submit.sequence = event.sequences[0];
-  if (submit.sequence != 0) add_submit(event, submit);
-  const TraceRecord run{.kind = RecordKind::kRun,
-                        .engine = event.ran_on.value_or(submit.engine),
-                        .device = submit.device,
-                        .queue = event.record.queue,
-                        .line = submit.line,
-                        .sequence = event.sequences[1],
-                        .stream = submit.stream,
-                        .position = submit.position,
-                        .thread = event.threads[1],
-                        .started = event.at,
-                        .ended = end_of(event),
-                        .name = submit.name,
-                        .file = submit.file};
-  push(run);
+  const TraceRecord& op = event.record;
+  const std::uint32_t device = require_small(json_, event.pid, "pid");
+  const std::string_view name = event.unnamed ? std::string_view() : event.title;
+  if (op.sequence != 0) {
+    TraceRecord& submit = add(op.sequence) = op;
+    submit.kind = RecordKind::kSubmit;
+    submit.device = device;
+    submit.name = name;
+    submit.queue = -1;
+    add_ranges(submit);
+  } else {
+    runs_are_named_ = false;
+  }
+  add(event.run_sequence) = {.kind = RecordKind::kRun,
+                             .engine = event.engine,
+                             .device = device,
+                             .queue = op.queue,
+                             .line = op.line,
+                             .sequence = event.run_sequence,
+                             .stream = op.stream,
+                             .position = op.position,
+                             .thread = event.run_thread,
+                             .started = event.at,
+                             .ended = end_of(event),
+                             .name = name,
+                             .file = op.file};
 }
 
 void TraceReader::read_tables() {
@@ -150,6 +260,8 @@ void TraceReader::read_tables() {
     if (key == "version") {
       version_ = json_.unsigned_number();
       if (version_ != 1) json_.fail(fmt::format("a trace of version {}; this library reads version 1", version_));
+    } else if (key == "foreign") {
+      data_.foreign = json_.boolean();
     } else if (key == "dropped") {
       data_.dropped = json_.unsigned_number();
     } else if (key == "devices") {
@@ -211,26 +323,56 @@ void TraceReader::shift_times() {
   }
 }
 
-TraceData parse(JsonReader json, std::size_t file_bytes, const std::string& name, Here here) {
+TraceData parse(JsonReader::Source source, std::size_t file_bytes, const std::string& name, Here here) {
   try {
+    JsonReader json(name, std::move(source), here);
     return TraceReader(json, file_bytes).read();
   } catch (const std::bad_alloc&) {
     throw Error(Code::kOutOfMemory, fmt::format("reading '{}': its records do not fit into memory", name), here);
   }
 }
 
+class InputFile {
+ public:
+  InputFile(const std::string& path, Here here) : path_(path), here_(here) {
+    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file_ < 0) fail("open");
+  }
+  ~InputFile() { ::close(file_); }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  std::size_t bytes() const {  // 0 if it is not known, as of a pipe
+    struct stat status {};
+    return ::fstat(file_, &status) == 0 && status.st_size > 0 ? static_cast<std::size_t>(status.st_size) : 0;
+  }
+  std::size_t read(char* into, std::size_t bytes) const {
+    for (;;) {
+      const ssize_t count = ::read(file_, into, bytes);
+      if (count >= 0) return static_cast<std::size_t>(count);
+      if (errno != EINTR) fail("read");
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what) const {
+    throw Error(Code::kIo, fmt::format("cannot {} '{}': {}", what, path_, std::strerror(errno)), here_);
+  }
+  const std::string& path_;
+  Here here_;
+  int file_ = -1;
+};
+
 }  // namespace
 
 TraceData parse_trace(std::string_view text, const std::string& name, Here here) {
-  return parse(JsonReader(name, text, here), text.size(), name, here);
+  return parse(JsonReader::from_text(text), text.size(), name, here);
 }
 
 TraceData read_trace(const std::string& path, Here here) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), std::fclose);
-  if (!file) throw Error(Code::kIo, fmt::format("cannot open '{}': {}", path, std::strerror(errno)), here);
-  struct stat status {};
-  const bool known = ::fstat(::fileno(file.get()), &status) == 0 && status.st_size > 0;
-  return parse(JsonReader(path, file.get(), here), known ? static_cast<std::size_t>(status.st_size) : 0, path, here);
+  const InputFile file(path, here);
+  const auto source = [&file](char* into, std::size_t bytes) { return file.read(into, bytes); };
+  return parse(source, file.bytes(), path, here);
 }
 
 }  // namespace slip

@@ -42,14 +42,7 @@ class TraceWriter {
   void write() {
     put("{{\"traceEvents\":[\n");
     put_tracks();
-    for (const TraceSpan& span : spans_) {
-      if (span.run) put_span(span);
-      else put_host(*span.submit);
-    }
-    for (const TraceRecord& record : data_.records) {
-      if (record.kind != RecordKind::kSubmit && record.kind != RecordKind::kRun) put_host(record);
-      else note_time(record);
-    }
+    put_records();
     put_arrows();
     put("\n],\"displayTimeUnit\":\"ns\",\"slip\":");
     put_tables();
@@ -91,6 +84,7 @@ class TraceWriter {
   Picos note_time(const TraceRecord& record);
 
   void put_tracks();
+  void put_records();
   void put_span(const TraceSpan& span);
   void put_host(const TraceRecord& record);
   void put_common(const TraceRecord& record);
@@ -139,6 +133,22 @@ void TraceWriter::put_tracks() {
          stream.name.empty() ? fmt::format("stream {}", stream.id) : std::string(stream.name));
 }
 
+// In order, an op where it was submitted, so that reading back has little to put in order.
+void TraceWriter::put_records() {
+  auto span = spans_.begin();
+  for (const TraceRecord& record : data_.records) {
+    if (record.kind == RecordKind::kRun) continue;
+    if (record.kind != RecordKind::kSubmit || !span->run) {
+      put_host(record);
+    } else {
+      note_time(record);
+      put_span(*span);
+    }
+    if (record.kind == RecordKind::kSubmit) ++span;
+  }
+  for (; span != spans_.end(); ++span) put_span(*span);  // submitted before the trace began
+}
+
 void TraceWriter::put_span(const TraceSpan& span) {
   const TraceRecord& run = *span.run;
   begin();
@@ -151,10 +161,10 @@ void TraceWriter::put_span(const TraceSpan& span) {
   put("\"args\":{{");
   const TraceRecord& base = span.submit ? *span.submit : run;
   if (span.submit) put_operation(*span.submit);
+  if (base.engine != run.engine) put("\"engine\":\"{}\",", engine_name(base.engine));  // "cat" is the one it ran on
   put_common(base);
   if (run.name.empty()) put("\"unnamed\":true,");
   if (run.queue != -1) put("\"queue\":{},", static_cast<std::uint32_t>(run.queue));
-  if (run.engine != base.engine) put("\"ran_on\":\"{}\",", engine_name(run.engine));
   const TraceRecord none{};
   const TraceRecord& submit = span.submit ? *span.submit : none;
   put("\"thread\":[{},{}],\"seq\":[{},{}]}}}}", submit.thread, run.thread, submit.sequence, run.sequence);
@@ -170,14 +180,16 @@ void TraceWriter::put_host(const TraceRecord& record) {
     put("\"dur\":");
     append_micros(text_, record.ended - record.started);
   } else {
-    put("{{\"ph\":\"i\",\"s\":\"t\",\"pid\":0,\"tid\":{},\"ts\":", record.thread);
+    put("{{\"ph\":\"i\",\"pid\":0,\"tid\":{},\"ts\":", record.thread);
     append_micros(text_, at);
   }
-  put(",\"cat\":\"host\",");
+  text_.push_back(',');
   put_text("name", title_of(record));
   put("\"args\":{{\"record\":\"{}\",\"device\":{},", record_kind_name(record.kind), record.device);
   if (record.kind == RecordKind::kSubmit) put_operation(record);
   if (!record.name.empty()) put_text("name", record.name);
+  if (record.engine != Engine::kNone) put("\"engine\":\"{}\",", engine_name(record.engine));
+  if (record.stream != 0) put("\"stream\":{},", record.stream);
   put_common(record);
   if (record.queue != -1) put("\"queue\":{},", static_cast<std::uint32_t>(record.queue));
   if (record.other_stream != 0 || record.other_position != 0)
@@ -189,15 +201,13 @@ void TraceWriter::put_host(const TraceRecord& record) {
 }
 
 void TraceWriter::put_common(const TraceRecord& record) {
-  if (record.engine != Engine::kNone) put("\"engine\":\"{}\",", engine_name(record.engine));
-  if (record.stream != 0) put("\"stream\":{},", record.stream);
   if (record.position != 0) put("\"position\":{},", record.position);
   if (record.queued != 0) put_time("queued", record.device, record.queued);
   if (record.line != 0 || !record.file.empty()) put_text("place", fmt::format("{}:{}", record.file, record.line));
 }
 
 void TraceWriter::put_operation(const TraceRecord& submit) {
-  put("\"kind\":\"{}\",", kind_name(submit.op));
+  if (submit.op != OpKind::kKernel) put("\"kind\":\"{}\",", kind_name(submit.op));
   if (submit.opaque) put("\"opaque\":true,");
   if (submit.reads > 0) put_ranges("reads", data_.reads(submit));
   if (submit.writes > 0) put_ranges("writes", data_.writes(submit));
@@ -238,7 +248,7 @@ void TraceWriter::put_arrows() {
 }
 
 void TraceWriter::put_tables() {
-  put("{{\"version\":1,\"dropped\":{},\n\"devices\":[", data_.dropped);
+  put("{{\"version\":1,\"dropped\":{},{}\n\"devices\":[", data_.dropped, data_.foreign ? "\"foreign\":true," : "");
   bool first = true;
   for (const auto& [device, origin] : origins_) {
     put("{}\n{{\"id\":{},\"origin_ps\":{}}}", first ? "" : ",", device, origin);

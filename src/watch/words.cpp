@@ -1,5 +1,7 @@
 #include "watch/words.hpp"
 
+#include <array>
+
 namespace slip {
 
 const char* record_kind_name(RecordKind kind) {
@@ -25,23 +27,41 @@ const char* record_kind_name(RecordKind kind) {
 
 namespace {
 
-template <class Enum>
-std::optional<Enum> find(std::string_view word, const char* (*name)(Enum), Enum last) {
-  for (int i = 0; i <= static_cast<int>(last); ++i) {
-    if (word == name(static_cast<Enum>(i))) return static_cast<Enum>(i);
+// The words of an enum up to its last enumerator, looked up by comparison: they are few.
+template <class Enum, Enum kLast>
+class Words {
+ public:
+  explicit Words(const char* (*name)(Enum)) {
+    for (std::size_t i = 0; i < words_.size(); ++i) words_[i] = name(static_cast<Enum>(i));
   }
-  return std::nullopt;
-}
+  std::optional<Enum> find(std::string_view word) const {
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      if (words_[i] == word) return static_cast<Enum>(i);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::array<std::string_view, static_cast<std::size_t>(kLast) + 1> words_;
+};
 
 }  // namespace
 
 std::optional<RecordKind> record_kind_of(std::string_view word) {
-  return find(word, record_kind_name, RecordKind::kError);
+  static const Words<RecordKind, RecordKind::kError> kWords(record_kind_name);
+  return kWords.find(word);
 }
-std::optional<OpKind> op_kind_of(std::string_view word) { return find(word, kind_name, OpKind::kPlan); }
-std::optional<Engine> engine_of(std::string_view word) { return find(word, engine_name, Engine::kHost); }
+std::optional<OpKind> op_kind_of(std::string_view word) {
+  static const Words<OpKind, OpKind::kPlan> kWords(kind_name);
+  return kWords.find(word);
+}
+std::optional<Engine> engine_of(std::string_view word) {
+  static const Words<Engine, Engine::kHost> kWords(engine_name);
+  return kWords.find(word);
+}
 std::optional<MemoryKind> memory_kind_of(std::string_view word) {
-  return find(word, memory_kind_name, MemoryKind::kPageable);
+  static const Words<MemoryKind, MemoryKind::kPageable> kWords(memory_kind_name);
+  return kWords.find(word);
 }
 
 }  // namespace slip
