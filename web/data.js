@@ -175,7 +175,25 @@ function countText(value, unit) {
   return `${Number((value / size).toPrecision(4))} ${letter}${unit}`;
 }
 
+// Streams of other programs are called "process / thread". Where all of a device's are, the process names the device.
+const deviceNames = (() => {
+  const names = new Map();
+  const used = new Set(trace.stream);
+  trace.meta.streams.forEach(({ device, name }, number) => {
+    if (!used.has(number)) return;
+    const at = name.indexOf(" / ");
+    const prefix = at > 0 ? name.slice(0, at) : "";
+    names.set(device, !names.has(device) || names.get(device) === prefix ? prefix : "");
+  });
+  return names;
+})();
+
+function deviceText(device) {
+  return deviceNames.get(device) || `device ${device}`;
+}
+
 function streamText(number) {
-  const stream = trace.meta.streams[number];
-  return stream.name || `stream ${stream.id}`;
+  const { id, device, name } = trace.meta.streams[number];
+  const prefix = deviceNames.get(device);
+  return (prefix ? name.slice(prefix.length + 3) : name) || `stream ${id}`;
 }

@@ -4,8 +4,8 @@
 const ENGINE = { none: 0, compute: 1, copyIn: 2, copyOut: 3, host: 4 };
 let figuresOf = 0;  // which of meta.figures: 0 is all devices together
 
-function deviceText(device) {
-  return device < 0 ? "all devices" : `device ${device}`;
+function scopeText(device) {
+  return device < 0 ? "all devices" : deviceText(device);
 }
 
 function engineTimes() {
@@ -38,11 +38,13 @@ function buildCards() {
     card("Overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
       f.copy > 0 ? `${timeText(f.overlapped)} of ${timeText(f.copy)}` : "no copies"),
     card("Exposed", timeText(f.exposed), "copying, nothing computes"),
-    card("Idle", share(f.idle, f.total), idle[most] > 0
-      ? `mostly: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : "no engine busy"),
+    card("Idle", share(f.idle, f.total), idle[most] > 0 && !trace.meta.foreign
+      ? `engines wait: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : "no engine busy"),
     card("Lower bound", timeText(f.bound), boundNote(f)),
-    card("Critical path", timeText(criticalTime()), `${critical.toLocaleString("en")} ops`),
-    card("Findings", String(found), found > 0 ? trace.meta.findings[0].kind : "nothing found", found > 0 ? "alarm" : "good"),
+    card("Critical path", critical > 0 ? timeText(criticalTime()) : "\u2013",
+      trace.meta.foreign ? "needs a trace of Slipstream" : `${critical.toLocaleString("en")} ops`),
+    trace.meta.foreign ? card("Findings", "\u2013", "needs a trace of Slipstream")
+      : card("Findings", String(found), found > 0 ? trace.meta.findings[0].kind : "nothing found", found > 0 ? "alarm" : "good"),
   ];
   cards[6].addEventListener("click", () => openTab("findings"));
   fill("cards", ...cards);
@@ -85,7 +87,7 @@ function enginePart(time) {
   const causes = time.idle.map((part, k) => [part, CAUSES[trace.meta.causes[k]].word.toLowerCase()])
     .filter(([part]) => part > 0).sort((a, b) => b[0] - a[0]);
   return make("div", {},
-    make("p", { class: "small" }, `${trace.meta.engines[time.engine]}, device ${time.device}: busy ${timeText(time.busy)}`),
+    make("p", { class: "small" }, `${trace.meta.engines[time.engine]}, ${deviceText(time.device)}: busy ${timeText(time.busy)}`),
     idleBar(time),
     ...causes.map(([part, word]) => make("p", { class: "small muted" }, `idle ${timeText(part)}: ${word}`)),
     time.done > 0 ? make("p", { class: "small muted" }, `idle ${timeText(time.done)}: it had no more to do`) : "");
@@ -95,7 +97,7 @@ function deviceChoice() {
   const list = trace.meta.figures;
   if (list.length === 1) return null;
   const choice = make("select", { "aria-label": "Figures of" },
-    ...list.map((f, k) => make("option", { value: k }, deviceText(f.device))));
+    ...list.map((f, k) => make("option", { value: k }, scopeText(f.device))));
   choice.value = String(figuresOf);
   choice.addEventListener("change", () => { figuresOf = Number(choice.value); buildCards(); buildFigures(); });
   return make("p", {}, choice);

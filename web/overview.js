@@ -59,7 +59,7 @@ function drawGutter() {
     pen.fillStyle = paint.css["ink-2"];
     pen.font = "600 11px system-ui, sans-serif";
     const sign = layout.collapsed.has(device) ? "\u25b8" : "\u25be";
-    pen.fillText(`${sign} device ${device}`, 12, top + SIZES.device / 2 - 1);
+    pen.fillText(`${sign} ${deviceText(device).slice(0, LONGEST_LABEL)}`, 12, top + SIZES.device / 2 - 1);
   }
   for (const track of layout.tracks) drawTrackName(track);
 }

@@ -166,7 +166,7 @@ function showOp(i) {
   fill("panel-op",
     make("h2", { id: "op-name" }, trace.nameOf(i)),
     make("div", {}, make("span", { class: "chip" }, trace.meta.engines[trace.engine[i]]),
-      make("span", { class: "chip" }, trace.meta.kinds[trace.column("span.kind")[i]]),
+      trace.meta.foreign ? "" : make("span", { class: "chip" }, trace.meta.kinds[trace.column("span.kind")[i]]),
       make("span", { class: "chip" }, streamText(trace.stream[i])),
       trace.isCritical(i) ? make("span", { class: "chip" }, "critical path") : "",
       ...found.map((k) => make("span", { class: "chip alarm" }, trace.meta.findings[k].kind))),
@@ -187,8 +187,8 @@ function showOp(i) {
     make("h3", {}, "What"),
     rows([
       ["exactly", exactTime(trace.duration[i])],
-      ["position", String(trace.column("span.position")[i])],
-      ["device", String(trace.deviceOf(i))],
+      trace.meta.foreign ? null : ["position", String(trace.column("span.position")[i])],
+      ["device", deviceText(trace.deviceOf(i))],
       queue > 0 ? ["hardware queue", String(queue - 1)] : null,
       file ? ["place", placeCell(file, trace.column("span.line")[i])] : null,
       ...costRows(i),
@@ -211,7 +211,9 @@ function buildFindings() {
   document.getElementById("tab-findings").textContent = `Findings (${list.length})`;
   fill("panel-findings",
     trace.meta.dropped > 0 ? make("p", {}, `${trace.meta.dropped} records are missing from the trace: nothing is proven.`) : null,
-    list.length === 0 ? make("p", { class: "muted" }, "No finding. Only ops that declare what they read and write can be checked.") : null,
+    list.length === 0 ? make("p", { class: "muted" }, trace.meta.foreign
+      ? "Another program's trace: it says when ops ran, not what they touched or waited for, so nothing can be checked."
+      : "No finding. Only ops that declare what they read and write can be checked.") : null,
     ...list.slice(0, most).map((finding, number) => make("div", { class: "finding", "data-finding": number },
       make("div", { class: "head" }, make("span", { class: "chip alarm" }, finding.kind), " ",
         make("button", { class: "link", click: () => showFinding(number) }, finding.title)),

@@ -19,7 +19,7 @@ function runSearch(text) {
   const hits = [];
   if (search.active) {
     const names = flagsOf(trace.meta.names, words), files = flagsOf(trace.meta.files, words);
-    const kinds = flagsOf(trace.meta.kinds, words);
+    const kinds = flagsOf(trace.meta.foreign ? [] : trace.meta.kinds, words);
     const file = trace.column("span.file"), kind = trace.column("span.kind");
     for (let i = 0; i < trace.count; i++) {
       if (names[trace.name[i]] || files[file[i]] || kinds[kind[i]]) hits.push(i);

@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -187,11 +189,26 @@ void write_html(OutputFile& out, const std::string& json, const Columns& columns
   }
 }
 
+// Another program's trace says when ops ran, not what they waited for: then nothing is said of it.
+Analysis known(const TraceData& trace, std::span<const TraceSpan> spans) {
+  Analysis result = analyse(trace, spans);
+  if (!trace.foreign) return result;
+  for (std::size_t i = 0; i < spans.size(); ++i) result.starts[i] = {Cause::kUnknown, kNoSpan, spans[i].started};
+  std::fill(result.slack.begin(), result.slack.end(), Picos{0});
+  result.critical.clear();
+  for (EngineTime& time : result.engines) {
+    const Picos idle = std::accumulate(time.idle.begin(), time.idle.end(), Picos{0});
+    time.idle = {};
+    time.idle[static_cast<std::size_t>(Cause::kUnknown)] = idle;
+  }
+  return result;
+}
+
 }  // namespace
 
 void write_page(const TraceData& trace, const std::string& path, const PageOptions& options, Here here) {
   const std::vector<TraceSpan> all = trace.spans();
-  const Analysis analysis = analyse(trace, all);
+  const Analysis analysis = known(trace, all);
   const PageSpans spans(trace, all);
   Columns columns;
   PageTexts texts;
@@ -205,8 +222,9 @@ void write_page(const TraceData& trace, const std::string& path, const PageOptio
   PageText text;
   text.put("{{\"format\":1,\"version\":\"{}\",\"title\":", SLIP_VERSION);
   text.put_text(options.title.empty() ? path.substr(path.rfind('/') + 1) : options.title);
-  text.put(",\n\"spans\":{},\"not_run\":{},\"dropped\":{},\"prediction\":{},\"matched\":{},\n", spans.size(),
-           all.size() - spans.size(), trace.dropped, options.prediction != nullptr, matched);
+  text.put(",\n\"spans\":{},\"not_run\":{},\"dropped\":{},\"foreign\":{},\"prediction\":{},\"matched\":{},\n",
+           spans.size(), all.size() - spans.size(), trace.dropped, trace.foreign, options.prediction != nullptr,
+           matched);
   put_words(text);
   put_tables(text, trace, texts);
   put_figures(text, all);

@@ -281,6 +281,38 @@ test("a prediction lies under the measurement, op by op", async () => {
   await clean(tab);
 });
 
+// As PyTorch's profiler writes it: host threads with nested ops, GPU streams, no submissions.
+const FOREIGN = { schemaVersion: 1, traceEvents: [
+  { ph: "M", name: "process_name", pid: 0, tid: 0, args: { name: "python3" } },
+  { ph: "M", name: "thread_name", pid: 0, tid: 7, args: { name: "stream 7" } },
+  { ph: "X", cat: "user_annotation", name: "ProfilerStep#1", pid: 99, tid: 1, ts: 1000, dur: 500 },
+  { ph: "X", cat: "cpu_op", name: "aten::linear", pid: 99, tid: 1, ts: 1010, dur: 100.5 },
+  { ph: "X", cat: "cpu_op", name: "aten::addmm", pid: 99, tid: 1, ts: 1020, dur: 50 },
+  { ph: "X", cat: "kernel", name: "void gemm<float, 128>(float*)", pid: 0, tid: 7, ts: 1060, dur: 80 },
+  { ph: "X", cat: "gpu_memcpy", name: "Memcpy HtoD", pid: 0, tid: 7, ts: 1000, dur: 20 },
+] };
+
+test("another program's trace opens, nested ops under each other", async () => {
+  writeFileSync(file("foreign.json"), JSON.stringify(FOREIGN));
+  run("view", file("foreign.json"));
+  const tab = await open(browser, file("foreign.html"));
+  const { page } = tab;
+  assert.equal(await page.evaluate(() => slip.trace.count), 5);
+  const heights = [];
+  for (const name of ["ProfilerStep#1", "aten::linear", "aten::addmm"]) {
+    const op = await find(page, name);
+    const point = await whereIs(page, op);
+    heights.push(point.y);
+    await page.mouse.click(point.x, point.y);
+    assert.equal(await page.locator("#op-name").innerText(), name);
+    assert.match(await page.locator("#why").innerText(), /Unknown/);
+  }
+  assert.ok(heights[0] < heights[1] && heights[1] < heights[2]);
+  const kernel = await page.evaluate((i) => slip.op(i), await find(page, "void gemm<float, 128>(float*)"));
+  assert.deepEqual([kernel.engine, kernel.stream, kernel.duration], ["compute", "stream 7", 80e6]);
+  await clean(tab);
+});
+
 test("export is a Chrome trace with the same ops", async () => {
   const tab = await open(browser, file("lab.html"));
   const [download] = await Promise.all([tab.page.waitForEvent("download"), tab.page.locator("#export").click()]);

@@ -1,13 +1,15 @@
-// A picture of a page with an op chosen: node picture.js PAGE PNG [OP [light|dark]]. The op is named; the last of that
-// name is taken.
+// A picture of a page with an op chosen: node picture.js PAGE PNG OP STREAM [light|dark].
 import { launch, open, settled } from "./browser.js";
 
-const [file, png, op = "add 2", theme = "light"] = process.argv.slice(2);
+const [file, png, op, stream, theme = "light"] = process.argv.slice(2);
 const browser = await launch();
 const { page, complaints } = await open(browser, file, { colorScheme: theme, viewport: { width: 1440, height: 820 } });
-await page.evaluate((name) => {
-  for (let i = slip.trace.count - 1; i >= 0; i--) if (slip.trace.nameOf(i) === name) return slip.select(i);
-}, op);
+await page.evaluate(([name, where]) => {
+  for (let i = 0; i < slip.trace.count; i++) {
+    if (slip.op(i).name === name && slip.op(i).stream === where) return slip.select(i);
+  }
+  throw new Error(`no op ${name} in ${where}`);
+}, [op, stream]);
 await settled(page);
 await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 await page.screenshot({ path: png });

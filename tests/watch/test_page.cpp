@@ -213,6 +213,17 @@ TEST(Page, OpsWithoutSubmissionsNestTheLongerFirst) {
   EXPECT_EQ(page.column("span.duration"), (std::vector<double>{8000, 1000, 1000}));
 }
 
+// Ops that overlap in one stream cannot have followed each other; such a trace tells nothing of it.
+TEST(Page, OfAnotherProgramsTraceNoCauseIsClaimed) {
+  TraceData trace = runs_only({run_record(7, "outer", 1000, 9000), run_record(7, "inner", 2000, 3000)});
+  trace.foreign = true;
+  const Page page = page_of(trace);
+  EXPECT_EQ(page.json.at("foreign"), true);
+  for (const double cause : page.column("span.cause")) EXPECT_EQ(page.text("causes", cause), "unknown");
+  EXPECT_EQ(page.column("span.after"), std::vector<double>(2, 0));
+  EXPECT_TRUE(page.column("critical").empty());
+}
+
 TEST(Page, PredictedOpsAreMatchedByStreamAndTheNthOfTheirName) {
   const TraceData measured = runs_only({run_record(3, "a", 100, 200), run_record(3, "b", 200, 400),
                                         run_record(3, "a", 400, 500), run_record(9, "a", 100, 150)});
