@@ -85,11 +85,23 @@ function buildLayout(mode) {
   if (trace.meta.prediction) addGhosts(lanes, laneOf);
   const critical = trace.column("critical");
   if (critical.length > 0) {
-    const lane = { list: Uint32Array.from(critical).sort(), hits: null, ghosts: null, y: 0, height: 0 };
-    lanes.push(lane);
-    made.unshift({ label: "critical path", device: NONE, engine: 0, lanes: [lane], critical: true });
+    const own = criticalLanes(Uint32Array.from(critical).sort());
+    lanes.push(...own);
+    made.unshift({ label: "critical path", device: NONE, engine: 0, lanes: own, critical: true });
   }
   return { mode, laneOf, lanes, tracks: made };
+}
+
+// One lane, unless devices with clocks of their own make ops overlap that followed each other.
+function criticalLanes(spans) {
+  const lists = [];
+  for (const i of spans) {
+    let list = lists.find((one) => trace.end(one[one.length - 1]) <= trace.start[i]);
+    if (!list && lists.length === MOST_LANES) list = lists[0];
+    if (list) list.push(i);
+    else lists.push([i]);
+  }
+  return lists.map((list) => ({ list: Uint32Array.from(list), hits: null, ghosts: null, y: 0, height: 0 }));
 }
 
 // The predicted run of each lane's ops: rows of the prediction columns, by predicted start.

@@ -1,19 +1,20 @@
 // Times a page in Chromium: node measure.js PAGE [REPEAT [SECONDS]]. Prints one line of JSON:
-// {"open_ms": [...], "fps": {"what": [...], ...}}. Frames are counted while the view moves on in every frame.
+// {"open_ms": [...], "fps": {"what": [...], ...}}. Counted are full
+// drawings while the view moves on in every frame.
 import { launch, open } from "./browser.js";
 
 const [file, repeat = "3", seconds = "2"] = process.argv.slice(2);
 
-// Frames a second while `step(frame, all)` moves the view; `all` is the length of the trace.
+// Drawings a second while the view moves: `part` of the trace is in view, or the view zooms from all of it to that part.
 function moved([part, zooming, length]) {
   return new Promise((done) => {
     const { first, last } = window.slip.trace;
     const all = last - first;
-    let frames = 0, begin = null;
+    const before = window.slip.state().frames;
+    let begin = null;
     const step = (now) => {
       if (begin === null) begin = now;
-      if (now - begin >= length * 1000) return done(frames / (now - begin) * 1000);
-      frames++;
+      if (now - begin >= length * 1000) return done((window.slip.state().frames - before) / (now - begin) * 1000);
       const phase = (now - begin) / (length * 1000);
       const shown = zooming ? all * part ** Math.abs(2 * phase - 1) : all * part;
       const start = zooming ? all * .4 - shown * .4 : first + (all - shown) * (.1 + .8 * phase * Math.min(1, part * 50));
