@@ -89,6 +89,11 @@ foreach(area IN LISTS slip_test_areas)
   slip_add_suites(test_${area} ${area} "${labels}")
 endforeach()
 
+# Programs that are right, all of them: the race checker has nothing to say.
+add_test(NAME conformance.checked COMMAND test_conformance --gtest_brief=1 WORKING_DIRECTORY "${slip_test_scratch}")
+set_tests_properties(conformance.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS conformance
+                     TIMEOUT ${slip_test_timeout})
+
 file(GLOB slip_fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*.cpp")
 foreach(source IN LISTS slip_fuzz_sources)
   cmake_path(GET source STEM name)

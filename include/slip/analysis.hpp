@@ -34,12 +34,15 @@ struct Start {
   // or that the host had waited for (kHost); of kUnknown the last of all these, though it was over long before.
   std::uint32_t after = kNoSpan;
   Picos ready = 0;  // when it was submitted and all that it had to follow had ended
+  Picos idle = 0;   // how long its engine had stood idle until it started
 };
 
 // One engine of one device, from the first start in the trace to the last end.
 struct EngineTime {
   std::uint32_t device = 0;
   Engine engine = Engine::kNone;
+  std::uint64_t ops = 0;
+  Picos sum = 0;  // of durations
   Picos busy = 0;
   std::array<Picos, kCauses> idle{};  // before an op, by what that op was waiting for meanwhile
   Picos done = 0;                     // idle after the engine's last op
@@ -52,7 +55,7 @@ struct Analysis {
   std::vector<Picos> slack;   // by span: how much later it could have ended without a longer run
   // The critical path, from its first op to the one that ended last. It begins where the host was late by itself.
   std::vector<std::uint32_t> critical;
-  std::vector<EngineTime> engines;  // by device, then engine; those that ran something
+  std::vector<EngineTime> engines;  // by device, then engine; those that ran something, kNone aside
 };
 
 // `spans` are those of trace.spans(). A start counts as explained if it comes within 50 us of its reason, which is the

@@ -16,13 +16,19 @@
 
 namespace slip {
 
-// One of the two accesses. Stream 0 is the host.
-struct RaceSide {
+// An op, and where in the source it was issued. Stream 0 is the host.
+struct OpPlace {
   std::uint64_t stream = 0;
   std::uint64_t position = 0;
   std::string_view name = {};
   std::string_view file = {};
   std::int32_t line = 0;
+
+  std::string text() const;  // "'load' in stream 3 (main.cpp:12)"
+};
+
+// One of the two accesses.
+struct RaceSide : OpPlace {
   bool writes = false;
 };
 
@@ -34,8 +40,17 @@ struct Race {
   std::uint64_t times = 1;              // how often the same two places met like this
 };
 
+// An edge that would order what races. Between streams: record an event after `after`, and make the other stream wait
+// for it before `before`. Stream 0, the host, as `before`: synchronise that event first; as `after`: end the host's
+// access first. At every run of the two places.
+struct Fix {
+  RaceSide after, before;
+};
+
 struct RaceReport {
   std::vector<Race> races;    // one for each pair of places in the source, buffer and kind of access
+  std::vector<Fix> fixes;     // together they order every conflict seen
+  bool fixes_needed = true;   // and none of them can be left out; false: that was not tried (a checker that ran live)
   std::uint64_t ops = 0;      // looked at
   std::uint64_t opaque = 0;   // of them without ranges
   std::uint64_t dropped = 0;  // records missing from the trace: then nothing can be proven

@@ -16,3 +16,4 @@
 #include "slip/range.hpp"
 #include "slip/stream.hpp"
 #include "slip/trace.hpp"
+#include "slip/verify.hpp"

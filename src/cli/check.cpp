@@ -1,4 +1,6 @@
-// `slip check TRACE...`: races in recorded programs.
+// `slip check TRACE...`: what recorded programs did wrong.
+#include "slip/check.hpp"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "slip/race.hpp"
 
 namespace slip::cli {
 namespace {
@@ -15,10 +16,10 @@ namespace {
 int run_check(const std::vector<std::string>& paths) {
   bool clean = true;
   for (const std::string& path : paths) {
-    const TraceData trace = read_trace(path);
-    const RaceReport report = check_races(trace);
+    const TraceData trace = read_trace(path);  // the report refers to it
+    const CheckReport report = check(trace);
     fmt::print("{}{}", paths.size() > 1 ? path + ":\n" : "", report.text());
-    clean = clean && report.races.empty() && report.dropped == 0;
+    clean = clean && report.clean();
   }
   return clean ? kSuccess : kFailed;
 }

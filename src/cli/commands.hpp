@@ -31,6 +31,7 @@ class UsageError : public std::runtime_error {
 std::function<int()> add_devices(CLI::App& app);
 std::function<int()> add_lab(CLI::App& app);
 std::function<int()> add_check(CLI::App& app);
+std::function<int()> add_stats(CLI::App& app);
 std::function<int()> add_view(CLI::App& app);
 
 // Writes the file whole, or throws kIo with the path and the reason.

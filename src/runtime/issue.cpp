@@ -37,7 +37,7 @@ namespace {
   if (op.kind == OpKind::kRecord) {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
-    record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the allocator's own
+    record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the runtime's own
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }
@@ -130,9 +130,14 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
 bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id) {
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
-  if (stream && position == kEverything && observed())
+  if (stream && position == kEverything && observed()) {
+    // As in wait_for(), but asked before the mark is there: the mark itself need not be reached.
+    const std::lock_guard lock(stream->observed);
+    if (!core.backend->reached(stream, kEverything)) return false;
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
-  if (!core.backend->reached(stream, position)) return false;
+  } else if (!core.backend->reached(stream, position)) {
+    return false;
+  }
   tell_reached(RecordKind::kQuery, core, id, stream, position, here);
   raise_failure(core, stream, position, here);
   return true;

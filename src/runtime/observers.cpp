@@ -10,6 +10,9 @@
 
 #include "base/biased_lock.hpp"
 #include "base/sync.hpp"
+#include "base/thread.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exit.hpp"
 #include "slip/error.hpp"
 
 namespace slip {
@@ -77,7 +80,9 @@ void tell(const Record& record) {
   teller.depth.store(depth, std::memory_order_release);  // release: detach's owner may then destroy the observer
 }
 
-void attach(Observer& observer) {
+namespace {
+
+void take_slot(Observer& observer) {
   const std::lock_guard lock(g_mutex);
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed)) continue;
@@ -86,6 +91,21 @@ void attach(Observer& observer) {
     return;
   }
   throw Error(Code::kInvalidValue, fmt::format("{} observers are attached already: detach one first", kSlots), {});
+}
+
+}  // namespace
+
+// Legacy streams are as old as their devices, and an observer must know which they are.
+void attach(Observer& observer) {
+  take_slot(observer);
+  for (const auto& core : open_devices()) {
+    if (!core->legacy) continue;
+    observer.on({.kind = RecordKind::kStreamOpen,
+                 .device = core->id,
+                 .stream = core->legacy->last_id,
+                 .thread = thread_index(),
+                 .name = "legacy"});
+  }
 }
 
 void detach(Observer& observer) {

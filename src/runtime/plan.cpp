@@ -263,16 +263,18 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
 // enqueued without looking.
 void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   Launches& launches = *launches_;
-  const auto wait = [here](StreamState& stream, Point point) {
-    if (point.stream && point.stream != &stream) enqueue(stream, {.kind = OpKind::kWait, .here = here, .point = point});
+  // A name tells observers that the edge is not one of the plan's own: a launch is one op of its stream.
+  const auto wait = [](StreamState& stream, Point point, Name name, Here place) {
+    if (point.stream && point.stream != &stream)
+      enqueue(stream, {.kind = OpKind::kWait, .name = name, .here = place, .point = point});
   };
   const auto end_of = [here](StreamState& stream) {
     return Point{&stream, enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
   launches.forget_failure();
-  wait(main, launches.last);
+  wait(main, launches.last, kPlanName, here);
   const Point begin = end_of(main);
-  for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin);
+  for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, kPlanName, here);
 
   // Where points are the driver's events, an edge needs one of its own, or it would wait for all that came later as
   // well.
@@ -286,11 +288,11 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const PlanNode& node = nodes_[i];
     StreamState& stream = *bound.streams[node.stream];
-    for (const std::uint32_t before : node.waits) wait(stream, ends[before]);
+    for (const std::uint32_t before : node.waits) wait(stream, ends[before], {}, node.here);
     ends[i] = {&stream, enqueue(stream, bound.op(node, i))};
     if (marked[i]) ends[i] = end_of(stream);
   }
-  for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]));
+  for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), kPlanName, here);
   launches.last = end_of(main);
   if (main.core->options.launch_blocking) wait_for(*main.core, &main, launches.last.position, 0, here);
 }

@@ -60,15 +60,18 @@ class IdleSplit {
   Picos at_, end_;
 };
 
-EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans, const StartTable& table,
+EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans, StartTable& table,
                           const Extent& extent) {
   EngineTime result;
   result.device = use.device;
   result.engine = use.engine;
+  result.ops = use.ops.size();
+  result.sum = use.sum;
   Picos free = extent.begin;
   for (const Stretch& stretch : use.busy) {
     const StartFacts& facts = table.facts[stretch.first];
-    const Start& start = table.starts[stretch.first];
+    Start& start = table.starts[stretch.first];
+    start.idle = stretch.begin - free;
     IdleSplit split(result, free, stretch.begin);
     split.until(facts.host, Cause::kHost);
     split.until(facts.dependency, Cause::kDependency);
@@ -113,7 +116,9 @@ Analysis analyse(const TraceData& trace, std::span<const TraceSpan> spans) {
   }
   result.slack = find_slack(graph, spans, table, find_holders(engines, table), order);
   result.critical = critical_path(spans, table, rank, extent.last);
-  for (const EngineUse& use : engines) result.engines.push_back(time_of_engine(use, spans, table, extent));
+  for (const EngineUse& use : engines) {
+    if (use.engine != Engine::kNone) result.engines.push_back(time_of_engine(use, spans, table, extent));
+  }
   result.starts = std::move(table.starts);
   return result;
 }

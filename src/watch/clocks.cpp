@@ -35,12 +35,11 @@ void Clocks::join(Clock& clock, const Clock& other) {
   for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
-// The clock of the op that ends at the point.
-const Clocks::Clock& Clocks::clock_at(Point point) const {
+const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const {
   const std::deque<Version>& versions = streams_[point.slot].versions;
   const auto later = std::partition_point(versions.begin(), versions.end(),
                                           [&](const Version& version) { return version.from < point.position; });
-  return later == versions.begin() ? *versions.front().clock : *std::prev(later)->clock;
+  return later == versions.begin() ? versions.front().clock : std::prev(later)->clock;
 }
 
 void Clocks::set_present(Stream& stream, Clock clock) {
@@ -68,7 +67,7 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
   if (point.slot == slot) return false;
   Stream& stream = streams_[slot];
   const Clock& present = *stream.versions.back().clock;
-  const Clock& other = clock_at(point);
+  const Clock& other = *clock_at(point);
   if (at(present, point.slot) >= point.position && covers(present, other)) return false;
   Clock joined = present;
   join(joined, other);
@@ -78,16 +77,12 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
 }
 
 bool Clocks::host_wait(Point point) {
-  const Clock& other = clock_at(point);
+  const Clock& other = *clock_at(point);
   if (at(host_, point.slot) >= point.position && covers(host_, other)) return false;
   join(host_, other);
   raise(host_, point.slot, point.position);
   ++host_version_;
   return true;
-}
-
-void Clocks::host_wait_all(const std::vector<std::uint32_t>& slots) {
-  for (const std::uint32_t slot : slots) host_wait({slot, streams_[slot].end});
 }
 
 bool Clocks::before(Point point, std::uint32_t slot) const {

@@ -21,6 +21,7 @@ class Clocks {
     std::uint32_t slot = 0;
     std::uint64_t position = 0;
   };
+  using Clock = std::vector<std::uint64_t>;  // positions by slot; shorter means zero
 
   std::uint32_t slot(std::uint64_t stream);  // made when it is not known yet
 
@@ -28,18 +29,25 @@ class Clocks {
   void submit(std::uint32_t slot, std::uint64_t position);
   // Later ops of the stream come after the point. False: they did already.
   bool wait(std::uint32_t slot, Point point);
-  // The host waited for the point, or for everything of these streams.
+  // The host waited for the point. False: it had before.
   bool host_wait(Point point);
-  void host_wait_all(const std::vector<std::uint32_t>& slots);
 
+  // Whether an op that came after the one point (which must still be remembered) comes after the other one, too.
+  bool reaches(Point point, Point earlier) const {
+    return point.slot == earlier.slot ? point.position >= earlier.position
+                                      : at(*clock_at(point), earlier.slot) >= earlier.position;
+  }
   // Whether the point is done before the next op of the stream, or before the host's next step.
   bool before(Point point, std::uint32_t slot) const;
   bool before_host(Point point) const;
 
+  // What the op that ends at the point comes after; what the stream's next op comes after, and the host's next step.
+  const std::shared_ptr<const Clock>& clock_at(Point point) const;
+  const Clock& present(std::uint32_t slot) const { return *streams_[slot].versions.back().clock; }
+  const Clock& host() const { return host_; }
   std::uint64_t end(std::uint32_t slot) const { return streams_[slot].end; }
 
  private:
-  using Clock = std::vector<std::uint64_t>;  // by slot; shorter means zero
   struct Version {
     std::uint64_t from = 0;  // holds for ops that end after this position
     std::shared_ptr<const Clock> clock;
@@ -54,7 +62,6 @@ class Clocks {
   static bool covers(const Clock& clock, const Clock& other);
   static void raise(Clock& clock, std::uint32_t slot, std::uint64_t position);
   static void join(Clock& clock, const Clock& other);
-  const Clock& clock_at(Point point) const;
   void set_present(Stream& stream, Clock clock);
 
   std::unordered_map<std::uint64_t, std::uint32_t> slots_;

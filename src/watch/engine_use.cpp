@@ -1,6 +1,7 @@
 #include "watch/engine_use.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "watch/time_order.hpp"
@@ -28,51 +29,34 @@ void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
   use.busy.back().end = std::max(use.busy.back().end, span.ended);
 }
 
-// Starts and ends of an engine's ops, in order: what runs at each, and what left last.
-class Room {
- public:
-  Room(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths)
-      : spans_(spans), use_(use), widths_(widths) {
-    ends_.reserve(use.ops.size());
-    for (const std::uint32_t op : use.ops) ends_.push_back({spans[op].ended, op});
-    sort_by_time(ends_);
-    sweep([&](std::uint32_t) { most_ = std::max(most_, running_); });
-  }
-
-  void find(std::vector<std::uint32_t>& result) {
-    sweep([&](std::uint32_t op) {
-      if (left_ == kNoSpan) return;
-      const bool at_once = spans_[left_].ended == spans_[op].started;
-      if (at_once || full_ + widths_[op] > most_) result[op] = left_;
-    });
-  }
-
- private:
-  // Calls `started` after each start.
-  template <class Started>
-  void sweep(const Started& started) {
-    running_ = 0, full_ = 0, left_ = kNoSpan;
-    std::size_t end = 0;
-    for (const std::uint32_t op : use_.ops) {
-      for (; end < ends_.size() && ends_[end].at <= spans_[op].started && ends_[end].index != op; ++end) {
-        // Of several that end at once, all were there before.
-        if (left_ == kNoSpan || spans_[left_].ended != ends_[end].at) full_ = running_;
-        left_ = ends_[end].index;
-        running_ -= widths_[left_];
-      }
-      running_ += widths_[op];
-      started(op);
+// For an engine that ran several at once: what each op found when it started.
+void find_room(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
+               std::vector<std::uint32_t>& result) {
+  std::vector<TimeKey> ends;
+  ends.reserve(use.ops.size());
+  for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
+  sort_by_time(ends);
+  std::vector<std::int64_t> full(use.ops.size());  // by place in use.ops: what ran just before the last end
+  std::int64_t most = kWhole, running = 0, before = 0;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < use.ops.size(); ++i) {
+    const std::uint32_t op = use.ops[i];
+    const Picos started = spans[op].started;
+    for (; end < ends.size() && ends[end].at <= started && ends[end].index != op; ++end) {
+      // Of several that end at once, all were there before.
+      if (end == 0 || ends[end - 1].at != ends[end].at) before = running;
+      running -= widths[ends[end].index];
     }
+    // In the instant of an end, whoever starts has waited for it.
+    if (end > 0) result[op] = ends[end - 1].index;
+    full[i] = end > 0 && ends[end - 1].at == started ? std::numeric_limits<std::int64_t>::max() / 2 : before;
+    running += widths[op];
+    most = std::max(most, running);
   }
-
-  std::span<const TraceSpan> spans_;
-  const EngineUse& use_;
-  const std::vector<std::int32_t>& widths_;  // by span
-  std::vector<TimeKey> ends_;
-  std::int64_t most_ = kWhole, running_ = 0;
-  std::int64_t full_ = 0;  // what ran just before the last end
-  std::uint32_t left_ = kNoSpan;
-};
+  for (std::size_t i = 0; i < use.ops.size(); ++i) {
+    if (full[i] + widths[use.ops[i]] <= most) result[use.ops[i]] = kNoSpan;
+  }
+}
 
 std::vector<Stretch> united_pair(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
   std::vector<Stretch> result;
@@ -137,10 +121,11 @@ std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span
   std::vector<std::uint32_t> result(spans.size(), kNoSpan);
   std::vector<std::int32_t> widths;
   for (const EngineUse& use : engines) {
+    if (use.engine == Engine::kNone) continue;  // what needs no engine waits for none
     if (!use.serial) {
       // In the order of the spans: their submissions lie in memory like that.
       if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);
-      Room(spans, use, widths).find(result);
+      find_room(spans, use, widths, result);
       continue;
     }
     for (std::size_t i = 1; i < use.ops.size(); ++i) result[use.ops[i]] = use.ops[i - 1];

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "watch/by_number.hpp"
+#include "watch/time_order.hpp"
 
 namespace slip {
 namespace {
@@ -120,41 +121,56 @@ class Builder {
   ByNumber<StreamNodes> streams_;
   ByNumber<Thread> threads_;
   ByNumber<DeviceJoin> devices_;
+  // By buffer and offset: the op that was told last to write the word.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> words_;
   // Further runs of a submitted op, such as the second half of a copy over the host, by the op.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> further_;
 };
 
 // Runs whose submission was not seen come first, in the order of their starts, for the trace began later.
 void Builder::add_unsubmitted() {
-  std::vector<std::uint32_t> unsubmitted;
+  std::vector<TimeKey> order;
   for (std::uint32_t i = 0; i < spans_.size(); ++i) {
-    if (!spans_[i].submit) unsubmitted.push_back(i);
+    if (!spans_[i].submit) order.push_back({spans_[i].started, i});
   }
-  if (unsubmitted.empty()) return;
-  std::stable_sort(unsubmitted.begin(), unsubmitted.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return spans_[a].started < spans_[b].started; });
+  if (order.empty()) return;
+  sort_by_time(order);
+  std::vector<std::uint32_t> unsubmitted(order.size());
+  std::transform(order.begin(), order.end(), unsubmitted.begin(), [](const TimeKey& key) { return key.index; });
   if (unsubmitted.size() < spans_.size()) {
-    for (const std::uint32_t span : unsubmitted) further_[{spans_[span].stream, spans_[span].position}];
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> submitted;
-    for (const TraceSpan& span : spans_) {
-      if (span.submit && further_.contains({span.stream, span.position}))
-        submitted.emplace_back(span.stream, span.position);
+    const auto place = [&](std::uint32_t span) { return std::pair(spans_[span].stream, spans_[span].position); };
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ran, submitted;
+    std::transform(unsubmitted.begin(), unsubmitted.end(), std::back_inserter(ran), place);
+    std::sort(ran.begin(), ran.end());
+    for (std::uint32_t i = 0; i < spans_.size(); ++i) {
+      if (spans_[i].submit && std::binary_search(ran.begin(), ran.end(), place(i))) submitted.push_back(place(i));
     }
     std::sort(submitted.begin(), submitted.end());
-    further_.clear();
     std::erase_if(unsubmitted, [&](std::uint32_t i) {
-      const std::pair key(spans_[i].stream, spans_[i].position);
-      if (!std::binary_search(submitted.begin(), submitted.end(), key)) return false;
-      further_[key].push_back(i);
+      if (!std::binary_search(submitted.begin(), submitted.end(), place(i))) return false;
+      further_[place(i)].push_back(i);
       return true;
     });
   }
   for (const std::uint32_t span : unsubmitted) add_op(span, record_of_run(span), nullptr);
-  // Their positions, if they have any, say nothing about those to come.
 }
 
 void Builder::submit(std::uint32_t span, std::uint32_t record) {
+  const bool waits = spans_[span].kind == OpKind::kWaitValue, writes = spans_[span].kind == OpKind::kWriteValue;
+  if (waits) {
+    for (const TraceRange& word : spans_[span].reads) {
+      const auto writer = words_.find({word.buffer, word.offset});
+      if (writer == words_.end()) continue;
+      StreamNodes& stream = streams_[spans_[span].stream];
+      const std::uint32_t node =
+          add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kWord});
+      append(stream, spans_[span].device, stream.told + 1, node);
+    }
+  }
   add_op(span, record, &thread_of(records_[record]));
+  if (writes) {
+    for (const TraceRange& word : spans_[span].writes) words_[{word.buffer, word.offset}] = graph_.node_of[span];
+  }
   if (further_.empty()) return;
   const auto further = further_.find({spans_[span].stream, spans_[span].position});
   if (further == further_.end()) return;
@@ -208,7 +224,9 @@ void OpGraph::predecessors(std::uint32_t span, std::vector<OpEdge>& result) cons
       if (!seen.insert(node).second) return;
       OpEdge through = edge;
       if (edge.kind == OpEdge::Kind::kStream) {
-        through.kind = nodes[node].kind == NodeKind::kEvent ? OpEdge::Kind::kEvent : OpEdge::Kind::kBarrier;
+        through.kind = nodes[node].kind == NodeKind::kEvent  ? OpEdge::Kind::kEvent
+                       : nodes[node].kind == NodeKind::kWord ? OpEdge::Kind::kWord
+                                                             : OpEdge::Kind::kBarrier;
         through.record = nodes[node].record;
       }
       open.emplace_back(nodes[node].other, through);

@@ -5,6 +5,7 @@
 //
 //   op               prev: what came before it in its stream; other: the host's last wait before it was submitted
 //   event, barrier   prev: what came before it in its stream; other: the point that it waits for
+//   word             the same for a stream memory operation that waits for a word; the op comes behind it
 //   sync             prev: the host thread's wait before;     other: the point that it waited for
 //   device           prev: the device's join before;          other: a stream's end (for waits for a whole device)
 //
@@ -21,7 +22,7 @@ namespace slip {
 
 inline constexpr std::uint32_t kNoNode = ~std::uint32_t{0};
 
-enum class NodeKind : std::uint8_t { kOp, kEvent, kBarrier, kSync, kDevice };
+enum class NodeKind : std::uint8_t { kOp, kEvent, kBarrier, kWord, kSync, kDevice };
 
 struct OpNode {
   std::uint32_t span = kNoSpan;    // kOp
@@ -35,7 +36,7 @@ struct OpNode {
 
 // An op that another had to follow directly, and why.
 struct OpEdge {
-  enum class Kind : std::uint8_t { kStream, kEvent, kBarrier };
+  enum class Kind : std::uint8_t { kStream, kEvent, kBarrier, kWord };
   std::uint32_t from = kNoSpan;
   std::uint32_t record = 0;  // the wait's; of kStream the op's own
   Kind kind = Kind::kStream;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <map>
 #include <mutex>
+#include <tuple>
 
 #include "base/sync.hpp"
 #include "runtime/core.hpp"
@@ -89,36 +91,107 @@ RaceReport RaceChecker::report() const {
   return state_->check.report();
 }
 
-RaceReport check_races(const TraceData& trace) {
-  RaceCheck check;
-  for (const TraceBuffer& buffer : trace.buffers) check.name_buffer(buffer.id, buffer.name);
-  for (const TraceRecord& record : trace.records) check.step(record, trace.reads(record), trace.writes(record));
-  RaceReport report = check.report();
-  report.dropped = trace.dropped;
-  return report;
-}
-
 namespace {
 
-std::string place(const RaceSide& side) {
-  return side.file.empty() ? std::string() : fmt::format(" ({}:{})", side.file, side.line);
+RaceReport check_with(const TraceData& trace, bool by_op, Needs* needs, const std::vector<Fix>* assumed) {
+  RaceCheck check(by_op, needs);
+  if (assumed) check.assume(*assumed);
+  for (const TraceBuffer& buffer : trace.buffers) {
+    check.name_buffer(buffer.id, buffer.name);
+    if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
+  }
+  for (std::size_t i = 0; i < trace.records.size(); ++i) {
+    const TraceRecord& record = trace.records[i];
+    if (record.kind == RecordKind::kRun) continue;
+    if (needs) needs->record = static_cast<std::uint32_t>(i);
+    check.step(record, trace.reads(record), trace.writes(record));
+  }
+  return check.report();
 }
 
-std::string where(const RaceSide& side) {
-  return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
-}
-
-std::string remedy(const Race& race) {
-  if (race.first.stream == 0)
-    return fmt::format("end the host's access before '{}' is issued, or issue it later", race.second.name);
-  if (race.second.stream == 0)
-    return fmt::format("record an event in stream {} after '{}' and synchronise it before the host's access",
-                       race.first.stream, race.first.name);
-  return fmt::format("record an event in stream {} after '{}' and make stream {} wait for it before '{}'",
-                     race.first.stream, race.first.name, race.second.stream, race.second.name);
+// Leaves out, one after the other, the fixes that the rest makes unnecessary: one that was found late may order from
+// the start what an earlier one was found for.
+void reduce(std::vector<Fix>& fixes, const TraceData& trace, bool by_op) {
+  for (std::size_t i = 0; i < fixes.size() && fixes.size() > 1;) {
+    std::vector<Fix> fewer = fixes;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    if (check_with(trace, by_op, nullptr, &fewer).fixes.size() == fewer.size()) fixes = std::move(fewer);
+    else ++i;
+  }
 }
 
 }  // namespace
+
+RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs) {
+  RaceReport report = check_with(trace, by_op, needs, nullptr);
+  report.dropped = trace.dropped;
+  report.fixes_needed = report.fixes.size() * trace.records.size() <= kMostTrials;
+  if (report.fixes_needed) reduce(report.fixes, trace, by_op);
+  return report;
+}
+
+bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
+  RaceCheck check;
+  for (std::size_t i = 0; i < trace.records.size() && check.is_clean(); ++i) {
+    const TraceRecord& record = trace.records[i];
+    if (!left_out[i]) check.step(record, trace.reads(record), trace.writes(record));
+  }
+  return check.is_clean();
+}
+
+RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }
+
+namespace {
+
+std::string place(const OpPlace& side) {
+  return side.file.empty() ? std::string() : fmt::format(" ({}:{})", side.file, side.line);
+}
+
+std::string where(const OpPlace& side) {
+  return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
+}
+
+std::string text_of(const Fix& fix) {
+  const RaceSide& after = fix.after;
+  const RaceSide& before = fix.before;
+  if (after.stream == 0)
+    return fmt::format("end the host's access{} before '{}'{} is issued", place(after), before.name, place(before));
+  if (before.stream == 0 && before.name == kOpenView)
+    return fmt::format("end the host's view before '{}'{} is issued", after.name, place(after));
+  const std::string record =
+      fmt::format("record an event in stream {} after '{}'{}", after.stream, after.name, place(after));
+  if (before.stream == 0)
+    return fmt::format("{}, and synchronise it before the host's access{}", record, place(before));
+  return fmt::format("{}, and make stream {} wait for it before '{}'{}", record, before.stream, before.name,
+                     place(before));
+}
+
+// Edges between the same two lines of the source are told once, with the streams of the first.
+std::string text_of(const std::vector<Fix>& fixes, bool needed) {
+  if (fixes.empty()) return {};
+  using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+  const auto source_of = [](const OpPlace& op) {
+    return Source{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
+  };
+  std::map<std::pair<Source, Source>, std::size_t> counts;
+  for (const Fix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
+  std::string list;
+  std::size_t shown = 0;
+  for (const Fix& fix : fixes) {
+    const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
+    if (count == counts.end()) continue;  // told before
+    const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";
+    list += fmt::format("  {}. {}{}\n", ++shown, text_of(fix), more);
+    counts.erase(count);
+  }
+  if (shown == 1) return "fix: one edge orders every conflict\n" + list;
+  return fmt::format("fix: these {} edges order every conflict{}\n{}", shown,
+                     needed ? ", and none of them can be left out" : "", list);
+}
+
+}  // namespace
+
+std::string OpPlace::text() const { return fmt::format("'{}' {}{}", name, where(*this), place(*this)); }
 
 std::string RaceReport::text() const {
   std::string result;
@@ -130,8 +203,8 @@ std::string RaceReport::text() const {
     for (const RaceSide* side : {&race.first, &race.second})
       result += fmt::format("  '{}' {} them {}{}\n", side->name, side->writes ? "writes" : "reads", where(*side),
                             place(*side));
-    result += fmt::format("  nothing orders the two: {}\n", remedy(race));
   }
+  result += text_of(fixes, fixes_needed);
   result += fmt::format("{} in {} ops", races.empty() ? "no race" : fmt::format("{} races", races.size()), ops);
   if (opaque > 0) result += fmt::format("; {} of them declared no ranges, so nothing is known of them", opaque);
   if (dropped > 0) result += fmt::format("; {} records are missing, so nothing is proven", dropped);

@@ -7,31 +7,75 @@ namespace {
 
 constexpr std::size_t kMostRaces = 1000;
 
-RaceSide side_of(const TraceRecord& record, bool writes) {
-  return {record.stream, record.position, record.name, record.file, record.line, writes};
+RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) {
+  return {{record.stream, record.position, name, record.file, record.line}, writes};
 }
 
 }  // namespace
 
+std::uint32_t RaceCheck::slot(std::uint64_t stream) {
+  if (mending_) mending_->clocks.slot(stream);
+  return clocks_.slot(stream);
+}
+
 std::uint32_t RaceCheck::slot_of(const TraceRecord& record) {
   if (record.stream == last_stream_) return last_slot_;
-  const std::uint32_t slot = clocks_.slot(record.stream);
+  const std::uint32_t own = slot(record.stream);
   std::vector<std::uint32_t>& slots = device_slots_[record.device];
-  if (std::find(slots.begin(), slots.end(), slot) == slots.end()) slots.push_back(slot);
+  if (std::find(slots.begin(), slots.end(), own) == slots.end()) slots.push_back(own);
   last_stream_ = record.stream;
-  last_slot_ = slot;
-  return slot;
+  last_slot_ = own;
+  return own;
+}
+
+// Joins what the host knows, so that edges found for the op come before it.
+void RaceCheck::begin(std::uint32_t slot) {
+  if (mending_) mending_->clocks.submit(slot, 0);
+  if (!needs_) return clocks_.submit(slot, 0);
+  const Clocks::Clock* before = &clocks_.present(slot);
+  clocks_.submit(slot, 0);
+  if (before != &clocks_.present(slot))
+    needs_->edge(slot, {host_slot_, host_steps_}, std::make_shared<const Clocks::Clock>(clocks_.host()), false);
+}
+
+void RaceCheck::came(std::uint32_t slot, std::uint64_t position) {
+  clocks_.submit(slot, position);
+  if (mending_) mending_->clocks.submit(slot, position);
+}
+
+void RaceCheck::follow(std::uint32_t slot, Clocks::Point point) {
+  if (mending_) mending_->clocks.wait(slot, point);
+  if (!needs_) {
+    clocks_.wait(slot, point);
+    return;
+  }
+  auto followed = clocks_.clock_at(point);
+  const bool implied = !clocks_.wait(slot, point);
+  needs_->edge(slot, point, std::move(followed), implied);
+}
+
+void RaceCheck::host_follow(Clocks::Point point) {
+  if (mending_) mending_->clocks.host_wait(point);
+  auto followed = needs_ ? clocks_.clock_at(point) : nullptr;
+  const bool implied = !clocks_.host_wait(point);
+  if (needs_ && point.slot != host_slot_) needs_->edge(host_slot_, point, std::move(followed), implied);
+}
+
+void RaceCheck::assume(const std::vector<Fix>& fixes) {
+  mending_ = std::make_unique<Mending>(clocks_, host_slot_, by_op_);
+  mending_->assume(fixes);
 }
 
 void RaceCheck::step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes) {
   switch (record.kind) {
     case RecordKind::kSubmit: return submit(record, reads, writes);
     case RecordKind::kStreamOpen: static_cast<void>(slot_of(record)); return;
-    case RecordKind::kEventRecord: return clocks_.submit(slot_of(record), record.position);
+    case RecordKind::kEventRecord: begin(slot_of(record)); return came(slot_of(record), record.position);
     case RecordKind::kEventWait:
-    case RecordKind::kBarrier:
-      clocks_.wait(slot_of(record), {clocks_.slot(record.other_stream), record.other_position});
-      return;
+    case RecordKind::kBarrier: {
+      const std::uint32_t own = slot_of(record);
+      return follow(own, {slot(record.other_stream), record.other_position});
+    }
     case RecordKind::kSync:
     case RecordKind::kQuery: return host_wait(record);
     case RecordKind::kHostRead: return host_touch(record, false);
@@ -59,26 +103,54 @@ void RaceCheck::step(const TraceRecord& record, std::span<const TraceRange> read
 // Memory that comes or goes in stream order: like a write of all of it. Other memory is the host's own affair.
 void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
   if (record.stream == 0) return;
-  const std::uint32_t slot = slot_of(record);
-  clocks_.submit(slot, record.position);
-  RaceSide side = side_of(record, true);
-  side.name = name;
-  touch(record.range, {{slot, record.position}, side});
+  const Access access{{slot_of(record), record.position}, side_of(record, true, name)};
+  begin(access.point.slot);
+  if (mending_) mending_->before(access);
+  touch(record.range, access);
+  mend(access);
+  came(access.point.slot, record.position);
+  if (needs_) needs_->op(access.point, clocks_.present(access.point.slot));
 }
 
 void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> reads,
                        std::span<const TraceRange> writes) {
-  const std::uint32_t slot = slot_of(record);
-  clocks_.submit(slot, record.position);
+  const Clocks::Point point{slot_of(record), record.position};
+  begin(point.slot);
   ++ops_;
   opaque_ += record.opaque;
   if (record.op == OpKind::kWaitValue || record.op == OpKind::kWriteValue) {
-    for (const TraceRange& word : record.op == OpKind::kWaitValue ? reads : writes) follow_word(record, slot, word);
-    return;
+    for (const TraceRange& word : record.op == OpKind::kWaitValue ? reads : writes)
+      follow_word(record, point.slot, word);
+  } else {
+    const Access reading{point, side_of(record, false, record.name)},
+        writing{point, side_of(record, true, record.name)};
+    if (mending_) mending_->before(reading);
+    for (const TraceRange& range : reads) touch(range, reading);
+    for (const TraceRange& range : writes) touch(range, writing);
+    mend(writes.empty() ? reading : writing);
   }
-  const Clocks::Point point{slot, record.position};
-  for (const TraceRange& range : reads) touch(range, {point, side_of(record, false)});
-  for (const TraceRange& range : writes) touch(range, {point, side_of(record, true)});
+  came(point.slot, record.position);
+  if (needs_) note_needs(record, point, reads, writes);
+}
+
+void RaceCheck::note_needs(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
+                           std::span<const TraceRange> writes) {
+  const Clocks::Clock& followed = clocks_.present(point.slot);
+  needs_->op(point, followed);
+  if (record.opaque || record.op == OpKind::kWriteValue) needs_->opaque(point, followed);
+  const auto on_host = [this](const TraceRange& range) { return buffer(range.buffer).on_host; };
+  if (std::any_of(reads.begin(), reads.end(), on_host) || std::any_of(writes.begin(), writes.end(), on_host))
+    needs_->for_host(point);
+}
+
+// Adds the edges that would order what was found for this access.
+void RaceCheck::mend(const Access& access) {
+  if (!mending_) {
+    if (unordered_.empty()) return;
+    mending_ = std::make_unique<Mending>(clocks_, host_slot_, by_op_);
+  }
+  mending_->after(access, unordered_);
+  unordered_.clear();
 }
 
 // A stream that waits for a word comes after those that were told to write it, as far as they are known by then.
@@ -88,14 +160,16 @@ void RaceCheck::follow_word(const TraceRecord& record, std::uint32_t slot, const
     writers[slot] = record.position;
     return;
   }
-  for (const auto& [writer, position] : writers) clocks_.wait(slot, {writer, position});
+  for (const auto& [writer, position] : writers) follow(slot, {writer, position});
 }
 
 void RaceCheck::touch(const TraceRange& range, const Access& access) {
   const bool by_host = access.point.slot == host_slot_;
   const auto ordered = [&](const Access& earlier) {
-    if (by_host) return earlier.point.slot == host_slot_ || clocks_.before_host(earlier.point);
-    return clocks_.before(earlier.point, access.point.slot);
+    if (earlier.point.slot == access.point.slot) return true;
+    const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, access.point.slot);
+    if (needs_ && before) needs_->conflict(earlier.point, access.point.slot);
+    return before;
   };
   const bool writes = access.side.writes;
   buffer(range.buffer)
@@ -116,25 +190,32 @@ void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
   TraceRecord by_host = record;
   by_host.stream = 0;
   by_host.position = ++host_steps_;
-  by_host.name = "the host";
-  touch(record.range, {{host_slot_, host_steps_}, side_of(by_host, writes)});
-  clocks_.host_wait({host_slot_, host_steps_});  // what is issued from now on comes after it
+  const std::string_view name = record.kind == RecordKind::kHostEnd ? kOpenView : "the host";
+  const Access access{{host_slot_, host_steps_}, side_of(by_host, writes, name)};
+  if (needs_) needs_->op(access.point, clocks_.host());
+  if (mending_) mending_->before(access);
+  touch(record.range, access);
+  mend(access);
+  host_follow(access.point);  // what is issued from now on comes after it
 }
 
 void RaceCheck::host_wait(const TraceRecord& record) {
   if (record.whole_device) {
-    clocks_.host_wait_all(device_slots_[record.device]);
-    return;
+    for (const std::uint32_t own : device_slots_[record.device]) host_follow({own, clocks_.end(own)});
+  } else {
+    host_follow({slot(record.other_stream), record.other_position});
   }
-  clocks_.host_wait({clocks_.slot(record.other_stream), record.other_position});
+  if (!needs_) return;
+  needs_->host_waited(host_slot_, clocks_.host());
+  needs_->op({host_slot_, ++host_steps_}, clocks_.host());
 }
 
 void RaceCheck::found(const Access& earlier, const Access& later, const TraceRange& where) {
+  unordered_.push_back(earlier);
   const RaceSide& a = earlier.side;
   const RaceSide& b = later.side;
   const std::string_view buffer_name = buffer(where.buffer).name;
-  const auto [known, first] =
-      known_.emplace(Key{a.file, a.line, a.writes, b.file, b.line, b.writes, buffer_name}, races_.size());
+  const auto [known, first] = known_.emplace(Key{place_of(a), place_of(b), buffer_name}, races_.size());
   if (!first) {
     if (known->second < races_.size()) ++races_[known->second].times;
     return;
@@ -145,6 +226,8 @@ void RaceCheck::found(const Access& earlier, const Access& later, const TraceRan
 RaceReport RaceCheck::report() const {
   RaceReport report;
   report.races = races_;
+  if (mending_) report.fixes = mending_->fixes();
+  report.fixes_needed = report.fixes.size() <= 1;
   report.ops = ops_;
   report.opaque = opaque_;
   return report;

@@ -3,25 +3,39 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <unordered_map>
 
 #include "slip/race.hpp"
+#include "watch/mending.hpp"
+#include "watch/needs.hpp"
 #include "watch/shadow.hpp"
 
 namespace slip {
 
+// How the host is called in a race with an op that was issued while a view was alive.
+inline constexpr std::string_view kOpenView = "the host, in a view still open";
+
 class RaceCheck {
  public:
+  // `by_op`: see Mending. `needs`: learns which edges the conflicts need.
+  explicit RaceCheck(bool by_op = false, Needs* needs = nullptr) : by_op_(by_op), needs_(needs) {}
+
   // One step, in the order of the process. `reads` and `writes` are those of a kSubmit.
   void step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
   void name_buffer(std::uint64_t id, std::string_view name) { buffer(id).name = name; }
+  void mark_host_memory(std::uint64_t id) { buffer(id).on_host = true; }
+  // Checks the program as if these edges were in it.
+  void assume(const std::vector<Fix>& fixes);
   RaceReport report() const;
+  bool is_clean() const { return races_.empty(); }
 
  private:
   struct Buffer {
     std::string_view name;
+    bool on_host = false;  // pinned or pageable; known where `needs` asks for it
     Shadow shadow;
   };
   // Its place in the table; the last ones used are at hand.
@@ -30,19 +44,36 @@ class RaceCheck {
     if (recent.id != id || !recent.buffer) recent = {id, &buffers_[id]};  // the table's nodes stay where they are
     return *recent.buffer;
   }
-  using Key = std::tuple<std::string_view, std::int32_t, bool, std::string_view, std::int32_t, bool, std::string_view>;
+  // Place and kind of an access, and the op where each is a place of its own.
+  using Place = std::tuple<std::string_view, std::int32_t, bool, std::uint64_t>;
+  Place place_of(const RaceSide& side) const { return {side.file, side.line, side.writes, by_op_ ? side.position : 0}; }
+  using Key = std::tuple<Place, Place, std::string_view>;
 
+  // The program's order and, once something raced, that of the mended one.
+  std::uint32_t slot(std::uint64_t stream);
   std::uint32_t slot_of(const TraceRecord& record);
+  void begin(std::uint32_t slot);                         // an op of the stream is looked at,
+  void came(std::uint32_t slot, std::uint64_t position);  // and now it is the past
+  void follow(std::uint32_t slot, Clocks::Point point);
+  void host_follow(Clocks::Point point);
+
   void submit(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
   void follow_word(const TraceRecord& record, std::uint32_t slot, const TraceRange& word);
   void touch(const TraceRange& range, const Access& access);
+  void mend(const Access& access);
   void touch_whole(const TraceRecord& record, std::string_view name);
+  void note_needs(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
+                  std::span<const TraceRange> writes);
   void host_touch(const TraceRecord& record, bool writes);
   void host_wait(const TraceRecord& record);
   void found(const Access& earlier, const Access& later, const TraceRange& where);
 
+  const bool by_op_;
+  Needs* const needs_;
   Clocks clocks_;
   const std::uint32_t host_slot_ = clocks_.slot(0);
+  std::unique_ptr<Mending> mending_;  // from the first race on
+  std::vector<Access> unordered_;     // what the op at hand is not ordered after
   std::uint64_t host_steps_ = 0;
   std::uint64_t last_stream_ = 0;  // asked for last, and its slot; 0, the host, is never asked for this way
   std::uint32_t last_slot_ = 0;
@@ -59,5 +90,12 @@ class RaceCheck {
   std::vector<Race> races_;
   std::uint64_t ops_ = 0, opaque_ = 0;
 };
+
+// check_races() of a trace, or of a plan as one (`by_op`), that tells `needs` what it sees.
+RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs);
+// Whether nothing races without these records (by index), which are waits.
+bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out);
+// Steps in all that are worth trying to find out what could be left out.
+inline constexpr std::uint64_t kMostTrials = 20'000'000;
 
 }  // namespace slip

@@ -79,14 +79,10 @@ Picos Rerun::submission_of(std::uint32_t n) {
   Picos at = n == kNoNode ? kNever : queued_[n];
   for (; !chain_.empty(); chain_.pop_back()) {
     const std::uint32_t op = chain_.back();
-    const OpNode& node = graph_.nodes[op];
-    const Picos recorded = spans_[node.span].queued;
-    if (node.other != kNoNode) {
-      // Clocks may disagree: what ended after the host went on ended when it did.
-      const Picos ahead = std::max<Picos>(0, table_.node_end[node.other] - recorded);
-      at = std::max(at, end_[node.other] - ahead);
-    }
-    at = at == kNever ? recorded : at + host_gap(graph_, spans_, table_, op).gap;
+    const HostGap gap = host_gap(graph_, spans_, table_, op);
+    if (gap.before == kNoNode) at = kNever;
+    if (gap.sync != kNoNode) at = std::max(at, end_[gap.sync]);
+    at = at == kNever ? spans_[graph_.nodes[op].span].queued : at + gap.gap;
     queued_[op] = at;
   }
   return at;

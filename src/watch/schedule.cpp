@@ -13,7 +13,7 @@ Holders find_holders(std::span<const EngineUse> engines, const StartTable& table
     for (std::size_t i = 0; i < use.ops.size(); ++i) {
       const std::uint32_t op = use.ops[i];
       if (table.facts[op].room_after != kNoSpan) result.engine[op] = table.facts[op].room_after;
-      else if (use.serial && i > 0) result.engine[op] = use.ops[i - 1];
+      else if (use.serial && use.engine != Engine::kNone && i > 0) result.engine[op] = use.ops[i - 1];
     }
   }
   return result;
@@ -39,10 +39,16 @@ std::vector<std::uint32_t> time_order(const OpGraph& graph, std::span<const Trac
 HostGap host_gap(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, std::uint32_t node) {
   const OpNode& op = graph.nodes[node];
   const Picos queued = spans[op.span].queued;
-  HostGap result{.before = op.before, .sync = op.other};
+  HostGap result;
   Picos since = kNever;
-  if (op.before != kNoNode) since = spans[graph.nodes[op.before].span].queued;
-  if (op.other != kNoNode) since = std::max(since, std::min(table.node_end[op.other], queued));
+  if (op.before != kNoNode && spans[graph.nodes[op.before].span].queued <= queued) {
+    result.before = op.before;
+    since = spans[graph.nodes[op.before].span].queued;
+  }
+  if (op.other != kNoNode && table.node_end[op.other] <= queued) {
+    result.sync = op.other;
+    since = std::max(since, table.node_end[op.other]);
+  }
   result.gap = since == kNever ? 0 : queued - since;
   return result;
 }

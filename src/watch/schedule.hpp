@@ -21,12 +21,12 @@ Holders find_holders(std::span<const EngineUse> engines, const StartTable& table
 // Nodes by start (ops) or by the end of what they wait for (waits).
 std::vector<std::uint32_t> time_order(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table);
 
-// Of the span: the time that the host itself took between `since` - its submission before, or the end of what it waited
-// for, whichever was later - and the submission of this one. Both as recorded.
+// How an op's submission followed from what its thread did before. Devices may have clocks of their own; what would
+// have come later than the submission is of another clock, and left out.
 struct HostGap {
-  Picos gap = 0;
   std::uint32_t before = kNoNode;  // the submission before
   std::uint32_t sync = kNoNode;    // the last wait
+  Picos gap = 0;                   // what the host took from the later of both
 };
 HostGap host_gap(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, std::uint32_t node);
 

@@ -76,13 +76,16 @@ void SlackFinder::pass_sync(std::uint32_t n) {
   Thread& thread = threads_[graph_.nodes[n].thread];
   for (; thread.next != kNoNode && thread.next > n; thread.next = graph_.nodes[thread.next].before) {
     Picos latest = latest_submission(thread.next);
-    if (thread.done != kNoNode)
-      latest = std::min(latest, thread.latest - host_gap(graph_, spans_, table_, thread.done).gap);
+    if (thread.done != kNoNode) {
+      const HostGap gap = host_gap(graph_, spans_, table_, thread.done);
+      if (gap.before != kNoNode) latest = std::min(latest, thread.latest - gap.gap);
+    }
     thread.latest = latest;
     thread.done = thread.next;
   }
-  if (thread.done != kNoNode)
-    limit(graph_.nodes[n].other, thread.latest - host_gap(graph_, spans_, table_, thread.done).gap);
+  if (thread.done == kNoNode) return;
+  const HostGap gap = host_gap(graph_, spans_, table_, thread.done);
+  if (gap.sync != kNoNode) limit(graph_.nodes[n].other, thread.latest - gap.gap);
 }
 
 std::vector<Picos> SlackFinder::find(std::span<const std::uint32_t> order) {

@@ -85,11 +85,13 @@ void StartFinder::follow_dependencies() {
   }
 }
 
-// The op that the host waited for between its submission before and this one.
+// The op that the host waited for between its submission before and this one. One that ended later than the submission
+// has another clock, and says nothing.
 std::uint32_t StartFinder::host_after(const OpNode& node) const {
   if (node.other == kNoNode) return kNoSpan;
   const Picos before = node.before == kNoNode ? kNever : spans_[graph_.nodes[node.before].span].queued;
-  return table_.node_end[node.other] > before ? node_last_[node.other] : kNoSpan;
+  const Picos end = table_.node_end[node.other];
+  return end > before && end <= spans_[node.span].queued ? node_last_[node.other] : kNoSpan;
 }
 
 // A submission takes effect some time after it began, because the call takes time. How long at least is learnt from the

@@ -131,6 +131,16 @@ void set_words(Buffer& buffer, std::uint32_t value) {
   std::fill(view.begin(), view.end(), value);
 }
 
+void poke_words(Buffer& buffer, std::uint32_t value) {
+  std::fill_n(static_cast<std::uint32_t*>(buffer.native()), buffer.bytes() / sizeof value, value);
+}
+
+bool peek_words(const Buffer& buffer, std::uint32_t value) {
+  const auto* words = static_cast<const std::uint32_t*>(buffer.native());
+  return std::all_of(words, words + buffer.bytes() / sizeof value,
+                     [value](std::uint32_t word) { return word == value; });
+}
+
 bool all_words(const Buffer& buffer, std::uint32_t value) {
   const auto view = buffer.host_read<std::uint32_t>();
   return std::all_of(view.begin(), view.end(), [value](std::uint32_t word) { return word == value; });

@@ -1,0 +1,126 @@
+#include "slip/check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "slip/analysis.hpp"
+#include "watch/ops_of_streams.hpp"
+#include "watch/race_check.hpp"
+#include "watch/stuck.hpp"
+#include "watch/superfluous.hpp"
+
+namespace slip {
+namespace {
+
+bool shares_queues(std::span<const TraceSpan> spans) {
+  std::map<std::pair<std::uint32_t, std::int32_t>, std::uint64_t> stream_of;
+  std::uint64_t last = 0;
+  for (const TraceSpan& span : spans) {
+    if (span.queue < 0 || span.stream == last) continue;
+    last = span.stream;
+    if (stream_of.try_emplace({span.device, span.queue}, span.stream).first->second != span.stream) return true;
+  }
+  return false;
+}
+
+// A line of the source; where that is not known, the op's name.
+using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+Source source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
+
+// Ops that stood behind another stream's in a shared queue when everything else was there; by the two places.
+std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans) {
+  if (!shares_queues(spans)) return {};
+  const Analysis analysis = analyse(trace, spans);
+  std::map<std::pair<Source, Source>, std::size_t> index;
+  std::vector<FalseDependency> result;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const Start& start = analysis.starts[i];
+    if (start.cause != Cause::kQueue || start.after == kNoSpan) continue;
+    const TraceSpan& held = spans[i];
+    const TraceSpan& by = spans[start.after];
+    const auto [found, first] = index.try_emplace({source_of(held), source_of(by)}, result.size());
+    if (first) result.push_back({place_of(held), place_of(by), true, 0, 0});
+    ++result[found->second].times;
+    result[found->second].cost += held.started - start.ready;
+  }
+  return result;
+}
+
+}  // namespace
+
+CheckReport check(const TraceData& trace) {
+  CheckReport report;
+  const std::vector<TraceSpan> spans = trace.spans();
+  Needs needs;
+  report.races = check_races(trace, false, &needs);
+  report.deadlocks = find_deadlocks(trace, spans);
+  // Where something races or is missing, nobody can say what is needed.
+  if (report.races.races.empty() && trace.dropped == 0) {
+    Superfluous found = find_superfluous(trace, spans, needs);
+    report.superfluous = std::move(found.waits);
+    report.false_dependencies = std::move(found.legacy_barriers);
+  }
+  const std::vector<FalseDependency> queues = find_queue_delays(trace, spans);
+  report.false_dependencies.insert(report.false_dependencies.end(), queues.begin(), queues.end());
+  std::stable_sort(report.false_dependencies.begin(), report.false_dependencies.end(),
+                   [](const FalseDependency& a, const FalseDependency& b) { return a.cost > b.cost; });
+  return report;
+}
+
+bool CheckReport::clean() const { return races.races.empty() && races.dropped == 0 && deadlocks.empty() && !foreign; }
+
+namespace {
+
+std::string time_text(Picos time) {
+  const double us = static_cast<double>(time) / 1e6;
+  return us < 1000 ? fmt::format("{:.4g} us", us) : fmt::format("{:.4g} ms", us / 1000);
+}
+std::string times_text(std::uint64_t times) { return times > 1 ? fmt::format(", {} times", times) : std::string(); }
+
+std::string text_of(const SuperfluousWait& wait) {
+  const std::string place = wait.file.empty() ? std::string() : fmt::format(" at {}:{}", wait.file, wait.line);
+  return fmt::format("superfluous wait{}{}: {}; {}\n  {}\n  waits for {}\n", place, times_text(wait.times),
+                     wait.implied ? "what came before it orders the same" : "no two ops need it",
+                     wait.cost > 0 ? "without it the run would be " + time_text(wait.cost) + " shorter"
+                                   : "it did not make the run longer",
+                     wait.before.text(), wait.after.name.empty() ? "nothing" : wait.after.text());
+}
+
+std::string text_of(const FalseDependency& found) {
+  if (found.queue)
+    return fmt::format(
+        "false dependency{}: ready, but behind another stream's op in the same hardware queue, {} in all\n  {}\n"
+        "  waited for {}\n  more hardware queues, or issuing it first, would let it go\n",
+        times_text(found.times), time_text(found.cost), found.held.text(), found.by.text());
+  return fmt::format(
+      "false dependency{}: ordered by the legacy stream's rule alone; {}\n  {}\n  waited for {}\n"
+      "  non-blocking streams, or a stream of its own for the legacy stream's op, would let it go\n",
+      times_text(found.times),
+      found.cost > 0 ? "without it the run would be " + time_text(found.cost) + " shorter"
+                     : "it did not make the run longer",
+      found.held.text(), found.by.text());
+}
+
+std::string text_of(const Deadlock& deadlock) {
+  std::string result = fmt::format("deadlock: {} ops wait for each other\n", deadlock.circle.size());
+  for (const Deadlock::Step& step : deadlock.circle)
+    result += fmt::format("  {}\n    {}\n", step.op.text(), step.because);
+  return result + fmt::format("  {}\n", deadlock.circle.front().op.text());
+}
+
+}  // namespace
+
+std::string CheckReport::text() const {
+  if (foreign) return "unknown: the trace does not say what its ops touch\n";
+  std::string result;
+  for (const Deadlock& deadlock : deadlocks) result += text_of(deadlock);
+  for (const SuperfluousWait& wait : superfluous) result += text_of(wait);
+  for (const FalseDependency& found : false_dependencies) result += text_of(found);
+  return result + races.text();
+}
+
+}  // namespace slip

@@ -1,0 +1,188 @@
+// verify(plan): what is proven, what is not, and what would mend it.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "slip/slip.hpp"
+#include "support/kernels.hpp"
+
+namespace slip::test {
+namespace {
+
+class Verify : public testing::Test {
+ protected:
+  std::uint32_t add(std::uint32_t stream, std::vector<Range> reads, std::vector<Range> writes,
+                    std::vector<std::uint32_t> waits = {}) {
+    return plan.add({.stream = stream,
+                     .kernel = &idle_kernel(),
+                     .name = "op",
+                     .here = Here::at(),
+                     .reads = std::move(reads),
+                     .writes = std::move(writes),
+                     .waits = std::move(waits)});
+  }
+  std::uint32_t word(OpKind kind, std::uint32_t stream, std::uint32_t value) {
+    PlanNode node{.stream = stream, .kind = kind, .value = value, .name = "word"};
+    (kind == OpKind::kWaitValue ? node.reads : node.writes).push_back(flag);
+    return plan.add(std::move(node));
+  }
+  Device device = Device::open("cpu");
+  Buffer x = device.alloc(1024, MemoryKind::kDevice, "x");
+  Buffer y = device.alloc(1024, MemoryKind::kDevice, "y");
+  Buffer flag = device.alloc(4, MemoryKind::kDevice, "flag");
+  Plan plan;
+};
+
+TEST_F(Verify, AnEmptyPlanIsProven) { EXPECT_TRUE(verify(plan).proven()); }
+
+TEST_F(Verify, OrderByStreamAndByWaitsIsProven) {
+  const auto a = add(0, {}, {x});
+  add(0, {x}, {y});
+  add(1, {x}, {}, {a});
+  const Verification found = verify(plan);
+  EXPECT_TRUE(found.proven()) << found.text(plan);
+  EXPECT_TRUE(found.superfluous.empty()) << found.text(plan);
+}
+
+TEST_F(Verify, ARaceNamesBothOpsAndTheBytes) {
+  add(0, {}, {x.slice(0, 600)});
+  add(1, {x.slice(500, 300)}, {y});
+  const Verification found = verify(plan);
+  ASSERT_EQ(found.verdict, Verdict::kRace);
+  ASSERT_EQ(found.races.size(), 1U);
+  EXPECT_EQ(found.races[0].first, 0U);
+  EXPECT_EQ(found.races[0].second, 1U);
+  EXPECT_EQ(found.races[0].buffer, "x");
+  EXPECT_EQ(found.races[0].offset, 500U);
+  EXPECT_EQ(found.races[0].bytes, 100U);
+  EXPECT_EQ(found.missing, (std::vector<Verification::Wait>{{1, 0}}));
+  EXPECT_NE(found.text(plan).find("race: bytes 500 to 600 of buffer 'x'"), std::string::npos) << found.text(plan);
+}
+
+// One wait orders both readers; the third stream is reached through the second.
+TEST_F(Verify, TheFixHasNoMoreWaitsThanNeeded) {
+  add(0, {}, {x});
+  add(1, {x}, {});
+  add(1, {x}, {y});
+  add(2, {x, y}, {});
+  const Verification found = verify(plan);
+  EXPECT_EQ(found.races.size(), 4U) << found.text(plan);
+  EXPECT_EQ(found.missing, (std::vector<Verification::Wait>{{1, 0}, {3, 2}}));
+}
+
+TEST_F(Verify, WaitsThatNobodyNeedsAreNamed) {
+  const auto a = add(0, {}, {x});
+  const auto b = add(1, {x}, {}, {a});
+  const auto c = add(1, {}, {y}, {a});  // b waited for a already
+  add(2, {y}, {}, {b, c});              // b comes before c
+  add(3, {}, {flag}, {c});              // no bytes in common
+  const Verification found = verify(plan);
+  EXPECT_TRUE(found.proven());
+  EXPECT_EQ(found.superfluous, (std::vector<Verification::Wait>{{2, 0}, {3, 1}, {4, 2}})) << found.text(plan);
+}
+
+TEST_F(Verify, AnOpaqueOpIsUnknownAndItsWaitsAreKept) {
+  const auto a = add(0, {}, {x});
+  plan.add({.stream = 1, .kind = OpKind::kHost, .opaque = true, .name = "callback", .host = [] {}, .waits = {a}});
+  const Verification found = verify(plan);
+  EXPECT_EQ(found.verdict, Verdict::kUnknown);
+  EXPECT_EQ(found.unknown, (std::vector<std::uint32_t>{1}));
+  EXPECT_TRUE(found.superfluous.empty());
+  EXPECT_NE(found.text(plan).find("'callback'"), std::string::npos);
+}
+
+TEST_F(Verify, AWordOrdersWhoeverIsIssuedFirst) {
+  word(OpKind::kWaitValue, 1, 1);
+  add(1, {x}, {});
+  add(0, {}, {x});
+  word(OpKind::kWriteValue, 0, 1);
+  const Verification found = verify(plan);
+  EXPECT_TRUE(found.proven()) << found.text(plan);
+}
+
+TEST_F(Verify, AWordThatNobodyWritesIsUnknown) {
+  word(OpKind::kWaitValue, 0, 2);
+  word(OpKind::kWriteValue, 1, 1);
+  EXPECT_EQ(verify(plan).verdict, Verdict::kUnknown);
+}
+
+TEST_F(Verify, ACircleIsADeadlock) {
+  word(OpKind::kWaitValue, 0, 1);
+  const auto b = add(0, {}, {x});
+  const auto c = add(1, {x}, {}, {b});
+  const auto d = word(OpKind::kWriteValue, 1, 1);
+  const Verification found = verify(plan);
+  EXPECT_EQ(found.verdict, Verdict::kDeadlock);
+  EXPECT_EQ(found.circle, (std::vector<std::uint32_t>{0, d, c, b}));
+  EXPECT_NE(found.text(plan).find("deadlock: op 0 'word'"), std::string::npos) << found.text(plan);
+}
+
+// The plan with other waits: `change` gets each op's.
+template <class Change>
+Plan with_waits(const Plan& plan, const Change& change) {
+  Plan result;
+  for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
+    PlanNode node = plan.nodes()[op];
+    change(op, node.waits);
+    result.add(std::move(node));
+  }
+  return result;
+}
+
+Plan with(const Plan& plan, const std::vector<Verification::Wait>& waits) {
+  return with_waits(plan, [&](std::uint32_t op, std::vector<std::uint32_t>& list) {
+    for (const Verification::Wait& wait : waits) {
+      if (wait.op == op) list.push_back(wait.other);
+    }
+  });
+}
+
+Plan without(const Plan& plan, const std::vector<Verification::Wait>& waits) {
+  return with_waits(plan, [&](std::uint32_t op, std::vector<std::uint32_t>& list) {
+    for (const Verification::Wait& wait : waits) {
+      const auto found = wait.op == op ? std::find(list.begin(), list.end(), wait.other) : list.end();
+      if (found != list.end()) list.erase(found);
+    }
+  });
+}
+
+// Random plans: what is missing mends them, and nothing of it can be left out; what is superfluous can go, all at once,
+// and what is left is needed.
+TEST_F(Verify, RandomPlansAreMendedWithNoWaitTooMuch) {
+  std::size_t missing = 0, superfluous = 0;
+  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    plan = Plan();
+    const auto pick = [&](std::uint32_t limit) { return static_cast<std::uint32_t>(random() % limit); };
+    for (std::uint32_t i = 0; i < 24; ++i) {
+      std::vector<Range> reads, writes;
+      (pick(2) ? reads : writes).push_back(x.slice(64 * pick(8), 64 * (1 + pick(4))));
+      std::vector<std::uint32_t> waits;
+      for (std::uint32_t tries = pick(4); i > 0 && tries > 0; --tries) waits.push_back(pick(i));
+      add(pick(4), reads, writes, waits);
+    }
+    const std::vector<Verification::Wait> fixes = verify(plan).missing;
+    missing += fixes.size();
+    for (std::size_t k = 0; k < fixes.size(); ++k) {
+      std::vector<Verification::Wait> fewer = fixes;
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(k));
+      ASSERT_EQ(verify(with(plan, fewer)).verdict, Verdict::kRace) << "fix " << k;
+    }
+    const Plan mended = with(plan, fixes);
+    const Verification proof = verify(mended);
+    ASSERT_TRUE(proof.proven()) << proof.text(mended);
+    const Plan slim = without(mended, proof.superfluous);
+    superfluous += proof.superfluous.size();
+    ASSERT_TRUE(verify(slim).proven()) << verify(slim).text(slim);
+    for (std::uint32_t op = 0; op < slim.nodes().size(); ++op) {
+      for (const std::uint32_t other : slim.nodes()[op].waits)
+        ASSERT_EQ(verify(without(slim, {{op, other}})).verdict, Verdict::kRace) << op << " waits for " << other;
+    }
+  }
+  EXPECT_GT(missing, 300U);
+  EXPECT_GT(superfluous, 300U);
+}
+
+}  // namespace
+}  // namespace slip::test
