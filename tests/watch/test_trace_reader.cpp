@@ -46,9 +46,15 @@ TEST(TraceReader, NamesTheFileLineAndByte) {
 
 TEST(TraceReader, RefusesWhatIsNoTrace) {
   const std::pair<std::string, const char*> kCases[] = {
-      {"[]", "expected an object"},
-      {"{}", "no \"slip\" section"},
-      {"{\"traceEvents\":[]}", "no \"slip\" section"},
+      {"[]", "not a trace"},
+      {"[1]", "expected an object"},
+      {"[{}]", "without its phase"},
+      {"[{\"a\":1}]", "without its phase"},
+      {"{}", "no \"traceEvents\": not a trace"},
+      {"{\"nodes\":[{\"ph\":\"X\"}]}", "not a trace"},
+      {"\"text\"", "expected an object"},
+      {"\x1F\x8B\x08 and so on", "gunzip"},
+      {"{\"traceEvents\":[{\"ph\":\"X\",\"pid\":1,\"args\":{\"seq\":[1,2]}}]}", "no \"slip\" section"},
       {"{\"traceEvents\":{},\"slip\":{\"version\":1}}", "expected an array"},
       {"{\"slip\":{\"version\":2}}", "version 2"},
       {"{\"slip\":{\"version\":1}} x", "expected the end of the file"},
