@@ -44,10 +44,17 @@ function buildCards() {
     card("Critical path", critical > 0 ? timeText(criticalTime()) : "\u2013",
       trace.meta.foreign ? "needs a trace of Slipstream" : `${critical.toLocaleString("en")} ops`),
     trace.meta.foreign ? card("Findings", "\u2013", "needs a trace of Slipstream")
-      : card("Findings", String(found), found > 0 ? trace.meta.findings[0].kind : "nothing found", found > 0 ? "alarm" : "good"),
+      : card("Findings", String(found), found > 0 ? findingKinds() : "nothing found", found > 0 ? "alarm" : "good"),
   ];
   cards[6].addEventListener("click", () => openTab("findings"));
   fill("cards", ...cards);
+}
+
+// "2 race, 1 superfluous wait"
+function findingKinds() {
+  const counts = new Map();
+  for (const { kind } of trace.meta.findings) counts.set(kind, (counts.get(kind) || 0) + 1);
+  return [...counts].map(([kind, count]) => `${count} ${kind}`).join(", ");
 }
 
 // Ops of one engine may run side by side; then the sum is no bound for the run.

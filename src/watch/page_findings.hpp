@@ -1,5 +1,5 @@
-// What the checks found in a trace, in one form for the timeline page: a new kind of finding is one more loop in
-// findings_of().
+// What the checks found in a trace, in one form for the timeline page: a new kind of finding is one more
+// function of a few lines, called in findings_of().
 #pragma once
 
 #include <cstdint>

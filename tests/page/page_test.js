@@ -182,7 +182,7 @@ test("findings are listed and drawn: a race where a wait was taken out", async (
   const { page } = tab;
   const count = await page.evaluate(() => slip.trace.meta.findings.length);
   assert.ok(count > 0, "a wait less is a race");
-  assert.match(await page.locator("#panel-findings").innerText(), /race[\s\S]*nothing orders/);
+  assert.match(await page.locator("#panel-findings").innerText(), /race[\s\S]*Nothing orders/);
   await page.locator("[data-finding='0'] .head .link").click();
   const state = await settled(page);
   assert.ok(await page.evaluate((i) => slip.trace.findings.has(i), state.selected));

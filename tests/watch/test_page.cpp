@@ -195,7 +195,7 @@ TEST(Page, AFindingMarksItsOps) {
   ASSERT_EQ(page.json.at("findings").size(), 1U);
   const auto& finding = page.json.at("findings").at(0);
   EXPECT_EQ(finding.at("kind"), "race");
-  EXPECT_NE(finding.at("detail").get<std::string>().find("record an event"), std::string::npos);
+  EXPECT_NE(finding.at("detail").get<std::string>().find("Record an event after 'load'"), std::string::npos);
   std::vector<std::string> names;
   for (const std::size_t place : finding.at("spans"))
     names.push_back(page.text("names", page.column("span.name").at(place)));
