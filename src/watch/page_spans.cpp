@@ -74,7 +74,8 @@ std::vector<Value> column(const PageSpans& spans, Get get) {
 }
 
 Picos length(const PageSpans& spans, const TraceSpan& span) {
-  return std::max<Picos>(0, spans.time(span, span.ended) - spans.time(span, span.started));
+  const auto end = static_cast<std::uint64_t>(spans.time(span, span.ended));
+  return std::max<Picos>(0, static_cast<Picos>(end - static_cast<std::uint64_t>(spans.time(span, span.started))));
 }
 
 void add_times(Columns& columns, const PageSpans& spans, const Analysis& analysis) {
@@ -124,7 +125,8 @@ void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& 
   add("span.kind", [](const TraceSpan& span, std::size_t) { return span.kind; });
   add("span.file", [&](const TraceSpan& span, std::size_t) { return texts.files.number_of(span.file); });
   add("span.line", [](const TraceSpan& span, std::size_t) { return std::max(0, span.line); });
-  add("span.queue", [](const TraceSpan& span, std::size_t) { return span.queue + 1; });  // 0: none
+  add("span.queue",
+      [](const TraceSpan& span, std::size_t) { return static_cast<std::uint32_t>(span.queue) + 1; });  // 0: none
   columns.integers("span.position", column<std::int64_t>(spans, [](const TraceSpan& span, std::size_t) {
                      return static_cast<std::int64_t>(span.position);
                    }));
