@@ -7,6 +7,7 @@ file(GLOB slip_bench_support CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/bench/supp
 add_library(bench_common INTERFACE)
 target_include_directories(bench_common INTERFACE "${PROJECT_SOURCE_DIR}/bench")
 target_link_libraries(bench_common INTERFACE slip slip_internal)
+target_compile_definitions(bench_common INTERFACE SLIP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 if(TARGET benchmark::benchmark)
   target_link_libraries(bench_common INTERFACE benchmark::benchmark)
   target_compile_definitions(bench_common INTERFACE SLIP_BENCH_GOOGLE=1)

@@ -72,6 +72,10 @@ if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/src/backend/sim/devices")
   endif()
 endif()
 
+# The timeline page.
+file(GLOB slip_page_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/web/*")
+slip_embed(TARGET slip FUNCTION embedded_page HEADER watch/page_files.hpp FILES ${slip_page_files})
+
 file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/src/cli/*.cpp" "${PROJECT_SOURCE_DIR}/src/cli/*.cu")
 slip_drop_cuda(slip_cli_sources)

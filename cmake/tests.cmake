@@ -4,6 +4,7 @@
 #   tests/fuzz/*.cpp      programs with their own main(seconds, seed); 5 seconds each
 #   tests/scripts/        self-tests of the checkers in scripts/
 #   tests/consumer/       a project of its own that uses the installed package
+#   tests/page/           the timeline page in Chromium, driven by node; without sanitizers only
 # and beside them the examples, the checkers themselves and the self-containment of public headers.
 enable_testing()
 find_package(GTest REQUIRED)
@@ -11,7 +12,7 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 # Areas whose tests run many threads: `ctest -L concurrency` is what the thread sanitizer looks at.
 set(slip_concurrent_areas base backend conformance stress races runtime watch)
-set(slip_special_areas support consumer fuzz scripts)
+set(slip_special_areas support consumer fuzz scripts page)
 set(slip_timeout_none 120)   # seconds for one ctest entry
 set(slip_timeout_thread 600)
 set(slip_timeout_address 1200)
@@ -130,6 +131,12 @@ foreach(source IN LISTS slip_script_tests)
   add_test(NAME scripts.${name} COMMAND Python3::Interpreter -B "${source}" WORKING_DIRECTORY "${slip_test_scratch}")
   set_tests_properties(scripts.${name} PROPERTIES LABELS scripts TIMEOUT 120 SKIP_RETURN_CODE 77)
 endforeach()
+
+# The timeline page in Chromium. What the page writer does is a unit test, which the sanitizers see.
+if(TARGET slip_cli AND SLIP_SANITIZE STREQUAL "none")
+  add_test(NAME page.chromium COMMAND bash "${PROJECT_SOURCE_DIR}/tests/page/run.sh" page_test.js "$<TARGET_FILE:slip_cli>")
+  set_tests_properties(page.chromium PROPERTIES LABELS page TIMEOUT 300 SKIP_RETURN_CODE 77)
+endif()
 
 # Each public header compiles on its own.
 add_test(NAME headers.self_contained

@@ -19,7 +19,7 @@ if [[ -e .git ]] && git ls-files >/dev/null 2>&1; then
   for pattern in "${patterns[@]}"; do specs+=(":(glob)**/$pattern"); done
   git ls-files -z --cached --others --exclude-standard -- "${specs[@]}"
 else
-  find . \( -name build -o -name .git \) -prune -o -type f \( "${find_names[@]:1}" \) -printf '%P\0'
+  find . \( -name build -o -name .git -o -name node_modules \) -prune -o -type f \( "${find_names[@]:1}" \) -printf '%P\0'
 fi | sort -zu | while IFS= read -r -d '' file; do
   if [[ -f $file ]]; then printf '%s\0' "$file"; fi   # tracked, but deleted in the working tree: not listed
 done

@@ -26,6 +26,9 @@ build_packages=(
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
+  'chromium|any:chromium|want|the tests of the timeline page'
+  'nodejs|any:node|want|drives the browser in these tests'
+  'npm|any:npm|want|fetches playwright-core for these tests'
 )
 tidy_packages=(
   'clang|cmd:clang++|need|the compiler with thread-safety analysis'
@@ -57,13 +60,20 @@ installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == i
 # Is the tool or header itself usable, wherever it came from?
 usable() {
   case "$1" in
-    cmd:*) command -v "${1#cmd:}" >/dev/null ;;
+    cmd:* | any:*) command -v "${1#*:}" >/dev/null ;;
     hdr:*) echo "#include <${1#hdr:}>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
   esac
 }
 
 # Rows that are missing, by the test given as arguments (a function of package and probe).
-by_dpkg() { installed "$1"; }
+# A tool that may come from elsewhere (any:) is not installed over; npm would bring Debian's node over another one.
+by_dpkg() {
+  case "$2" in
+    any:npm) usable "$2" || { usable any:node && ! installed nodejs; } ;;
+    any:*) installed "$1" || usable "$2" ;;
+    *) installed "$1" ;;
+  esac
+}
 by_probe() { usable "$2"; }
 find_missing() {
   missing=() missing_needed=()
@@ -98,8 +108,11 @@ if [[ $can_install == yes ]]; then
   echo "setup: installing ${missing[*]}"
   apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get)
   "${apt[@]}" update -qq || echo "setup: apt-get update failed; trying with the lists at hand" >&2
-  if "${apt[@]}" install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${missing[@]}" >/dev/null; then finish; fi
-  echo "setup: apt-get could not install them" >&2
+  install=("${apt[@]}" install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends)
+  if "${install[@]}" "${missing[@]}" >/dev/null; then finish; fi
+  echo "setup: apt-get could not install them all" >&2
+  # What is only wanted must not keep away what is needed.
+  if [[ ${#missing_needed[@]} -gt 0 ]]; then "${install[@]}" "${missing_needed[@]}" >/dev/null || true; fi
 fi
 
 find_missing by_probe

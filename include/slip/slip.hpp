@@ -12,6 +12,7 @@
 #include "slip/name.hpp"
 #include "slip/observer.hpp"
 #include "slip/op.hpp"
+#include "slip/page.hpp"
 #include "slip/plan.hpp"
 #include "slip/race.hpp"
 #include "slip/range.hpp"

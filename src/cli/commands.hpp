@@ -11,6 +11,10 @@ namespace CLI {
 class App;
 }
 
+namespace slip {
+struct TraceData;
+}
+
 namespace slip::cli {
 
 // Exit statuses of the program.
@@ -28,8 +32,13 @@ std::function<int()> add_devices(CLI::App& app);
 std::function<int()> add_lab(CLI::App& app);
 std::function<int()> add_check(CLI::App& app);
 std::function<int()> add_stats(CLI::App& app);
+std::function<int()> add_view(CLI::App& app);
 
 // Writes the file whole, or throws kIo with the path and the reason.
 void write_file(const std::string& path, std::string_view text);
+
+// Writes the timeline page of a trace and says so: what `slip view` does and every --html.
+void write_html(const TraceData& trace, const std::string& page, const std::string& title,
+                const TraceData* prediction = nullptr);
 
 }  // namespace slip::cli

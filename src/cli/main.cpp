@@ -75,6 +75,7 @@ int run(int argc, char** argv) {
   const std::function<int()> lab = add_lab(app);
   const std::function<int()> check = add_check(app);
   const std::function<int()> stats = add_stats(app);
+  const std::function<int()> view = add_view(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -86,6 +87,7 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("lab")) return lab();
   if (app.got_subcommand("check")) return check();
   if (app.got_subcommand("stats")) return stats();
+  if (app.got_subcommand("view")) return view();
   fmt::print("{}", app.help());
   return kSuccess;
 }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "slip/trace.hpp"
+#include "watch/arrows.hpp"
 #include "watch/json_text.hpp"
 #include "watch/output_file.hpp"
 #include "watch/words.hpp"
@@ -24,9 +25,6 @@ namespace slip {
 namespace {
 
 constexpr std::size_t kFlushBytes = std::size_t{256} << 10;
-// Clocks that start with the machine run far ahead of virtual time; they are shifted to zero, for viewers count in
-// doubles.
-constexpr Picos kShiftFrom = 1'000'000'000'000'000;
 
 std::string title_of(const TraceRecord& record) {
   const char* kind = record_kind_name(record.kind);
@@ -38,10 +36,10 @@ std::string title_of(const TraceRecord& record) {
 
 class TraceWriter {
  public:
-  TraceWriter(const TraceData& data, OutputFile& out) : data_(data), out_(out), spans_(data.spans()) {}
+  TraceWriter(const TraceData& data, OutputFile& out)
+      : data_(data), out_(out), spans_(data.spans()), origins_(clock_origins(data)) {}
 
   void write() {
-    find_origins();
     put("{{\"traceEvents\":[\n");
     put_tracks();
     put_records();
@@ -77,7 +75,6 @@ class TraceWriter {
     first_ = false;
   }
 
-  void find_origins();
   // Unsigned: a time that makes no sense must not make the program undefined too.
   Picos shifted(std::uint32_t device, Picos time) const {
     const auto found = origins_.find(device);
@@ -94,7 +91,7 @@ class TraceWriter {
   void put_operation(const TraceRecord& submit);
   void put_ranges(const char* key, std::span<const TraceRange> ranges);
   void put_arrows();
-  void put_arrow_end(const char* phase, const TraceSpan& span, Picos at, const TraceEdge& edge);
+  void put_arrow_end(const char* phase, const TraceSpan& span, Picos at, bool barrier);
   void put_tables();
 
   const TraceData& data_;
@@ -106,21 +103,6 @@ class TraceWriter {
   std::map<std::uint32_t, Picos> origins_;      // by device
   std::map<std::uint64_t, Picos> thread_time_;  // by thread: the last time known, shifted
 };
-
-void TraceWriter::find_origins() {
-  for (const TraceRecord& record : data_.records) {
-    Picos& origin = origins_.try_emplace(record.device, 0).first->second;
-    for (const Picos time : {record.queued, record.started}) {
-      if (time > 0) origin = origin == 0 ? time : std::min(origin, time);
-    }
-  }
-  // Devices on the machine's clock share one start, so that they stay aligned.
-  Picos start = 0;
-  for (const auto& [device, origin] : origins_) {
-    if (origin >= kShiftFrom) start = start == 0 ? origin : std::min(start, origin);
-  }
-  for (auto& [device, origin] : origins_) origin = origin >= kShiftFrom ? start : 0;
-}
 
 // When a record happened, for the eye: some records carry no time, and then it is the last one known of their thread.
 Picos TraceWriter::note_time(const TraceRecord& record) {
@@ -247,36 +229,21 @@ void TraceWriter::put_ranges(const char* key, std::span<const TraceRange> ranges
   put("],");
 }
 
-void TraceWriter::put_arrow_end(const char* phase, const TraceSpan& span, Picos at, const TraceEdge& edge) {
+void TraceWriter::put_arrow_end(const char* phase, const TraceSpan& span, Picos at, bool barrier) {
   begin();
   put("{{\"ph\":\"{}\",\"id\":{},\"pid\":{},\"tid\":{},", phase, arrows_, span.device, span.stream);
   put_time("ts", span.device, at);
-  put("{}\"cat\":\"edge\",\"name\":\"{}\"}}", phase[0] == 'f' ? "\"bp\":\"e\"," : "",
-      edge.barrier ? "barrier" : "event");
+  put("{}\"cat\":\"edge\",\"name\":\"{}\"}}", phase[0] == 'f' ? "\"bp\":\"e\"," : "", barrier ? "barrier" : "event");
 }
 
-// From the last op that the wait covers to the first op that it holds.
 void TraceWriter::put_arrows() {
-  std::map<std::uint64_t, std::vector<const TraceSpan*>> streams;
-  for (const TraceSpan& span : spans_) {
-    if (span.run && span.submit) streams[span.stream].push_back(&span);
-  }
-  for (const TraceEdge& edge : data_.edges()) {
-    const std::vector<const TraceSpan*>& sources = streams[edge.from_stream];
-    const std::vector<const TraceSpan*>& targets = streams[edge.to_stream];
-    const auto source =
-        std::upper_bound(sources.begin(), sources.end(), edge.from_position,
-                         [](std::uint64_t position, const TraceSpan* span) { return position < span->position; });
-    const auto target = std::upper_bound(
-        targets.begin(), targets.end(), edge.sequence,
-        [](std::uint64_t sequence, const TraceSpan* span) { return sequence < span->submit->sequence; });
-    if (source == sources.begin() || target == targets.end()) continue;
-    const TraceSpan& from = **std::prev(source);
+  for (const Arrow& arrow : arrows(data_, spans_)) {
+    const TraceSpan &from = spans_[arrow.from], &to = spans_[arrow.to];
     // A nanosecond before the end: at the end itself a viewer, which rounds, would bind the arrow to the next op.
     const Picos leave = std::max(from.started, from.ended - 1000);
     ++arrows_;
-    put_arrow_end("s", from, leave, edge);
-    put_arrow_end("f", **target, (*target)->started, edge);
+    put_arrow_end("s", from, leave, arrow.barrier);
+    put_arrow_end("f", to, to.started, arrow.barrier);
   }
 }
 

@@ -156,7 +156,7 @@ TEST(TraceProcess, FailureIsOneLineAndTheExitCodeStays) {
   const Folder folder;
   EXPECT_EQ(run_child("/dev/full", "plain", folder.file("log")), 0);
   const std::string log = contents(folder.file("log"));
-  EXPECT_NE(log.find("slip: SLIP_TRACE: input/output error: cannot write trace '/dev/full': No space left"),
+  EXPECT_NE(log.find("slip: SLIP_TRACE: input/output error: cannot write '/dev/full': No space left"),
             std::string::npos)
       << log;
 }

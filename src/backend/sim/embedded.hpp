@@ -3,14 +3,10 @@
 #pragma once
 
 #include <span>
-#include <string_view>
+
+#include "base/embedded.hpp"
 
 namespace slip {
-
-struct EmbeddedFile {
-  std::string_view name;
-  std::string_view text;
-};
 
 std::span<const EmbeddedFile> embedded_devices();
 

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 struct Asked {
   LabOptions options;
-  std::string name, size, trace, json;
+  std::string name, size, trace, html, json;
   bool list = false;
 };
 
@@ -62,6 +62,16 @@ int list_labs() {
   return kSuccess;
 }
 
+void write_timeline(const Asked& asked, const TraceData& trace) {
+  if (!asked.trace.empty()) {
+    write_trace(trace, asked.trace, {});
+    fmt::print("timeline: {} (open it in ui.perfetto.dev or chrome://tracing)\n", asked.trace);
+  }
+  if (!asked.html.empty())
+    write_html(trace, asked.html,
+               fmt::format("slip lab{}{} on {}", asked.name.empty() ? "" : " ", asked.name, asked.options.device));
+}
+
 int run_labs(Asked asked) {
   if (asked.list) return list_labs();
   check(asked);
@@ -70,7 +80,7 @@ int run_labs(Asked asked) {
   else chosen.push_back(find_lab(asked.name));
   const Bench bench(asked.options);
   std::optional<Trace> trace;
-  if (!asked.trace.empty()) trace.emplace();
+  if (!asked.trace.empty() || !asked.html.empty()) trace.emplace();
   fmt::print("device: {} ({}){}\n\n", bench.options().device, bench.open().info().description,
              bench.virtual_time() ? ", in virtual time: figures are exact" : "");
   Json found = Json::array();
@@ -85,8 +95,7 @@ int run_labs(Asked asked) {
   }
   if (trace) {
     trace->stop();
-    write_trace(trace->data(), asked.trace, {});
-    fmt::print("timeline: {} (open it in ui.perfetto.dev or chrome://tracing)\n", asked.trace);
+    write_timeline(asked, trace->data());
   }
   return kSuccess;
 }
@@ -102,6 +111,7 @@ std::function<int()> add_lab(CLI::App& app) {
                   "cpu, sim:h200, sim:a100, sim:laptop, or a description's path (.json)")
       ->capture_default_str();
   lab->add_option("--trace", asked->trace, "Write the timeline to this file (Chrome trace-event JSON)");
+  lab->add_option("--html", asked->html, "Write the timeline as one HTML page");
   lab->add_option("--json", asked->json, "Write the tables as data; times in picoseconds");
   lab->add_option("--size", asked->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
   lab->add_option("--chunks", asked->options.chunks, "Pieces that the data is cut into (overlap; 4)");

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Draws docs/timeline-page.png: the page of `slip lab weights` on a simulated H200, as Chromium shows it. The trace is in
+# virtual time, so the picture is the same on every machine with the same fonts. Needs a built release preset.
+# usage: scripts/draw_page.sh [OUTPUT.png]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+output=$(realpath -m "${1:-docs/timeline-page.png}")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+build/release/slip lab weights --device sim:h200 --html "$folder/weights.html" >/dev/null
+bash tests/page/run.sh picture.js "$folder/weights.html" "$output" "load 3" "stream 10"
+ls -l "$output"

@@ -1,0 +1,14 @@
+// Files compiled into the library by cmake/embed.cmake (slip_embed). Constant; any thread.
+#pragma once
+
+#include <string_view>
+
+namespace slip {
+
+struct EmbeddedFile {
+  std::string_view name;  // without folder and extension
+  std::string_view text;
+  std::string_view sha256;  // of the text, in hexadecimal digits
+};
+
+}  // namespace slip
