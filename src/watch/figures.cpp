@@ -1,11 +1,25 @@
 #include "slip/figures.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <vector>
 
 namespace slip {
 namespace {
+
+constexpr Picos kLatest = std::numeric_limits<Picos>::max();
+constexpr Picos kEarliest = std::numeric_limits<Picos>::min();
+
+// Times of a damaged trace may be up to 2^63 picoseconds either way: what does not fit stays at the limit.
+Picos plus(Picos a, Picos b) {
+  Picos result = 0;
+  return __builtin_add_overflow(a, b, &result) ? (b > 0 ? kLatest : kEarliest) : result;
+}
+Picos minus(Picos a, Picos b) {
+  Picos result = 0;
+  return __builtin_sub_overflow(a, b, &result) ? (b < 0 ? kLatest : kEarliest) : result;
+}
 
 // A span's start (+1) or end (-1).
 struct Edge {
@@ -23,12 +37,12 @@ struct Sweep {
     const auto runs = [&running](Engine engine) { return running[static_cast<std::size_t>(engine)] > 0; };
     bool some = false;
     for (std::size_t i = 0; i < kEngines; ++i) {
-      if (running[i] > 0) busy[i] += stretch, some = true;
+      if (running[i] > 0) busy[i] = plus(busy[i], stretch), some = true;
     }
-    if (some) any += stretch;
+    if (some) any = plus(any, stretch);
     if (!runs(Engine::kCopyIn) && !runs(Engine::kCopyOut)) return;
-    copy += stretch;
-    if (runs(Engine::kCompute)) overlapped += stretch;
+    copy = plus(copy, stretch);
+    if (runs(Engine::kCompute)) overlapped = plus(overlapped, stretch);
   }
 };
 
@@ -38,7 +52,7 @@ Sweep sweep(std::vector<Edge>& edges) {
   std::array<int, kEngines> running{};
   Picos last = edges.empty() ? 0 : edges.front().at;
   for (const Edge& edge : edges) {
-    result.add(edge.at - last, running);
+    result.add(minus(edge.at, last), running);
     last = edge.at;
     running[edge.engine] += edge.change;
   }
@@ -70,7 +84,7 @@ Figures figures(std::span<const TraceSpan> spans) {
     ++result.ops;
     const auto engine = static_cast<std::size_t>(span.engine);
     PerDevice& device = devices[span.device];
-    device.sum[engine] += span.ended - span.started;
+    device.sum[engine] = plus(device.sum[engine], minus(span.ended, span.started));
     for (std::vector<Edge>* edges : {&device.edges, &all}) {
       edges->push_back({span.started, +1, engine});
       edges->push_back({span.ended, -1, engine});
@@ -79,17 +93,17 @@ Figures figures(std::span<const TraceSpan> spans) {
   for (auto& [id, device] : devices) {
     const Sweep swept = sweep(device.edges);
     for (std::size_t i = 0; i < kEngines; ++i) {
-      result.busy[i] += swept.busy[i];
-      result.sum[i] += device.sum[i];
+      result.busy[i] = plus(result.busy[i], swept.busy[i]);
+      result.sum[i] = plus(result.sum[i], device.sum[i]);
     }
-    result.copy += swept.copy;
-    result.overlapped += swept.overlapped;
+    result.copy = plus(result.copy, swept.copy);
+    result.overlapped = plus(result.overlapped, swept.overlapped);
     result.bound = std::max(result.bound, bound_of(device.sum));
   }
-  result.total = last - first;
-  result.from_queued = last - std::min(first, queued);
-  result.idle = result.total - sweep(all).any;
-  result.exposed = result.copy - result.overlapped;
+  result.total = minus(last, first);
+  result.from_queued = minus(last, std::min(first, queued));
+  result.idle = minus(result.total, sweep(all).any);
+  result.exposed = minus(result.copy, result.overlapped);
   return result;
 }
 

@@ -47,9 +47,15 @@ class JsonReader {
   std::string_view read_key();
 
   void begin_array() { begin('[', "an array"); }
-  bool next_item() { return next(']', "an array"); }  // false: the array ended
+  bool next_item() {  // false: the array ended
+    if (*at_ != ']' && (!first_ || *at_ <= ' ')) return next(']', "an array");
+    first_ = false;
+    if (*at_ != ']') return true;
+    ++at_;
+    return false;
+  }
 
-  bool next_item_or_end();                            // the input may also end, after a comma even
+  bool next_item_or_end();  // the input may also end, after a comma even
 
   std::string_view text() {  // valid until the next call
     const char* end = end_of_plain(at_ + 1);
@@ -66,10 +72,11 @@ class JsonReader {
     return value;
   }
   // True: an array of just so many whole numbers came next, and is read. False: look at it one by one.
-  bool take_numbers(std::uint64_t* into, std::size_t count) {
+  template <std::size_t kCount>
+  bool take_numbers(std::uint64_t (&into)[kCount]) {
     const char* at = at_;
     char before = '[';
-    for (std::size_t i = 0; i < count; ++i, before = ',') {
+    for (std::size_t i = 0; i < kCount; ++i, before = ',') {
       if (*at++ != before) return false;
       const char* digits = at;
       into[i] = read_digits(at);

@@ -1,8 +1,8 @@
 // The file: Chrome trace-event JSON, one event a line.
 //
-//   process N, N > 0   device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and
-//   barriers process 0          the host, a track for each thread: "i" for every other record "slip" version, where
-//   each device's clock starts, buffers
+//   process N, N > 0: device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and barriers
+//   process 0: the host, a track for each thread: "i" for every other record
+//   "slip": version, where each device's clock starts, buffers
 //
 // traceEvents comes first because Perfetto stops at a key that it does not know. Every number is an exact integer,
 // times are decimals made from integers, and `args` hold what read_trace needs to restore the records.
@@ -108,10 +108,12 @@ class TraceWriter {
 };
 
 void TraceWriter::find_origins() {
+  Picos earliest = 0;
   for (const TraceRecord& record : data_.records) {
     Picos& origin = origins_.try_emplace(record.device, 0).first->second;
     for (const Picos time : {record.queued, record.started}) {
       if (time > 0) origin = origin == 0 ? time : std::min(origin, time);
+      earliest = std::min(earliest, time);
     }
   }
   // Devices on the machine's clock share one start, so that they stay aligned.
@@ -119,6 +121,7 @@ void TraceWriter::find_origins() {
   for (const auto& [device, origin] : origins_) {
     if (origin >= kShiftFrom) start = start == 0 ? origin : std::min(start, origin);
   }
+  if (Picos unused = 0; __builtin_sub_overflow(earliest, start, &unused)) start = 0;  // what cannot be shifted is not
   for (auto& [device, origin] : origins_) origin = origin >= kShiftFrom ? start : 0;
 }
 
@@ -273,7 +276,7 @@ void TraceWriter::put_arrows() {
     if (source == sources.begin() || target == targets.end()) continue;
     const TraceSpan& from = **std::prev(source);
     // A nanosecond before the end: at the end itself a viewer, which rounds, would bind the arrow to the next op.
-    const Picos leave = std::max(from.started, from.ended - 1000);
+    const Picos leave = from.ended - std::min<Picos>(1000, from.ended - from.started);
     ++arrows_;
     put_arrow_end("s", from, leave, edge);
     put_arrow_end("f", **target, (*target)->started, edge);
