@@ -76,26 +76,23 @@ Recorded record_pairs(Context& context, const std::pair<std::string, std::functi
     b.samples.push_back(second_value);
     ours.samples.push_back(judged(first_value, second_value));
   }
-  context.note(a.name + " " + format_ns(median(a.samples)) + " per op, " + b.name + " " +
-               format_ns(median(b.samples)));
+  context.note(a.name + " " + format_ns(median(a.samples)) + " per op, " + b.name + " " + format_ns(median(b.samples)));
   return {std::move(ours), {}};
 }
 
 Recorded empty_ops(Context& context) {
   const std::size_t count = context.iterations(kEmptyOps);
-  return record_pairs(
-      context, {"checked", [=] { return kernels_ns(kNothing, count, Checked::kYes); }},
-      {"unchecked", [=] { return kernels_ns(kNothing, count, Checked::kNo); }},
-      [](double checked, double unchecked) { return checked - unchecked; });
+  return record_pairs(context, {"checked", [=] { return kernels_ns(kNothing, count, Checked::kYes); }},
+                      {"unchecked", [=] { return kernels_ns(kNothing, count, Checked::kNo); }},
+                      [](double checked, double unchecked) { return checked - unchecked; });
 }
 
 double percent(double a, double b) { return 100 * a / b; }
 
 Recorded long_kernels(Context& context) {
   const std::size_t count = context.iterations(kKernels);
-  return record_pairs(
-      context, {"checked", [=] { return kernels_ns(kSpin, count, Checked::kYes); }},
-      {"unchecked", [=] { return kernels_ns(kSpin, count, Checked::kNo); }}, percent);
+  return record_pairs(context, {"checked", [=] { return kernels_ns(kSpin, count, Checked::kYes); }},
+                      {"unchecked", [=] { return kernels_ns(kSpin, count, Checked::kNo); }}, percent);
 }
 
 Recorded growing_programs(Context& context) {
@@ -106,9 +103,8 @@ Recorded growing_programs(Context& context) {
     for (int i = 0; i < kTimes; ++i) sum += program_ns(few);
     return sum / kTimes;
   };
-  return record_pairs(
-      context, {std::to_string(many) + " ops", [=] { return program_ns(many); }},
-      {std::to_string(few) + " ops", few_ns}, percent);
+  return record_pairs(context, {std::to_string(many) + " ops", [=] { return program_ns(many); }},
+                      {std::to_string(few) + " ops", few_ns}, percent);
 }
 
 // Resident bytes per op, from the first tenth of the program to its end.
@@ -131,11 +127,8 @@ std::optional<double> memory_per_op(Context& context) {
 
 void add_checker_bars(Harness& harness) {
   harness.add({.area = "watch", .name = "checker_empty_op", .limit = 250, .record = empty_ops});
-  harness.add({.area = "watch",
-               .name = "checker_10us_kernels",
-               .unit = Unit::kPercent,
-               .limit = 105,
-               .record = long_kernels});
+  harness.add(
+      {.area = "watch", .name = "checker_10us_kernels", .unit = Unit::kPercent, .limit = 105, .record = long_kernels});
   harness.add({.area = "watch",
                .name = "checker_linear",
                .unit = Unit::kPercent,

@@ -42,8 +42,7 @@ const EventReader::Field EventReader::kArgsFields[] = {
      [](EventReader& to) {
        to.event_.record.queue = static_cast<std::int32_t>(require_small(to.json_, to.json_.unsigned_number(), "queue"));
      }},
-    {"other",
-     [](EventReader& to) { to.read_pair(to.event_.record.other_stream, to.event_.record.other_position); }},
+    {"other", [](EventReader& to) { to.read_pair(to.event_.record.other_stream, to.event_.record.other_position); }},
     {"whole_device", [](EventReader& to) { to.event_.record.whole_device = to.json_.boolean(); }},
     {"range", [](EventReader& to) { to.event_.record.range = to.read_range(); }},
     {"thread", [](EventReader& to) { to.read_pair(to.event_.record.thread, to.event_.run_thread); }},
@@ -117,9 +116,7 @@ void EventReader::read_phase() {
 }
 
 // The engine that an op ran on. Records have none, and arrows another category.
-void EventReader::read_category() {
-  event_.engine = engine_of(json_.text()).value_or(Engine::kNone);
-}
+void EventReader::read_category() { event_.engine = engine_of(json_.text()).value_or(Engine::kNone); }
 
 // Only that of an op is needed: the titles of records are made up from the rest.
 void EventReader::read_title() {

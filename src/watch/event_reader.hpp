@@ -20,8 +20,8 @@ inline constexpr Picos kNoTime = std::numeric_limits<Picos>::min();
 // One event of the file: the record it stands for, and its run too if it is an op that ran.
 struct TraceEvent {
   char phase = 0;
-  bool recorded = false;         // args name the kind of record
-  bool unnamed = false;          // the title is not the op's name
+  bool recorded = false;          // args name the kind of record
+  bool unnamed = false;           // the title is not the op's name
   Engine engine = Engine::kNone;  // that it ran on; record.engine is the one that was asked for
   TraceRecord record;
   std::string_view title;  // what viewers show

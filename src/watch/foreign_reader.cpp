@@ -36,7 +36,8 @@ void ForeignReader::read() {
     case 'M': return note_name(event);
     case 'X': {
       const Picos started = time_of(event);
-      return add_run(track_of(event), event.name, event.category, started, sum(started, std::max<Picos>(event.lasts, 0)));
+      return add_run(track_of(event), event.name, event.category, started,
+                     sum(started, std::max<Picos>(event.lasts, 0)));
     }
     case 'B': {
       const Picos at = time_of(event);

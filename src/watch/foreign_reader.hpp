@@ -18,8 +18,8 @@ namespace slip {
 class ForeignReader {
  public:
   ForeignReader(JsonReader& json, Texts& texts) : json_(json), texts_(texts) {}
-  void read();          // the next event
-  TraceData finish();   // after the last one
+  void read();         // the next event
+  TraceData finish();  // after the last one
 
  private:
   struct Event {
@@ -62,9 +62,9 @@ class ForeignReader {
   std::map<ThreadKey, std::size_t> track_index_;
   ThreadKey last_key_{};
   std::size_t last_track_ = 0;
-  std::map<const char*, std::uint32_t> devices_;                   // by pid
-  std::map<const char*, std::string_view> processes_, labels_;     // names by pid
-  std::map<ThreadKey, std::string_view> threads_;                  // names
+  std::map<const char*, std::uint32_t> devices_;                // by pid
+  std::map<const char*, std::string_view> processes_, labels_;  // names by pid
+  std::map<ThreadKey, std::string_view> threads_;               // names
   bool started_ = false;
   std::int64_t base_ = 0;  // microseconds taken off every time
   Picos latest_ = 0;

@@ -40,7 +40,7 @@ inline const char* end_of_plain(const char* at) {
   }
 }
 
-inline constexpr std::array<std::uint64_t, 9> kPowersOfTen = {1,         10,         100,        1'000,      10'000,
+inline constexpr std::array<std::uint64_t, 9> kPowersOfTen = {1,       10,        100,        1'000,      10'000,
                                                               100'000, 1'000'000, 10'000'000, 100'000'000};
 
 // Eight digits as their values, the first in the lowest byte: neighbours become one number, three times over.

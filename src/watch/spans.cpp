@@ -88,9 +88,8 @@ std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
   }
   order.resize(records.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::stable_sort(order.begin(), order.end(), [&records](std::uint32_t a, std::uint32_t b) {
-    return records[a].sequence < records[b].sequence;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&records](std::uint32_t a, std::uint32_t b) { return records[a].sequence < records[b].sequence; });
   return order;
 }
 

@@ -73,7 +73,7 @@ class TraceReader {
   std::uint64_t version_ = 0;
   std::map<std::uint32_t, Picos> origins_;
   std::vector<std::uint64_t> last_positions_;  // by stream
-  bool runs_are_named_ = true;  // every run came with its op, each of which is there once
+  bool runs_are_named_ = true;                 // every run came with its op, each of which is there once
 };
 
 TraceData TraceReader::read() {
@@ -83,13 +83,15 @@ TraceData TraceReader::read() {
   if (bare_) read_events();
   else read_sections();
   json_.finish();
-  if (version_ == 0 && writer_ == Writer::kOwn)
-    json_.fail("no \"slip\" section: something is missing from this trace");
+  if (version_ == 0 && writer_ == Writer::kOwn) json_.fail("no \"slip\" section: something is missing from this trace");
   if (version_ == 0 && !events_) json_.fail("no \"traceEvents\": not a trace");
-  if (version_ != 0) finish_own();
-  else data_ = foreign_.finish();
+  if (version_ != 0) {
+    finish_own();
+  } else {
+    data_ = foreign_.finish();
+    tidy(data_, RunNames::kTheirOwn);
+  }
   data_.text = texts_.owner();
-  tidy(data_, runs_are_named_ ? RunNames::kTheirOwn : RunNames::kOfTheirOps);
   return std::move(data_);
 }
 
@@ -169,8 +171,15 @@ void TraceReader::read_own() {
 
 void TraceReader::finish_own() {
   if (writer_ == Writer::kForeign) json_.fail_at(first_foreign_, "a record without its place in the order (\"seq\")");
+  const bool in_order = records_.in_order();
   data_.records = records_.take();
   shift_times();
+  tidy(data_, runs_are_named_ ? RunNames::kTheirOwn : RunNames::kOfTheirOps);
+  if (in_order) return;
+  const auto same = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence == b.sequence; };
+  const auto twice = std::adjacent_find(data_.records.begin(), data_.records.end(), same);
+  if (twice != data_.records.end())
+    json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", twice->sequence));
 }
 
 Picos TraceReader::end_of(const TraceEvent& event) const {
@@ -182,7 +191,9 @@ Picos TraceReader::end_of(const TraceEvent& event) const {
 TraceRecord& TraceReader::add(std::uint64_t sequence) {
   if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
   if (sequence == 0) json_.fail("a record without its place in the order (\"seq\")");
-  return records_.add(sequence);
+  TraceRecord* record = records_.add(sequence);
+  if (!record) json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", sequence));
+  return *record;
 }
 
 void TraceReader::add_host(const TraceEvent& event) {

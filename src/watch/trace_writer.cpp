@@ -1,8 +1,8 @@
 // The file: Chrome trace-event JSON, one event a line.
 //
-//   process N, N > 0: device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and barriers
-//   process 0: the host, a track for each thread: "i" for every other record
-//   "slip": version, where each device's clock starts, buffers
+//   process N, N > 0: device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and
+//   barriers process 0: the host, a track for each thread: "i" for every other record "slip": version, where each
+//   device's clock starts, buffers
 //
 // traceEvents comes first because Perfetto stops at a key that it does not know. Every number is an exact integer,
 // times are decimals made from integers, and `args` hold what read_trace needs to restore the records.

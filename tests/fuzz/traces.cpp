@@ -46,7 +46,8 @@ std::string text_of(const TraceData& data, const TraceRecord& r) {
       r.whole_device, r.device, r.queue, r.line, r.value, r.stream, r.position, r.other_stream, r.other_position,
       r.thread, r.bytes, r.queued, r.started, r.ended, r.cost.bytes, r.cost.flops, r.cost.width, r.cost.time,
       r.range.buffer, r.range.offset, r.range.bytes, r.name, r.file);
-  for (const TraceRange& range : data.reads(r)) text += fmt::format(" {} {} {}", range.buffer, range.offset, range.bytes);
+  for (const TraceRange& range : data.reads(r))
+    text += fmt::format(" {} {} {}", range.buffer, range.offset, range.bytes);
   text += " writes";
   for (const TraceRange& range : data.writes(r))
     text += fmt::format(" {} {} {}", range.buffer, range.offset, range.bytes);
@@ -113,13 +114,52 @@ class Mutator {
 
   // What stands at a value's place.
   std::string hostile() {
-    static const char* const kValues[] = {
-        "NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1e-400", "-1", "0", "-0", "18446744073709551615",
-        "18446744073709551616", "9223372036854775807", "9223372036854.775807", "-9223372036854.775808", "4294967295",
-        "4294967296", "1759312345678901.25", "null", "true", "false", "[]", "{}", "[1,2]", "[[1,2,3]]",
-        "[[1,18446744073709551615,0]]", "[[7,1,18446744073709551614],[7,0,18446744073709551615]]", "\"\"", "\"x\"",
-        "\"stream open\"", "\"submit\"", "\"event wait\"", "\"free\"", "\"host read\"", "\"sync\"", "\"X\"", "\"B\"",
-        "\"E\"", "\"i\"", "\"wait value\"", "\"\\ud800\"", "\"\xFF\xC0\x80\"", "\"a:b:1\"", "00", "1.", ".5", "1e5"};
+    static const char* const kValues[] = {"NaN",
+                                          "Infinity",
+                                          "-Infinity",
+                                          "1e400",
+                                          "-1e400",
+                                          "1e-400",
+                                          "-1",
+                                          "0",
+                                          "-0",
+                                          "18446744073709551615",
+                                          "18446744073709551616",
+                                          "9223372036854775807",
+                                          "9223372036854.775807",
+                                          "-9223372036854.775808",
+                                          "4294967295",
+                                          "4294967296",
+                                          "1759312345678901.25",
+                                          "null",
+                                          "true",
+                                          "false",
+                                          "[]",
+                                          "{}",
+                                          "[1,2]",
+                                          "[[1,2,3]]",
+                                          "[[1,18446744073709551615,0]]",
+                                          "[[7,1,18446744073709551614],[7,0,18446744073709551615]]",
+                                          "\"\"",
+                                          "\"x\"",
+                                          "\"stream open\"",
+                                          "\"submit\"",
+                                          "\"event wait\"",
+                                          "\"free\"",
+                                          "\"host read\"",
+                                          "\"sync\"",
+                                          "\"X\"",
+                                          "\"B\"",
+                                          "\"E\"",
+                                          "\"i\"",
+                                          "\"wait value\"",
+                                          "\"\\ud800\"",
+                                          "\"\xFF\xC0\x80\"",
+                                          "\"a:b:1\"",
+                                          "00",
+                                          "1.",
+                                          ".5",
+                                          "1e5"};
     if (below(3) == 0) return std::to_string(below(12));
     if (below(4) == 0) return std::to_string(random_());
     return kValues[below(std::size(kValues))];
@@ -219,8 +259,9 @@ TraceData small_trace() {
     wait.other_stream = stream;
     wait.other_position = i + 1;
   }
-  for (const RecordKind kind : {RecordKind::kSync, RecordKind::kQuery, RecordKind::kHostRead, RecordKind::kHostWrite,
-                                RecordKind::kHostEnd, RecordKind::kFree, RecordKind::kError, RecordKind::kStreamClose}) {
+  for (const RecordKind kind :
+       {RecordKind::kSync, RecordKind::kQuery, RecordKind::kHostRead, RecordKind::kHostWrite, RecordKind::kHostEnd,
+        RecordKind::kFree, RecordKind::kError, RecordKind::kStreamClose}) {
     TraceRecord& record = add(kind, 2, 9);
     record.range = {2, 8, 16};
     record.other_stream = 3;

@@ -128,8 +128,8 @@ TEST(ForeignTrace, ABareArrayMayLackItsEnd) {
     ASSERT_EQ(data.spans().size(), 1U) << text;
     EXPECT_EQ(data.streams()[0].name, "process p / thread t");
   }
-  for (const std::string& text : {"[" + event + ",]", "[" + event + event, "[," + event, "[" + event + ",,", "[" + event + "] x",
-                                  "[" + event.substr(0, 30), "{\"traceEvents\":[" + event})
+  for (const std::string& text : {"[" + event + ",]", "[" + event + event, "[," + event, "[" + event + ",,",
+                                  "[" + event + "] x", "[" + event.substr(0, 30), "{\"traceEvents\":[" + event})
     EXPECT_THROW(parse_trace(text, "t"), Error) << text;
 }
 
@@ -141,10 +141,10 @@ TEST(ForeignTrace, OddEventsAreShownSafely) {
   EXPECT_EQ(one("\"ts\":-5").spans()[0].started, -5'000'000);
   EXPECT_EQ(one("\"ts\":1,\"name\":null,\"pid\":null,\"args\":3").spans()[0].name, "");
   EXPECT_EQ(one("\"ts\":1,\"name\":17").spans()[0].name, "17");
-  EXPECT_THROW(one("\"dur\":1"), Error);               // no time
-  EXPECT_THROW(one("\"ts\":1e400"), Error);            // no such time
+  EXPECT_THROW(one("\"dur\":1"), Error);     // no time
+  EXPECT_THROW(one("\"ts\":1e400"), Error);  // no such time
   EXPECT_THROW(one("\"ts\":NaN"), Error);
-  EXPECT_THROW(one("\"ts\":1,\"dur\":1e18"), Error);   // ends in 30,000 years
+  EXPECT_THROW(one("\"ts\":1,\"dur\":1e18"), Error);  // ends in 30,000 years
   EXPECT_THROW(parse_trace(R"([{"ph":"X","ts":0},{"ph":"X","ts":1759312345678901}])", "t"), Error);  // years apart
 }
 
