@@ -216,7 +216,7 @@ void TraceWriter::put_host(const TraceRecord& record) {
   if (record.other_stream != 0 || record.other_position != 0)
     put("\"other\":[{},{}],", record.other_stream, record.other_position);
   if (record.whole_device) put("\"whole_device\":true,");
-  if (record.range.buffer != 0)
+  if (record.range != TraceRange{})
     put("\"range\":[{},{},{}],", record.range.buffer, record.range.offset, record.range.bytes);
   put("\"thread\":[{}],\"seq\":[{}]}}}}", record.thread, record.sequence);
 }
