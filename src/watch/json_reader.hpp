@@ -108,6 +108,15 @@ class JsonReader {
   bool boolean();
   std::string_view scalar();  // a string, or a number as it is written; valid until the next call
   void skip() { skip_value(0); }
+  // True: the next value is an object that begins like this and has none within it, and it is skipped, not looked at.
+  bool skip_flat(const JsonKey& first_key, char letter) {
+    const char* at = at_ + 1 + first_key.bytes();
+    if (*at_ != '{' || !first_key.matches(at_ + 1) || at[0] != '"' || at[1] != letter || at[2] != '"') return false;
+    const char* end = end_of_flat(at);
+    if (end[0] != '}' || (end[1] != ',' && end[1] != '\n')) return false;
+    at_ = end + 1;
+    return true;
+  }
   bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
   bool next_is_number() {
     const int next = peek_past_space();
