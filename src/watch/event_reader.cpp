@@ -125,7 +125,6 @@ void EventReader::read_title() {
 }
 
 std::size_t EventReader::read_numbers(std::uint64_t* into, std::size_t limit) {
-  if (json_.take_numbers(into, limit)) return limit;
   std::size_t count = 0;
   json_.begin_array();
   while (json_.next_item()) {
@@ -137,14 +136,17 @@ std::size_t EventReader::read_numbers(std::uint64_t* into, std::size_t limit) {
 
 void EventReader::read_pair(std::uint64_t& first, std::uint64_t& second) {
   std::uint64_t pair[2] = {0, 0};
-  read_numbers(pair, 2);
+  if (!json_.take_numbers(pair)) {
+    pair[0] = pair[1] = 0;
+    read_numbers(pair, 2);
+  }
   first = pair[0];
   second = pair[1];
 }
 
 TraceRange EventReader::read_range() {
   std::uint64_t parts[3] = {0, 0, 0};
-  if (read_numbers(parts, 3) != 3) json_.fail("a range is [buffer, offset, bytes]");
+  if (!json_.take_numbers(parts) && read_numbers(parts, 3) != 3) json_.fail("a range is [buffer, offset, bytes]");
   if (parts[2] > std::numeric_limits<std::uint64_t>::max() - parts[1]) json_.fail("a range that ends beyond 2^64");
   return {parts[0], parts[1], parts[2]};
 }

@@ -47,7 +47,13 @@ class JsonReader {
   std::string_view read_key();
 
   void begin_array() { begin('[', "an array"); }
-  bool next_item() { return next(']', "an array"); }  // false: the array ended
+  bool next_item() {  // false: the array ended
+    if (*at_ != ']' && (!first_ || *at_ <= ' ')) return next(']', "an array");
+    first_ = false;
+    if (*at_ != ']') return true;
+    ++at_;
+    return false;
+  }
 
   bool next_item_or_end();  // the input may also end, after a comma even
 
@@ -66,10 +72,11 @@ class JsonReader {
     return value;
   }
   // True: an array of just so many whole numbers came next, and is read. False: look at it one by one.
-  bool take_numbers(std::uint64_t* into, std::size_t count) {
+  template <std::size_t kCount>
+  bool take_numbers(std::uint64_t (&into)[kCount]) {
     const char* at = at_;
     char before = '[';
-    for (std::size_t i = 0; i < count; ++i, before = ',') {
+    for (std::size_t i = 0; i < kCount; ++i, before = ',') {
       if (*at++ != before) return false;
       const char* digits = at;
       into[i] = read_digits(at);
@@ -101,6 +108,15 @@ class JsonReader {
   bool boolean();
   std::string_view scalar();  // a string, or a number as it is written; valid until the next call
   void skip() { skip_value(0); }
+  // True: the next value is an object that begins like this and has none within it, and it is skipped, not looked at.
+  bool skip_flat(const JsonKey& first_key, char letter) {
+    const char* at = at_ + 1 + first_key.bytes();
+    if (*at_ != '{' || !first_key.matches(at_ + 1) || at[0] != '"' || at[1] != letter || at[2] != '"') return false;
+    const char* end = end_of_flat(at);
+    if (end[0] != '}' || (end[1] != ',' && end[1] != '\n')) return false;
+    at_ = end + 1;
+    return true;
+  }
   bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
   bool next_is_number() {
     const int next = peek_past_space();

@@ -11,7 +11,7 @@
 namespace slip {
 
 // Bytes behind a text that these functions may look at; they must be there, and zero.
-inline constexpr std::size_t kScanPadding = 32;
+inline constexpr std::size_t kScanPadding = 64;
 
 inline std::uint64_t load_word(const char* at) {
   std::uint64_t word = 0;
@@ -35,6 +35,16 @@ inline const char* end_of_plain(const char* at) {
   for (;; at += 8) {
     const std::uint64_t word = load_word(at);
     const std::uint64_t stop = find_zero(word ^ every_byte('"')) | find_zero(word ^ every_byte('\\')) |
+                               ((word - every_byte(0x20)) & ~word & every_byte(0x80));
+    if (stop != 0) return at + first_byte(stop);
+  }
+}
+
+// The first brace or control character.
+inline const char* end_of_flat(const char* at) {
+  for (;; at += 8) {
+    const std::uint64_t word = load_word(at);
+    const std::uint64_t stop = find_zero(word ^ every_byte('}')) | find_zero(word ^ every_byte('{')) |
                                ((word - every_byte(0x20)) & ~word & every_byte(0x80));
     if (stop != 0) return at + first_byte(stop);
   }

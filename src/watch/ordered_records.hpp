@@ -16,19 +16,24 @@ class OrderedRecords {
   std::vector<TraceRecord>& storage() { return records_; }
   std::size_t size() const { return records_.size() + rest_.size(); }
 
-  // The place for the record with this number, from 1. Valid until the next call, and to be filled with it.
-  TraceRecord& add(std::uint64_t sequence) {
+  // The place for the record with this number, from 1: valid until the next call, and to be filled with it. Null: there
+  // is one already.
+  TraceRecord* add(std::uint64_t sequence) {
     const std::uint64_t index = sequence - 1;
     const std::size_t end = records_.size();
-    if (index < end && records_[index].sequence == 0) {
+    if (index < end) {
+      if (records_[index].sequence != 0) return nullptr;
       --holes_;
-      return records_[index];
+      return &records_[index];
     }
-    if (index < end || index - end > kMostHoles - holes_) return rest_.emplace_back();
+    if (index - end > kMostHoles - holes_) return &rest_.emplace_back();
     holes_ += index - end;
     records_.resize(index + 1);
-    return records_.back();
+    return &records_.back();
   }
+
+  // Whether all have found their places, and so are in order and there once.
+  bool in_order() const { return rest_.empty(); }
 
   // All of them; what found no place is at the end.
   std::vector<TraceRecord> take() {

@@ -1,8 +1,8 @@
 // The file: Chrome trace-event JSON, one event a line.
 //
-//   process N, N > 0   device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and
-//   barriers process 0          the host, a track for each thread: "i" for every other record "slip" version, where
-//   each device's clock starts, buffers
+//   process N, N > 0: device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and
+//   barriers process 0: the host, a track for each thread: "i" for every other record "slip": version, where each
+//   device's clock starts, buffers
 //
 // traceEvents comes first because Perfetto stops at a key that it does not know. Every number is an exact integer,
 // times are decimals made from integers, and `args` hold what read_trace needs to restore the records.
@@ -195,7 +195,7 @@ void TraceWriter::put_host(const TraceRecord& record) {
   if (record.other_stream != 0 || record.other_position != 0)
     put("\"other\":[{},{}],", record.other_stream, record.other_position);
   if (record.whole_device) put("\"whole_device\":true,");
-  if (record.range.buffer != 0)
+  if (record.range != TraceRange{})
     put("\"range\":[{},{},{}],", record.range.buffer, record.range.offset, record.range.bytes);
   put("\"thread\":[{}],\"seq\":[{}]}}}}", record.thread, record.sequence);
 }
@@ -240,7 +240,7 @@ void TraceWriter::put_arrows() {
   for (const Arrow& arrow : arrows(data_, spans_)) {
     const TraceSpan &from = spans_[arrow.from], &to = spans_[arrow.to];
     // A nanosecond before the end: at the end itself a viewer, which rounds, would bind the arrow to the next op.
-    const Picos leave = std::max(from.started, from.ended - 1000);
+    const Picos leave = from.ended - std::min<Picos>(1000, from.ended - from.started);
     ++arrows_;
     put_arrow_end("s", from, leave, arrow.barrier);
     put_arrow_end("f", to, to.started, arrow.barrier);

@@ -85,6 +85,8 @@ TEST(TraceReader, RefusesWhatIsNoTrace) {
       {with("{\"ph\":\"X\",\"pid\":1,\"args\":{\"seq\":[1,2],\"reads\":[[1,18446744073709551615,1]]}}"), "beyond 2^64"},
       {with("{\"ph\":\"X\",\"pid\":1,\"args\":{\"seq\":[1,2],\"place\":\"nowhere\"}}"), "file:line"},
       {with("{\"ph\":\"i\",\"pid\":1,\"args\":{\"seq\":[1],\"record\":\"run\"}}"), "by an op's event"},
+      {with("{\"ph\":\"X\",\"pid\":1,\"args\":{\"seq\":[1,1]}}"), "the same place in the order (\"seq\" 1)"},
+      {with("{\"ph\":\"X\",\"pid\":1,\"args\":{\"seq\":[99999999,99999999]}}"), "the same place in the order"},
   };
   for (const auto& [text, expected] : kCases) {
     const std::string found = complaint(text);
@@ -111,6 +113,29 @@ TEST(TraceReader, TimesAreRoundedToAPicosecond) {
         fmt::format("{{\"ph\":\"X\",\"pid\":1,\"ts\":{},\"dur\":0,\"args\":{{\"seq\":[1,2]}}}}", text);
     EXPECT_EQ(parse_trace(with(event), "t").records[1].started, expected) << text;
   }
+}
+
+// The first form of the file: ops before everything else, each with its stream and engine.
+TEST(TraceReader, ReadsTheFirstForm) {
+  const TraceData data = parse_trace(
+      with("{\"ph\":\"X\",\"pid\":1,\"tid\":5,\"ts\":4,\"dur\":1,\"cat\":\"compute\",\"name\":\"a\",\"args\":{\"kind\":"
+           "\"copy\","
+           "\"engine\":\"copy "
+           "in\",\"stream\":5,\"position\":6,\"ran_on\":\"compute\",\"thread\":[1,2],\"seq\":[2,3]}},\n"
+           "{\"ph\":\"i\",\"s\":\"t\",\"pid\":0,\"tid\":1,\"ts\":0,\"cat\":\"host\",\"name\":\"stream open\",\"args\":{"
+           "\"record\":\"stream open\",\"device\":1,\"stream\":5,\"thread\":[1],\"seq\":[1]}}"),
+      "t");
+  ASSERT_EQ(data.records.size(), 3U);
+  EXPECT_EQ(data.records[0].kind, RecordKind::kStreamOpen);
+  EXPECT_EQ(data.records[0].engine, Engine::kNone);
+  EXPECT_EQ(data.records[1].kind, RecordKind::kSubmit);
+  EXPECT_EQ(data.records[1].op, OpKind::kCopy);
+  EXPECT_EQ(data.records[1].engine, Engine::kCopyIn);
+  EXPECT_EQ(data.records[1].stream, 5U);
+  EXPECT_EQ(data.records[2].kind, RecordKind::kRun);
+  EXPECT_EQ(data.records[2].engine, Engine::kCompute);
+  EXPECT_EQ(data.records[2].thread, 2U);
+  EXPECT_FALSE(data.foreign);
 }
 
 TEST(TraceReader, DeepNestingIsRefusedNotFollowed) {

@@ -1,0 +1,11 @@
+// The parts of this benchmark.
+#pragma once
+
+#include "support/harness.hpp"
+
+namespace slip::bench {
+
+void add_checker_bars(Harness& harness);
+void add_command_bars(Harness& harness);
+
+}  // namespace slip::bench
