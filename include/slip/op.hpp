@@ -55,8 +55,9 @@ struct Point {
 struct Op {
   OpKind kind = OpKind::kKernel;
   Engine engine = Engine::kNone;
-  bool opaque = false;      // declared no ranges: nothing can be proven about it
-  std::uint32_t value = 0;  // kFill, kWaitValue, kWriteValue
+  bool opaque = false;       // declared no ranges: nothing can be proven about it
+  bool launch_edge = false;  // kWait: ties a plan's launch to its stream, and is told as a barrier
+  std::uint32_t value = 0;   // kFill, kWaitValue, kWriteValue
   const Kernel* kernel = nullptr;
   Name name = {};
   Here here = {};

@@ -21,6 +21,8 @@ namespace slip {
 
 namespace {
 
+const Name kLaunchName("plan launch");
+
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
   const std::lock_guard lock(stream.observed);
@@ -37,7 +39,9 @@ namespace {
   if (op.kind == OpKind::kRecord) {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
-    record.kind = op.name ? RecordKind::kBarrier : RecordKind::kEventWait;  // named waits are the runtime's own
+    // Named waits are the allocator's own.
+    record.kind = op.name || op.launch_edge ? RecordKind::kBarrier : RecordKind::kEventWait;
+    if (op.launch_edge) record.name = kLaunchName;
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }

@@ -263,18 +263,18 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
 // enqueued without looking.
 void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   Launches& launches = *launches_;
-  // A name tells observers that the edge is not one of the plan's own: a launch is one op of its stream.
-  const auto wait = [](StreamState& stream, Point point, Name name, Here place) {
+  // A launch is one op of its stream: the edges that make it so are not the plan's own.
+  const auto wait = [](StreamState& stream, Point point, bool launch_edge, Here place) {
     if (point.stream && point.stream != &stream)
-      enqueue(stream, {.kind = OpKind::kWait, .name = name, .here = place, .point = point});
+      enqueue(stream, {.kind = OpKind::kWait, .launch_edge = launch_edge, .here = place, .point = point});
   };
   const auto end_of = [here](StreamState& stream) {
     return Point{&stream, enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
   launches.forget_failure();
-  wait(main, launches.last, kPlanName, here);
+  wait(main, launches.last, true, here);
   const Point begin = end_of(main);
-  for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, kPlanName, here);
+  for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, true, here);
 
   // Where points are the driver's events, an edge needs one of its own, or it would wait for all that came later as
   // well.
@@ -288,11 +288,11 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const PlanNode& node = nodes_[i];
     StreamState& stream = *bound.streams[node.stream];
-    for (const std::uint32_t before : node.waits) wait(stream, ends[before], {}, node.here);
+    for (const std::uint32_t before : node.waits) wait(stream, ends[before], false, node.here);
     ends[i] = {&stream, enqueue(stream, bound.op(node, i))};
     if (marked[i]) ends[i] = end_of(stream);
   }
-  for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), kPlanName, here);
+  for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), true, here);
   launches.last = end_of(main);
   if (main.core->options.launch_blocking) wait_for(*main.core, &main, launches.last.position, 0, here);
 }
