@@ -9,13 +9,46 @@ namespace {
 constexpr std::size_t kVersions = 4096;
 }  // namespace
 
-std::uint32_t Clocks::slot(std::uint64_t stream) {
-  const auto [found, made] = slots_.emplace(stream, static_cast<std::uint32_t>(streams_.size()));
-  if (made) {
-    streams_.emplace_back();
-    streams_.back().versions.push_back({0, std::make_shared<const Clock>()});
+Clocks::Life Clocks::life(std::uint64_t stream) {
+  const auto known = lives_.find(stream);
+  if (known != lives_.end()) return known->second;
+  const Life fresh{static_cast<std::uint32_t>(streams_.size()), 0};
+  begin_life(stream, fresh);
+  return fresh;
+}
+
+Clocks::Life Clocks::life(std::uint64_t stream, std::uint32_t device) {
+  constexpr std::size_t kTries = 8;  // who closes streams without waiting for them has them all here
+  if (!closed_.empty() && !lives_.contains(stream)) {
+    for (std::size_t i = 0; i < std::min(kTries, closed_.size()); ++i) {
+      const Closed slot = closed_.front();
+      closed_.pop_front();
+      if (slot.device == device && at(host_, slot.slot) >= streams_[slot.slot].end) {
+        const Life again{slot.slot, streams_[slot.slot].end};
+        begin_life(stream, again);
+        return again;
+      }
+      closed_.push_back(slot);
+    }
   }
-  return found->second;
+  return life(stream);
+}
+
+void Clocks::take(std::uint64_t stream, const Life& life) {
+  if (!lives_.contains(stream)) begin_life(stream, life);
+}
+
+void Clocks::begin_life(std::uint64_t stream, const Life& life) {
+  lives_.emplace(stream, life);
+  if (streams_.size() <= life.slot) streams_.resize(life.slot + 1);
+  Stream& slot = streams_[life.slot];
+  if (slot.versions.empty()) slot.versions.push_back({0, std::make_shared<const Clock>()});
+  else set_present(slot, host_);  // what the one before waited for last is not its concern
+}
+
+void Clocks::close(std::uint64_t stream, std::uint32_t device) {
+  const auto known = lives_.find(stream);
+  if (known != lives_.end()) closed_.push_back({known->second.slot, device});
 }
 
 bool Clocks::covers(const Clock& clock, const Clock& other) {

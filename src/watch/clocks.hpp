@@ -23,7 +23,17 @@ class Clocks {
   };
   using Clock = std::vector<std::uint64_t>;  // positions by slot; shorter means zero
 
-  std::uint32_t slot(std::uint64_t stream);  // made when it is not known yet
+  // Where a stream's positions lie: a slot serves one stream after the other, if the host saw the end of each before
+  // the next one came, and so serves programs that open a stream for every request.
+  struct Life {
+    std::uint32_t slot = 0;
+    std::uint64_t base = 0;
+    Point at(std::uint64_t position) const { return {slot, base + position}; }
+  };
+  Life life(std::uint64_t stream);                        // made when it is not known yet
+  Life life(std::uint64_t stream, std::uint32_t device);  // the same, in a slot of a closed stream if there is one
+  void take(std::uint64_t stream, const Life& life);      // as other clocks have it
+  void close(std::uint64_t stream, std::uint32_t device);
 
   // The next op of the stream ends at `position`; it comes after everything the host has waited for so far.
   void submit(std::uint32_t slot, std::uint64_t position);
@@ -66,7 +76,13 @@ class Clocks {
   static void join(Clock& clock, const Clock& other);
   void set_present(Stream& stream, Clock clock);
 
-  std::unordered_map<std::uint64_t, std::uint32_t> slots_;
+  void begin_life(std::uint64_t stream, const Life& life);
+
+  struct Closed {
+    std::uint32_t slot, device;
+  };
+  std::unordered_map<std::uint64_t, Life> lives_;  // by stream
+  std::deque<Closed> closed_;
   std::vector<Stream> streams_;
   Clock host_;
   std::uint64_t host_version_ = 1;

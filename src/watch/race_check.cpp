@@ -13,38 +13,44 @@ RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) 
 
 }  // namespace
 
-std::uint32_t RaceCheck::slot(std::uint64_t stream) {
-  if (mending_) mending_->clocks.slot(stream);
-  return clocks_.slot(stream);
+Clocks::Point RaceCheck::point_of(std::uint64_t stream, std::uint64_t position) {
+  const Clocks::Life life = clocks_.life(stream);
+  if (mending_) mending_->clocks.take(stream, life);
+  return life.at(position);
 }
 
-std::uint32_t RaceCheck::slot_of(const TraceRecord& record) {
-  if (record.stream == last_stream_) return last_slot_;
-  const std::uint32_t own = slot(record.stream);
+Clocks::Point RaceCheck::other_of(const TraceRecord& record) {
+  return point_of(record.other_stream, record.other_position);
+}
+
+Clocks::Point RaceCheck::point_of(const TraceRecord& record) {
+  if (record.stream == last_stream_) return last_life_.at(record.position);
+  const Clocks::Life life = clocks_.life(record.stream, record.device);
+  if (mending_) mending_->clocks.take(record.stream, life);
   std::vector<std::uint32_t>& slots = device_slots_[record.device];
-  if (std::find(slots.begin(), slots.end(), own) == slots.end()) slots.push_back(own);
+  if (std::find(slots.begin(), slots.end(), life.slot) == slots.end()) slots.push_back(life.slot);
   last_stream_ = record.stream;
-  last_slot_ = own;
-  return own;
+  last_life_ = life;
+  return life.at(record.position);
 }
 
 // Joins what the host knows, so that edges found for the op come before it.
 void RaceCheck::begin(std::uint32_t slot) {
   const Clocks::Clock* before = &clocks_.present(slot);
-  came(slot, 0);
+  came({slot, 0});
   if (needs_ && before != &clocks_.present(slot))
     needs_->edge(slot, {host_slot_, host_steps_},
                  host_then_ ? host_then_ : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
 }
 
-void RaceCheck::came(std::uint32_t slot, std::uint64_t position) {
+void RaceCheck::came(Clocks::Point point) {
   if (host_then_) [[unlikely]] {
-    clocks_.submit(slot, position, *host_then_);
-    if (mending_) mending_->clocks.submit(slot, position, *host_then_);
+    clocks_.submit(point.slot, point.position, *host_then_);
+    if (mending_) mending_->clocks.submit(point.slot, point.position, *host_then_);
     return;
   }
-  clocks_.submit(slot, position);
-  if (mending_) mending_->clocks.submit(slot, position);
+  clocks_.submit(point.slot, point.position);
+  if (mending_) mending_->clocks.submit(point.slot, point.position);
 }
 
 void RaceCheck::follow(std::uint32_t slot, Clocks::Point point) {
@@ -82,12 +88,17 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
                         std::span<const TraceRange> writes) {
   switch (record.kind) {
     case RecordKind::kSubmit: return submit(record, reads, writes);
-    case RecordKind::kStreamOpen: static_cast<void>(slot_of(record)); return;
-    case RecordKind::kEventRecord: begin(slot_of(record)); return came(slot_of(record), record.position);
+    case RecordKind::kStreamOpen: static_cast<void>(point_of(record)); return;
+    case RecordKind::kStreamClose: return clocks_.close(record.stream, record.device);
+    case RecordKind::kEventRecord: {
+      const Clocks::Point point = point_of(record);
+      begin(point.slot);
+      return came(point);
+    }
     case RecordKind::kEventWait:
     case RecordKind::kBarrier: {
-      const std::uint32_t own = slot_of(record);
-      return follow(own, {slot(record.other_stream), record.other_position});
+      const std::uint32_t own = point_of(record).slot;
+      return follow(own, other_of(record));
     }
     case RecordKind::kSync:
     case RecordKind::kQuery: return host_wait(record);
@@ -116,18 +127,18 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
 // Memory that comes or goes in stream order: like a write of all of it. Other memory is the host's own affair.
 void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
   if (record.stream == 0) return;
-  const Access access{{slot_of(record), record.position}, side_of(record, true, name)};
+  const Access access{point_of(record), side_of(record, true, name)};
   begin(access.point.slot);
   if (mending_) mending_->before(access);
   touch(record.range, access);
   mend(access);
-  came(access.point.slot, record.position);
+  came(access.point);
   if (needs_) needs_->op(access.point, clocks_.present(access.point.slot));
 }
 
 void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> reads,
                        std::span<const TraceRange> writes) {
-  const Clocks::Point point{slot_of(record), record.position};
+  const Clocks::Point point = point_of(record);
   begin(point.slot);
   ++ops_;
   opaque_ += record.opaque;
@@ -144,7 +155,7 @@ void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> re
     for (const TraceRange& range : writes) touch(range, writing);
     mend(writes.empty() ? reading : writing);
   }
-  came(point.slot, record.position);
+  came(point);
   if (needs_) note_needs(record, point, reads, writes);
   if (signals && !writes.empty() && !stalls_.empty()) go_on_after(writes[0]);
 }
@@ -180,15 +191,19 @@ void RaceCheck::touch(const TraceRange& range, const Access& access) {
   const bool writes = access.side.writes;
   if (writes) words_.forget(range);
   buffer(range.buffer)
-      .shadow.access(range.offset, range.bytes, writes, access,
-                     [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
-                       const TraceRange where{range.buffer, begin, std::min(end, range.offset + range.bytes) - begin};
-                       if (place.written && !ordered(place.write)) found(place.write, access, where);
-                       if (!writes) return;
-                       for (const Access& read : place.reads) {
-                         if (!ordered(read)) found(read, access, where);
-                       }
-                     });
+      .shadow.access(
+          range.offset, range.bytes, writes, access,
+          [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
+            const TraceRange where{range.buffer, begin, std::min(end, range.offset + range.bytes) - begin};
+            if (place.written && !ordered(place.write)) found(place.write, access, where);
+            if (!writes) return;
+            for (const Access& read : place.reads) {
+              if (!ordered(read)) found(read, access, where);
+            }
+          },
+          // A read that this one comes after says nothing more, except of what the order between them is
+          // needed for.
+          [&](const Access& read) { return !needs_ && !by_host && clocks_.before(read.point, access.point.slot); });
 }
 
 void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
@@ -210,7 +225,7 @@ void RaceCheck::host_wait(const TraceRecord& record) {
   if (record.whole_device) {
     for (const std::uint32_t own : device_slots_[record.device]) host_follow({own, clocks_.end(own)});
   } else {
-    host_follow({slot(record.other_stream), record.other_position});
+    host_follow(other_of(record));
   }
   if (!needs_) return;
   needs_->host_waited(host_slot_, clocks_.host());
@@ -222,12 +237,14 @@ void RaceCheck::found(const Access& earlier, const Access& later, const TraceRan
   const RaceSide& a = earlier.side;
   const RaceSide& b = later.side;
   const std::string_view buffer_name = buffer(where.buffer).name;
-  const auto [known, first] = known_.emplace(Key{place_of(a), place_of(b), buffer_name}, races_.size());
-  if (!first) {
-    if (known->second < races_.size()) ++races_[known->second].times;
-    return;
+  const Key key{place_of(a), place_of(b), buffer_name};
+  const auto known = known_.find(key);
+  if (known != known_.end()) {
+    ++races_[known->second].times;
+  } else if (races_.size() < kMostRaces) {
+    known_.emplace(key, races_.size());
+    races_.push_back({a, b, where.buffer, buffer_name, where.offset, where.bytes, 1});
   }
-  if (races_.size() < kMostRaces) races_.push_back({a, b, where.buffer, buffer_name, where.offset, where.bytes, 1});
 }
 
 RaceReport RaceCheck::report() {

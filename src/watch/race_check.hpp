@@ -52,10 +52,11 @@ class RaceCheck {
   using Key = std::tuple<Place, Place, std::string_view>;
 
   // The program's order and, once something raced, that of the mended one.
-  std::uint32_t slot(std::uint64_t stream);
-  std::uint32_t slot_of(const TraceRecord& record);
-  void begin(std::uint32_t slot);                         // an op of the stream is looked at,
-  void came(std::uint32_t slot, std::uint64_t position);  // and now it is the past
+  Clocks::Point point_of(const TraceRecord& record);  // its own, in its stream
+  Clocks::Point other_of(const TraceRecord& record);  // the one that it waits for
+  Clocks::Point point_of(std::uint64_t stream, std::uint64_t position);
+  void begin(std::uint32_t slot);  // an op of the stream is looked at,
+  void came(Clocks::Point point);  // and now it is the past
   void follow(std::uint32_t slot, Clocks::Point point);
   void host_follow(Clocks::Point point);
 
@@ -78,6 +79,7 @@ class RaceCheck {
   void go_on(std::uint64_t stream);
   void go_on_with(const TraceRecord& sync);
   std::uint64_t origin_of_stall(std::uint64_t stream) const;
+  bool is_past(Clocks::Point point) const { return clocks_.end(point.slot) >= point.position; }
   void go_on_after(const TraceRange& word);
   void perform(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes);
 
@@ -94,12 +96,12 @@ class RaceCheck {
   const bool by_op_;
   Needs* const needs_;
   Clocks clocks_;
-  const std::uint32_t host_slot_ = clocks_.slot(0);
+  const std::uint32_t host_slot_ = clocks_.life(0).slot;
   std::unique_ptr<Mending> mending_;  // from the first race on
   std::vector<Access> unordered_;     // what the op at hand is not ordered after
   std::uint64_t host_steps_ = 0;
   std::uint64_t last_stream_ = 0;  // asked for last, and its slot; 0, the host, is never asked for this way
-  std::uint32_t last_slot_ = 0;
+  Clocks::Life last_life_;
   std::unordered_map<std::uint64_t, Buffer> buffers_;
   struct Recent {
     std::uint64_t id = 0;

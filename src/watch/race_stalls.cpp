@@ -19,8 +19,7 @@ bool RaceCheck::stands_still(const TraceRecord& record, std::span<const TraceRan
     return true;
   }
   if (record.kind != RecordKind::kEventWait && record.kind != RecordKind::kBarrier) return false;
-  if (!stalls_.contains(record.other_stream) || clocks_.end(slot(record.other_stream)) >= record.other_position)
-    return false;
+  if (!stalls_.contains(record.other_stream) || is_past(other_of(record))) return false;
   stalls_[record.stream] = {.word = {}, .stream = record.other_stream, .position = record.other_position, .late = {}};
   return true;
 }
@@ -55,7 +54,7 @@ void RaceCheck::go_on(std::uint64_t stream) {
   for (auto other = stalls_.begin(); other != stalls_.end();) {
     const Stall& waiting = other->second;
     const bool reached = waiting.word.bytes == 0 && waiting.stream == stream &&
-                         (!stalls_.contains(stream) || clocks_.end(slot(stream)) >= waiting.position);
+                         (!stalls_.contains(stream) || is_past(point_of(stream, waiting.position)));
     if (!reached) {
       ++other;
       continue;
@@ -73,9 +72,8 @@ void RaceCheck::go_on_with(const TraceRecord& sync) {
       streams.push_back(stream);
   }
   for (const std::uint64_t stream : streams) {
-    const std::uint64_t until = sync.whole_device ? ~std::uint64_t{0} : sync.other_position;
     // Each time a record at least goes through, so it ends.
-    while (stalls_.contains(stream) && clocks_.end(slot(stream)) < until) go_on(origin_of_stall(stream));
+    while (stalls_.contains(stream) && (sync.whole_device || !is_past(other_of(sync)))) go_on(origin_of_stall(stream));
   }
 }
 

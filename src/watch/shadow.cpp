@@ -1,5 +1,6 @@
 #include "watch/shadow.hpp"
 
+#include <algorithm>
 #include <iterator>
 
 namespace slip {
@@ -18,13 +19,31 @@ Shadow::Places::iterator Shadow::cut(std::uint64_t at) {
   return made;
 }
 
-void Shadow::note_read(Place& place, const Access& access) {
-  for (Access& read : place.reads) {
-    if (read.point.slot != access.point.slot) continue;
-    read = access;
-    return;
+namespace {
+
+bool same(const Access& a, const Access& b) {
+  return a.point.slot == b.point.slot && a.point.position == b.point.position;
+}
+
+bool same_history(const Shadow::Place& a, const Shadow::Place& b) {
+  return a.written == b.written && (!a.written || same(a.write, b.write)) &&
+         std::equal(a.reads.begin(), a.reads.end(), b.reads.begin(), b.reads.end(), same);
+}
+
+}  // namespace
+
+// Neighbours that a read has made alike.
+void Shadow::join(Places::iterator first, Places::iterator last) {
+  while (first != last) {
+    const auto next = std::next(first);
+    if (next == last) return;
+    if (same_history(first->second, next->second)) {
+      first->second.end = next->second.end;
+      places_.erase(next);
+    } else {
+      first = next;
+    }
   }
-  place.reads.push_back(access);
 }
 
 }  // namespace slip

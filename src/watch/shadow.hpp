@@ -1,5 +1,5 @@
 // Shadow: who touched which bytes of a buffer last. Byte-exact: a buffer is cut where accesses begin and end, so that
-// neighbours never meet by accident; places with the same history are joined again when they are written.
+// neighbours never meet by accident; places with the same history are joined again.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,11 @@ class Shadow {
     std::vector<Access> reads;  // since the write, the last of each stream
   };
 
-  // Calls look(begin, end, place) for each place of the range, and then notes the access there.
-  template <class Look>
-  void access(std::uint64_t offset, std::uint64_t bytes, bool writes, const Access& access, const Look& look) {
+  // Calls look(begin, end, place) for each place of the range, and then notes the access there. A read takes the place
+  // of those that `covers` says it makes superfluous.
+  template <class Look, class Covers>
+  void access(std::uint64_t offset, std::uint64_t bytes, bool writes, const Access& access, const Look& look,
+              const Covers& covers) {
     if (bytes == 0) return;
     const std::uint64_t end = offset + bytes;
     auto first = cut(offset);
@@ -42,14 +44,19 @@ class Shadow {
       places_.erase(std::next(first), last);
       return;
     }
-    for (auto place = first; place != last; ++place) note_read(place->second, access);
+    for (auto place = first; place != last; ++place) {
+      std::erase_if(place->second.reads,
+                    [&](const Access& read) { return read.point.slot == access.point.slot || covers(read); });
+      place->second.reads.push_back(access);
+    }
+    join(first, last);
   }
   std::size_t places() const { return places_.size(); }
 
  private:
   using Places = std::map<std::uint64_t, Place>;
   Places::iterator cut(std::uint64_t at);
-  static void note_read(Place& place, const Access& access);
+  void join(Places::iterator first, Places::iterator last);
   Places places_;  // by begin; together they cover all bytes up to the last place's end
 };
 
