@@ -1,4 +1,4 @@
-// `slip check TRACE...`: what recorded programs did wrong.
+// `slip check TRACE...`: what recorded programs did wrong, and what they did for nothing.
 #include "slip/check.hpp"
 
 #include <fmt/format.h>
@@ -6,34 +6,108 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/json.hpp"
 
 namespace slip::cli {
 namespace {
 
-int run_check(const std::vector<std::string>& paths) {
+using Json = nlohmann::ordered_json;
+
+struct Asked {
+  std::vector<std::string> paths;
+  std::string json, html;
+};
+
+Json json_of(const OpPlace& op) {
+  return {{"stream", op.stream}, {"position", op.position}, {"name", op.name}, {"file", op.file}, {"line", op.line}};
+}
+
+Json json_of(const RaceReport& report) {
+  Json races = Json::array(), fixes = Json::array();
+  for (const Race& race : report.races)
+    races.push_back({{"first", json_of(race.first)},
+                     {"first_writes", race.first.writes},
+                     {"second", json_of(race.second)},
+                     {"second_writes", race.second.writes},
+                     {"buffer", race.buffer_name},
+                     {"offset", race.offset},
+                     {"bytes", race.bytes},
+                     {"times", race.times}});
+  for (const Fix& fix : report.fixes)
+    fixes.push_back({{"record_after", json_of(fix.after)}, {"wait_before", json_of(fix.before)}});
+  return {{"races", std::move(races)},
+          {"fixes", std::move(fixes)},
+          {"ops", report.ops},
+          {"opaque", report.opaque},
+          {"dropped", report.dropped}};
+}
+
+Json json_of(const CheckReport& report) {
+  Json result = json_of(report.races);
+  Json superfluous = Json::array(), held = Json::array(), deadlocks = Json::array();
+  for (const SuperfluousWait& wait : report.superfluous)
+    superfluous.push_back({{"file", wait.file},
+                           {"line", wait.line},
+                           {"after", json_of(wait.after)},
+                           {"before", json_of(wait.before)},
+                           {"times", wait.times},
+                           {"implied", wait.implied},
+                           {"cost_ps", wait.cost}});
+  for (const FalseDependency& found : report.false_dependencies)
+    held.push_back({{"held", json_of(found.held)},
+                    {"by", json_of(found.by)},
+                    {"because", found.queue ? "queue" : "legacy"},
+                    {"times", found.times},
+                    {"cost_ps", found.cost}});
+  for (const Deadlock& deadlock : report.deadlocks) {
+    Json circle = Json::array();
+    for (const Deadlock::Step& step : deadlock.circle) circle.push_back(json_of(step.op));
+    deadlocks.push_back(std::move(circle));
+  }
+  result["superfluous"] = std::move(superfluous);
+  result["false_dependencies"] = std::move(held);
+  result["deadlocks"] = std::move(deadlocks);
+  result["foreign"] = report.foreign;
+  result["clean"] = report.clean();
+  return result;
+}
+
+int run_check(const Asked& asked) {
+  if (!asked.html.empty() && asked.paths.size() > 1)
+    throw UsageError(fmt::format("--html shows one trace, and {} are given", asked.paths.size()));
   bool clean = true;
-  for (const std::string& path : paths) {
+  Json all = Json::array();
+  for (const std::string& path : asked.paths) {
     const TraceData trace = read_trace(path);  // the report refers to it
     const CheckReport report = check(trace);
-    fmt::print("{}{}", paths.size() > 1 ? path + ":\n" : "", report.text());
+    fmt::print("{}{}", asked.paths.size() > 1 ? path + ":\n" : "", report.text());
     clean = clean && report.clean();
+    all.push_back(json_of(report));
+    all.back()["trace"] = path;
+    if (!asked.html.empty()) write_html(trace, asked.html, path.substr(path.rfind('/') + 1));
   }
+  if (!asked.json.empty()) write_file(asked.json, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return clean ? kSuccess : kFailed;
 }
 
 }  // namespace
 
 std::function<int()> add_check(CLI::App& app) {
-  auto paths = std::make_shared<std::vector<std::string>>();
-  CLI::App* check = app.add_subcommand("check", "Find races in traces: accesses that nothing orders");
+  auto asked = std::make_shared<Asked>();
+  CLI::App* check = app.add_subcommand("check", "Find races, superfluous waits, false dependencies and deadlocks");
   check->footer(
       "\nTraces come from --trace of any command, or from SLIP_TRACE=FILE with any program that uses the\n"
-      "library. SLIP_CHECK=1 checks a program while it runs. Status 1: a race, or records are missing.");
-  check->add_option("TRACE", *paths, "Files to check, each by itself")->required();
-  return [paths] { return run_check(*paths); };
+      "library. SLIP_CHECK=1 looks for races in a program while it runs. Status 0: no race and no deadlock;\n"
+      "1: there is one, or the trace does not hold what is needed to be sure. Superfluous waits and false\n"
+      "dependencies cost time, and change no status.");
+  check->add_option("TRACE", asked->paths, "Files to check, each by itself")->required();
+  check->add_option("--json", asked->json, "Write the findings as data; times in picoseconds");
+  check->add_option("--html", asked->html, "Write the timeline with the findings on it, one page");
+  return [asked] { return run_check(*asked); };
 }
 
 }  // namespace slip::cli

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 struct Asked {
   std::vector<std::string> paths;
-  std::string json;
+  std::string json, html;
   std::size_t top = 10;
   bool ops = false;
 };
@@ -113,11 +113,14 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
 
 int run_stats(const Asked& asked) {
   if (asked.ops && asked.json.empty()) throw UsageError("--ops is for --json FILE: the ops are not printed");
+  if (!asked.html.empty() && asked.paths.size() > 1)
+    throw UsageError(fmt::format("--html shows one trace, and {} are given", asked.paths.size()));
   Json all = Json::array();
   for (const std::string& path : asked.paths) {
     if (&path != &asked.paths.front()) fmt::print("\n");
     const TraceData trace = read_trace(path);
     all.push_back(tell(path, Studied(trace), asked));
+    if (!asked.html.empty()) write_html(trace, asked.html, path.substr(path.rfind('/') + 1));
   }
   if (!asked.json.empty())
     write_file(asked.json, Json{{"traces", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -138,6 +141,7 @@ std::function<int()> add_stats(CLI::App& app) {
       ->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))
       ->capture_default_str();
   stats->add_option("--json", asked->json, "Write everything as data; times in picoseconds");
+  stats->add_option("--html", asked->html, "Write the timeline with these figures, one page");
   stats->add_flag("--ops", asked->ops, "With --json: every op too, with its cause and slack");
   return [asked] { return run_stats(*asked); };
 }

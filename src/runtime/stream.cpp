@@ -90,12 +90,20 @@ void StreamRef::fill(Range to, unsigned char value, Name name, Here here) const 
 }
 
 void StreamRef::host(std::function<void()> function, Name name, Here here) const {
+  host(std::move(function), Operands{.name = name}, here);
+}
+
+void StreamRef::host(std::function<void()> function, const Operands& touches, Here here) const {
   if (!function) throw Error(Code::kInvalidValue, "empty host function", here);
+  for (const Range& range : touches.reads) require_range(range, "host", here);
+  for (const Range& range : touches.writes) require_range(range, "host", here);
   issue(*state(here), {.kind = OpKind::kHost,
                        .engine = Engine::kHost,
-                       .opaque = true,
-                       .name = name ? name : kHostName,
+                       .opaque = touches.reads.empty() && touches.writes.empty(),
+                       .name = touches.name ? touches.name : kHostName,
                        .here = here,
+                       .reads = touches.reads,
+                       .writes = touches.writes,
                        .host = &function});
 }
 

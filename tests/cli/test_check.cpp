@@ -39,6 +39,17 @@ TEST(CliCheck, ARaceIsToldWithBothOpsAndTheRemedy) {
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in\n" << outcome.out;
 }
 
+TEST(CliCheck, FindingsAreWrittenAsDataAndAsAPage) {
+  const std::string json = scratch("findings.json"), page = scratch("findings.html");
+  const Outcome outcome = run("check " + traced("racy.json", false) + " --json " + json + " --html " + page);
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  const std::string data = read_file(json);
+  for (const char* word : {"\"races\"", "\"name\": \"load\"", "\"record_after\"", "\"clean\": false"})
+    EXPECT_NE(data.find(word), std::string::npos) << word << " in\n" << data;
+  EXPECT_NE(read_file(page).find("<html"), std::string::npos);
+  EXPECT_EQ(run("check a.json b.json --html " + page).status, 2) << "a page shows one trace";
+}
+
 TEST(CliCheck, WhatIsNoTraceIsRefused) {
   const Outcome missing = run("check " + scratch("absent.json"));
   EXPECT_EQ(missing.status, 1);

@@ -212,6 +212,17 @@ TEST_P(Races, ALaunchedPlanIsCheckedOpByOp) {
   EXPECT_TRUE(races().races.empty());
 }
 
+TEST_P(Races, AHostFunctionMayTellWhatItTouches) {
+  a->host([] {}, {.writes = {*pinned}, .name = "fill"});
+  b->host([] {}, {.reads = {*pinned}, .name = "look"});
+  b->host([] {}, "silent");
+  const RaceReport report = races();
+  ASSERT_EQ(report.races.size(), 1U) << report.text();
+  EXPECT_EQ(report.races[0].first.name, "fill");
+  EXPECT_EQ(report.races[0].second.name, "look");
+  EXPECT_EQ(report.opaque, 1U);
+}
+
 TEST_P(Races, TheSamePlaceIsToldOnce) {
   for (int i = 0; i < 10; ++i) write(*a), read(*b);
   const RaceReport report = races();
