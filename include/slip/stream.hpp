@@ -34,8 +34,8 @@ class StreamRef {
   void launch(const Kernel& kernel, const Operands& operands = {}, const Cost& cost = {}, Here here = Here::at()) const;
   void copy(Range to, Range from, Name name = {}, Here here = Here::at()) const;
   void fill(Range to, unsigned char value, Name name = {}, Here here = Here::at()) const;
-  // A function of the host, run in stream order. It must make no calls into the runtime (kNotPermitted). What it touches
-  // can be told, so that it can be checked; scalars are not for it.
+  // A function of the host, run in stream order. It must make no calls into the runtime (kNotPermitted). What it
+  // touches can be told, so that it can be checked; scalars are not for it.
   void host(std::function<void()> function, Name name = {}, Here here = Here::at()) const;
   void host(std::function<void()> function, const Operands& touches, Here here = Here::at()) const;
 
