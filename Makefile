@@ -32,7 +32,9 @@ run: configure
 	@echo '== build/release/slip lab'
 	@build/release/slip lab
 
-test: build
+test:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
 	@ctest --preset release -j2 --output-on-failure
 
 bench: build

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes sure that what the build needs is installed, and installs only what is missing.
 #
-# usage: scripts/setup.sh [build|tidy]     build (default): to build, run and test; tidy: clang-tidy as well
-#        scripts/setup.sh --list           the packages and why
+# usage: scripts/setup.sh [build|test|tidy]  build (default): to build and run; test: the browser for the page's
+#                                            tests as well; tidy: clang-tidy as well
+#        scripts/setup.sh --list             the packages and why
 #
 # On Debian, packages are asked of dpkg and installed with apt-get, as root or with a sudo that asks no
 # password. Elsewhere, or where nothing can be installed, the tools and headers themselves are looked for,
@@ -26,6 +27,8 @@ build_packages=(
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
+)
+test_packages=(
   'chromium|any:chromium|want|the tests of the timeline page'
   'nodejs|any:node|want|drives the browser in these tests'
   'npm|any:npm|want|fetches playwright-core for these tests'
@@ -38,14 +41,15 @@ tidy_packages=(
 packages=("${build_packages[@]}")
 case "${1:-build}" in
   build) group=build ;;
+  test) group=test; packages+=("${test_packages[@]}") ;;
   tidy) group=tidy; packages+=("${tidy_packages[@]}") ;;
   --list)
-    for row in "${build_packages[@]}" "${tidy_packages[@]}"; do
+    for row in "${build_packages[@]}" "${test_packages[@]}" "${tidy_packages[@]}"; do
       IFS='|' read -r package _ _ why <<<"$row"
       printf '%-20s %s\n' "$package" "$why"
     done
     exit 0 ;;
-  *) echo "usage: $0 [build|tidy|--list]" >&2; exit 2 ;;
+  *) echo "usage: $0 [build|test|tidy|--list]" >&2; exit 2 ;;
 esac
 
 stamp="build/.setup-$group-$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c1-16)"
