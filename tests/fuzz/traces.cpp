@@ -19,8 +19,9 @@
 #include <sstream>
 #include <string>
 
+#include "slip/analysis.hpp"
+#include "slip/check.hpp"
 #include "slip/figures.hpp"
-#include "slip/race.hpp"
 #include "slip/trace.hpp"
 #include "watch/trace_reader.hpp"
 
@@ -82,7 +83,8 @@ void use(const TraceData& data, const std::string& path) {
   std::size_t known = data.edges().size() + data.streams().size();
   for (const TraceSpan& span : spans) known += span.reads.size() + span.name.size();
   known += figures(spans).ops;
-  known += check_races(data).text().size();
+  known += check(data).text().size();
+  known += analyse(data, spans).critical.size();
   if (known == ~std::size_t{0}) throw std::logic_error("counted too much");
   write_trace(data, path);
   const TraceData again = read_trace(path);
