@@ -110,6 +110,7 @@ void Clocks::submit(std::uint32_t slot, std::uint64_t position, const Clock& hos
 bool Clocks::wait(std::uint32_t slot, Point point) {
   if (point.slot == slot) return false;
   Stream& stream = streams_[slot];
+  reach_mark(point);
   const Clock& present = *stream.versions.back().clock;
   const Clock& other = *clock_at(point);
   if (at(present, point.slot) >= point.position && covers(present, other)) return false;
@@ -120,13 +121,24 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
   return true;
 }
 
+// A point waited for may lie behind the last op: a mark that was set for the wait alone.
+void Clocks::reach_mark(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
+
 bool Clocks::host_wait(Point point) {
+  reach_mark(point);
   const Clock& other = *clock_at(point);
   if (at(host_, point.slot) >= point.position && covers(host_, other)) return false;
   join(host_, other);
   raise(host_, point.slot, point.position);
   ++host_version_;
+  set_present(streams_[kHostSlot], host_);
   return true;
+}
+
+// What is issued from now on comes after it.
+void Clocks::host_came(std::uint64_t position) {
+  streams_[kHostSlot].end = position;
+  host_wait({kHostSlot, position});
 }
 
 bool Clocks::before(Point point, std::uint32_t slot) const {

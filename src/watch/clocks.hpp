@@ -16,6 +16,9 @@ namespace slip {
 
 class Clocks {
  public:
+  static constexpr std::uint32_t kHostSlot = 0;  // stream 0 is the host
+  Clocks() { life(0); }
+
   // A point in a stream's life. Slots are small numbers for streams.
   struct Point {
     std::uint32_t slot = 0;
@@ -43,6 +46,9 @@ class Clocks {
   bool wait(std::uint32_t slot, Point point);
   // The host waited for the point. False: it had before.
   bool host_wait(Point point);
+
+  // The host did something at this point of its own.
+  void host_came(std::uint64_t position);
 
   // Whether an op that came after the one point (which must still be remembered) comes after the other one, too.
   bool reaches(Point point, Point earlier) const {
@@ -75,6 +81,7 @@ class Clocks {
   static void raise(Clock& clock, std::uint32_t slot, std::uint64_t position);
   static void join(Clock& clock, const Clock& other);
   void set_present(Stream& stream, Clock clock);
+  void reach_mark(Point point);
 
   void begin_life(std::uint64_t stream, const Life& life);
 

@@ -10,11 +10,11 @@ Mending::Place Mending::place_of(const RaceSide& side) const {
 
 bool Mending::is_ordered(const Access& earlier, std::uint32_t slot) const {
   if (earlier.point.slot == slot) return true;
-  return slot == host_slot_ ? clocks.before_host(earlier.point) : clocks.before(earlier.point, slot);
+  return slot == Clocks::kHostSlot ? clocks.before_host(earlier.point) : clocks.before(earlier.point, slot);
 }
 
 void Mending::order(std::uint32_t slot, Clocks::Point point) {
-  if (slot == host_slot_) clocks.host_wait(point);
+  if (slot == Clocks::kHostSlot) clocks.host_wait(point);
   else clocks.wait(slot, point);
 }
 
@@ -50,7 +50,7 @@ void Mending::after(const Access& access, const std::vector<Access>& unordered) 
   }
   for (std::size_t i = 0; i < missing.size();) {
     const bool implied = std::any_of(missing.begin(), missing.end(), [&](const Access& other) {
-      return &other != &missing[i] && other.point.slot != host_slot_ && clocks.reaches(other.point, missing[i].point);
+      return &other != &missing[i] && clocks.reaches(other.point, missing[i].point);
     });
     if (implied) missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(i));
     else ++i;

@@ -14,8 +14,7 @@ namespace slip {
 class Mending {
  public:
   // `program`: its order so far. `by_op`: each op is a place of its own, as in a plan, where loops are unrolled.
-  Mending(const Clocks& program, std::uint32_t host_slot, bool by_op)
-      : clocks(program), host_slot_(host_slot), by_op_(by_op) {}
+  Mending(const Clocks& program, bool by_op) : clocks(program), by_op_(by_op) {}
 
   Clocks clocks;  // of the mended program: its owner tells it all that happens
 
@@ -34,7 +33,6 @@ class Mending {
   void order(std::uint32_t slot, Clocks::Point point);
   void add(const RaceSide& after, const RaceSide& before, Clocks::Point point);
 
-  std::uint32_t host_slot_;
   bool by_op_;
   std::vector<Fix> fixes_;
   std::vector<Clocks::Point> last_;  // by fix: the last run of `after`

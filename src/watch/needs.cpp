@@ -19,14 +19,15 @@ std::uint64_t Needs::covers(const Edge& edge, std::uint32_t slot) const {
 }
 
 void Needs::edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied) {
+  mark(from);
   Slot& target = slot(to);
   if (!implied) target.edges.push_back(static_cast<std::uint32_t>(edges_.size()));
   edges_.push_back({from, std::move(followed), to, target.end, record, implied, false, false});
 }
 
 void Needs::op(Clocks::Point point, const Clocks::Clock& followed) {
+  mark(point);
   Slot& own = slot(point.slot);
-  own.end = std::max(own.end, point.position);
   for (; own.held < own.edges.size(); ++own.held) edges_[own.edges[own.held]].held = true;
   if (!some_opaque_) return;
   for (std::uint32_t other = 0; other < slots_.size(); ++other) {

@@ -5,6 +5,7 @@
 // latest edges, which serve most pairs. All edges that stay unmarked can be removed together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -30,6 +31,8 @@ class Needs {
 
   // Later ops of `to` follow the point, and with it what the point followed.
   void edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied);
+  // The slot has come so far: edges told from now on do not hold for what lies before.
+  void mark(Clocks::Point point) { slot(point.slot).end = std::max(slot(point.slot).end, point.position); }
   // An op of the slot came; `followed` is what it comes after.
   void op(Clocks::Point point, const Clocks::Clock& followed);
   // The slot's next op must come after the point, and does.

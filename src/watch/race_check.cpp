@@ -39,14 +39,15 @@ void RaceCheck::begin(std::uint32_t slot) {
   const Clocks::Clock* before = &clocks_.present(slot);
   came({slot, 0});
   if (needs_ && before != &clocks_.present(slot))
-    needs_->edge(slot, {host_slot_, host_steps_},
-                 host_then_ ? host_then_ : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
+    needs_->edge(slot, {Clocks::kHostSlot, host_steps_},
+                 host_then_.known ? host_then_.known : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
 }
 
 void RaceCheck::came(Clocks::Point point) {
-  if (host_then_) [[unlikely]] {
-    clocks_.submit(point.slot, point.position, *host_then_);
-    if (mending_) mending_->clocks.submit(point.slot, point.position, *host_then_);
+  if (host_then_.known) [[unlikely]] {
+    clocks_.submit(point.slot, point.position, *host_then_.known);
+    if (mending_)
+      mending_->clocks.submit(point.slot, point.position, host_then_.mended ? *host_then_.mended : *host_then_.known);
     return;
   }
   clocks_.submit(point.slot, point.position);
@@ -69,11 +70,11 @@ void RaceCheck::host_follow(Clocks::Point point) {
   auto followed = needs_ ? clocks_.clock_at(point) : nullptr;
   clocks_.host_wait(point);
   // Never implied: of the streams of a device that it waits for, none is there because of another.
-  if (needs_ && point.slot != host_slot_) needs_->edge(host_slot_, point, std::move(followed), false);
+  if (needs_) needs_->edge(Clocks::kHostSlot, point, std::move(followed), false);
 }
 
 void RaceCheck::assume(const std::vector<Fix>& fixes) {
-  mending_ = std::make_unique<Mending>(clocks_, host_slot_, by_op_);
+  mending_ = std::make_unique<Mending>(clocks_, by_op_);
   mending_->assume(fixes);
 }
 
@@ -93,6 +94,7 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
     case RecordKind::kEventRecord: {
       const Clocks::Point point = point_of(record);
       begin(point.slot);
+      if (needs_) needs_->mark(point);
       return came(point);
     }
     case RecordKind::kEventWait:
@@ -174,14 +176,14 @@ void RaceCheck::note_needs(const TraceRecord& record, Clocks::Point point, std::
 void RaceCheck::mend(const Access& access) {
   if (!mending_) {
     if (unordered_.empty()) return;
-    mending_ = std::make_unique<Mending>(clocks_, host_slot_, by_op_);
+    mending_ = std::make_unique<Mending>(clocks_, by_op_);
   }
   mending_->after(access, unordered_);
   unordered_.clear();
 }
 
 void RaceCheck::touch(const TraceRange& range, const Access& access) {
-  const bool by_host = access.point.slot == host_slot_;
+  const bool by_host = access.point.slot == Clocks::kHostSlot;
   const auto ordered = [&](const Access& earlier) {
     if (earlier.point.slot == access.point.slot) return true;
     const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, access.point.slot);
@@ -213,12 +215,13 @@ void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
   by_host.stream = 0;
   by_host.position = ++host_steps_;
   const std::string_view name = record.kind == RecordKind::kHostEnd ? kOpenView : "the host";
-  const Access access{{host_slot_, host_steps_}, side_of(by_host, writes, name)};
+  const Access access{{Clocks::kHostSlot, host_steps_}, side_of(by_host, writes, name)};
   if (needs_) needs_->op(access.point, clocks_.host());
   if (mending_) mending_->before(access);
   touch(record.range, access);
   mend(access);
-  host_follow(access.point);  // what is issued from now on comes after it
+  clocks_.host_came(host_steps_);
+  if (mending_) mending_->clocks.host_came(host_steps_);
 }
 
 void RaceCheck::host_wait(const TraceRecord& record) {
@@ -228,8 +231,8 @@ void RaceCheck::host_wait(const TraceRecord& record) {
     host_follow(other_of(record));
   }
   if (!needs_) return;
-  needs_->host_waited(host_slot_, clocks_.host());
-  needs_->op({host_slot_, ++host_steps_}, clocks_.host());
+  needs_->host_waited(Clocks::kHostSlot, clocks_.host());
+  needs_->op({Clocks::kHostSlot, ++host_steps_}, clocks_.host());
 }
 
 void RaceCheck::found(const Access& earlier, const Access& later, const TraceRange& where) {
@@ -248,7 +251,7 @@ void RaceCheck::found(const Access& earlier, const Access& later, const TraceRan
 }
 
 RaceReport RaceCheck::report() {
-  while (!stalls_.empty()) go_on(stalls_.begin()->first);
+  while (!stalls_.empty()) go_on(origin_of_stall(stalls_.begin()->first));
   RaceReport report;
   report.races = races_;
   if (mending_) report.fixes = mending_->fixes();

@@ -62,10 +62,13 @@ class RaceCheck {
 
   // A stream that waits for a word which nobody has written so far stands still, and with it those that wait for it:
   // the write may be issued later, and everything before it then comes first.
+  struct HostThen {  // what the host knew when something was issued, and what it would have known in the mended program
+    std::shared_ptr<const Clocks::Clock> known, mended;
+  };
   struct Late {
     TraceRecord record;
     std::vector<TraceRange> reads, writes;
-    std::shared_ptr<const Clocks::Clock> host;  // what it knew when this was issued
+    HostThen host;
     std::uint32_t needs_record = 0;
   };
   struct Stall {
@@ -96,7 +99,6 @@ class RaceCheck {
   const bool by_op_;
   Needs* const needs_;
   Clocks clocks_;
-  const std::uint32_t host_slot_ = clocks_.life(0).slot;
   std::unique_ptr<Mending> mending_;  // from the first race on
   std::vector<Access> unordered_;     // what the op at hand is not ordered after
   std::uint64_t host_steps_ = 0;
@@ -110,9 +112,9 @@ class RaceCheck {
   std::array<Recent, 64> recent_{};
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> device_slots_;
   WordsWritten words_;
-  std::map<std::uint64_t, Stall> stalls_;           // by stream
-  std::shared_ptr<const Clocks::Clock> host_then_;  // what the host knew when the op at hand was issued
-  std::shared_ptr<const Clocks::Clock> host_now_;   // the present, if it was asked for
+  std::map<std::uint64_t, Stall> stalls_;  // by stream
+  HostThen host_then_;                     // of a record that was put off; of others nothing
+  HostThen host_now_;                      // the present, if it was asked for
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, bool> open_views_;  // of the host; true: it writes
   std::map<Key, std::size_t> known_;                                                    // index in races_
   std::vector<Race> races_;

@@ -26,11 +26,15 @@ bool RaceCheck::stands_still(const TraceRecord& record, std::span<const TraceRan
 
 void RaceCheck::put_off(const TraceRecord& record, std::span<const TraceRange> reads,
                         std::span<const TraceRange> writes) {
-  if (!host_now_ || *host_now_ != clocks_.host()) host_now_ = std::make_shared<const Clocks::Clock>(clocks_.host());
+  const auto keep = [](std::shared_ptr<const Clocks::Clock>& kept, const Clocks::Clock& present) {
+    if (!kept || *kept != present) kept = std::make_shared<const Clocks::Clock>(present);
+  };
+  keep(host_now_.known, clocks_.host());
+  if (mending_) keep(host_now_.mended, mending_->clocks.host());
   stalls_[record.stream].late.push_back({record,
                                          {reads.begin(), reads.end()},
                                          {writes.begin(), writes.end()},
-                                         host_then_ ? host_then_ : host_now_,
+                                         host_then_.known ? host_then_ : host_now_,
                                          needs_ ? needs_->record : 0});
 }
 
@@ -40,7 +44,7 @@ void RaceCheck::go_on(std::uint64_t stream) {
   const auto stall = stalls_.find(stream);
   std::deque<Late> late = std::move(stall->second.late);
   stalls_.erase(stall);
-  const auto then = std::exchange(host_then_, nullptr);
+  const HostThen then = host_then_;
   const std::uint32_t now = needs_ ? needs_->record : 0;
   for (std::size_t i = 0; i < late.size(); ++i) {
     host_then_ = late[i].host;

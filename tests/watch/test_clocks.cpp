@@ -9,7 +9,6 @@ namespace {
 
 TEST(Clocks, ASlotServesAnotherStreamOnceTheHostSawTheEnd) {
   Clocks clocks;
-  clocks.life(0);  // the host
   const Clocks::Life first = clocks.life(1, 7);
   clocks.submit(first.slot, first.at(5).position);
   clocks.close(1, 7);
@@ -26,7 +25,6 @@ TEST(Clocks, ASlotServesAnotherStreamOnceTheHostSawTheEnd) {
 
 TEST(Clocks, ANewStreamInAnOldSlotKnowsWhatTheHostKnows) {
   Clocks clocks;
-  clocks.life(0);
   const Clocks::Life other = clocks.life(9, 7), first = clocks.life(1, 7);
   clocks.submit(other.slot, 3);
   clocks.submit(first.slot, 1);
