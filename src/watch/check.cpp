@@ -61,7 +61,7 @@ CheckReport check(const TraceData& trace) {
   report.races = check_races(trace, false, &needs);
   report.deadlocks = find_deadlocks(trace, spans);
   // Where something races or is missing, nobody can say what is needed.
-  if (report.races.races.empty() && trace.dropped == 0) {
+  if (report.races.races.empty() && trace.dropped == 0 && !needs.gave_up()) {
     Superfluous found = find_superfluous(trace, spans, needs);
     report.superfluous = std::move(found.waits);
     report.false_dependencies = std::move(found.legacy_barriers);

@@ -7,6 +7,8 @@ namespace {
 // Versions of a stream's clock that are kept. A wait for a point older than these many waits takes the oldest: it may
 // then order less than it does, which can show as a race that is none, never hide one.
 constexpr std::size_t kVersions = 4096;
+// Numbers in all versions together, 256 MiB: thousands of streams that are alive at once keep less of their past.
+constexpr std::size_t kEntries = std::size_t{1} << 25;
 }  // namespace
 
 Clocks::Life Clocks::life(std::uint64_t stream) {
@@ -76,10 +78,18 @@ const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const 
 }
 
 void Clocks::set_present(Stream& stream, Clock clock) {
+  entries_ += clock.size();
   auto made = std::make_shared<const Clock>(std::move(clock));
-  if (stream.versions.back().from == stream.end) stream.versions.back().clock = std::move(made);  // no op in between
-  else stream.versions.push_back({stream.end, std::move(made)});
-  if (stream.versions.size() > kVersions) stream.versions.pop_front();
+  if (stream.versions.back().from == stream.end) {  // no op in between
+    entries_ -= stream.versions.back().clock->size();
+    stream.versions.back().clock = std::move(made);
+  } else {
+    stream.versions.push_back({stream.end, std::move(made)});
+  }
+  while (stream.versions.size() > (entries_ > kEntries ? 1 : kVersions)) {
+    entries_ -= stream.versions.front().clock->size();
+    stream.versions.pop_front();
+  }
 }
 
 void Clocks::submit(std::uint32_t slot, std::uint64_t position) {

@@ -35,7 +35,8 @@ class Clocks {
   };
   Life life(std::uint64_t stream);                        // made when it is not known yet
   Life life(std::uint64_t stream, std::uint32_t device);  // the same, in a slot of a closed stream if there is one
-  void take(std::uint64_t stream, const Life& life);      // as other clocks have it
+  std::size_t slots() const { return streams_.size(); }
+  void take(std::uint64_t stream, const Life& life);  // as other clocks have it
   void close(std::uint64_t stream, std::uint32_t device);
 
   // The next op of the stream ends at `position`; it comes after everything the host has waited for so far.
@@ -93,6 +94,7 @@ class Clocks {
   std::vector<Stream> streams_;
   Clock host_;
   std::uint64_t host_version_ = 1;
+  std::size_t entries_ = 0;  // of all versions
 };
 
 }  // namespace slip

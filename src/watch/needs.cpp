@@ -5,7 +5,15 @@
 namespace slip {
 namespace {
 std::uint64_t at(const Clocks::Clock& clock, std::uint32_t slot) { return slot < clock.size() ? clock[slot] : 0; }
+constexpr std::size_t kMostEntries = std::size_t{1} << 27;  // a gigabyte, if no two edges shared a clock
 }  // namespace
+
+void Needs::give_up() {
+  gave_up_ = true;
+  edges_.clear();
+  edges_.shrink_to_fit();
+  slots_.clear();
+}
 
 Needs::Slot& Needs::slot(std::uint32_t index) {
   if (slots_.size() <= index) slots_.resize(index + 1);
@@ -19,13 +27,17 @@ std::uint64_t Needs::covers(const Edge& edge, std::uint32_t slot) const {
 }
 
 void Needs::edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied) {
+  if (gave_up_) return;
   mark(from);
+  entries_ += followed->size();
+  if (entries_ > kMostEntries) return give_up();
   Slot& target = slot(to);
   if (!implied) target.edges.push_back(static_cast<std::uint32_t>(edges_.size()));
   edges_.push_back({from, std::move(followed), to, target.end, record, implied, false, false});
 }
 
 void Needs::op(Clocks::Point point, const Clocks::Clock& followed) {
+  if (gave_up_) return;
   mark(point);
   Slot& own = slot(point.slot);
   for (; own.held < own.edges.size(); ++own.held) edges_[own.edges[own.held]].held = true;
@@ -43,6 +55,7 @@ void Needs::need_last(const std::vector<std::uint64_t>& positions, std::uint32_t
 }
 
 void Needs::opaque(Clocks::Point point, const Clocks::Clock& followed) {
+  if (gave_up_) return;
   for (std::uint32_t other = 0; other < followed.size(); ++other) {
     if (followed[other] > 0) conflict({other, followed[other]}, point.slot);
   }
@@ -50,9 +63,12 @@ void Needs::opaque(Clocks::Point point, const Clocks::Clock& followed) {
   some_opaque_ = true;
 }
 
-void Needs::for_host(Clocks::Point point) { slot(point.slot).for_host.push_back(point.position); }
+void Needs::for_host(Clocks::Point point) {
+  if (!gave_up_) slot(point.slot).for_host.push_back(point.position);
+}
 
 void Needs::host_waited(std::uint32_t host_slot, const Clocks::Clock& known) {
+  if (gave_up_) return;
   slot(host_slot);
   for (std::uint32_t other = 0; other < slots_.size(); ++other) {
     if (!slots_[other].for_host.empty()) need_last(slots_[other].for_host, other, known, host_slot);
@@ -62,6 +78,7 @@ void Needs::host_waited(std::uint32_t host_slot, const Clocks::Clock& known) {
 // From the end back to the point, by the latest edge into each slot that reaches so far. Each step goes to an earlier
 // edge, so it ends.
 void Needs::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t before) {
+  if (gave_up_) return;
   while (index != earlier.slot) {
     Slot& target = slot(index);
     if (target.kept.size() <= earlier.slot) target.kept.resize(earlier.slot + 1);

@@ -45,6 +45,10 @@ class Needs {
 
   const std::vector<Edge>& edges() const { return edges_; }
 
+  // Too many streams or edges to follow what each is needed for: nothing is known then.
+  void give_up();
+  bool gave_up() const { return gave_up_; }
+
  private:
   // What needed edges alone order before a slot's ops, from a position on.
   struct Kept {
@@ -67,7 +71,9 @@ class Needs {
 
   std::vector<Edge> edges_;
   std::vector<Slot> slots_;
+  std::size_t entries_ = 0;  // in the clocks of all edges
   bool some_opaque_ = false;
+  bool gave_up_ = false;
 };
 
 }  // namespace slip

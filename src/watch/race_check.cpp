@@ -6,6 +6,7 @@ namespace slip {
 namespace {
 
 constexpr std::size_t kMostRaces = 1000;
+constexpr std::size_t kMostSlotsForNeeds = 1024;
 
 RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) {
   return {{record.stream, record.position, name, record.file, record.line}, writes};
@@ -25,7 +26,10 @@ Clocks::Point RaceCheck::other_of(const TraceRecord& record) {
 
 Clocks::Point RaceCheck::point_of(const TraceRecord& record) {
   if (record.stream == last_stream_) return last_life_.at(record.position);
-  const Clocks::Life life = clocks_.life(record.stream, record.device);
+  // In a used slot the order with the stream before is taken for granted, and what it is needed for is not seen.
+  if (needs_ && !needs_->gave_up() && clocks_.slots() > kMostSlotsForNeeds) needs_->give_up();
+  const bool fresh = needs_ && !needs_->gave_up();
+  const Clocks::Life life = fresh ? clocks_.life(record.stream) : clocks_.life(record.stream, record.device);
   if (mending_) mending_->clocks.take(record.stream, life);
   std::vector<std::uint32_t>& slots = device_slots_[record.device];
   if (std::find(slots.begin(), slots.end(), life.slot) == slots.end()) slots.push_back(life.slot);
@@ -38,9 +42,10 @@ Clocks::Point RaceCheck::point_of(const TraceRecord& record) {
 void RaceCheck::begin(std::uint32_t slot) {
   const Clocks::Clock* before = &clocks_.present(slot);
   came({slot, 0});
-  if (needs_ && before != &clocks_.present(slot))
-    needs_->edge(slot, {Clocks::kHostSlot, host_steps_},
-                 host_then_.known ? host_then_.known : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
+  if (!needs_ || before == &clocks_.present(slot)) return;
+  const bool late = host_then_.known != nullptr;
+  needs_->edge(slot, {Clocks::kHostSlot, late ? host_then_.steps : host_steps_},
+               late ? host_then_.known : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
 }
 
 void RaceCheck::came(Clocks::Point point) {

@@ -64,6 +64,7 @@ class RaceCheck {
   // the write may be issued later, and everything before it then comes first.
   struct HostThen {  // what the host knew when something was issued, and what it would have known in the mended program
     std::shared_ptr<const Clocks::Clock> known, mended;
+    std::uint64_t steps = 0;  // of the host by then
   };
   struct Late {
     TraceRecord record;

@@ -31,6 +31,7 @@ void RaceCheck::put_off(const TraceRecord& record, std::span<const TraceRange> r
   };
   keep(host_now_.known, clocks_.host());
   if (mending_) keep(host_now_.mended, mending_->clocks.host());
+  host_now_.steps = host_steps_;
   stalls_[record.stream].late.push_back({record,
                                          {reads.begin(), reads.end()},
                                          {writes.begin(), writes.end()},
