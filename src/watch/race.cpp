@@ -13,9 +13,29 @@
 
 namespace slip {
 
+namespace {
+
+// Names of files with their lengths: to measure a path anew for every op would be felt. They are the program's own and
+// stay.
+class Files {
+ public:
+  std::string_view text(const char* file) {
+    if (!file) return {};
+    std::string_view& known = known_[reinterpret_cast<std::uintptr_t>(file) / 8 % known_.size()];
+    if (known.data() != file) known = file;
+    return known;
+  }
+
+ private:
+  std::array<std::string_view, 64> known_{};
+};
+
+}  // namespace
+
 struct RaceChecker::State {
   SpinLock lock;
   RaceCheck check;  // guarded by lock
+  Files files;      // guarded by lock
 };
 
 RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
@@ -61,8 +81,7 @@ TraceRecord trace_record(const Record& record) {
                      .other_position = record.other_position,
                      .thread = record.thread,
                      .range = trace_range(record.range),
-                     .name = record.name.text(),
-                     .file = record.here.file ? record.here.file : ""};
+                     .name = record.name.text()};
   if (record.op) {
     result.op = record.op->kind;
     result.opaque = record.op->opaque;
@@ -75,10 +94,11 @@ TraceRecord trace_record(const Record& record) {
 
 void RaceChecker::on(const Record& record) {
   if (record.kind == RecordKind::kRun) return;  // when it ran does not matter, only what orders it
-  const TraceRecord step = trace_record(record);
+  TraceRecord step = trace_record(record);
   const bool submits = record.kind == RecordKind::kSubmit && record.op;
   RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
   const std::lock_guard lock(state_->lock);
+  step.file = state_->files.text(record.here.file);
   if (submits) {
     for (const Ranges& ranges : {record.op->reads, record.op->writes}) {
       for (const Range& range : ranges) state_->check.name_buffer(range.id, range.block->name.text());
