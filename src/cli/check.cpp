@@ -82,7 +82,7 @@ int run_check(const Asked& asked) {
   bool clean = true;
   Json all = Json::array();
   for (const std::string& path : asked.paths) {
-    const TraceData trace = read_trace(path);  // the report refers to it
+    const TraceData trace = read_trace(path, {});  // the report refers to it
     const CheckReport report = check(trace);
     fmt::print("{}{}", asked.paths.size() > 1 ? path + ":\n" : "", report.text());
     clean = clean && report.clean();

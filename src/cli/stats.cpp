@@ -55,9 +55,10 @@ std::string summary(const Studied& studied) {
   line("bound", format_time(figures.bound),
        "lower bound: max(sum of compute, sum of copies in, sum of copies out), the ops of an engine one after the "
        "other");
-  line("distance", format_time(figures.total - figures.bound),
-       fmt::format("total - bound; the total is {} the bound{}", format_times(ratio(figures.total, figures.bound)),
-                   figures.total < figures.bound ? ", for ops ran at once on one engine" : ""));
+  if (figures.bound > 0)
+    line("distance", format_time(figures.total - figures.bound),
+         fmt::format("total - bound; the total is {} the bound{}", format_times(ratio(figures.total, figures.bound)),
+                     figures.total < figures.bound ? ", for ops ran at once on one engine" : ""));
   line("idle", format_time(figures.idle), "of the total: no engine was busy");
   line("copy", format_time(figures.copy), "at least one copy in or out was running");
   line("overlap", format_percent(figures.overlap_percent()), "copy time while computing / copy time");
@@ -118,7 +119,7 @@ int run_stats(const Asked& asked) {
   Json all = Json::array();
   for (const std::string& path : asked.paths) {
     if (&path != &asked.paths.front()) fmt::print("\n");
-    const TraceData trace = read_trace(path);
+    const TraceData trace = read_trace(path, {});
     all.push_back(tell(path, Studied(trace), asked));
     if (!asked.html.empty()) write_html(trace, asked.html, path.substr(path.rfind('/') + 1));
   }

@@ -26,9 +26,9 @@ std::string page_beside(const std::string& trace) {
 int run_view(const Asked& asked) {
   const std::string page = asked.page.empty() ? page_beside(asked.trace) : asked.page;
   if (page == asked.trace) throw UsageError(fmt::format("'{}' is the trace itself: name another file with -o", page));
-  const TraceData trace = read_trace(asked.trace);
+  const TraceData trace = read_trace(asked.trace, {});
   std::optional<TraceData> prediction;
-  if (!asked.prediction.empty()) prediction = read_trace(asked.prediction);
+  if (!asked.prediction.empty()) prediction = read_trace(asked.prediction, {});
   write_html(trace, page, asked.trace.substr(asked.trace.rfind('/') + 1), prediction ? &*prediction : nullptr);
   return kSuccess;
 }
@@ -37,7 +37,7 @@ int run_view(const Asked& asked) {
 
 void write_html(const TraceData& trace, const std::string& page, const std::string& title,
                 const TraceData* prediction) {
-  write_page(trace, page, {.title = title, .prediction = prediction});
+  write_page(trace, page, {.title = title, .prediction = prediction}, {});
   fmt::print("page: {} (opens in any browser)\n", page);
 }
 
