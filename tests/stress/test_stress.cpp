@@ -11,6 +11,7 @@
 #include "stress/generator.hpp"
 #include "stress/runner.hpp"
 #include "support/devices.hpp"
+#include "support/share.hpp"
 #include "support/watchdog.hpp"
 
 namespace slip::stress {
@@ -27,11 +28,7 @@ std::uint64_t setting(const char* variable, std::uint64_t otherwise) {
   return value;
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kShare = 20;  // of the programs
-#else
-constexpr std::uint64_t kShare = 1;
-#endif
+using test::kShare;
 
 struct Target {
   std::string label;

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "support/share.hpp"
 #include "watch/race_check.hpp"
 
 namespace slip {
@@ -287,7 +288,7 @@ std::vector<std::vector<std::size_t>> edges_of(const Program& program, const std
 
 TEST(RaceOracle, AgreesOnWhatRaces) {
   int racy = 0;
-  for (std::uint32_t seed = 1; seed <= 4000; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 4000 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 100).take();
     ASSERT_LE(program.nodes.size(), kMost);
@@ -296,14 +297,14 @@ TEST(RaceOracle, AgreesOnWhatRaces) {
     ASSERT_EQ(!report.races.empty(), expected) << report.text();
     racy += expected;
   }
-  EXPECT_GT(racy, 1000);
-  EXPECT_LT(racy, 3900);
+  EXPECT_GT(racy, 1000 / static_cast<int>(test::kShare));
+  EXPECT_LT(racy, 3900 / static_cast<int>(test::kShare));
 }
 
 // What is told to be missing mends it, and nothing of that can be left out. An edge holds at every run of its two
 // places; here every op is a place of its own.
 TEST(RaceOracle, AgreesOnWhatIsMissing) {
-  for (std::uint32_t seed = 1; seed <= 500; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 500 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 2).take();
     const auto edges = edges_of(program);
@@ -325,7 +326,7 @@ TEST(RaceOracle, AgreesOnWhatIsMissing) {
 // What no conflict is said to need can go, all of it at once.
 TEST(RaceOracle, AgreesOnWhatIsSuperfluous) {
   std::size_t removed = 0, kept = 0;
-  for (std::uint32_t seed = 1; seed <= 20000; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 20000 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 40).take();
     if (races(program, edges_of(program))) continue;
@@ -339,8 +340,8 @@ TEST(RaceOracle, AgreesOnWhatIsSuperfluous) {
     }
     ASSERT_FALSE(races(program, edges_of(program, gone)));
   }
-  EXPECT_GT(removed, 1000U);
-  EXPECT_GT(kept, 400U);
+  EXPECT_GT(removed, 1000U / test::kShare);
+  EXPECT_GT(kept, 400U / test::kShare / 2);
 }
 
 }  // namespace

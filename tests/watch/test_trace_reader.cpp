@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "support.hpp"
+#include "support/share.hpp"
 #include "watch/trace_reader.hpp"
 
 namespace slip {
@@ -158,7 +159,7 @@ TEST(TraceReader, EscapesAndNumbersOfEveryKindAcrossBlocks) {
       "\"args\" : {\"seq\":[1,2],\"opaque\": true ,\"x\":[null,false,{}]}}");
   const Folder folder;
   constexpr std::size_t kBlock = std::size_t{256} << 10;
-  for (std::size_t border = 0; border <= text.size(); ++border) {
+  for (std::size_t border = 0; border <= text.size(); border += test::kShare) {
     std::ofstream(folder.file("t.json")) << std::string(kBlock - border, ' ') << text;
     const TraceData data = read_trace(folder.file("t.json"));
     ASSERT_EQ(data.records.size(), 2U);
@@ -200,7 +201,7 @@ TEST(TraceReader, LargeFileAcrossBlocks) {
 
 TEST(TraceReaderFuzz, EveryCutIsAnError) {
   const std::string text = sample(1, 30);
-  for (std::size_t length = 0; length + 2 < text.size(); ++length)
+  for (std::size_t length = 0; length + 2 < text.size(); length += test::kShare)
     ASSERT_NE(complaint(text.substr(0, length)), "") << "cut at " << length;
 }
 
@@ -211,7 +212,7 @@ TEST(TraceReaderFuzz, MutatedFilesNeverCrash) {
   const std::string original = sample(2, 60);
   const std::string kAlphabet = "{}[]\",:\\0123456789.eE+-tfnu \n\x80\xFF";
   int accepted = 0;
-  for (int round = 0; round < 6'000; ++round) {
+  for (int round = 0; round < 6'000 / static_cast<int>(test::kShare); ++round) {
     std::string text = original;
     for (std::uint64_t change = 1 + random() % 4; change > 0; --change) {
       const std::size_t at = random() % text.size();

@@ -5,6 +5,7 @@
 
 #include "slip/slip.hpp"
 #include "support/kernels.hpp"
+#include "support/share.hpp"
 
 namespace slip::test {
 namespace {
@@ -150,7 +151,7 @@ Plan without(const Plan& plan, const std::vector<Verification::Wait>& waits) {
 // and what is left is needed.
 TEST_F(Verify, RandomPlansAreMendedWithNoWaitTooMuch) {
   std::size_t missing = 0, superfluous = 0;
-  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 300 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     plan = Plan();
@@ -180,8 +181,8 @@ TEST_F(Verify, RandomPlansAreMendedWithNoWaitTooMuch) {
         ASSERT_EQ(verify(without(slim, {{op, other}})).verdict, Verdict::kRace) << op << " waits for " << other;
     }
   }
-  EXPECT_GT(missing, 300U);
-  EXPECT_GT(superfluous, 300U);
+  EXPECT_GT(missing, 300U / test::kShare);
+  EXPECT_GT(superfluous, 300U / test::kShare);
 }
 
 }  // namespace
