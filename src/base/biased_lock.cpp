@@ -29,20 +29,31 @@ void heavy_fence() {
 void BiasedLock::lock_slowly() {
   const std::uint64_t me = thread_index();
   lock_.lock();
-  if (favourite_.load(std::memory_order_relaxed) != 0) {  // another thread: this one would have come in as it
-    favourite_.store(0, std::memory_order_relaxed);
+  const std::uint64_t favour = favour_.load(std::memory_order_relaxed);
+  if (favour != 0) {  // another thread's: this one would have come in with it
+    favour_.store(0, std::memory_order_relaxed);
     heavy_fence();
     // acquire: what the favourite wrote under the lock.
-    for (int spins = 0; entered_.load(std::memory_order_acquire); ++spins) spin(spins);
+    for (int spins = 0; taken_[favour % kSeats].load(std::memory_order_acquire); ++spins) spin(spins);
     streak_ = 0;
     patience_ = std::min(patience_ * 4, kMostPatience);
   }
-  favoured_ = false;
+  seat_ = kNoSeat;
   streak_ = last_ == me ? streak_ + 1 : 0;
   last_ = me;
   if (streak_ < patience_ || !g_has_membarrier) return;
-  favourite_.store(me, std::memory_order_relaxed);
   streak_ = 0;
+  const int seat = find_seat(me);
+  if (seat != kNoSeat) favour_.store(me * kSeats + static_cast<std::uint64_t>(seat), std::memory_order_relaxed);
+}
+
+// A seat is never given to a second thread: its first one may be late by any time.
+int BiasedLock::find_seat(std::uint64_t thread) {
+  for (int seat = 0; seat < kSeats; ++seat) {
+    if (owners_[seat] == 0) owners_[seat] = thread;
+    if (owners_[seat] == thread) return seat;
+  }
+  return kNoSeat;
 }
 
 }  // namespace slip

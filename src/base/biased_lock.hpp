@@ -24,6 +24,9 @@ inline void light_fence() {
   asm volatile("" ::: "memory");  // the compiler keeps the order; heavy_fence() does the rest
 }
 
+// A former favourite may be late: it saw that the lock leans to it, was stopped, and writes its flag when the lock
+// leans to another thread. So each thread that is ever the favourite has a seat of its own, with a flag that nobody
+// else writes.
 class BiasedLock {
  public:
   void lock() {
@@ -31,35 +34,41 @@ class BiasedLock {
   }
   // Takes the lock if it leans to this thread: without waiting, without an atomic operation.
   bool lock_if_mine() {
-    const std::uint64_t me = thread_index();
-    if (favourite_.load(std::memory_order_relaxed) != me) return false;
-    entered_.store(true, std::memory_order_relaxed);
+    const std::uint64_t favour = favour_.load(std::memory_order_relaxed);
+    if (favour / kSeats != thread_index()) return false;
+    const auto seat = static_cast<int>(favour % kSeats);
+    taken_[seat].store(true, std::memory_order_relaxed);
     light_fence();
-    // Still ours: who takes the favour away does so before its heavy fence and then waits while `entered_`. Relaxed:
-    // the last holder was this thread, or gave the favour to it under `lock_`.
-    if (favourite_.load(std::memory_order_relaxed) == me) [[likely]] {
-      favoured_ = true;
+    // Still ours: who takes the favour away does so before its heavy fence and then waits while the seat is taken.
+    // Relaxed: the last holder was this thread, or gave the favour to it under `lock_`.
+    if (favour_.load(std::memory_order_relaxed) == favour) [[likely]] {
+      seat_ = seat;
       return true;
     }
-    entered_.store(false, std::memory_order_release);
+    taken_[seat].store(false, std::memory_order_release);
     return false;
   }
   void unlock() {
     // release: publishes what was written under the lock.
-    if (favoured_) entered_.store(false, std::memory_order_release);
+    if (seat_ >= 0) taken_[seat_].store(false, std::memory_order_release);
     else lock_.unlock();
   }
 
  private:
-  void lock_slowly();
+  static constexpr int kSeats = 4;  // threads that one lock can lean to in its life; the next ones use `lock_`
+  static constexpr int kNoSeat = -1;
 
-  std::atomic<std::uint64_t> favourite_{0};  // thread that may enter without `lock_`; written under it
-  std::atomic<bool> entered_{false};         // the favourite holds the lock, or looks whether it may
+  void lock_slowly();
+  int find_seat(std::uint64_t thread);
+
+  std::atomic<std::uint64_t> favour_{0};  // thread * kSeats + its seat: may enter without `lock_`; written under it
+  std::atomic<bool> taken_[kSeats] = {};  // the seat's thread holds the lock, or looks whether it may
   SpinLock lock_;
-  bool favoured_ = false;        // the holder came in as the favourite; written by the holder
-  std::uint64_t last_ = 0;       // guarded by lock_: who held it last,
-  std::uint32_t streak_ = 0;     // how often in a row,
-  std::uint32_t patience_ = 16;  // and how often makes it the favourite: more each time that proved wrong
+  int seat_ = kNoSeat;                 // of the holder, if it came in as the favourite; written by the holder
+  std::uint32_t streak_ = 0;           // guarded by lock_: how often in a row
+  std::uint64_t last_ = 0;             // the last holder held it,
+  std::uint32_t patience_ = 16;        // and how often makes it the favourite: more each time that proved wrong
+  std::uint64_t owners_[kSeats] = {};  // guarded by lock_: the seats' threads
 };
 
 }  // namespace slip

@@ -1,6 +1,10 @@
 // BiasedLock and the pair of fences it stands on.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <chrono>
+#include <csignal>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -110,6 +114,63 @@ TEST(BiasedLock, KeepsOthersOutWhileTheFavourMoves) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::uint64_t sum : sums) EXPECT_EQ(sum, static_cast<std::uint64_t>(kThreads * burst));
+}
+
+// A thread is stopped by a signal anywhere in lock() or unlock(), and goes on when the favour has moved to another
+// thread that is inside: what the first one still had to write must not open the door that the other one closed.
+std::atomic<int> g_stopped{0}, g_go_on{0};  // rounds
+void stop_here(int) {
+  g_stopped.store(g_go_on.load() + 1);
+  while (g_go_on.load() < g_stopped.load()) {}
+}
+
+TEST(BiasedLock, KeepsOthersOutWhileAnOldFavouriteIsLate) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer delivers a signal late, never between two instructions";
+#endif
+  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock never leans to a thread";
+  std::signal(SIGUSR1, stop_here);
+  const auto patience = [](const std::atomic<bool>& done) {  // a stopped thread may hold the lock: no waiting for ever
+    for (int turn = 0; turn < 100 && !done.load(); ++turn) std::this_thread::sleep_for(std::chrono::microseconds(10));
+  };
+  int broken = 0;
+  const int times = test::rounds(400);
+  for (int round = 0; round < times; ++round) {
+    BiasedLock lock;
+    std::atomic<int> inside{0};
+    std::atomic<bool> leaning{false}, end{false}, taken{false};
+    std::atomic<int> crossings{0};
+    std::thread old_favourite([&] {
+      for (int i = 0; !end.load(std::memory_order_relaxed); ++i) {
+        lock.lock();
+        if (inside.fetch_add(1, std::memory_order_relaxed) != 0) crossings.fetch_add(1);
+        inside.fetch_sub(1, std::memory_order_relaxed);
+        lock.unlock();
+        if (i == 100) leaning.store(true);
+      }
+    });
+    while (!leaning.load()) std::this_thread::yield();
+    pthread_kill(old_favourite.native_handle(), SIGUSR1);
+    while (g_stopped.load() == g_go_on.load()) std::this_thread::yield();
+    std::thread new_favourite([&] {
+      for (int i = 0; i < 200; ++i) lock.lock(), lock.unlock();
+      lock.lock();
+      if (inside.fetch_add(1) != 0) crossings.fetch_add(1);
+      taken.store(true);
+      while (!end.load()) std::this_thread::yield();
+      inside.fetch_sub(1);
+      lock.unlock();
+    });
+    patience(taken);
+    g_go_on.store(g_stopped.load());
+    if (taken.load()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // time for it to break in
+    end.store(true);
+    old_favourite.join();
+    new_favourite.join();
+    broken += crossings.load() != 0;
+  }
+  std::signal(SIGUSR1, SIG_DFL);
+  EXPECT_EQ(broken, 0) << "rounds of " << times;
 }
 
 }  // namespace
