@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "slip/trace.hpp"
-#include "watch/json_reader.hpp"
+#include "base/json_reader.hpp"
 #include "watch/texts.hpp"
 
 namespace slip {

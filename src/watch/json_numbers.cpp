@@ -6,7 +6,7 @@
 #include <charconv>
 #include <limits>
 
-#include "watch/json_reader.hpp"
+#include "base/json_reader.hpp"
 
 namespace slip {
 namespace {

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "watch/json_text.hpp"
-#include "watch/output_file.hpp"
+#include "base/json_text.hpp"
+#include "base/output_file.hpp"
 #include "watch/page_columns.hpp"
 #include "watch/page_files.hpp"
 #include "watch/page_findings.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "slip/check.hpp"
-#include "watch/json_text.hpp"
+#include "base/json_text.hpp"
 
 namespace slip {
 namespace {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "watch/json_scan.hpp"
-#include "watch/json_text.hpp"
+#include "base/json_scan.hpp"
+#include "base/json_text.hpp"
 
 namespace slip {
 

@@ -14,7 +14,7 @@
 
 #include "watch/event_reader.hpp"
 #include "watch/foreign_reader.hpp"
-#include "watch/json_reader.hpp"
+#include "base/json_reader.hpp"
 #include "watch/ordered_records.hpp"
 #include "watch/spans.hpp"
 #include "watch/trace_limits.hpp"

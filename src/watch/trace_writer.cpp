@@ -17,8 +17,8 @@
 
 #include "slip/trace.hpp"
 #include "watch/arrows.hpp"
-#include "watch/json_text.hpp"
-#include "watch/output_file.hpp"
+#include "base/json_text.hpp"
+#include "base/output_file.hpp"
 #include "watch/words.hpp"
 
 namespace slip {

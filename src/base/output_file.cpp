@@ -1,4 +1,4 @@
-#include "watch/output_file.hpp"
+#include "base/output_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "slip/op.hpp"
-#include "watch/json_scan.hpp"
+#include "base/json_scan.hpp"
 
 namespace slip {
 

@@ -1,4 +1,4 @@
-#include "watch/json_reader.hpp"
+#include "base/json_reader.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "watch/json_text.hpp"
+#include "base/json_text.hpp"
 
 namespace slip {
 namespace {

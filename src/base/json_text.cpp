@@ -1,4 +1,4 @@
-#include "watch/json_text.hpp"
+#include "base/json_text.hpp"
 
 #include <iterator>
 

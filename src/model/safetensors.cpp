@@ -1,0 +1,166 @@
+#include "model/safetensors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/json_reader.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::size_t kMaxRank = 64;
+
+class HeaderReader {
+ public:
+  HeaderReader(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here)
+      : json_(path, JsonReader::from_text(json), here),
+        data_begin_(8 + json.size()),
+        data_bytes_(file_bytes - data_begin_),
+        path_(path),
+        here_(here) {}
+
+  SafetensorsHeader read() {
+    json_.begin_object();
+    std::string_view key;
+    while (json_.next_key(key)) {
+      const std::string name(key);
+      if (!names_.insert(name).second) fail(fmt::format("'{}' is there twice", name));
+      if (name == "__metadata__") read_metadata();
+      else read_tensor(name);
+    }
+    json_.finish();
+    require_no_holes();
+    return std::move(header_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(Code::kParse, fmt::format("'{}': {}", path_, what), here_);
+  }
+
+  void read_metadata() {
+    json_.begin_object();
+    std::string_view key;
+    while (json_.next_key(key)) {
+      std::string name(key);
+      header_.metadata.emplace_back(std::move(name), std::string(json_.text()));
+    }
+  }
+
+  void read_tensor(const std::string& name) {
+    TensorInfo tensor{.name = name, .type = {}, .shape = {}};
+    std::optional<DataType> type;
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> place;
+    bool shaped = false;
+    json_.begin_object();
+    std::string_view key;
+    while (json_.next_key(key)) {
+      if (key == "dtype" && !type) type = read_type(name);
+      else if (key == "shape" && !shaped) tensor.shape = read_shape(name), shaped = true;
+      else if (key == "data_offsets" && !place) place = read_place(name);
+      else fail(fmt::format("tensor '{}' has '{}', which is not known or is there twice", name, key));
+    }
+    if (!type || !shaped || !place) fail(fmt::format("tensor '{}' lacks its dtype, shape or data_offsets", name));
+    tensor.type = *type;
+    set_place(tensor, place->first, place->second);
+    header_.tensors.push_back(std::move(tensor));
+  }
+
+  DataType read_type(const std::string& name) {
+    const std::string text(json_.text());
+    const std::optional<DataType> type = data_type_of(text);
+    if (!type) fail(fmt::format("tensor '{}' is of type '{}', which is not known", name, text));
+    return *type;
+  }
+
+  Shape read_shape(const std::string& name) {
+    Shape shape;
+    json_.begin_array();
+    while (json_.next_item()) {
+      if (shape.size() == kMaxRank) fail(fmt::format("tensor '{}' has more than {} dimensions", name, kMaxRank));
+      shape.push_back(json_.unsigned_number());
+    }
+    return shape;
+  }
+
+  std::pair<std::uint64_t, std::uint64_t> read_place(const std::string& name) {
+    std::vector<std::uint64_t> numbers;
+    json_.begin_array();
+    while (json_.next_item()) {
+      if (numbers.size() == 2) fail(fmt::format("tensor '{}': data_offsets are two numbers", name));
+      numbers.push_back(json_.unsigned_number());
+    }
+    if (numbers.size() != 2) fail(fmt::format("tensor '{}': data_offsets are two numbers", name));
+    return {numbers[0], numbers[1]};
+  }
+
+  void set_place(TensorInfo& tensor, std::uint64_t begin, std::uint64_t end) const {
+    if (begin > end || end > data_bytes_)
+      fail(fmt::format("tensor '{}' lies at {} to {}, and the file has {} bytes of data", tensor.name, begin, end,
+                       data_bytes_));
+    std::uint64_t bytes = bytes_of(tensor.type);
+    for (const std::uint64_t size : tensor.shape) {
+      if (__builtin_mul_overflow(bytes, size, &bytes))
+        fail(fmt::format("tensor '{}' of shape {} is larger than 2^64 bytes", tensor.name, shape_text(tensor.shape)));
+    }
+    if (bytes != end - begin)
+      fail(fmt::format("tensor '{}' of {} {} takes {} bytes, and {} are set aside for it ({} to {})", tensor.name,
+                       data_type_name(tensor.type), shape_text(tensor.shape), bytes, end - begin, begin, end));
+    tensor.offset = data_begin_ + begin;
+    tensor.bytes = bytes;
+  }
+
+  void require_no_holes() {
+    std::stable_sort(header_.tensors.begin(), header_.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+      return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
+    });
+    std::uint64_t end = data_begin_;
+    std::string_view last = "the header";
+    for (const TensorInfo& tensor : header_.tensors) {
+      if (tensor.offset != end)
+        fail(fmt::format("tensor '{}' begins {} bytes {} the end of {}", tensor.name,
+                         tensor.offset < end ? end - tensor.offset : tensor.offset - end,
+                         tensor.offset < end ? "before" : "behind", last));
+      end = tensor.offset + tensor.bytes;
+      last = tensor.name;
+    }
+    if (end != data_begin_ + data_bytes_)
+      fail(fmt::format("the last {} bytes belong to no tensor", data_begin_ + data_bytes_ - end));
+  }
+
+  JsonReader json_;
+  std::uint64_t data_begin_, data_bytes_;
+  const std::string& path_;
+  Here here_;
+  SafetensorsHeader header_;
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here) {
+  return HeaderReader(json, file_bytes, path, here).read();
+}
+
+SafetensorsHeader read_header(const File& file, Here here) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(Code::kParse, fmt::format("'{}': {}", file.path(), what), here);
+  };
+  unsigned char length[8];
+  if (file.size() < sizeof length) fail(fmt::format("{} bytes are no safetensors file", file.size()));
+  file.read(0, length, sizeof length, here);
+  std::uint64_t bytes = 0;
+  for (int i = 7; i >= 0; --i) bytes = bytes << 8 | length[i];
+  if (bytes > kMaxHeaderBytes)
+    fail(fmt::format("its header would have {} bytes, and at most {} are allowed: not a safetensors file", bytes,
+                     kMaxHeaderBytes));
+  if (bytes > file.size() - sizeof length)
+    fail(fmt::format("its header has {} bytes, and the whole file {}: it was cut short", bytes, file.size()));
+  std::string json(bytes, '\0');
+  file.read(sizeof length, json.data(), bytes, here);
+  return parse_header(json, file.size(), file.path(), here);
+}
+
+}  // namespace slip

@@ -1,0 +1,162 @@
+#include "slip/tensors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/json_reader.hpp"
+#include "model/safetensors.hpp"
+
+namespace slip {
+
+struct TensorFiles::State {
+  std::vector<File> files;
+  std::vector<std::string> paths;
+  std::vector<TensorInfo> tensors;
+  std::unordered_map<std::string_view, std::size_t> by_name;  // into tensors
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::uint64_t bytes = 0;
+
+  void add(const std::string& path, Here here);
+  void index_names(Here here);
+};
+
+void TensorFiles::State::add(const std::string& path, Here here) {
+  files.push_back(File::open(path, here));
+  paths.push_back(path);
+  SafetensorsHeader header = read_header(files.back(), here);
+  for (TensorInfo& tensor : header.tensors) {
+    tensor.file = static_cast<std::uint32_t>(files.size() - 1);
+    bytes += tensor.bytes;
+    tensors.push_back(std::move(tensor));
+  }
+  metadata.insert(metadata.end(), header.metadata.begin(), header.metadata.end());
+}
+
+void TensorFiles::State::index_names(Here here) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto [other, first] = by_name.emplace(tensors[i].name, i);
+    if (first) continue;
+    throw Error(Code::kParse,
+                fmt::format("tensor '{}' is in '{}' and in '{}'", tensors[i].name, paths[tensors[other->second].file],
+                            paths[tensors[i].file]),
+                here);
+  }
+}
+
+namespace {
+
+constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
+
+// An index: which tensor is in which file.
+std::vector<std::pair<std::string, std::string>> read_index(const std::string& path, Here here) {
+  const File file = File::open(path, here);
+  if (file.size() > kMaxIndexBytes)
+    throw Error(Code::kParse, fmt::format("'{}' has {} bytes: not an index", path, file.size()), here);
+  std::string text(file.size(), '\0');
+  file.read(0, text.data(), text.size(), here);
+  JsonReader json(path, JsonReader::from_text(text), here);
+  std::vector<std::pair<std::string, std::string>> result;
+  bool found = false;
+  json.begin_object();
+  std::string_view key;
+  while (json.next_key(key)) {
+    if (key != "weight_map") {
+      json.skip();
+      continue;
+    }
+    found = true;
+    json.begin_object();
+    while (json.next_key(key)) {
+      std::string name(key);
+      result.emplace_back(std::move(name), std::string(json.text()));
+    }
+  }
+  json.finish();
+  if (!found) json.fail("no \"weight_map\": not an index of safetensors files");
+  return result;
+}
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+// The file that stands for a folder: its index if there is one, else its only tensors.
+std::string main_file(const std::string& folder, Here here) {
+  for (const char* ending : {".safetensors.index.json", ".safetensors"}) {
+    const std::vector<std::string> names = files_in(folder, ending, here);
+    if (names.size() == 1) return folder + "/" + names[0];
+    if (names.size() > 1)
+      throw Error(Code::kIo,
+                  fmt::format("'{}' has {} files *{} ('{}', '{}', ...) and nothing says which: name one", folder,
+                              names.size(), ending, names[0], names[1]),
+                  here);
+  }
+  throw Error(Code::kIo, fmt::format("no *.safetensors file in '{}'", folder), here);
+}
+
+}  // namespace
+
+TensorFiles::TensorFiles(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TensorFiles::TensorFiles(TensorFiles&&) noexcept = default;
+TensorFiles& TensorFiles::operator=(TensorFiles&&) noexcept = default;
+TensorFiles::~TensorFiles() = default;
+
+TensorFiles TensorFiles::open(const std::string& path, Here here) {
+  auto state = std::make_unique<State>();
+  const std::string file = is_folder(path) ? main_file(path, here) : path;
+  if (!file.ends_with(".json")) {
+    state->add(file, here);
+    state->index_names(here);
+    return TensorFiles(std::move(state));
+  }
+  const auto index = read_index(file, here);
+  std::unordered_map<std::string_view, std::uint32_t> shards;
+  for (const auto& [tensor, shard] : index) {
+    if (shard.empty() || shard.find('/') != std::string::npos)
+      throw Error(Code::kParse, fmt::format("'{}': tensor '{}' in '{}', which is no file's name", file, tensor, shard),
+                  here);
+    if (!shards.emplace(shard, static_cast<std::uint32_t>(state->files.size())).second) continue;
+    state->add(folder_of(file) + shard, here);
+  }
+  state->index_names(here);
+  for (const auto& [tensor, shard] : index) {
+    const auto found = state->by_name.find(tensor);
+    if (found == state->by_name.end() || state->tensors[found->second].file != shards[shard])
+      throw Error(Code::kParse,
+                  fmt::format("'{}' says that tensor '{}' is in '{}', where it is not", file, tensor, shard), here);
+  }
+  return TensorFiles(std::move(state));
+}
+
+std::span<const TensorInfo> TensorFiles::tensors() const { return state_->tensors; }
+const std::vector<std::string>& TensorFiles::paths() const { return state_->paths; }
+std::uint64_t TensorFiles::bytes() const { return state_->bytes; }
+const std::vector<std::pair<std::string, std::string>>& TensorFiles::metadata() const { return state_->metadata; }
+
+const TensorInfo* TensorFiles::find(std::string_view name) const {
+  const auto found = state_->by_name.find(name);
+  return found == state_->by_name.end() ? nullptr : &state_->tensors[found->second];
+}
+
+const TensorInfo& TensorFiles::at(std::string_view name, Here here) const {
+  if (const TensorInfo* tensor = find(name)) return *tensor;
+  throw Error(Code::kInvalidValue,
+              fmt::format("no tensor '{}' among the {} of '{}'", name, state_->tensors.size(), state_->paths.front()),
+              here);
+}
+
+void TensorFiles::read(const TensorInfo& tensor, void* into, Here here) const {
+  read(tensor, 0, into, tensor.bytes, here);
+}
+
+void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
+  if (offset > tensor.bytes || bytes > tensor.bytes - offset)
+    throw Error(Code::kInvalidValue,
+                fmt::format("{} bytes at {} of tensor '{}', which has {}", bytes, offset, tensor.name, tensor.bytes),
+                here);
+  const File& file = state_->files[tensor.file];
+  file.read(tensor.offset + offset, into, bytes, here);
+  file.require_unchanged(here);
+}
+
+}  // namespace slip

@@ -1,0 +1,108 @@
+#include "store/file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace slip {
+namespace {
+
+struct stat status_of(int descriptor, const std::string& path, Here here) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0)
+    throw Error(Code::kIo, fmt::format("cannot look at '{}': {}", path, std::strerror(errno)), here);
+  return status;
+}
+
+std::int64_t changed_ns(const struct stat& status) {
+  return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
+File File::open(const std::string& path, Here here) {
+  File file;
+  file.path_ = path;
+  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file.descriptor_ < 0)
+    throw Error(Code::kIo, fmt::format("cannot open '{}': {}", path, std::strerror(errno)), here);
+  const struct stat status = status_of(file.descriptor_, path, here);
+  if (!S_ISREG(status.st_mode)) throw Error(Code::kIo, fmt::format("'{}' is not a file", path), here);
+  file.size_ = static_cast<std::uint64_t>(status.st_size);
+  file.changed_ns_ = changed_ns(status);
+  return file;
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      changed_ns_(other.changed_ns_) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  std::swap(changed_ns_, other.changed_ns_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
+  auto* at = static_cast<char*>(into);
+  std::size_t left = bytes;
+  while (left > 0) {
+    const ssize_t got = ::pread(descriptor_, at, left, static_cast<off_t>(offset + (bytes - left)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw Error(Code::kIo,
+                  fmt::format("cannot read {} bytes at {} of '{}': {}", bytes, offset, path_, std::strerror(errno)),
+                  here);
+    if (got == 0)
+      throw Error(Code::kIo,
+                  fmt::format("'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_,
+                              bytes - left, bytes, offset, size_),
+                  here);
+    at += got;
+    left -= static_cast<std::size_t>(got);
+  }
+}
+
+void File::require_unchanged(Here here) const {
+  const struct stat status = status_of(descriptor_, path_, here);
+  if (static_cast<std::uint64_t>(status.st_size) == size_ && changed_ns(status) == changed_ns_) return;
+  throw Error(Code::kIo,
+              fmt::format("'{}' was changed while it was being used: {} bytes now, {} when it was opened", path_,
+                          status.st_size, size_),
+              here);
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
+}
+
+std::vector<std::string> files_in(const std::string& folder, std::string_view ending, Here here) {
+  std::vector<std::string> result;
+  std::error_code error;
+  std::filesystem::directory_iterator at(folder, error);
+  for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
+    std::string name = at->path().filename().string();
+    if (name.ends_with(ending)) result.push_back(std::move(name));
+  }
+  if (error) throw Error(Code::kIo, fmt::format("cannot list '{}': {}", folder, error.message()), here);
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+}  // namespace slip

@@ -1,0 +1,44 @@
+// File: bytes on disk, read at any place by any thread. It remembers what the file was when it was opened, so that one
+// that is cut short or replaced under a run is noticed instead of giving wrong bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "slip/error.hpp"
+
+namespace slip {
+
+class File {
+ public:
+  // For reading. Throws kIo with the path and the reason.
+  static File open(const std::string& path, Here here = Here::at());
+
+  File() = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  // All of them, or kIo with the path, the place and how many there were. Thread-safe.
+  void read(std::uint64_t offset, void* into, std::size_t bytes, Here here = Here::at()) const;
+  // Throws kIo if the file is not what it was: another size, or written to since.
+  void require_unchanged(Here here = Here::at()) const;
+
+  const std::string& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+  int descriptor() const { return descriptor_; }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+  std::int64_t changed_ns_ = 0;  // when it was last written to
+};
+
+bool is_folder(const std::string& path);
+// Names of the files in a folder that end like this, sorted. Throws kIo with the path and the reason.
+std::vector<std::string> files_in(const std::string& folder, std::string_view ending, Here here = Here::at());
+
+}  // namespace slip
