@@ -1,0 +1,112 @@
+// Graph: a model as data. Ops with the values they read and write, in the order in which they run; values are inputs,
+// weights, states (kept from step to step) and activations. A graph knows shapes and costs, not where bytes lie: a
+// planner decides that (weights.hpp).
+//
+//   slip::Graph graph;
+//   slip::Value x = graph.input("x", slip::DataType::kF32, {64, 1024});
+//   slip::Value w = graph.weight("w", slip::DataType::kF32, {4096, 1024});
+//   graph.output(graph.gelu("act", graph.linear("up", x, w)));
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "slip/error.hpp"
+#include "slip/op.hpp"
+#include "slip/tensors.hpp"
+
+namespace slip {
+
+// A value of one graph, by its number.
+struct Value {
+  std::uint32_t index = 0;
+  friend bool operator==(Value, Value) = default;
+};
+
+enum class ValueRole : std::uint8_t {
+  kInput,       // given anew for each step
+  kWeight,      // never written
+  kState,       // kept on the device from step to step, zero before the first; a cache, say
+  kActivation,  // made by an op, gone when its last reader has run
+};
+
+struct GraphValue {
+  std::string name;
+  DataType type = DataType::kF32;
+  Shape shape;
+  ValueRole role = ValueRole::kActivation;
+  bool output = false;  // an activation or state that the caller wants after each step
+  std::uint64_t bytes = 0;
+};
+
+// Bytes of a value. An op that needs only some rows of a weight says so: the rest need not be there.
+struct ValueBytes {
+  Value value;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// One op: its kernel is launched with the bytes of `reads` and `writes`, in this order, and `scalars`.
+struct GraphOp {
+  std::string name;
+  const Kernel* kernel = nullptr;
+  std::vector<ValueBytes> reads = {};
+  std::vector<ValueBytes> writes = {};
+  std::vector<Scalar> scalars = {};
+  Cost cost = {};
+};
+
+struct GraphOptions {
+  // A linear's weight beyond this is used in parts along its output rows, each by an op of its own: less memory needs
+  // to hold weights at a time. The parts do not depend on where weights lie, so neither do the results.
+  std::uint64_t part_bytes = std::uint64_t{32} << 20;
+};
+
+// Calls that do not fit throw kInvalidValue with the op's name, the values and their shapes.
+class Graph {
+ public:
+  explicit Graph(const GraphOptions& options = {}) : options_(options) {}
+
+  Value input(std::string name, DataType type, Shape shape, Here here = Here::at());
+  Value weight(std::string name, DataType type, Shape shape, Here here = Here::at());
+  Value state(std::string name, DataType type, Shape shape, Here here = Here::at());
+  void output(Value value, Here here = Here::at());
+
+  // Built-in ops. x is [..., in]: all but the last dimension are tokens. Types are f32 or bf16, the same for all values
+  // of an op; sums are kept in f32.
+  Value linear(std::string name, Value x, Value weight, Here here = Here::at());  // weight [out, in]; x * weight^T
+  Value bias(std::string name, Value x, Value weight, Here here = Here::at());    // x + weight [last dimension]
+  Value add(std::string name, Value a, Value b, Here here = Here::at());          // one of them may be a weight
+  Value multiply(std::string name, Value a, Value b, Here here = Here::at());
+  Value relu(std::string name, Value x, Here here = Here::at());
+  Value gelu(std::string name, Value x, Here here = Here::at());  // the exact one, with erf
+  Value silu(std::string name, Value x, Here here = Here::at());
+  Value rms_norm(std::string name, Value x, Value weight, double epsilon = 1e-5, Here here = Here::at());
+  Value layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon = 1e-5, Here here = Here::at());
+
+  // Any other op. A value that it makes is declared first; bytes read must have been written by an earlier op.
+  Value activation(std::string name, DataType type, Shape shape, Here here = Here::at());
+  void add_op(GraphOp op, Here here = Here::at());
+  ValueBytes all_of(Value value) const;
+
+  std::span<const GraphValue> values() const { return values_; }
+  std::span<const GraphOp> ops() const { return ops_; }
+  const GraphValue& operator[](Value value) const { return values_[value.index]; }
+  std::optional<Value> find(std::string_view name) const;
+  std::uint64_t bytes_of(ValueRole role) const;
+
+ private:
+  GraphOptions options_;
+  std::vector<GraphValue> values_;
+  std::vector<GraphOp> ops_;
+};
+
+// A graph of built-in ops as JSON, and back. Throws kIo, kParse with the file and place, kInvalidValue as above.
+Graph read_graph(const std::string& path, Here here = Here::at());
+void write_graph(const Graph& graph, const std::string& path, Here here = Here::at());
+
+}  // namespace slip
