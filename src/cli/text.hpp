@@ -7,21 +7,12 @@
 #include <variant>
 #include <vector>
 
+#include "base/quantity_text.hpp"
 #include "slip/op.hpp"
 
 namespace slip::cli {
 
 inline constexpr std::size_t kColumns = 100;
-
-std::string format_time(Picos time);                // "78.4 us"
-std::string format_bytes(std::uint64_t bytes);      // "4 MiB"
-std::string format_rate(double bytes_per_second);   // "55.4 GB/s"
-std::string format_flops(double flops_per_second);  // "787 TFLOP/s"
-std::string format_percent(double percent);         // "49.9 %"
-std::string format_times(double factor);            // "1.53x"
-
-// "4MiB", "64 KiB", "1000", "2GB" -> bytes. False when it is none of these.
-bool parse_bytes(std::string_view text, std::uint64_t& bytes);
 
 // The text in lines of at most 100 columns, each behind `indent` spaces, the first behind `first`.
 std::string paragraph(std::string_view text, std::size_t indent = 0, std::string_view first = {});

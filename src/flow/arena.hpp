@@ -1,0 +1,20 @@
+// Where inputs, states, outputs and activations lie: activations that are never there at the same time share bytes.
+#pragma once
+
+#include <vector>
+
+#include "slip/graph.hpp"
+
+namespace slip {
+
+struct Arena {
+  std::vector<std::uint64_t> offsets;  // by graph value; of weights: 0
+  std::uint64_t bytes = 0;
+  std::uint64_t bound = 0;    // the most that is there at one time: no placement needs less
+  std::uint32_t fullest = 0;  // the op at which it is
+};
+
+// Inputs, states and outputs have bytes of their own: they are there between steps, when copies in and out use them.
+Arena lay_arena(const Graph& graph);
+
+}  // namespace slip

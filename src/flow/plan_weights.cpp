@@ -1,0 +1,200 @@
+// plan_weights: memory first (activations, then the ring, then what stays resident), then the step that follows.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/quantity_text.hpp"
+#include "flow/arena.hpp"
+#include "flow/resident.hpp"
+#include "flow/ring.hpp"
+#include "flow/units.hpp"
+
+namespace slip {
+namespace {
+
+constexpr double kAsGood = 1.001;  // a larger ring must gain more than this
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
+      : graph_(graph),
+        options_(options),
+        pace_(pace_of(graph, costs)),
+        units_(make_units(graph)),
+        loads_(make_loads(units_)),
+        arena_(lay_arena(graph)) {
+    for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
+    for (const double op : pace_.ops) compute_ += op;
+    smallest_ring_ = find_smallest_ring();
+  }
+
+  std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
+  std::uint64_t smallest() const { return arena_.bytes + std::min(all_bytes_, smallest_ring_); }
+  const Arena& arena() const { return arena_; }
+  WorkingSet working_set() const { return largest_working_set(units_, loads_); }
+
+  // `budget` is at least smallest().
+  WeightsPlan plan(std::uint64_t budget) const {
+    const std::uint64_t for_weights = budget - arena_.bytes;
+    if (all_bytes_ <= for_weights && !options_.stream_all)
+      return write_down(0, std::vector<char>(units_.size(), 1), {});
+    const std::uint64_t ring = best_ring(for_weights).first;
+    const ResidentProblem problem{pace_, units_, loads_, capacity(for_weights, ring), ring};
+    const ResidentChoice choice = search_resident(problem, options_.search_effort);
+    if (!choice.found()) no_room(budget);
+    std::vector<WeightLoad> loads;
+    streamed_loads(problem, choice.resident, loads);
+    WeightsPlan plan = write_down(ring, choice.resident, std::move(loads));
+    plan.bound = std::min(plan.step, static_cast<Picos>(choice.bound));
+    return plan;
+  }
+
+  // The smallest budget, to a hundredth of a percent of the weights, with which a step is guessed to take this long.
+  std::uint64_t smallest_budget_for(double step) const {
+    std::uint64_t low = smallest(), high = needed_for_all();
+    const std::uint64_t fine = std::max<std::uint64_t>(all_bytes_ / 10'000, kAlignment);
+    if (guessed_step(low) <= step) return low;
+    while (high - low > fine) {
+      const std::uint64_t middle = low + (high - low) / 2;
+      if (guessed_step(middle) <= step) high = middle;
+      else low = middle;
+    }
+    return high;
+  }
+  double compute() const { return compute_; }
+
+ private:
+  std::uint64_t capacity(std::uint64_t for_weights, std::uint64_t ring) const {
+    return options_.stream_all ? 0 : for_weights - ring;
+  }
+
+  // Only with a ring that was asked for: one that the planner chooses holds what must pass through it.
+  [[noreturn]] void no_room(std::uint64_t budget) const {
+    throw Error(Code::kOutOfMemory,
+                fmt::format("within {} a ring of {} cannot carry the weights: op '{}' alone needs {} of them at once; "
+                            "give a larger ring, or none and let it be chosen",
+                            format_bytes(budget), format_bytes(options_.ring.value_or(0)),
+                            graph_.ops()[working_set().op].name, format_bytes(working_set().bytes)));
+  }
+
+  double guessed_step(std::uint64_t budget) const {
+    const std::uint64_t for_weights = budget - arena_.bytes;
+    return all_bytes_ <= for_weights ? compute_ : best_ring(for_weights).second.step;
+  }
+
+  // With all units streamed. A ring loses bytes at its end, so it may have to be larger than the working set.
+  std::uint64_t find_smallest_ring() const {
+    std::uint64_t bytes = largest_working_set(units_, loads_).bytes;
+    std::vector<WeightLoad> loads = loads_;
+    for (const std::uint64_t more = aligned(bytes / 16 + 1); !lay_ring(units_, loads, bytes);) bytes += more;
+    return bytes;
+  }
+
+  // Sizes worth trying: a few units of the common sizes, and a few neighbours, each within what there is.
+  std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
+    if (options_.ring) return {aligned(*options_.ring)};
+    std::vector<std::uint64_t> sizes;
+    for (const WeightUnit& unit : units_) sizes.push_back(aligned(unit.bytes));
+    std::ranges::sort(sizes);
+    std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
+    for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
+      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(sizes[at] * count, most));
+    }
+    for (const std::size_t together : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
+      std::uint64_t largest = 0;
+      for (std::size_t i = 0; i + together <= loads_.size(); ++i) {
+        std::uint64_t sum = 0;
+        for (std::size_t k = 0; k < together; ++k) sum += aligned(units_[loads_[i + k].unit].bytes);
+        largest = std::max(largest, sum);
+      }
+      if (largest > 0) tries.insert(std::min(largest, most));
+    }
+    return {tries.begin(), tries.end()};
+  }
+
+  std::pair<std::uint64_t, ResidentChoice> best_ring(std::uint64_t for_weights) const {
+    std::pair<std::uint64_t, ResidentChoice> best{0, {}};
+    for (const std::uint64_t ring : ring_sizes(for_weights)) {
+      if (ring > for_weights) continue;
+      ResidentChoice choice = guess_resident({pace_, units_, loads_, capacity(for_weights, ring), ring});
+      if (choice.found() && (!best.second.found() || choice.step * kAsGood < best.second.step))
+        best = {ring, std::move(choice)};
+    }
+    return best;
+  }
+
+  WeightsPlan write_down(std::uint64_t ring, const std::vector<char>& resident, std::vector<WeightLoad> loads) const {
+    WeightsPlan plan;
+    plan.units = units_;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (!resident[i]) continue;
+      plan.units[i].resident = true;
+      plan.units[i].offset = plan.resident_bytes;
+      plan.resident_bytes += aligned(units_[i].bytes);
+    }
+    plan.loads = std::move(loads);
+    plan.ring_bytes = plan.loads.empty() ? 0 : ring;
+    plan.value_offsets = arena_.offsets;
+    plan.activation_bytes = arena_.bytes;
+    plan.activation_bound = arena_.bound;
+    plan.step = std::llround(period_of(pace_, units_, plan.loads).step);
+    plan.bound = plan.step;
+    plan.compute = std::llround(compute_);
+    for (const WeightLoad& load : plan.loads) {
+      plan.streamed_bytes += units_[load.unit].bytes;
+      plan.loading += pace_.load.time_for(units_[load.unit].bytes);
+    }
+    return plan;
+  }
+
+  const Graph& graph_;
+  const WeightsOptions& options_;
+  Pace pace_;
+  std::vector<WeightUnit> units_;
+  std::vector<WeightLoad> loads_;
+  Arena arena_;
+  std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;
+  double compute_ = 0;
+};
+
+[[noreturn]] void too_small(const Planner& planner, const Graph& graph, std::uint64_t budget, Here here) {
+  const WorkingSet most = planner.working_set();
+  const std::string weights_op = most.op == kNoOp ? "" : graph.ops()[most.op].name;
+  const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
+  throw Error(
+      Code::kOutOfMemory,
+      fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {} for the "
+                  "weights that op '{}' needs at once and {} for activations, most of them there at op '{}'",
+                  budget, format_bytes(budget), planner.smallest(), format_bytes(planner.smallest()),
+                  format_bytes(planner.smallest() - planner.arena().bytes), weights_op,
+                  format_bytes(planner.arena().bytes), arena_op),
+      here);
+}
+
+void check(const Graph& graph, const WeightsOptions& options, Here here) {
+  if (graph.ops().empty()) throw Error(Code::kInvalidValue, "the graph has no ops: there is nothing to plan", here);
+  if (options.budget && options.slowdown)
+    throw Error(Code::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
+  if (options.slowdown && !(*options.slowdown >= 0 && std::isfinite(*options.slowdown)))
+    throw Error(Code::kInvalidValue,
+                fmt::format("a slowdown of {} makes no sense: 0.05 allows 5 % more time than all weights resident take",
+                            *options.slowdown),
+                here);
+}
+
+}  // namespace
+
+WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
+  check(graph, options, here);
+  const Planner planner(graph, costs, options);
+  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, planner.needed_for_all()));
+  if (options.slowdown) budget = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
+  if (budget < planner.smallest()) too_small(planner, graph, budget, here);
+  WeightsPlan plan = planner.plan(budget);
+  if (options.budget || options.slowdown) plan.budget = budget;
+  return plan;
+}
+
+}  // namespace slip

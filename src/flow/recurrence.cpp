@@ -1,0 +1,110 @@
+#include "flow/recurrence.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace slip {
+namespace {
+
+constexpr int kSteps = 3;  // the third no longer feels that the first began with an empty ring
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Two servers, ops and loads, each with one job at a time. A job is so many picoseconds of work, done at a speed that
+// depends on whether the other server works.
+class TwoServers {
+ public:
+  TwoServers(const Pace& pace, const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads)
+      : pace_(pace), loads_(loads), loads_before_(pace.ops.size() + 1, 0) {
+    for (const WeightLoad& load : loads) {
+      work_.push_back(static_cast<double>(pace.load.time_for(units[load.unit].bytes)));
+      ++loads_before_[load.first_op + 1];
+    }
+    std::partial_sum(loads_before_.begin(), loads_before_.end(), loads_before_.begin());
+  }
+
+  Period run() {
+    double step_began = 0, step_ended = 0, exposed = 0;
+    for (double now = 0; op_step_ < kSteps;) {
+      if (!op_left_) start_op();
+      if (!load_left_) start_load();
+      const bool op_runs = op_left_ > 0, load_runs = load_left_ > 0;
+      if (!op_runs && !load_runs) return {kNever, 0};  // cannot be: each waits for the other
+      const double op_speed = load_runs ? 1 / (1 + pace_.kernel_slowdown) : 1;
+      const double load_speed = op_runs ? 1 / (1 + pace_.load_slowdown) : 1;
+      const double op_ends = op_runs ? op_left_ / op_speed : kNever;
+      const double load_ends = load_runs ? load_left_ / load_speed : kNever;
+      const double passed = std::min(op_ends, load_ends);
+      now += passed;
+      if (!op_runs && op_step_ == kSteps - 1) exposed += passed;
+      if (op_ends <= load_ends) finish_op();
+      else op_left_ -= op_runs ? passed * op_speed : 0;
+      if (load_ends <= op_ends) finish_load();
+      else load_left_ -= load_runs ? passed * load_speed : 0;
+      if (op_ == 0 && op_ends <= load_ends && op_step_ >= kSteps - 1) {
+        step_began = step_ended;
+        step_ended = now;
+      }
+    }
+    return {step_ended - step_began, exposed};
+  }
+
+ private:
+  static constexpr double kLeast = 1e-3;  // work of nothing: an op of unknown cost still takes its turn
+
+  void start_op() {
+    const std::size_t needed = static_cast<std::size_t>(op_step_) * loads_.size() + loads_before_[op_ + 1];
+    if (loads_done_ >= needed) op_left_ = std::max(pace_.ops[op_], kLeast);
+  }
+  void start_load() {
+    if (load_step_ >= kSteps) return;
+    const WeightLoad& load = loads_[load_];
+    if (load.after_op != kNoOp) {
+      const int step = load_step_ - (load.step_before ? 1 : 0);
+      const bool done = step < op_step_ || (step == op_step_ && load.after_op < op_);
+      if (!done) return;
+    }
+    load_left_ = std::max(work_[load_], kLeast);
+  }
+  void finish_op() {
+    op_left_ = 0;
+    if (++op_ == pace_.ops.size()) op_ = 0, ++op_step_;
+  }
+  void finish_load() {
+    load_left_ = 0;
+    ++loads_done_;
+    if (++load_ == loads_.size()) load_ = 0, ++load_step_;
+  }
+
+  const Pace& pace_;
+  std::span<const WeightLoad> loads_;
+  std::vector<double> work_;               // by load
+  std::vector<std::size_t> loads_before_;  // by op: loads of a step that ops before it need
+  std::size_t op_ = 0, load_ = 0, loads_done_ = 0;
+  int op_step_ = 0, load_step_ = 0;
+  double op_left_ = 0, load_left_ = 0;
+};
+
+}  // namespace
+
+Pace pace_of(const Graph& graph, const Costs& costs) {
+  Pace pace{{}, costs.load, costs.kernel_slowdown, costs.load_slowdown};
+  for (const GraphOp& op : graph.ops()) pace.ops.push_back(static_cast<double>(costs.time_of(graph, op)));
+  return pace;
+}
+
+Period period_of(const Pace& pace, const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads) {
+  if (loads.empty()) return {std::accumulate(pace.ops.begin(), pace.ops.end(), 0.0), 0};
+  return TwoServers(pace, units, loads).run();
+}
+
+// Let both run together for a time x of a step T, with a = k / (1 + k) and b = l / (1 + l) for slowdowns k of ops and l
+// of loads. Ops then run C + a x and loads L + b x, neither longer than T, and together at most T + x. Without x: T >=
+// C + a L / (1 - b) and T >= L + b C / (1 - a), if a + b < 1; else running both at once gains nothing.
+double least_period(const Pace& pace, double compute, double loading) {
+  const double k = pace.kernel_slowdown, l = pace.load_slowdown;
+  if (k * l >= 1) return compute + loading;
+  return std::max(compute + loading * (1 + l) * k / (1 + k), loading + compute * (1 + k) * l / (1 + l));
+}
+
+}  // namespace slip

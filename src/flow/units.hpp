@@ -1,0 +1,23 @@
+// Which weights lie and are loaded together.
+#pragma once
+
+#include <vector>
+
+#include "slip/weights.hpp"
+
+namespace slip {
+
+// Alignment of everything in device memory: enough for any kernel, and for a fast copy.
+inline constexpr std::uint64_t kAlignment = 256;
+constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// In the order of their first use. A copy of less than 1 MiB wastes the link, so small weights join a neighbour.
+std::vector<WeightUnit> make_units(const Graph& graph);
+
+// The loads of one step if all units were streamed, in the order of use; their places in the ring are not set.
+std::vector<WeightLoad> make_loads(const std::vector<WeightUnit>& units);
+
+// Where the bytes of a weight lie in a unit; null: not in this one.
+const WeightUnit::Part* part_of(const WeightUnit& unit, const ValueBytes& bytes);
+
+}  // namespace slip
