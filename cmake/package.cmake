@@ -19,3 +19,6 @@ install(FILES "${PROJECT_BINARY_DIR}/slipstreamConfig.cmake" "${PROJECT_BINARY_D
 if(SLIP_HWLOC_FOUND)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/Findhwloc.cmake" DESTINATION "${slip_package_dir}")
 endif()
+if(SLIP_OPENBLAS_FOUND)
+  install(FILES "${PROJECT_SOURCE_DIR}/cmake/Findopenblas.cmake" DESTINATION "${slip_package_dir}")
+endif()

@@ -52,7 +52,7 @@ struct DeviceOptions {
 };
 
 struct DeviceInfo {
-  std::string name;  // as opened, "cpu" or "sim:h200"
+  std::string name;  // as opened, "cpu" or "sim:h200"; with the name of a description that was given as text
   std::string description;
   std::size_t memory_bytes = 0;
   int compute_workers = 0;  // kernels that can run at once, where that is a number
@@ -73,7 +73,8 @@ struct MemoryInfo {
 
 class Device {
  public:
-  // Opens a device: "cpu", "cpu:1", "sim:h200", "sim:path/to/description.json", "cuda:0". Each call opens a new one.
+  // Opens a device: "cpu", "cpu:1", "sim:h200", "sim:path/to/description.json", the
+  // description itself ("sim:{...}"), "cuda:0". Each call opens a new one.
   static Device open(std::string_view name, const DeviceOptions& options = {}, Here here = Here::at());
   // Several devices of one kind that can reach each other; on sim they share links and one virtual time.
   static std::vector<Device> open_all(std::string_view name, int count, const DeviceOptions& options = {},

@@ -9,7 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,7 +27,8 @@ namespace slip {
 // A value of one graph, by its number.
 struct Value {
   std::uint32_t index = 0;
-  friend bool operator==(Value, Value) = default;
+  std::uint32_t graph = 0;  // which graph gave it, so that another one refuses it; 0: not said
+  friend bool operator==(Value a, Value b) { return a.index == b.index; }
 };
 
 enum class ValueRole : std::uint8_t {
@@ -62,22 +66,23 @@ struct GraphOp {
 
 struct GraphOptions {
   // A linear's weight beyond this is used in parts along its output rows, each by an op of its own: less memory needs
-  // to hold weights at a time. The parts do not depend on where weights lie, so neither do the results.
+  // to hold weights at a time. Parts have a multiple of 128 rows, at least one. They do not depend on where weights
+  // lie, so neither do the results.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;
 };
 
 // Calls that do not fit throw kInvalidValue with the op's name, the values and their shapes.
 class Graph {
  public:
-  explicit Graph(const GraphOptions& options = {}) : options_(options) {}
+  explicit Graph(const GraphOptions& options = {});
 
   Value input(std::string name, DataType type, Shape shape, Here here = Here::at());
   Value weight(std::string name, DataType type, Shape shape, Here here = Here::at());
   Value state(std::string name, DataType type, Shape shape, Here here = Here::at());
-  void output(Value value, Here here = Here::at());
+  void output(Value value, Here here = Here::at());  // an activation that an op has written, or a state
 
-  // Built-in ops. x is [..., in]: all but the last dimension are tokens. Types are f32 or bf16, the same for all values
-  // of an op; sums are kept in f32.
+  // Built-in ops. What each makes has the op's name. x is [..., in]: all but the last dimension are tokens. Types are
+  // f32 or bf16, the same for all values of an op; sums are kept in f32.
   Value linear(std::string name, Value x, Value weight, Here here = Here::at());  // weight [out, in]; x * weight^T
   Value bias(std::string name, Value x, Value weight, Here here = Here::at());    // x + weight [last dimension]
   Value add(std::string name, Value a, Value b, Here here = Here::at());          // one of them may be a weight
@@ -98,11 +103,33 @@ class Graph {
   const GraphValue& operator[](Value value) const { return values_[value.index]; }
   std::optional<Value> find(std::string_view name) const;
   std::uint64_t bytes_of(ValueRole role) const;
+  const GraphOptions& options() const { return options_; }
 
  private:
+  struct Written {
+    std::uint64_t from, to;
+  };
+  struct RowOp;  // a built-in op that works row by row (graph_ops.cpp)
+
+  Value declare(GraphValue value, Here here);
+  const GraphValue& checked(Value value, std::string_view who, Here here) const;
+  void check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const;
+  void note_written(const ValueBytes& bytes);
+  bool is_written(Value value, std::uint64_t offset, std::uint64_t bytes) const;
+  void check_new_op(const std::string& name, Here here) const;
+  const GraphValue& check_rows(const std::string& name, Value x, Here here) const;
+  void check_like(const std::string& name, Value x, Value other, const Shape& shape, Here here) const;
+  Value add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here);
+  Value add_alike(std::string name, const RowOp& op, Value a, Value b, Here here);
+
+  std::uint32_t id_;  // shared with copies: the values of one are those of the other
   GraphOptions options_;
   std::vector<GraphValue> values_;
+  std::vector<std::vector<Written>> written_;  // of each value, in order and joined
   std::vector<GraphOp> ops_;
+  std::map<std::string, std::uint32_t, std::less<>> value_names_;
+  std::set<std::string, std::less<>> op_names_;
+  std::uint64_t total_bytes_ = 0;
 };
 
 // A graph of built-in ops as JSON, and back. Throws kIo, kParse with the file and place, kInvalidValue as above.

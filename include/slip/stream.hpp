@@ -35,9 +35,11 @@ class StreamRef {
   void copy(Range to, Range from, Name name = {}, Here here = Here::at()) const;
   void fill(Range to, unsigned char value, Name name = {}, Here here = Here::at()) const;
   // A function of the host, run in stream order. It must make no calls into the runtime (kNotPermitted). What it
-  // touches can be told, so that it can be checked; scalars are not for it.
+  // touches can be told, so that it can be checked; scalars are not for it. Of its cost only `time` counts: how long it
+  // takes on the sim device.
   void host(std::function<void()> function, Name name = {}, Here here = Here::at()) const;
-  void host(std::function<void()> function, const Operands& touches, Here here = Here::at()) const;
+  void host(std::function<void()> function, const Operands& touches, const Cost& cost = {},
+            Here here = Here::at()) const;
 
   Event record(Here here = Here::at()) const;
   TimedEvent record_timed(Here here = Here::at()) const;

@@ -90,13 +90,16 @@ void StreamRef::fill(Range to, unsigned char value, Name name, Here here) const 
 }
 
 void StreamRef::host(std::function<void()> function, Name name, Here here) const {
-  host(std::move(function), Operands{.name = name}, here);
+  host(std::move(function), Operands{.name = name}, {}, here);
 }
 
-void StreamRef::host(std::function<void()> function, const Operands& touches, Here here) const {
+void StreamRef::host(std::function<void()> function, const Operands& touches, const Cost& cost, Here here) const {
   if (!function) throw Error(Code::kInvalidValue, "empty host function", here);
   for (const Range& range : touches.reads) require_range(range, "host", here);
   for (const Range& range : touches.writes) require_range(range, "host", here);
+  if (cost.time < 0)
+    throw Error(Code::kInvalidValue, fmt::format("host function '{}': a time of {} ps", touches.name.text(), cost.time),
+                here);
   issue(*state(here), {.kind = OpKind::kHost,
                        .engine = Engine::kHost,
                        .opaque = touches.reads.empty() && touches.writes.empty(),
@@ -104,6 +107,7 @@ void StreamRef::host(std::function<void()> function, const Operands& touches, He
                        .here = here,
                        .reads = touches.reads,
                        .writes = touches.writes,
+                       .cost = cost,
                        .host = &function});
 }
 

@@ -1,4 +1,5 @@
 // Section F: host functions and priorities (rules 77-83).
+#include "slip/trace.hpp"
 #include "support/errors.hpp"
 #include "support/gate.hpp"
 #include "support/kernels.hpp"
@@ -25,6 +26,26 @@ TEST_P(HostFunctions, Rule77_HostFunctionStandsInItsStream) {
   gate.open();
   EXPECT_TRUE(finished(stream));
   EXPECT_TRUE(all_words(word, mixed(mixed(mixed(0, 1), 2), 3)));
+}
+
+TEST_P(HostFunctions, WhatItCostsIsInTheTrace) {
+  const Device device = open();
+  const Stream stream = device.stream();
+  Trace trace;
+  stream.host([] {}, {.name = "read"}, {.bytes = 4096, .time = 1'234'567});
+  EXPECT_TRUE(finished(stream));
+  trace.stop();
+  const TraceData data = trace.data();
+  int found = 0;
+  for (const TraceSpan& span : data.spans()) {
+    if (span.name != "read") continue;
+    ++found;
+    ASSERT_TRUE(span.submit);
+    EXPECT_EQ(span.submit->cost.time, 1'234'567);
+    EXPECT_EQ(span.submit->cost.bytes, 4096u);
+    if (simulated()) EXPECT_EQ(span.ended - span.started, 1'234'567);
+  }
+  EXPECT_EQ(found, 1);
 }
 
 TEST_P(HostFunctions, Rule77_LaterWorkWaitsForTheHostFunction) {

@@ -68,6 +68,19 @@ TEST(SimDescription, TheOnesInTheLibraryAreGood) {
   EXPECT_EQ(names, (std::vector<std::string>{"a100", "h200", "laptop"}));
 }
 
+TEST(SimDescription, MayBeGivenAsText) {
+  Device device = Device::open("sim:" + exact_text({.queues = 3}));
+  EXPECT_EQ(device.info().name, "sim:exact");
+  EXPECT_EQ(device.info().queues, 3);
+  try {
+    Device::open(R"(sim:{"name": "a/b.json", "memory": "5 bananas"})");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kParse);
+    EXPECT_NE(std::string(error.what()).find("description.memory is \"5 bananas\""), std::string::npos) << error.what();
+  }
+}
+
 std::string error_of(const std::string& text) {
   try {
     sim::parse_description(text, "test.json");
@@ -105,6 +118,9 @@ TEST(SimDescription, ErrorsNameFileFieldValueAndRange) {
       {R"("1 GFLOP/s")", R"("1 GB/s")", {"test.json.compute.flops", "TFLOP/s"}},
       {R"("in": "1 GB/s")", R"("in": "0 GB/s")", {"test.json.copies.in", "0 GB/s", "1 MB/s"}},
       {R"("in": "1 GB/s")", R"("in": "1 GB/s", "engines": 3)", {"copies.engines", "from 0 to 2"}},
+      {R"("in": "1 GB/s")",
+       R"("in": "1 GB/s", "kernel_slowdown_ppm": 10000001)",
+       {"copies.kernel_slowdown_ppm", "from 0 to 10000000"}},
       {R"("record": "0 ps")", R"("query": "0 ps")", {"host.query", "1 ps"}},
       {R"("record": "0 ps")", R"("record": "2 s")", {"host.record", "1 s"}},
       {R"("form": "ring")", R"("form": "star")", {"peers.form", "star", "switch"}},

@@ -135,6 +135,76 @@ TEST(SimCompute, InterferenceCountsOnlyTheTimeOfOverlap) {
   EXPECT_EQ(recorder.run("kernel").end_ps, 1014 * kNano);  // twice 107 ns for 100 ns of work
 }
 
+TEST(SimCopies, KernelBesideLengthensThem) {
+  Device device = open_exact({.copies = R"(, "latency": "50 ns", "kernel_slowdown_ppm": 250000)"});
+  Buffer buffer = device.alloc(1000), host = device.alloc(1000, MemoryKind::kPinned);
+  Recorder recorder;
+  Stream a = device.stream(), b = device.stream();
+  run_for(a, "kernel 1", 300);
+  run_for(a, "kernel 2", 250);  // follows at once: the copy must not be any faster in between
+  b.copy(buffer, host, "copy");
+  device.sync();
+  // The latency is as long as ever; then 500 beside the kernels move 400 bytes, and 600 are left for the time after.
+  EXPECT_EQ(recorder.run("copy").end_ps, (50 + 500 + 600) * kNano);
+  EXPECT_EQ(recorder.run("kernel 2").end_ps, 550 * kNano);  // and the copy does not slow them here
+}
+
+TEST(SimCopies, SlowedOnlyWhileKernelsRunAndToThePicosecond) {
+  Device device = open_exact({.copies = R"(, "kernel_slowdown_ppm": 70001)", .host = R"("launch": "300 ns")"});
+  Buffer buffer = device.alloc(10'000), host = device.alloc(10'000, MemoryKind::kPinned);
+  Recorder recorder;
+  Stream a = device.stream(), b = device.stream();
+  b.copy(buffer, host, "in");
+  b.copy(host, buffer, "out");
+  for (int i = 0; i < 3; ++i) run_for(a, "kernel", 100);  // at 300, 600 and 900
+  device.sync();
+  // 300 ns at 1/1.070001 of the rate: 300 x 0.070001 / 1.070001 bytes are left over, 19.6265 ns of them
+  EXPECT_EQ(recorder.run("in").end_ps, 10'000'000 + 19'627);
+  EXPECT_EQ(recorder.run("out").end_ps - recorder.run("out").start_ps, 10'000'000);
+}
+
+TEST(SimCopies, BothSlowEachOther) {
+  Device device =
+      open_exact({.compute = R"(, "copy_slowdown_ppm": 1000000)", .copies = R"(, "kernel_slowdown_ppm": 1000000)"});
+  Buffer buffer = device.alloc(1000), host = device.alloc(1000, MemoryKind::kPinned);
+  Recorder recorder;
+  Stream a = device.stream(), b = device.stream();
+  run_for(a, "kernel", 300);
+  b.copy(buffer, host, "copy");
+  device.sync();
+  EXPECT_EQ(span(recorder.run("kernel")), "[0, 600]");
+  EXPECT_EQ(span(recorder.run("copy")), "[0, 1300]");  // 300 bytes in 600 ns, then 700
+}
+
+TEST(SimCopies, APeerCopyIsSlowedByKernelsAtEitherEnd) {
+  for (const std::size_t busy : {0, 1, 2}) {
+    SCOPED_TRACE(busy);
+    std::vector<Device> devices = open_exact_all(
+        3, {.copies = R"(, "kernel_slowdown_ppm": 1000000)", .peers = R"({"form": "switch", "bandwidth": "1 GB/s"})"});
+    Buffer from = devices[0].alloc(1000), to = devices[1].alloc(1000);
+    Recorder recorder;
+    Stream copies = devices[0].stream(), kernels = devices[busy].stream();
+    run_for(kernels, "kernel", 400);
+    copies.copy(to, from, "copy");
+    for (const Device& device : devices) device.sync();
+    EXPECT_EQ(span(recorder.run("copy")), busy == 2 ? "[0, 1000]" : "[0, 1200]");
+  }
+}
+
+TEST(SimCallback, TakesTheTimeThatItsCostSays) {
+  Device device = open_exact({.host = R"("callback": "40 ns")"});
+  Recorder recorder;
+  Stream stream = device.stream();
+  stream.host([] {}, {.name = "short"}, {.time = 7 * kNano});
+  stream.host([] {}, {.name = "long"}, {.time = 1000 * kNano});
+  stream.host([] {}, {.name = "unknown"}, {.bytes = 5});
+  EXPECT_THROW(stream.host([] {}, {.name = "before its start"}, {.time = -1}), Error);
+  stream.sync();
+  EXPECT_EQ(span(recorder.run("short")), "[0, 7]");
+  EXPECT_EQ(span(recorder.run("long")), "[7, 1007]");
+  EXPECT_EQ(span(recorder.run("unknown")), "[1007, 1047]");
+}
+
 TEST(SimCallback, Rule79HostFunctionsRunOneAtATime) {
   Device device = open_exact({.host = R"("callback": "40 ns")"});
   Recorder recorder;

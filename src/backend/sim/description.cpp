@@ -52,6 +52,8 @@ CopyDescription read_copies(Fields fields) {
   optional_rate(fields, "both", copies.both);
   optional_rate(fields, "pageable", copies.pageable);
   optional_time(fields, "latency", copies.latency);
+  if (fields.has("kernel_slowdown_ppm"))
+    copies.kernel_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("kernel_slowdown_ppm", 0, 10 * kPpm));
   fields.finish();
   return copies;
 }
@@ -169,6 +171,7 @@ Description parse_description(std::string_view text, std::string_view file) {
 }
 
 Description load_description(std::string_view rest) {
+  if (is_description_text(rest)) return parse_description(rest, "description");
   const std::string name(rest);
   if (rest.find('/') != std::string_view::npos || rest.ends_with(".json"))
     return parse_description(read_file(name), name);
@@ -178,7 +181,8 @@ Description load_description(std::string_view rest) {
     known += fmt::format("{}sim:{}", known.empty() ? "" : ", ", file.name);
   }
   throw Error(Code::kInvalidDevice,
-              fmt::format("no simulated device 'sim:{}': there are {}, and sim:PATH.json", rest, known), {});
+              fmt::format("no simulated device 'sim:{}': there are {}, sim:PATH.json and sim:{{...}}", rest, known),
+              {});
 }
 
 }  // namespace slip::sim

@@ -23,9 +23,10 @@ struct ComputeDescription {
 struct CopyDescription {
   int engines = 2;  // 2: one a direction; 1: one for both; 0: copies run in place of kernels (rule 47)
   std::uint64_t in = 0, out = 0;
-  std::uint64_t both = 0;      // both directions together; 0: they do not share
-  std::uint64_t pageable = 0;  // bound for copies of pageable memory; 0: none
-  Picos latency = 0;           // from the start of a copy until bytes move
+  std::uint64_t both = 0;                 // both directions together; 0: they do not share
+  std::uint64_t pageable = 0;             // bound for copies of pageable memory; 0: none
+  Picos latency = 0;                      // from the start of a copy until bytes move
+  std::uint32_t kernel_slowdown_ppm = 0;  // how much longer its bytes take while a kernel runs on a device it touches
 };
 
 // What calls cost the host.
@@ -33,7 +34,7 @@ struct HostDescription {
   Picos launch = 0, copy = 0, fill = 0, function = 0, record = 0, timed_record = 0, wait = 0, value = 0;
   Picos query = 1;     // asking, or waiting for what is done already; never 0, so that a loop of queries gets on
   Picos sync = 0;      // from the end of the work until the host that waits goes on
-  Picos callback = 0;  // time that a host function takes, virtual
+  Picos callback = 0;  // time that a host function takes whose cost says none, virtual
 };
 
 // How devices of one world reach each other. Pairs without a path copy through the host (rule 75).
@@ -73,8 +74,10 @@ struct Description {
 // Throws kParse. `file` is named in errors.
 Description parse_description(std::string_view text, std::string_view file);
 
-// What follows "sim:": a name in devices/, or a path when it has a '/' or ends in ".json". Throws kInvalidDevice, kIo,
-// kParse.
+// What follows "sim:": the description itself when it begins with a brace, a path when it has a '/' or ends in ".json",
+// else a name in devices/. Throws kInvalidDevice, kIo, kParse.
 Description load_description(std::string_view rest);
+
+inline bool is_description_text(std::string_view rest) { return rest.starts_with('{'); }
 
 }  // namespace slip::sim

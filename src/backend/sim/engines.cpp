@@ -78,6 +78,7 @@ void Machine::start_compute(SimDevice& device) {
   stream.started = now_;
   stream.running = static_cast<std::uint32_t>(device.running.size());
   device.running.push_back(&stream);
+  if (device.running.size() == 1) kernels_beside(device);
   const std::uint64_t rate = device.copies > 0 ? device.slow_rate : device.full_rate;
   const U128 work = U128{command.amount} * device.full_rate;
   stream.finish = device.progress + U128{static_cast<std::uint64_t>(now_ - device.progress_at)} * rate + work;
@@ -101,13 +102,14 @@ void Machine::start_flow(SimStream& stream) {
   const Command& command = stream.commands.front();
   stream.stage = Stage::kFlow;
   links_.start(stream.flow, route_of(stream).path, command.amount, now_);
+  if (description_.copies.kernel_slowdown_ppm > 0) touch_flow(stream, +1);
 }
 
 void Machine::start_callback(SimStream& stream) {
   stream.stage = Stage::kCallback;
   stream.started = now_;
-  const Picos duration = std::max(static_cast<Picos>(stream.commands.front().amount), description_.host.callback);
-  timers_.set(stream.timer, after(now_, duration));
+  const auto told = static_cast<Picos>(stream.commands.front().amount);
+  timers_.set(stream.timer, after(now_, told > 0 ? told : description_.host.callback));
   perform(stream);
 }
 
@@ -137,12 +139,14 @@ void Machine::end_compute(SimStream& stream) {
   device.running.back()->running = stream.running;
   device.running[stream.running] = device.running.back();
   device.running.pop_back();
+  if (device.running.empty()) kernels_beside(device);
   mark_dirty(device);
 }
 
 void Machine::end_copy(SimStream& stream) {
   const Command& command = stream.commands.front();
   links_.stop(stream.flow);
+  if (description_.copies.kernel_slowdown_ppm > 0) touch_flow(stream, -1);
   touch_memory(stream, -1);
   if (command.way == Way::kPeer) return;
   const bool in = command.way == Way::kIn || stream.hop == 1;
@@ -180,6 +184,30 @@ void Machine::copies_beside(SimDevice& device, int change) {
     const U128 left = stream->finish > device.progress ? stream->finish - device.progress : 0;
     timers_.set(stream->timer, after(now_, divide_up(left, rate)));
   }
+}
+
+// And kernels slow the copies whose bytes move into or out of their device's memory. The links settle at the end of the
+// instant, so a kernel that follows another at once changes nothing.
+void Machine::touch_flow(SimStream& stream, int change) {
+  const auto touch = [&](SimDevice& device) {
+    if (change > 0) device.flowing.push_back(&stream);
+    else std::erase(device.flowing, &stream);
+  };
+  const Command& command = stream.commands.front();
+  touch(command.way == Way::kPeer ? device(command.from) : *stream.at);
+  if (command.way == Way::kPeer) touch(device(command.to));
+  if (change > 0) kernels_beside(stream);
+}
+
+void Machine::kernels_beside(SimDevice& device) {
+  for (SimStream* stream : device.flowing) kernels_beside(*stream);
+}
+
+void Machine::kernels_beside(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  const bool peer = command.way == Way::kPeer;
+  links_.slow(stream.flow, peer ? !device(command.from).running.empty() || !device(command.to).running.empty()
+                                : !stream.at->running.empty());
 }
 
 // Functions take effect when their op starts. What its stream or device lost meanwhile does not run (rule 81).

@@ -9,10 +9,18 @@ std::uint32_t Links::add(std::uint64_t bytes_per_second) {
   return static_cast<std::uint32_t>(links_.size() - 1);
 }
 
+void Links::set_slowdown(std::uint32_t ppm) {
+  if (ppm == 0) return;  // both paces 1: the numbers stay small, and small ones are faster
+  full_pace_ = kPpm + ppm;
+  slow_pace_ = kPpm;
+}
+
 void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) {
   flow.path = &path;
-  flow.left = U128{bytes} * kSecond;
+  flow.left = U128{bytes} * kSecond * full_pace_;
   flow.rate = 0;
+  flow.speed = 0;
+  flow.slowed = false;
   flow.mark = 0;  // the stream may come from another world, with other marks
   flow.since = now;
   for (const std::uint32_t link : path) {
@@ -21,7 +29,14 @@ void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) 
   }
 }
 
+void Links::slow(Flow& flow, bool slowed) {
+  if (flow.slowed == slowed) return;
+  flow.slowed = slowed;
+  paced_.push_back(&flow);
+}
+
 void Links::stop(Flow& flow) {
+  std::erase(paced_, &flow);
   for (const std::uint32_t index : *flow.path) {
     std::vector<Flow*>& flows = links_[index].flows;
     *std::find(flows.begin(), flows.end(), &flow) = flows.back();
@@ -43,6 +58,11 @@ std::span<Flow* const> Links::settle(Picos now) {
     for (Flow* flow : part_flows_) update(*flow, now);
   }
   touched_.clear();
+  for (Flow* flow : paced_) {
+    flow->fresh_rate = flow->rate;
+    update(*flow, now);
+  }
+  paced_.clear();
   return changed_;
 }
 
@@ -98,12 +118,14 @@ void Links::give(Flow& flow, std::uint64_t rate) {
 }
 
 void Links::update(Flow& flow, Picos now) {
-  if (flow.fresh_rate == flow.rate) return;
-  const U128 moved = U128{flow.rate} * static_cast<std::uint64_t>(now - flow.since);
+  flow.rate = flow.fresh_rate;
+  const U128 speed = U128{flow.rate} * (flow.slowed ? slow_pace_ : full_pace_);
+  if (speed == flow.speed) return;
+  const U128 moved = flow.speed * static_cast<std::uint64_t>(now - flow.since);
   flow.left -= std::min(flow.left, moved);
   flow.since = now;
-  flow.rate = flow.fresh_rate;
-  flow.end = after(now, divide_up(flow.left, flow.rate));
+  flow.speed = speed;
+  flow.end = after(now, divide_up(flow.left, speed));
   changed_.push_back(&flow);
 }
 

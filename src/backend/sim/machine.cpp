@@ -9,6 +9,7 @@ namespace slip::sim {
 
 Machine::Machine(const Description& description, std::span<DeviceCore* const> cores, Performer& performer)
     : description_(description), performer_(performer), topology_(description, static_cast<int>(cores.size()), links_) {
+  links_.set_slowdown(description.copies.kernel_slowdown_ppm);
   for (DeviceCore* core : cores) {
     SimDevice& device = devices_.emplace_back();
     device.core = core;

@@ -84,6 +84,9 @@ class Machine {
   void end_copy(SimStream& stream);
   void touch_memory(SimStream& stream, int change);
   void copies_beside(SimDevice& device, int change);
+  void touch_flow(SimStream& stream, int change);
+  void kernels_beside(SimDevice& device);
+  void kernels_beside(SimStream& stream);
   void tell_run(SimStream& stream) const;
   void perform(SimStream& stream);
   void mark_dirty(SimDevice& device);

@@ -140,7 +140,8 @@ struct SimDevice {
   U128 progress = 0;
   Picos progress_at = 0;
   std::uint64_t full_rate = 1, slow_rate = 1;
-  int copies = 0;  // that touch this device's memory now
+  int copies = 0;                   // that touch this device's memory now
+  std::vector<SimStream*> flowing;  // those of them whose bytes move, if kernels slow them
 
   std::array<SerialEngine, 2> copy;  // in, out
   SerialEngine callback;

@@ -52,6 +52,7 @@ std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<
   for (DeviceCore* core : cores) {
     DeviceInfo& info = core->info;
     info.description = description.name;
+    if (sim::is_description_text(rest)) info.name = "sim:" + description.name;  // errors must not quote all of it
     info.memory_bytes = description.memory;
     info.compute_workers = 0;
     info.copy_engines = description.copies.engines;

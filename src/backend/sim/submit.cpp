@@ -2,19 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
+#include "backend/sim/kernel_time.hpp"
 #include "backend/sim/memory.hpp"
 #include "backend/sim/world.hpp"
 #include "base/thread.hpp"
 
 namespace slip::sim {
 namespace {
-
-// The one place where a floating-point number enters: rounding a double to an integer is the same on every machine.
-std::uint32_t width_ppm(double width) {
-  return static_cast<std::uint32_t>(std::clamp(std::llround(width * kPpm), 1LL, static_cast<long long>(kPpm)));
-}
 
 // The runtime's own question for the current position, not a call of the program: it must not change what it observes.
 bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
@@ -86,7 +81,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
     case OpKind::kCopy: describe_copy(command, stream, op); break;
     case OpKind::kHost:
       command.lane = Lane::kLast;
-      command.amount = static_cast<std::uint64_t>(std::max<Picos>(op.cost.time, 0));
+      command.amount = static_cast<std::uint64_t>(std::clamp<Picos>(op.cost.time, 0, kNever));
       break;
     case OpKind::kRecord:
       command.soft = is_bookkeeping(op);
@@ -111,19 +106,12 @@ Command World::command_for(SimStream& stream, const Op& op) {
   return command;
 }
 
-// Kernels, fills and copies within the device: the longer of computing and moving bytes, on their share of the device.
+// Kernels, fills and copies within the device.
 void World::describe_compute(Command& command, const Op& op, std::uint64_t bytes) const {
-  const ComputeDescription& compute = description_.compute;
   command.lane = Lane::kCompute;
   command.engine = Engine::kCompute;
   command.value = width_ppm(op.cost.width);
-  if (op.cost.time > 0) {
-    command.amount = static_cast<std::uint64_t>(std::min(op.cost.time, kNever));
-    return;
-  }
-  const Picos computing = time_for(op.cost.flops, compute.flops, command.value);
-  const Picos moving = time_for(bytes, compute.bandwidth, command.value);
-  command.amount = static_cast<std::uint64_t>(after(compute.launch, std::max(computing, moving)));
+  command.amount = static_cast<std::uint64_t>(kernel_time(description_.compute, op.cost, bytes));
 }
 
 void World::describe_copy(Command& command, SimStream& stream, const Op& op) {

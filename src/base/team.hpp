@@ -1,0 +1,41 @@
+// Team: the cores that a loop spreads over. One for the process, whose helpers (a thread for each core but one) start
+// at the first loop.
+//
+// The indices of a loop are claimed one by one, so a core that is busy with something else, a copy say, holds up no
+// more than the index it has. One loop at a time has the helpers; a loop that finds them taken, from another thread or
+// from within a loop, runs on its own thread alone. Between loops helpers spin for some microseconds and then sleep.
+//
+// After fork the child starts helpers of its own. Helpers end with the process; they touch nothing but the team, which
+// is never destroyed.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+
+namespace slip {
+
+// Calls body(index) once for each index below `count` and returns when all are done. A body that throws ends the loop:
+// indices not yet begun are left out, and the first exception is thrown here.
+template <class Body>
+void for_each_index(std::size_t count, Body&& body);
+
+namespace detail {
+
+struct Loop {
+  std::size_t count = 0;
+  void* body = nullptr;
+  void (*call)(void* body, std::size_t index) = nullptr;
+};
+void run_loop(const Loop& loop);
+
+}  // namespace detail
+
+template <class Body>
+void for_each_index(std::size_t count, Body&& body) {
+  using Plain = std::remove_reference_t<Body>;
+  const auto call = [](void* of, std::size_t index) { (*static_cast<Plain*>(of))(index); };
+  detail::run_loop({count, const_cast<void*>(static_cast<const void*>(std::addressof(body))), call});
+}
+
+}  // namespace slip

@@ -1,0 +1,129 @@
+// Costs by measuring: each different op on memory of its own, the ways to the device, and both beside each other.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "flow/op_memory.hpp"
+#include "flow/op_size.hpp"
+#include "flow/stopwatch.hpp"
+
+namespace slip {
+namespace {
+
+// So many places for a small op, one after the other: a single one would stay in a cache that the real run has not.
+constexpr std::uint64_t kMostPlaces = 16;
+
+bool same_scalar(const Scalar& a, const Scalar& b) {
+  return a.as<double>() == b.as<double>() && a.as<const void*>() == b.as<const void*>();
+}
+
+bool same_work(const Graph& graph, const GraphOp& a, const GraphOp& b) {
+  return a.kernel == b.kernel && same_size(sample_of(graph, a, 0), sample_of(graph, b, 0)) &&
+         std::equal(a.scalars.begin(), a.scalars.end(), b.scalars.begin(), b.scalars.end(), same_scalar);
+}
+
+std::vector<const GraphOp*> different_ops(const Graph& graph) {
+  std::vector<const GraphOp*> result;
+  for (const GraphOp& op : graph.ops()) {
+    const auto same = [&](const GraphOp* other) { return same_work(graph, op, *other); };
+    if (std::none_of(result.begin(), result.end(), same)) result.push_back(&op);
+  }
+  return result;
+}
+
+// One op at a time, in the memory of the largest.
+class Bench {
+ public:
+  Bench(const Graph& graph, const Device& device, std::uint64_t bytes)
+      : graph_(graph), device_(device), memory_(device.alloc(bytes, MemoryKind::kDevice, "op")), watch_(device) {}
+
+  Picos time(const GraphOp& op) {
+    const OpMemory values(graph_, op);
+    prepare(values);
+    return watch_.time(launcher(values));
+  }
+
+  // How much longer the op takes beside loads, and they beside it, each at least as long as alone.
+  void interfere(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Costs& costs) {
+    const OpMemory values(graph_, op);
+    prepare(values);
+    const Stopwatch::Issue launch = launcher(values);
+    const Stopwatch::Work kernel{launch, op_time}, loading{load, watch_.time(load)};
+    const auto slowdown = [](Picos beside, Picos alone) {
+      return std::max(0.0, static_cast<double>(beside) / static_cast<double>(alone) - 1);
+    };
+    costs.kernel_slowdown = slowdown(watch_.time_beside(kernel, loading), op_time);
+    costs.load_slowdown = slowdown(watch_.time_beside(loading, kernel), loading.time);
+  }
+
+ private:
+  void prepare(const OpMemory& values) {
+    places_ = std::clamp<std::uint64_t>(memory_.bytes() / values.bytes(), 1, kMostPlaces);
+    const Stream stream = device_.stream(StreamFlags::kNonBlocking);
+    fill_with_numbers(device_, stream, memory_.slice(0, places_ * values.bytes()));
+    for (std::uint64_t i = 0; i < places_; ++i) values.clear_integers(stream, place(values, i));
+    stream.sync();
+  }
+  Range place(const OpMemory& values, std::uint64_t index) const {
+    return memory_.slice(index % places_ * values.bytes(), values.bytes());
+  }
+  Stopwatch::Issue launcher(const OpMemory& values) const {
+    return [this, &values](StreamRef stream, int index) {
+      values.launch(stream, place(values, static_cast<std::uint64_t>(index)));
+    };
+  }
+
+  const Graph& graph_;
+  const Device& device_;
+  const Buffer memory_;
+  Stopwatch watch_;
+  std::uint64_t places_ = 1;
+};
+
+void add_sample(std::vector<CostSample>& samples, CostSample sample) {
+  const auto known =
+      std::find_if(samples.begin(), samples.end(), [&](const CostSample& other) { return same_size(sample, other); });
+  if (known == samples.end()) samples.push_back(std::move(sample));
+  else known->time = std::max(known->time, sample.time);  // they differ in scalars: the plan must hold for both
+}
+
+}  // namespace
+
+Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
+  if (load.piece_bytes == 0)
+    throw Error(Code::kInvalidValue, "measure_costs: loads of 0 bytes; give LoadProbe::piece_bytes", here);
+  Costs costs;
+  costs.device = device.info().name;
+  const Buffer piece = device.alloc(load.piece_bytes, MemoryKind::kDevice, "piece", here);
+  const Buffer pinned = device.alloc(load.piece_bytes, MemoryKind::kPinned, "piece", here);
+  const auto issue_load = [&](StreamRef stream, std::uint64_t bytes) {
+    if (load.issue) load.issue(stream, piece.slice(0, bytes));
+    else stream.copy(piece.slice(0, bytes), pinned.slice(0, bytes), "load");
+  };
+  costs.load = measure_link(device, issue_load, load.piece_bytes, here);
+  costs.unload = measure_link(
+      device,
+      [&](StreamRef stream, std::uint64_t bytes) {
+        stream.copy(pinned.slice(0, bytes), piece.slice(0, bytes), "unload");
+      },
+      load.piece_bytes, here);
+
+  const std::vector<const GraphOp*> ops = different_ops(graph);
+  if (ops.empty()) return costs;
+  std::uint64_t largest = 1;
+  for (const GraphOp* op : ops) largest = std::max(largest, OpMemory(graph, *op).bytes());
+  Bench bench(graph, device, largest);
+  const GraphOp* dearest = nullptr;
+  Picos longest = 0;
+  for (const GraphOp* op : ops) {
+    const Picos time = bench.time(*op);
+    if (time > longest) longest = time, dearest = op;
+    add_sample(costs.samples, sample_of(graph, *op, time));
+  }
+  bench.interfere(
+      *dearest, longest, [&](StreamRef stream, int) { issue_load(stream, load.piece_bytes); }, costs);
+  return costs;
+}
+
+}  // namespace slip

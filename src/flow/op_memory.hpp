@@ -1,0 +1,41 @@
+// OpMemory: the values of one op of a graph, in a piece of device memory, so that the op can be run by itself.
+#pragma once
+
+#include <vector>
+
+#include "slip/device.hpp"
+#include "slip/graph.hpp"
+
+namespace slip {
+
+class OpMemory {
+ public:
+  // What is needed of each value lies together; an op that reads what it writes does so here, too.
+  OpMemory(const Graph& graph, const GraphOp& op);
+  std::uint64_t bytes() const { return bytes_; }
+
+  // Runs it on the bytes from `place` on.
+  void launch(StreamRef stream, Range place) const;
+  // Zeros for values that are no floating-point numbers: they may be positions or counts, which must be small.
+  void clear_integers(StreamRef stream, Range place) const;
+
+ private:
+  struct Part {
+    Value value;
+    std::uint64_t first = 0, last = 0;  // bytes of the value
+    std::uint64_t at = 0;               // of the piece of memory
+    bool integers = false;
+  };
+  void include(const Graph& graph, const ValueBytes& bytes);
+  Range find(const ValueBytes& bytes, Range place) const;
+
+  const GraphOp& op_;
+  std::vector<Part> parts_;
+  std::uint64_t bytes_ = 0;
+};
+
+// Small numbers, alike whether read as 16 or as 32 bits, of changing sign: zeros or denormals may take another time,
+// and a GPU's clock depends on how many bits change.
+void fill_with_numbers(const Device& device, StreamRef stream, Range to);
+
+}  // namespace slip

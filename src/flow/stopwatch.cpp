@@ -1,0 +1,102 @@
+#include "flow/stopwatch.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+namespace slip {
+namespace {
+
+constexpr Picos kMilli = 1'000'000'000;
+constexpr Picos kBatch = 2 * kMilli;  // long enough that the gate's opening does not count
+constexpr Picos kLong = 50 * kMilli;  // work that is measured less often
+// What a gate may hold back: a GPU takes no more than about a thousand launches before the host has to wait for it.
+constexpr int kMostHeld = 192;
+constexpr int kMostInBatch = 64;
+
+int pieces(Picos wanted, Picos each, int most) {
+  return static_cast<int>(std::clamp<Picos>(wanted / std::max<Picos>(each, 1), 1, most));
+}
+
+Picos median(std::vector<Picos> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+Picos between(const TimedEvent& begin, const TimedEvent& end) { return Picos{(end - begin).count()} * 1000; }
+
+}  // namespace
+
+// Opens when it goes, too: a stream held for ever would hold whoever frees its memory.
+class Stopwatch::Gate {
+ public:
+  explicit Gate(Stopwatch& watch) : watch_(watch) { ++watch_.round_; }
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  void hold(StreamRef stream) const { stream.wait_value(watch_.word_, watch_.round_, "gate"); }
+  void open() {
+    // release: what the host wrote before is there for the work that the gate held
+    std::atomic_ref(*static_cast<std::uint32_t*>(watch_.word_.native()))
+        .store(watch_.round_, std::memory_order_release);
+  }
+
+ private:
+  Stopwatch& watch_;
+};
+
+Stopwatch::Stopwatch(const Device& device)
+    : device_(device),
+      word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")),
+      main_(device.stream(StreamFlags::kNonBlocking)),
+      beside_(device.stream(StreamFlags::kNonBlocking)) {
+  word_.host_write<std::uint32_t>()[0] = 0;
+}
+
+Picos Stopwatch::time(const Issue& issue) {
+  batch(issue, 1);  // memory touched for the first time, code loaded
+  const Picos first = batch(issue, 1);
+  const int count = pieces(kBatch, first, kMostInBatch);
+  std::vector<Picos> times;
+  for (int i = 0; i < (first > kLong ? 3 : 7); ++i) times.push_back(batch(issue, count) / count);
+  return std::max<Picos>(median(std::move(times)), 1);
+}
+
+Picos Stopwatch::batch(const Issue& issue, int count) {
+  Gate gate(*this);
+  gate.hold(main_);
+  const TimedEvent begin = main_.record_timed();
+  for (int i = 0; i < count; ++i) issue(main_, i);
+  const TimedEvent end = main_.record_timed();
+  gate.open();
+  main_.sync();
+  return between(begin, end);
+}
+
+Picos Stopwatch::time_beside(const Work& main, const Work& beside) {
+  // Twice as long as the main work alone: beside each other it may take longer, too.
+  const Picos held = beside.time * (kMostHeld - 2) / 2;
+  const int count = pieces(std::min(kBatch, held), main.time, kMostInBatch);
+  const int needed = pieces(2 * count * main.time, beside.time, kMostHeld - 2) + 2;
+  std::vector<Picos> times;
+  for (int i = 0; i < 3; ++i) times.push_back(batch_beside(main.issue, count, beside.issue, needed) / count);
+  return median(std::move(times));
+}
+
+Picos Stopwatch::batch_beside(const Issue& main, int main_count, const Issue& beside, int beside_count) {
+  Gate gate(*this);
+  gate.hold(beside_);
+  gate.hold(main_);
+  for (int i = 0; i < beside_count; ++i) beside(beside_, i);
+  const TimedEvent begin = main_.record_timed();
+  for (int i = 0; i < main_count; ++i) main(main_, i);
+  const TimedEvent end = main_.record_timed();
+  gate.open();
+  main_.sync();
+  beside_.sync();
+  return between(begin, end);
+}
+
+}  // namespace slip

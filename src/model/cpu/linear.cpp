@@ -1,0 +1,110 @@
+// linear on the cpu: y = x * w^T over tiles of fixed places, claimed by all cores.
+//
+// Tiles begin at multiples of their size in the whole weight, not in the part at hand, and the sum of an element is
+// made within one tile: so it has the same bits whatever the parts, the cores and the order.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/team.hpp"
+#include "model/cpu/dots.hpp"
+#include "model/cpu/gemm.hpp"
+#include "model/cpu/kernels.hpp"
+#include "model/kernels.hpp"
+
+namespace slip::cpu {
+namespace {
+
+constexpr std::size_t kFewTokens = 4;     // up to here dot products are faster than packing for a BLAS
+constexpr std::size_t kTileRows = 64;     // of the weight
+constexpr std::size_t kTileTokens = 256;  // of x
+constexpr std::size_t kDepth = 1024;      // bf16: columns converted at a time; tile and x stay in the cache
+constexpr std::size_t kDotBytes = 65536;  // of the weight, for an index of few tokens
+static_assert(kPartRows % kTileRows == 0);
+
+struct Tile {
+  std::size_t row, rows, token, tokens;
+};
+
+// function(tile) for all tiles of the part.
+template <class Function>
+void for_each_tile(const LinearSizes& sizes, std::size_t tile_rows, std::size_t tile_tokens, Function function) {
+  const std::size_t down = (sizes.rows + tile_rows - 1) / tile_rows;
+  const std::size_t across = (sizes.tokens + tile_tokens - 1) / tile_tokens;
+  for_each_index(down * across, [&](std::size_t index) {
+    // Tokens first: cores that work at the same time share a tile of the weight.
+    const std::size_t row = index / across * tile_rows, token = index % across * tile_tokens;
+    function(Tile{row, std::min(tile_rows, sizes.rows - row), token, std::min(tile_tokens, sizes.tokens - token)});
+  });
+}
+
+// Memory of this thread, kept for its next call.
+float* scratch(std::vector<float>& kept, std::size_t elements) {
+  if (kept.size() < elements) kept.resize(elements);
+  return kept.data();
+}
+
+void widen(const Bf16* from, std::size_t elements, float* into) {
+  for (std::size_t i = 0; i < elements; ++i) into[i] = to_float(from[i]);
+}
+
+// x as floats: itself, or converted by all cores into memory of the calling thread.
+const float* as_floats(const float* x, std::size_t) { return x; }
+const float* as_floats(const Bf16* x, std::size_t elements) {
+  thread_local std::vector<float> kept;
+  float* const into = scratch(kept, elements);
+  constexpr std::size_t kRun = 65536;
+  for_each_index((elements + kRun - 1) / kRun, [=](std::size_t index) {
+    widen(x + index * kRun, std::min(kRun, elements - index * kRun), into + index * kRun);
+  });
+  return into;
+}
+
+void multiply_tile(const LinearSizes& sizes, const Tile& tile, const float* x, const float* w, float* y) {
+  gemm({.tokens = tile.tokens, .rows = tile.rows, .in = sizes.in}, {x + tile.token * sizes.in, sizes.in},
+       {w + tile.row * sizes.in, sizes.in}, {y + tile.token * sizes.out + tile.row, sizes.out}, Sum::kSet);
+}
+
+void multiply_tile(const LinearSizes& sizes, const Tile& tile, const float* x, const Bf16* w, Bf16* y) {
+  thread_local std::vector<float> kept_weights, kept_sums;
+  float* const weights = scratch(kept_weights, kTileRows * kDepth);
+  float* const sums = scratch(kept_sums, kTileTokens * kTileRows);
+  for (std::size_t from = 0; from < sizes.in; from += kDepth) {
+    const std::size_t depth = std::min(kDepth, sizes.in - from);
+    for (std::size_t row = 0; row < tile.rows; ++row)
+      widen(w + (tile.row + row) * sizes.in + from, depth, weights + row * kDepth);
+    gemm({.tokens = tile.tokens, .rows = tile.rows, .in = depth}, {x + tile.token * sizes.in + from, sizes.in},
+         {weights, kDepth}, {sums, kTileRows}, from == 0 ? Sum::kSet : Sum::kAdd);
+  }
+  for (std::size_t token = 0; token < tile.tokens; ++token) {
+    Bf16* const into = y + (tile.token + token) * sizes.out + tile.row;
+    for (std::size_t row = 0; row < tile.rows; ++row) into[row] = from_float<Bf16>(sums[token * kTileRows + row]);
+  }
+}
+
+template <class T>
+void linear_of(const Args& args, const LinearSizes& sizes) {
+  const float* const x = as_floats(args.in<T>(0).data(), sizes.tokens * sizes.in);
+  const T* const w = args.in<T>(1).data();
+  T* const y = args.out<T>(0).data() + sizes.first;
+  if (sizes.tokens <= kFewTokens || !kHasBlas) {
+    const Product<T> product{x, w, y, sizes.in, sizes.out};
+    const std::size_t rows = sizes.tokens <= kFewTokens
+                                 ? std::clamp<std::size_t>(kDotBytes / (sizes.in * sizeof(T)) / 4 * 4, 4, kPartRows)
+                                 : kTileRows;
+    for_each_tile(sizes, rows, kTileTokens, [&](const Tile& tile) {
+      dot_tile(product, tile.row, tile.row + tile.rows, tile.token, tile.token + tile.tokens);
+    });
+  } else {
+    for_each_tile(sizes, kTileRows, kTileTokens, [&](const Tile& tile) { multiply_tile(sizes, tile, x, w, y); });
+  }
+}
+
+}  // namespace
+
+void linear(const Args& args) {
+  const LinearSizes sizes = LinearSizes::of(args);
+  with_type(sizes.type, [&]<class T>(T) { linear_of<T>(args, sizes); });
+}
+
+}  // namespace slip::cpu

@@ -1,0 +1,148 @@
+// The ops that work row by row, on the cpu. A loop's index is a run of whole rows, or of elements where rows do not
+// matter, so that no result depends on who computes it.
+#include <algorithm>
+#include <cmath>
+
+#include "base/team.hpp"
+#include "model/cpu/kernels.hpp"
+#include "model/cpu/types.hpp"
+#include "model/kernels.hpp"
+
+namespace slip::cpu {
+namespace {
+
+constexpr std::size_t kElements = 16384;  // of an index: some microseconds, so that claiming it costs nothing
+
+// function(from, to) for runs that together are all of `elements`.
+template <class Function>
+void in_runs(std::size_t elements, std::size_t run, Function&& function) {
+  for_each_index((elements + run - 1) / run,
+                 [&](std::size_t index) { function(index * run, std::min((index + 1) * run, elements)); });
+}
+
+template <class Function>
+void map_one(const Args& args, Function function) {
+  const RowSizes sizes = RowSizes::of(args);
+  with_type(sizes.type, [&]<class T>(T) {
+    const T* x = args.in<T>(0).data();
+    T* y = args.out<T>(0).data();
+    in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
+      for (std::size_t i = from; i < to; ++i) y[i] = from_float<T>(function(to_float(x[i])));
+    });
+  });
+}
+
+template <class Function>
+void map_two(const Args& args, Function function) {
+  const RowSizes sizes = RowSizes::of(args);
+  with_type(sizes.type, [&]<class T>(T) {
+    const T* a = args.in<T>(0).data();
+    const T* b = args.in<T>(1).data();
+    T* y = args.out<T>(0).data();
+    in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
+      for (std::size_t i = from; i < to; ++i) y[i] = from_float<T>(function(to_float(a[i]), to_float(b[i])));
+    });
+  });
+}
+
+// function(x, y, columns) for each row.
+template <class T, class Function>
+void map_rows(const Args& args, const RowSizes& sizes, Function function) {
+  const T* x = args.in<T>(0).data();
+  T* y = args.out<T>(0).data();
+  const std::size_t columns = sizes.columns;
+  in_runs(sizes.rows, std::max<std::size_t>(kElements / columns, 1), [=](std::size_t from, std::size_t to) {
+    for (std::size_t row = from; row < to; ++row) function(x + row * columns, y + row * columns, columns);
+  });
+}
+
+// The sum of term(i): in eight strands, so that it can be vectorised and long rows lose few digits.
+template <class Term>
+float sum_of(std::size_t count, Term term) {
+  constexpr std::size_t kStrands = 8;
+  float strands[kStrands] = {};
+  std::size_t i = 0;
+  for (; i + kStrands <= count; i += kStrands) {
+    for (std::size_t lane = 0; lane < kStrands; ++lane) strands[lane] += term(i + lane);
+  }
+  for (std::size_t lane = 0; i < count; ++i, ++lane) strands[lane] += term(i);
+  float sum = 0;
+  for (const float strand : strands) sum += strand;
+  return sum;
+}
+
+}  // namespace
+
+void add(const Args& args) {
+  map_two(args, [](float a, float b) { return a + b; });
+}
+
+void multiply(const Args& args) {
+  map_two(args, [](float a, float b) { return a * b; });
+}
+
+void relu(const Args& args) {
+  map_one(args, [](float x) { return x < 0 ? 0.0F : x; });  // a NaN stays
+}
+
+void gelu(const Args& args) {
+  // erfc where x is small: 1 + erf would lose all digits there. -inf * 0 has the limit 0.
+  map_one(args, [](float x) {
+    if (x == -INFINITY) return 0.0F;
+    return 0.5F * x *
+           (x < 0 ? std::erfc(-x * static_cast<float>(M_SQRT1_2)) : 1 + std::erf(x * static_cast<float>(M_SQRT1_2)));
+  });
+}
+
+void silu(const Args& args) {
+  // exp of a positive number only: that of -x overflows, and gives 0 where the result is a small number yet.
+  map_one(args, [](float x) {
+    if (x == -INFINITY) return 0.0F;
+    const float e = std::exp(x < 0 ? x : -x);
+    return x < 0 ? x * e / (1 + e) : x / (1 + e);
+  });
+}
+
+void bias(const Args& args) {
+  const RowSizes sizes = RowSizes::of(args);
+  with_type(sizes.type, [&]<class T>(T) {
+    map_rows<T>(args, sizes, [b = args.in<T>(1).data()](const T* x, T* y, std::size_t columns) {
+      for (std::size_t i = 0; i < columns; ++i) y[i] = from_float<T>(to_float(x[i]) + to_float(b[i]));
+    });
+  });
+}
+
+void rms_norm(const Args& args) {
+  const RowSizes sizes = RowSizes::of(args);
+  const auto epsilon = static_cast<float>(sizes.epsilon);
+  with_type(sizes.type, [&]<class T>(T) {
+    map_rows<T>(args, sizes, [epsilon, w = args.in<T>(1).data()](const T* x, T* y, std::size_t columns) {
+      const float squares = sum_of(columns, [x](std::size_t i) { return to_float(x[i]) * to_float(x[i]); });
+      const float scale = 1 / std::sqrt(squares / static_cast<float>(columns) + epsilon);
+      for (std::size_t i = 0; i < columns; ++i) y[i] = from_float<T>(to_float(x[i]) * scale * to_float(w[i]));
+    });
+  });
+}
+
+void layer_norm(const Args& args) {
+  const RowSizes sizes = RowSizes::of(args);
+  const auto epsilon = static_cast<float>(sizes.epsilon);
+  with_type(sizes.type, [&]<class T>(T) {
+    const T* w = args.in<T>(1).data();
+    const T* b = args.in<T>(2).data();
+    map_rows<T>(args, sizes, [=](const T* x, T* y, std::size_t columns) {
+      const float count = static_cast<float>(columns);
+      const float mean = sum_of(columns, [x](std::size_t i) { return to_float(x[i]); }) / count;
+      // The squares of what is left, not those of x: where the mean is large the difference of these has no digits.
+      const float squares = sum_of(columns, [x, mean](std::size_t i) {
+        const float off = to_float(x[i]) - mean;
+        return off * off;
+      });
+      const float scale = 1 / std::sqrt(squares / count + epsilon);
+      for (std::size_t i = 0; i < columns; ++i)
+        y[i] = from_float<T>((to_float(x[i]) - mean) * scale * to_float(w[i]) + to_float(b[i]));
+    });
+  });
+}
+
+}  // namespace slip::cpu
