@@ -22,10 +22,10 @@ namespace slip {
 
 // With neither: all that `free_memory` holds.
 struct WeightsOptions {
-  std::optional<std::uint64_t> budget;  // bytes of device memory for everything: weights, ring, activations
-  std::optional<double> slowdown;       // the smallest budget that takes at most this much longer than resident: 0.05
+  std::optional<std::uint64_t> budget = {};  // bytes of device memory for everything: weights, ring, activations
+  std::optional<double> slowdown = {};  // the smallest budget that takes at most this much longer than resident: 0.05
   std::uint64_t free_memory = UINT64_MAX;
-  std::optional<std::uint64_t> ring;         // bytes; without it as few as cost no time
+  std::optional<std::uint64_t> ring = {};    // bytes; without it as few as cost no time
   bool stream_all = false;                   // nothing stays resident
   std::uint64_t search_effort = 20'000'000;  // ops looked at, then the best plan so far is taken and tells the bound
 };
@@ -82,8 +82,16 @@ WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOp
 // For people: what stays, what passes, what it takes, what cannot be hidden and from when on it could.
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs);
 
-// Proves several steps, one after the other, free of races.
-Verification verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
+// What the race checker says about some steps, one after the other.
+struct WeightsProof {
+  Verdict verdict = Verdict::kUnknown;
+  std::string text;  // for people
+  int steps = 0;
+  std::size_t ops = 0, waits = 0;
+  std::size_t superfluous = 0;  // waits that no two ops need
+  bool proven() const { return verdict == Verdict::kProven; }
+};
+WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
 
 // A few steps on the sim device, with the ops' costs.
 struct Prediction {

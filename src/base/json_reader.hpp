@@ -14,8 +14,8 @@
 #include <string>
 #include <string_view>
 
-#include "slip/op.hpp"
 #include "base/json_scan.hpp"
+#include "slip/op.hpp"
 
 namespace slip {
 

@@ -1,13 +1,15 @@
 #include "flow/recurrence.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
 namespace slip {
 namespace {
 
-constexpr int kSteps = 3;  // the third no longer feels that the first began with an empty ring
+constexpr int kMostSteps = 12;  // until two in a row take the same: the first ones feel that the ring was empty
+constexpr double kSame = 1e-6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Two servers, ops and loads, each with one job at a time. A job is so many picoseconds of work, done at a speed that
@@ -24,8 +26,9 @@ class TwoServers {
   }
 
   Period run() {
-    double step_began = 0, step_ended = 0, exposed = 0;
-    for (double now = 0; op_step_ < kSteps;) {
+    Period last;
+    double began = 0, exposed = 0;
+    for (double now = 0; op_step_ < kMostSteps;) {
       if (!op_left_) start_op();
       if (!load_left_) start_load();
       const bool op_runs = op_left_ > 0, load_runs = load_left_ > 0;
@@ -36,17 +39,24 @@ class TwoServers {
       const double load_ends = load_runs ? load_left_ / load_speed : kNever;
       const double passed = std::min(op_ends, load_ends);
       now += passed;
-      if (!op_runs && op_step_ == kSteps - 1) exposed += passed;
-      if (op_ends <= load_ends) finish_op();
-      else op_left_ -= op_runs ? passed * op_speed : 0;
+      if (!op_runs) exposed += passed;
       if (load_ends <= op_ends) finish_load();
       else load_left_ -= load_runs ? passed * load_speed : 0;
-      if (op_ == 0 && op_ends <= load_ends && op_step_ >= kSteps - 1) {
-        step_began = step_ended;
-        step_ended = now;
+      if (op_ends > load_ends) {
+        op_left_ -= op_runs ? passed * op_speed : 0;
+        continue;
       }
+      finish_op();
+      if (op_ != 0) continue;
+      const Period step{now - began, exposed};
+      if (std::abs(step.step - last.step) <= kSame * step.step) return step;
+      // Several steps may take turns: then the mean of the last two is nearer than either.
+      if (op_step_ == kMostSteps) return {(step.step + last.step) / 2, (step.exposed + last.exposed) / 2};
+      last = step;
+      began = now;
+      exposed = 0;
     }
-    return {step_ended - step_began, exposed};
+    return last;
   }
 
  private:
@@ -57,7 +67,7 @@ class TwoServers {
     if (loads_done_ >= needed) op_left_ = std::max(pace_.ops[op_], kLeast);
   }
   void start_load() {
-    if (load_step_ >= kSteps) return;
+    if (load_step_ >= kMostSteps) return;
     const WeightLoad& load = loads_[load_];
     if (load.after_op != kNoOp) {
       const int step = load_step_ - (load.step_before ? 1 : 0);
@@ -94,8 +104,15 @@ Pace pace_of(const Graph& graph, const Costs& costs) {
 }
 
 Period period_of(const Pace& pace, const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads) {
-  if (loads.empty()) return {std::accumulate(pace.ops.begin(), pace.ops.end(), 0.0), 0};
-  return TwoServers(pace, units, loads).run();
+  const double compute = std::accumulate(pace.ops.begin(), pace.ops.end(), 0.0);
+  if (loads.empty()) return {compute, 0};
+  double loading = 0;
+  for (const WeightLoad& load : loads) loading += static_cast<double>(pace.load.time_for(units[load.unit].bytes));
+  Period period = TwoServers(pace, units, loads).run();
+  // A large ring that was filled before the first step can feed many of them: that is not the steady state.
+  const double missing = least_period(pace, compute, loading) - period.step;
+  if (missing > 0) period.step += missing, period.exposed += missing;
+  return period;
 }
 
 // Let both run together for a time x of a step T, with a = k / (1 + k) and b = l / (1 + l) for slowdowns k of ops and l

@@ -53,7 +53,8 @@ class Ground {
   }
 
   // The recurrence for the units that are surely streamed, with a ring that knows no borders and nothing that slows:
-  // more loads never make it shorter, so it bounds every choice that streams at least these.
+  // more loads never make its steady state shorter, so it bounds every choice that streams at least these. Of the ends
+  // of all ops and loads, the one that moves least from a step to the next bounds the steady state from below.
   double bound_of_streamed(const Set& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
@@ -68,43 +69,45 @@ class Ground {
   double compute_ = 0;
   std::vector<std::uint32_t> by_worth_;
   std::vector<WeightLoad> scratch_;
-  std::vector<double> op_ends_;
+  std::vector<double> op_ends_, load_ends_;
 };
 
 double Ground::bound_of_streamed(const Set& maybe_resident) {
-  effort += 3 * problem_.pace.ops.size();
+  constexpr std::size_t kSteps = 4;
+  effort += kSteps * problem_.pace.ops.size();
   scratch_.clear();
   for (const WeightLoad& load : problem_.loads) {
     if (!maybe_resident[load.unit]) scratch_.push_back(load);
   }
-  const std::size_t ops = problem_.pace.ops.size();
-  constexpr std::size_t kSteps = 3;
+  const std::size_t ops = problem_.pace.ops.size(), loads = scratch_.size();
   op_ends_.assign(ops * kSteps, 0.0);
-  double load_ends = 0, op_end = 0, step_end = 0, step_before = 0;
-  std::size_t oldest = 0;  // of the loads that fill the ring, over all steps
+  load_ends_.assign(loads * kSteps, 0.0);
+  double load_end = 0, op_end = 0;
+  std::size_t oldest = 0, next = 0;  // of the loads that fill the ring, over all steps
   std::uint64_t in_ring = 0;
-  for (std::size_t step = 0; step < kSteps; ++step) {
-    std::size_t next = 0;
-    for (std::size_t op = 0; op < ops; ++op) {
-      for (; next < scratch_.size() && scratch_[next].first_op == op; ++next) {
-        in_ring += bytes(scratch_[next].unit);
-        while (in_ring > problem_.ring) {
-          const WeightLoad& old = scratch_[oldest % scratch_.size()];
-          const std::size_t used_by = oldest / scratch_.size() * ops + old.last_op;
-          if (used_by < step * ops + op) load_ends = std::max(load_ends, op_ends_[used_by]);
-          in_ring -= bytes(old.unit);
-          ++oldest;
-        }
-        load_ends += static_cast<double>(problem_.pace.load.time_for(problem_.units[scratch_[next].unit].bytes));
-        op_end = std::max(op_end, load_ends);
+  for (std::size_t at = 0; at < ops * kSteps; ++at) {
+    const std::size_t op = at % ops, step_loads = at / ops * loads;
+    for (; next < step_loads + loads && scratch_[next - step_loads].first_op == op; ++next) {
+      const WeightUnit& unit = problem_.units[scratch_[next - step_loads].unit];
+      for (in_ring += aligned(unit.bytes); in_ring > problem_.ring; ++oldest) {
+        const WeightLoad& old = scratch_[oldest % loads];
+        const std::size_t used_by = oldest / loads * ops + old.last_op;
+        if (used_by < at) load_end = std::max(load_end, op_ends_[used_by]);
+        in_ring -= bytes(old.unit);
       }
-      op_end += problem_.pace.ops[op];
-      op_ends_[step * ops + op] = op_end;
+      load_end += static_cast<double>(problem_.pace.load.time_for(unit.bytes));
+      load_ends_[next] = load_end;
+      op_end = std::max(op_end, load_end);
     }
-    step_before = step_end;
-    step_end = op_end;
+    op_end += problem_.pace.ops[op];
+    op_ends_[at] = op_end;
   }
-  return step_end - step_before;
+  double least = kNever;
+  for (std::size_t i = ops * (kSteps - 1); i < op_ends_.size(); ++i)
+    least = std::min(least, op_ends_[i] - op_ends_[i - ops]);
+  for (std::size_t i = loads * (kSteps - 1); i < load_ends_.size(); ++i)
+    least = std::min(least, load_ends_[i] - load_ends_[i - loads]);
+  return least;
 }
 
 // Fills what room is left, the most worth first.

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "slip/trace.hpp"
 #include "base/json_reader.hpp"
+#include "slip/trace.hpp"
 #include "watch/texts.hpp"
 
 namespace slip {

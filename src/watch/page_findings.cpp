@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "slip/check.hpp"
 #include "base/json_text.hpp"
+#include "slip/check.hpp"
 
 namespace slip {
 namespace {

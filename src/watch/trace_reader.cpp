@@ -12,9 +12,9 @@
 #include <map>
 #include <new>
 
+#include "base/json_reader.hpp"
 #include "watch/event_reader.hpp"
 #include "watch/foreign_reader.hpp"
-#include "base/json_reader.hpp"
 #include "watch/ordered_records.hpp"
 #include "watch/spans.hpp"
 #include "watch/trace_limits.hpp"

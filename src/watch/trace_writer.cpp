@@ -15,10 +15,10 @@
 #include <set>
 #include <utility>
 
-#include "slip/trace.hpp"
-#include "watch/arrows.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
+#include "slip/trace.hpp"
+#include "watch/arrows.hpp"
 #include "watch/words.hpp"
 
 namespace slip {

@@ -157,7 +157,8 @@ TEST_F(Cuda, APlanMayGoWhileItsLastLaunchRuns) {
 // Compiling a plan captures CUDA streams, which a device sync in another thread must not disturb.
 TEST_F(Cuda, PlansCompileWhileAnotherThreadSynchronises) {
   const Stream stream = device->stream(StreamFlags::kNonBlocking), fork = device->stream(StreamFlags::kNonBlocking);
-  std::vector<Plan> plans;  // captured before: a device sync is refused meanwhile (rule 98), compiling comes at the launch
+  std::vector<Plan>
+      plans;  // captured before: a device sync is refused meanwhile (rule 98), compiling comes at the launch
   for (int i = 0; i < 200; ++i) {
     stream.begin_capture();
     stream.launch(affine(), {.reads = {*a}, .writes = {*b}, .scalars = {2.0F, static_cast<float>(i)}});

@@ -1,0 +1,158 @@
+// A plan proven, and simulated, before it runs.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "flow/step.hpp"
+
+namespace slip {
+namespace {
+
+constexpr int kProvenSteps = 3;  // the third has two steps before it, as every later one
+
+// A device that is nothing but these costs.
+std::string description_of(const Costs& costs, std::uint64_t memory) {
+  const auto ppm = [](double share) { return static_cast<std::uint64_t>(share * 1e6 + 0.5); };
+  const auto rate = [](const Link& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };
+  const Link& out = costs.unload.bytes_per_second > 0 ? costs.unload : costs.load;
+  return fmt::format(
+      R"(sim:{{"name": "plan", "memory": "{} B", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", )"
+      R"("copy_slowdown_ppm": {}}}, "copies": {{"in": "{} B/s", "out": "{} B/s", "latency": "{} ps", )"
+      R"("kernel_slowdown_ppm": {}}}}})",
+      memory, ppm(costs.kernel_slowdown), rate(costs.load), rate(out), costs.load.latency, ppm(costs.load_slowdown));
+}
+
+// A plan on a simulated device: memory that nobody touches, loads from a place that stands for every unit.
+struct Rehearsal {
+  Device device;
+  WeightsMemory memory;
+  Buffer weights;
+  std::vector<Buffer> host;
+  std::vector<HostValue> inputs, outputs;
+  std::vector<Name> names;
+  Steps steps;
+
+  Rehearsal(const WeightsPlan& plan, const Graph& graph, const std::string& description)
+      : device(Device::open(description, {.run_functions = false})),
+        memory(device, plan),
+        weights(device.alloc(std::max<std::uint64_t>(largest(plan), 1), MemoryKind::kPinned, "weights")),
+        names(load_names(plan, graph)),
+        steps(device, graph, plan, memory, [this](StreamRef stream, Range to, std::uint32_t unit) {
+          stream.copy(to, weights.slice(0, to.bytes), names[unit]);
+        }) {
+    for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
+      const GraphValue& value = graph.values()[i];
+      if (value.role != ValueRole::kInput && !value.output) continue;
+      host.push_back(device.alloc(std::max<std::uint64_t>(value.bytes, 1), MemoryKind::kPinned, value.name));
+      (value.role == ValueRole::kInput ? inputs : outputs).push_back({{i}, host.back().slice(0, value.bytes)});
+    }
+  }
+  void issue() { steps.issue(inputs, outputs); }
+
+  static std::uint64_t largest(const WeightsPlan& plan) {
+    std::uint64_t bytes = 0;
+    for (const WeightUnit& unit : plan.units) bytes = std::max(bytes, unit.bytes);
+    return bytes;
+  }
+};
+
+std::uint64_t memory_for(const WeightsPlan& plan) { return std::max<std::uint64_t>(2 * plan.device_bytes(), 1 << 24); }
+
+}  // namespace
+
+std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
+  std::vector<Name> names;
+  for (const WeightUnit& unit : plan.units) {
+    const ValueBytes& first = unit.parts.front().bytes;
+    const GraphValue& weight = graph[first.value];
+    const std::string part = first.bytes == weight.bytes ? "" : fmt::format("+{}", first.offset);
+    const std::string more = unit.parts.size() > 1 ? fmt::format(" and {} more", unit.parts.size() - 1) : "";
+    names.emplace_back(fmt::format("load {}{}{}", weight.name, part, more));
+  }
+  return names;
+}
+
+void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look, Here here) {
+  Costs any;
+  any.load = {1e9, 0};
+  Rehearsal rehearsal(plan, graph, description_of(any, memory_for(plan)));
+  Steps& steps = rehearsal.steps;
+  steps.compute().begin_capture(here);
+  const Event begin = steps.compute().record();
+  for (const StreamRef stream : steps.others()) stream.wait(begin);
+  for (int i = 0; i < kProvenSteps; ++i) rehearsal.issue();
+  for (const StreamRef stream : steps.others()) steps.compute().wait(stream.record());
+  Plan captured = steps.compute().end_capture(here);
+  look(captured);
+}
+
+WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here) {
+  WeightsProof proof;
+  capture_weights(
+      plan, graph,
+      [&](const Plan& captured) {
+        const Verification verification = verify(captured);
+        proof.verdict = verification.verdict;
+        proof.text = verification.text(captured);
+        proof.steps = kProvenSteps;
+        proof.ops = captured.nodes().size();
+        for (const PlanNode& node : captured.nodes()) proof.waits += node.waits.size();
+        proof.superfluous = verification.superfluous.size();
+      },
+      here);
+  return proof;
+}
+
+Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
+  if (steps < 2)
+    throw Error(Code::kInvalidValue, fmt::format("{} steps show no steady state: at least 2 are needed", steps), here);
+  Rehearsal rehearsal(plan, graph, description_of(costs, memory_for(plan)));
+  std::vector<Cost> times;
+  for (const GraphOp& op : graph.ops()) {
+    times.push_back(op.cost);
+    times.back().time = std::max<Picos>(costs.time_of(graph, op), 1);
+  }
+  rehearsal.steps.set_costs(std::move(times));
+  Trace trace;
+  for (int i = 0; i < steps; ++i) rehearsal.issue();
+  rehearsal.device.sync(here);
+  trace.stop();
+
+  Prediction prediction;
+  prediction.trace = trace.data();
+  prediction.device_bytes = rehearsal.device.memory().used;
+  prediction.loaded_bytes = plan.streamed_bytes;
+  const StepTimes measured = step_times(prediction.trace, rehearsal.steps.compute().id(), graph.ops().size());
+  prediction.first_step = measured.first;
+  prediction.step = measured.steady;
+  prediction.exposed = measured.idle;
+  return prediction;
+}
+
+// Steps are told apart by counting: every op of the compute stream but its records and waits is one of the graph's.
+StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops) {
+  std::vector<TraceSpan> spans = trace.spans();
+  std::erase_if(spans, [&](const TraceSpan& span) {
+    return span.stream != compute_stream || span.kind != OpKind::kKernel || !span.run;
+  });
+  std::ranges::sort(spans, {}, &TraceSpan::position);
+  StepTimes times;
+  times.steps = ops > 0 ? spans.size() / ops : 0;
+  if (times.steps == 0) return times;
+  const auto end_of = [&](std::size_t step) { return spans[(step + 1) * ops - 1].ended; };
+  Picos began = spans.front().started;
+  for (const TraceSpan& span : spans) began = std::min(began, span.queued > 0 ? span.queued : span.started);
+  times.first = end_of(0) - began;
+  if (times.steps < 2) return times;
+  std::vector<std::pair<Picos, std::size_t>> steady;  // all but the first: the median, with its step
+  for (std::size_t step = 1; step < times.steps; ++step) steady.emplace_back(end_of(step) - end_of(step - 1), step);
+  std::ranges::sort(steady);
+  const auto [time, step] = steady[(steady.size() - 1) / 2];
+  times.steady = time;
+  times.idle = time;
+  for (std::size_t i = step * ops; i < (step + 1) * ops; ++i) times.idle -= spans[i].ended - spans[i].started;
+  times.idle = std::max<Picos>(times.idle, 0);
+  return times;
+}
+
+}  // namespace slip

@@ -1,0 +1,248 @@
+// The planner: memory within the budget, the best resident set, errors that say what would work.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "flow/arena.hpp"
+#include "flow/resident.hpp"
+#include "flow/ring.hpp"
+#include "flow/stacks.hpp"
+#include "flow/step.hpp"
+#include "flow/units.hpp"
+#include "slip/weights.hpp"
+
+namespace slip {
+namespace {
+
+using test::Chain;
+using test::make_chain;
+using test::random_chain;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// No load writes where an op still reads: what a load waits for covers everybody who used its bytes before.
+testing::AssertionResult sound(const WeightsPlan& plan) {
+  for (std::size_t i = 0; i < plan.loads.size(); ++i) {
+    const WeightLoad& load = plan.loads[i];
+    const std::uint64_t begin = load.offset, end = begin + plan.units[load.unit].bytes;
+    if (end > plan.ring_bytes) return testing::AssertionFailure() << "load " << i << " ends behind the ring";
+    for (std::size_t k = 0; k < plan.loads.size(); ++k) {
+      const WeightLoad& old = plan.loads[k];
+      if (k == i || old.offset >= end || old.offset + plan.units[old.unit].bytes <= begin) continue;
+      if (k < i && old.last_op >= load.first_op)
+        return testing::AssertionFailure() << "load " << i << " overwrites what op " << old.last_op << " still needs";
+      const bool waits = load.after_op != kNoOp;
+      const bool covered = k < i ? waits && !load.step_before && load.after_op >= old.last_op
+                                 : waits && (!load.step_before || load.after_op >= old.last_op);
+      if (!covered) return testing::AssertionFailure() << "load " << i << " does not wait for load " << k << "'s op";
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+TEST(PlanWeights, EverythingFits) {
+  const Chain chain = make_chain({{4 * kMiB, 1000}, {2 * kMiB, 1000}}, 1e9);
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 64 * kMiB});
+  EXPECT_TRUE(plan.loads.empty());
+  EXPECT_EQ(plan.resident_bytes, 6 * kMiB);
+  EXPECT_EQ(plan.ring_bytes, 0u);
+  EXPECT_EQ(plan.step, 2000);
+}
+
+TEST(PlanWeights, UniformStacksAreSpreadAndHidden) {
+  // A load takes as long as an op: half of the weights in memory hide everything if every second one stays.
+  std::vector<test::Layer> layers(16, {4 * kMiB, static_cast<Picos>(4 * kMiB * 1000)});
+  const Chain chain = make_chain(layers, 1e9);
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 40 * kMiB + 4096});
+  EXPECT_TRUE(sound(plan));
+  EXPECT_LE(plan.device_bytes(), 40 * kMiB + 4096);
+  EXPECT_EQ(plan.step, plan.compute);
+  EXPECT_EQ(plan.bound, plan.step);
+}
+
+TEST(PlanWeights, TwoSlotsStreamEverything) {
+  std::vector<test::Layer> layers(12, {4 * kMiB, static_cast<Picos>(1 * kMiB * 1000)});
+  const Chain chain = make_chain(layers, 1e9);
+  const WeightsPlan plan =
+      plan_weights(chain.graph, chain.costs, {.budget = 64 * kMiB, .ring = 8 * kMiB, .stream_all = true});
+  EXPECT_TRUE(sound(plan));
+  EXPECT_EQ(plan.resident_bytes, 0u);
+  EXPECT_EQ(plan.loads.size(), 12u);
+  EXPECT_EQ(plan.streamed_bytes, 48 * kMiB);
+  EXPECT_EQ(plan.step, plan.loading) << "load-bound: the link never waits";
+}
+
+TEST(PlanWeights, RandomChainsKeepTheirBudget) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const Chain chain = random_chain(seed, 4 + seed % 37);
+    std::uint64_t all = chain.graph.bytes_of(ValueRole::kWeight);
+    const std::uint64_t budget = std::max(all * (1 + seed % 9) / 10, 9 * kMiB);
+    const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = budget, .search_effort = 200'000});
+    EXPECT_LE(plan.device_bytes(), budget) << "seed " << seed;
+    EXPECT_TRUE(sound(plan)) << "seed " << seed;
+    EXPECT_LE(plan.bound, plan.step) << "seed " << seed;
+    EXPECT_GE(plan.step, plan.compute) << "seed " << seed;
+  }
+}
+
+// Every choice, one by one, for a ring of a given size.
+TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
+  int better_than_guess = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const Chain chain = random_chain(seed, 9 + seed % 4);
+    const Pace pace = pace_of(chain.graph, chain.costs);
+    const std::vector<WeightUnit> units = make_units(chain.graph);
+    const std::vector<WeightLoad> loads = make_loads(units);
+    std::uint64_t all = 0;
+    for (const WeightUnit& unit : units) all += aligned(unit.bytes);
+    const ResidentProblem problem{pace, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
+    double best = 1e300;
+    std::vector<char> set(units.size());
+    std::vector<WeightLoad> left;
+    for (std::uint32_t bits = 0; bits < 1u << units.size(); ++bits) {
+      std::uint64_t used = 0;
+      for (std::size_t i = 0; i < units.size(); ++i) {
+        set[i] = static_cast<char>(bits >> i & 1);
+        used += set[i] ? aligned(units[i].bytes) : 0;
+      }
+      if (used > problem.capacity || !streamed_loads(problem, set, left)) continue;
+      best = std::min(best, period_of(pace, units, left).step);
+    }
+    const ResidentChoice guess = guess_resident(problem), found = search_resident(problem, 50'000'000);
+    EXPECT_LE(found.step, best * 1.0006) << "seed " << seed;
+    EXPECT_LE(found.bound, best * (1 + 1e-9)) << "seed " << seed << ": the bound is not one";
+    EXPECT_GE(found.bound, best * 0.999) << "seed " << seed << ": not proven";
+    better_than_guess += found.step < guess.step * 0.999;
+  }
+  EXPECT_GT(better_than_guess, 0) << "the search is for nothing";
+}
+
+TEST(PlanWeights, ASlowdownGivesTheSmallestBudget) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const Chain chain = random_chain(seed, 24);
+    const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.slowdown = 0.1, .search_effort = 200'000});
+    EXPECT_LE(static_cast<double>(plan.step), 1.1 * static_cast<double>(plan.compute) + 1) << "seed " << seed;
+    ASSERT_TRUE(plan.budget.has_value());
+    EXPECT_LE(plan.device_bytes(), *plan.budget);
+  }
+}
+
+TEST(PlanWeights, TooSmallABudgetNamesTheSmallestAndTheOp) {
+  const Chain chain = make_chain({{1 * kMiB, 10}, {6 * kMiB, 10}, {2 * kMiB, 10}}, 1e9);
+  try {
+    plan_weights(chain.graph, chain.costs, {.budget = 3 * kMiB});
+    FAIL() << "it fits?";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfMemory);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("mix1"), std::string::npos) << text;
+    const std::string words = "the smallest that works is ";
+    const std::size_t at = text.find(words);
+    ASSERT_NE(at, std::string::npos) << text;
+    const std::uint64_t smallest = std::stoull(text.substr(at + words.size()));
+    EXPECT_NO_THROW(plan_weights(chain.graph, chain.costs, {.budget = smallest}));
+    EXPECT_THROW(plan_weights(chain.graph, chain.costs, {.budget = smallest - 1}), Error);
+  }
+}
+
+TEST(PlanWeights, OptionsThatContradictAreRefused) {
+  const Chain chain = make_chain({{1 * kMiB, 10}}, 1e9);
+  EXPECT_THROW(plan_weights(chain.graph, chain.costs, {.budget = kMiB, .slowdown = 0.1}), Error);
+  EXPECT_THROW(plan_weights(chain.graph, chain.costs, {.slowdown = -0.1}), Error);
+  EXPECT_THROW(plan_weights(Graph(), chain.costs, {}), Error);
+}
+
+TEST(PlanWeights, AWeightThatFarOpsShareIsLoadedForEachOrStays) {
+  static const Kernel kTouch{"touch", [](const Args&) {}};
+  Graph graph;
+  const Value shared = graph.weight("shared", DataType::kU8, {4 * kMiB});
+  Value x = graph.input("x", DataType::kU8, {64});
+  Costs costs;
+  costs.load = {1e9, 0};
+  for (int i = 0; i < 40; ++i) {
+    const Value y = graph.activation(fmt::format("y{}", i), DataType::kU8, {64});
+    const bool uses = i == 0 || i == 3 || i == 39;
+    const Value own = graph.weight(fmt::format("w{}", i), DataType::kU8, {2 * kMiB});
+    graph.add_op({fmt::format("op{}", i),
+                  &kTouch,
+                  {graph.all_of(x), graph.all_of(uses ? shared : own)},
+                  {graph.all_of(y)},
+                  {},
+                  {.bytes = 1}});
+    x = y;
+  }
+  graph.output(x);
+  costs.samples.push_back({"touch", 2 * kMiB, 0, 1, 1000});
+  const WeightsPlan all = plan_weights(graph, costs, {.budget = 16 * kMiB, .stream_all = true});
+  EXPECT_TRUE(sound(all));
+  const auto loads = std::ranges::count_if(
+      all.loads, [&](const WeightLoad& load) { return all.units[load.unit].parts.front().bytes.value == shared; });
+  EXPECT_EQ(loads, 2) << "once for ops 0 and 3, once for op 39";
+  const WeightsPlan some = plan_weights(graph, costs, {.budget = 24 * kMiB});
+  const auto unit =
+      std::ranges::find_if(some.units, [&](const WeightUnit& one) { return one.parts.front().bytes.value == shared; });
+  EXPECT_TRUE(unit->resident) << "it saves twice its bytes";
+}
+
+TEST(PlanWeights, SmallWeightsJoinANeighbour) {
+  const Chain chain = make_chain({{4 * kMiB, 10}, {4096, 10}, {4096, 10}, {8 * kMiB, 10}}, 1e9);
+  const std::vector<WeightUnit> units = make_units(chain.graph);
+  ASSERT_EQ(units.size(), 2u);
+  EXPECT_EQ(units[0].parts.size(), 3u);
+  EXPECT_EQ(units[0].ops, (std::vector<std::uint32_t>{0, 1, 2}));
+}
+
+TEST(Arena, ActivationsShareBytes) {
+  const Chain chain = random_chain(5, 30);
+  const Arena arena = lay_arena(chain.graph);
+  EXPECT_EQ(arena.bytes, arena.bound) << "a chain needs two values at a time, with its input and output beside";
+  EXPECT_EQ(arena.bound, 4 * 256u);
+}
+
+TEST(WeightsProof, PlansAreProvenAndEveryNeededWaitIsNeeded) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const Chain chain = random_chain(seed, 6 + seed);
+    const std::uint64_t budget = chain.graph.bytes_of(ValueRole::kWeight) / 2 + 9 * kMiB;
+    const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = budget, .search_effort = 100'000});
+    const WeightsProof proof = verify_weights(plan, chain.graph);
+    EXPECT_TRUE(proof.proven()) << "seed " << seed << "\n" << proof.text;
+    if (plan.loads.empty()) continue;
+    int deleted = 0, found = 0;
+    capture_weights(plan, chain.graph, [&](const Plan& captured) {
+      const Verification whole = verify(captured);
+      for (std::uint32_t i = 0; i < captured.nodes().size(); ++i) {
+        for (std::size_t wait = 0; wait < captured.nodes()[i].waits.size(); ++wait) {
+          const std::uint32_t other = captured.nodes()[i].waits[wait];
+          if (std::ranges::count(whole.superfluous, Verification::Wait{i, other}) > 0) continue;
+          Plan cut;
+          for (std::uint32_t n = 0; n < captured.nodes().size(); ++n) {
+            PlanNode node = captured.nodes()[n];
+            if (n == i) node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(wait));
+            cut.add(std::move(node));
+          }
+          ++deleted;
+          found += verify(cut).verdict == Verdict::kRace;
+        }
+      }
+    });
+    EXPECT_EQ(found, deleted) << "seed " << seed;
+    EXPECT_GT(deleted, 0) << "seed " << seed;
+  }
+}
+
+TEST(WeightsPrediction, TheSimulatedStepIsThePlannersStep) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Chain chain = random_chain(seed, 6 + seed);
+    const std::uint64_t budget = chain.graph.bytes_of(ValueRole::kWeight) / 2 + 9 * kMiB;
+    const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = budget, .search_effort = 100'000});
+    const Prediction prediction = predict_weights(plan, chain.graph, chain.costs, 5);
+    EXPECT_NEAR(static_cast<double>(prediction.step), static_cast<double>(plan.step),
+                0.01 * static_cast<double>(plan.step))
+        << "seed " << seed;
+    EXPECT_EQ(prediction.device_bytes, plan.device_bytes()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace slip
