@@ -1,0 +1,93 @@
+// Runner: a graph on a device, step after step, its weights where a plan says.
+//
+//   slip::Runner runner(device, graph, plan, slip::WeightSource::files("model/"));
+//   std::ranges::copy(tokens, runner.input<float>(x).begin());
+//   runner.step();                                     // returns at once
+//   use(runner.output<float>(y));                      // waits for that step
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "slip/weights.hpp"
+
+namespace slip {
+
+// Where the bytes of weights come from.
+class WeightSource {
+ public:
+  // Files as TensorFiles::open takes them; a weight is the tensor of its name.
+  static WeightSource files(const std::string& path, Here here = Here::at());
+  // Memory that the program keeps as long as the runner.
+  using Memory = std::function<std::span<const std::byte>(const GraphValue& weight)>;
+  static WeightSource memory(Memory memory);
+  // Fills bytes of a weight from `offset` on; called while the runner is made, not later.
+  using Fill = std::function<void(const GraphValue& weight, std::uint64_t offset, std::span<std::byte> into)>;
+  static WeightSource callback(Fill fill);
+
+  // Throws kInvalidValue unless every weight of the graph is there with its type, shape and bytes.
+  void check(const Graph& graph, Here here = Here::at()) const;
+
+ private:
+  friend class Loader;
+  std::shared_ptr<const TensorFiles> files_;
+  Memory memory_;
+  Fill fill_;
+};
+
+class Runner {
+ public:
+  // Takes the plan's device memory, no more, and brings the resident weights there.
+  Runner(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source,
+         Here here = Here::at());
+  ~Runner();  // waits for what was issued
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  // Host memory of an input for the next step. Waits until the step before the last has taken its own.
+  template <class T>
+  std::span<T> input(Value value, Here here = Here::at()) {
+    const std::span<std::byte> bytes = input_bytes(value, here);
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  // Issues a step. Throws what an earlier one failed with.
+  void step(Here here = Here::at());
+  // An output of the last step issued. Waits for it; valid until the step after the next is issued.
+  template <class T>
+  std::span<const T> output(Value value, Here here = Here::at()) {
+    const std::span<const std::byte> bytes = output_bytes(value, here);
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  void sync(Here here = Here::at());
+
+  std::uint64_t compute_stream() const;  // its id, in traces
+
+ private:
+  struct State;
+  std::span<std::byte> input_bytes(Value value, Here here);
+  std::span<const std::byte> output_bytes(Value value, Here here);
+  std::unique_ptr<State> state_;
+};
+
+// A way of loading as the runner does it on this device, to be measured (measure_costs).
+LoadProbe load_probe(const Device& device, const Graph& graph, const WeightSource& source, Here here = Here::at());
+
+// A measured run laid over the predicted one, op by op.
+struct Comparison {
+  struct Difference {
+    std::string op;
+    Picos predicted = 0, measured = 0;  // of one step in the steady state
+  };
+  Picos predicted = 0, measured = 0;    // per step
+  Picos predicted_idle = 0, measured_idle = 0;  // of it: no op ran
+  std::vector<Difference> differences;  // the largest first
+  double error() const;                 // of the step: 0.05 is 5 %
+  std::string text(std::size_t most = 5) const;
+};
+Comparison compare_weights(const Graph& graph, const Prediction& prediction, const TraceData& measured,
+                           std::uint64_t compute_stream);
+
+}  // namespace slip
