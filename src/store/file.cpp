@@ -25,30 +25,63 @@ std::int64_t changed_ns(const struct stat& status) {
   return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+// What direct I/O must be aligned to; 0: there is none. Kernels before 6.1 do not say, and every disk takes a page.
+std::size_t alignment_of(int descriptor) {
+#if defined(STATX_DIOALIGN)
+  struct statx status {};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN) != 0)
+    return std::max(status.stx_dio_mem_align, status.stx_dio_offset_align);
+#else
+  static_cast<void>(descriptor);
+#endif
+  return 4096;
+}
+
 }  // namespace
 
 File File::open(const std::string& path, Here here) {
   File file;
   file.path_ = path;
-  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe by this name must be refused, not waited for. Files do not care.
+  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file.descriptor_ < 0)
     throw Error(Code::kIo, fmt::format("cannot open '{}': {}", path, std::strerror(errno)), here);
   const struct stat status = status_of(file.descriptor_, path, here);
   if (!S_ISREG(status.st_mode)) throw Error(Code::kIo, fmt::format("'{}' is not a file", path), here);
   file.size_ = static_cast<std::uint64_t>(status.st_size);
   file.changed_ns_ = changed_ns(status);
+  // Whoever reads knows what comes next; the kernel's guesses would fill the page cache with what nobody asked for.
+  ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
+  file.open_direct();
   return file;
+}
+
+// Opened by way of the first descriptor: it is the same file, whatever has the name by now.
+void File::open_direct() {
+  const int direct = ::open(fmt::format("/proc/self/fd/{}", descriptor_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (direct < 0) return;
+  const std::size_t alignment = alignment_of(direct);
+  if (alignment == 0 || alignment > kMaxDirectAlignment) {
+    ::close(direct);
+    return;
+  }
+  direct_ = direct;
+  direct_alignment_ = alignment;
 }
 
 File::File(File&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      direct_(std::exchange(other.direct_, -1)),
+      direct_alignment_(other.direct_alignment_),
       size_(other.size_),
       changed_ns_(other.changed_ns_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
+  std::swap(direct_, other.direct_);
+  std::swap(direct_alignment_, other.direct_alignment_);
   std::swap(size_, other.size_);
   std::swap(changed_ns_, other.changed_ns_);
   return *this;
@@ -56,6 +89,7 @@ File& File::operator=(File&& other) noexcept {
 
 File::~File() {
   if (descriptor_ >= 0) ::close(descriptor_);
+  if (direct_ >= 0) ::close(direct_);
 }
 
 void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) const {

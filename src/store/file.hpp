@@ -2,6 +2,7 @@
 // that is cut short or replaced under a run is noticed instead of giving wrong bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,6 +11,9 @@
 #include "slip/error.hpp"
 
 namespace slip {
+
+// No file system asks for more; a file that would is read through the page cache.
+inline constexpr std::size_t kMaxDirectAlignment = std::size_t{64} << 10;
 
 class File {
  public:
@@ -29,10 +33,18 @@ class File {
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
+  // Direct I/O, past the page cache: its own descriptor, -1 where the file system has none, and what offsets, lengths
+  // and addresses must be multiples of.
+  int direct_descriptor() const { return direct_; }
+  std::size_t direct_alignment() const { return direct_alignment_; }
 
  private:
+  void open_direct();
+
   std::string path_;
   int descriptor_ = -1;
+  int direct_ = -1;
+  std::size_t direct_alignment_ = 1;
   std::uint64_t size_ = 0;
   std::int64_t changed_ns_ = 0;  // when it was last written to
 };

@@ -1,0 +1,86 @@
+#include "store/blocks.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace slip {
+namespace {
+
+// The way out where the file system takes no direct read after all: through the page cache.
+bool read_plainly(const ReadRange& range, const ReadBlock& block, ReadFault& fault) {
+  std::size_t got = 0;
+  while (got < block.bytes()) {
+    const ssize_t result = ::pread(range.file->descriptor(), block.target() + got, block.bytes() - got,
+                                   static_cast<off_t>(block.offset() + got));
+    if (result < 0 && errno == EINTR) continue;
+    if (result <= 0) {
+      fault = {result < 0 ? errno : 0, block.offset(), block.bytes(), got};
+      return false;
+    }
+    got += static_cast<std::size_t>(result);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::uint64_t ReadRange::blocks(std::size_t block_bytes) const {
+  return bytes == 0 ? 0 : (offset + bytes - 1) / block_bytes - offset / block_bytes + 1;
+}
+
+std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(landing.memory);
+  const std::size_t shift = (offset - begin) % alignment;  // alignment is a power of two, so wrapping does no harm
+  return shift <= landing.capacity && bytes <= landing.capacity - shift ? landing.memory + shift : landing.memory;
+}
+
+ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes) {
+  const std::uint64_t begin = (range.offset / block_bytes + index) * block_bytes;
+  offset_ = std::max(range.offset, begin);
+  bytes_ = static_cast<std::size_t>(std::min(range.offset + range.bytes, begin + block_bytes) - offset_);
+  target_ = range.target + (offset_ - range.offset);
+}
+
+void ReadBlock::have(std::size_t bytes) {
+  offset_ += bytes;
+  bytes_ -= bytes;
+  target_ += bytes;
+}
+
+void ReadBlock::aim(const ReadRange& range, std::byte* bounce) {
+  const std::uint64_t mask = range.alignment - 1;
+  from_ = offset_ & ~mask;
+  span_ = static_cast<std::size_t>(((offset_ + bytes_ + mask) & ~mask) - from_);
+  got_ = 0;
+  const std::size_t before = offset_ - from_, behind = span_ - before - bytes_;
+  const Landing& room = range.landing;
+  const bool fits = static_cast<std::size_t>(target_ - room.memory) >= before &&
+                    static_cast<std::size_t>(room.memory + room.capacity - (target_ + bytes_)) >= behind;
+  const bool aligned = (reinterpret_cast<std::uintptr_t>(target_) - before) % range.alignment == 0;
+  into_ = fits && aligned ? target_ - before : bounce;
+}
+
+ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, ReadFault& fault) {
+  if (result == -EINTR || result == -EAGAIN) return Step::kAgain;
+  if (result == -EINVAL && range.descriptor != range.file->descriptor())
+    return read_plainly(range, *this, fault) ? Step::kDone : Step::kFailed;
+  const std::size_t before = offset_ - from_;
+  const std::size_t total = got_ + static_cast<std::size_t>(std::max<std::int64_t>(result, 0));
+  if (total >= before + bytes_) {
+    if (bounces()) std::memcpy(target_, into_ + before, bytes_);
+    return Step::kDone;
+  }
+  // A direct read stops within a sector only where the file ends.
+  const std::size_t whole = total - total % range.alignment;
+  if (result > 0 && whole > got_) {
+    got_ = whole;
+    return Step::kAgain;
+  }
+  fault = {result < 0 ? static_cast<int>(-result) : 0, offset_, bytes_, total > before ? total - before : 0};
+  return Step::kFailed;
+}
+
+}  // namespace slip
