@@ -31,10 +31,10 @@ struct CostSample {
 };
 
 struct Costs {
-  std::string device;          // where they were measured
-  Link load;                   // host memory to the device; on cpu from the page cache
-  Link unload;                 // and back
-  Link read;                   // disk to host memory
+  std::string device = {};     // where they were measured
+  Link load = {};              // host memory to the device; on cpu from the page cache
+  Link unload = {};            // and back
+  Link read = {};              // disk to host memory
   double kernel_slowdown = 0;  // how much longer a kernel takes while a load runs beside it: 0.07 is 7 %
   double load_slowdown = 0;    // and a load beside a kernel
   std::vector<CostSample> samples = {};

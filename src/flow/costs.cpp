@@ -44,10 +44,11 @@ double distance(std::uint64_t a, std::uint64_t b) {
 }
 
 const CostSample* nearest(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
-  const auto key = [&](const CostSample* sample) {
-    return std::pair(distance(sample->flops, wanted.flops), distance(sample->bytes, wanted.bytes));
+  const auto nearer = [&](const CostSample* a, const CostSample* b) {
+    const double first = distance(a->flops, wanted.flops), second = distance(b->flops, wanted.flops);
+    return first != second ? first < second : distance(a->bytes, wanted.bytes) < distance(b->bytes, wanted.bytes);
   };
-  return *std::min_element(samples.begin(), samples.end(), [&](auto* a, auto* b) { return key(a) < key(b); });
+  return *std::min_element(samples.begin(), samples.end(), nearer);
 }
 
 Picos on_the_line(const std::vector<const CostSample*>& samples, const CostSample& wanted) {

@@ -81,12 +81,28 @@ class Bench {
   std::uint64_t places_ = 1;
 };
 
-void add_sample(std::vector<CostSample>& samples, CostSample sample) {
-  const auto known =
-      std::find_if(samples.begin(), samples.end(), [&](const CostSample& other) { return same_size(sample, other); });
-  if (known == samples.end()) samples.push_back(std::move(sample));
-  else known->time = std::max(known->time, sample.time);  // they differ in scalars: the plan must hold for both
-}
+// Ops of one size may differ in scalars, as the parts of a weight do: their mean, so that sums over a graph are right.
+class Samples {
+ public:
+  void add(CostSample sample) {
+    for (std::size_t i = 0; i < samples_.size(); ++i) {
+      if (!same_size(sample, samples_[i])) continue;
+      times_[i].sum += sample.time;
+      samples_[i].time = times_[i].sum / ++times_[i].count;
+      return;
+    }
+    times_.push_back({sample.time, 1});
+    samples_.push_back(std::move(sample));
+  }
+  std::vector<CostSample> take() { return std::move(samples_); }
+
+ private:
+  struct Times {
+    Picos sum, count;
+  };
+  std::vector<CostSample> samples_;
+  std::vector<Times> times_;
+};
 
 }  // namespace
 
@@ -116,11 +132,13 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   Bench bench(graph, device, largest);
   const GraphOp* dearest = nullptr;
   Picos longest = 0;
+  Samples samples;
   for (const GraphOp* op : ops) {
     const Picos time = bench.time(*op);
     if (time > longest) longest = time, dearest = op;
-    add_sample(costs.samples, sample_of(graph, *op, time));
+    samples.add(sample_of(graph, *op, time));
   }
+  costs.samples = samples.take();
   bench.interfere(
       *dearest, longest, [&](StreamRef stream, int) { issue_load(stream, load.piece_bytes); }, costs);
   return costs;

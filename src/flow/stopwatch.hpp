@@ -30,6 +30,7 @@ class Stopwatch {
   Picos batch_beside(const Issue& main, int main_count, const Issue& beside, int beside_count);
 
   Device device_;
+  int room_;     // pieces that a gate may hold back
   Buffer word_;  // what the gate waits for
   std::uint32_t round_ = 0;
   Stream main_, beside_;
