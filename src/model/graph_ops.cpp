@@ -96,12 +96,11 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
   for (std::uint64_t first = 0; first < out; first += part) {
     const LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
-    const auto scalars = sizes.scalars();
     add_op({.name = part_name(first),
             .kernel = &kernel_of(BuiltIn::kLinear),
             .reads = {all_of(x), {weight, first * row_bytes, sizes.rows * row_bytes}},
             .writes = {all_of(y)},
-            .scalars = {scalars.begin(), scalars.end()},
+            .scalars = sizes.scalars(),
             .cost = {.bytes = from.bytes + sizes.rows * (row_bytes + tokens * element),
                      .flops = saturated(2 * tokens * in, sizes.rows)}},
            here);
@@ -112,8 +111,8 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
 Value Graph::add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here) {
   const GraphValue x = values_[reads.front().index];
   const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
-  const auto scalars = RowSizes{x.type, elements / columns, columns, op.epsilon}.scalars();
-  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = {scalars.begin(), scalars.end()}};
+  const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
+  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
   made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
   for (const Value value : reads) {
     made.reads.push_back(all_of(value));
