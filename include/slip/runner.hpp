@@ -81,10 +81,10 @@ struct Comparison {
     std::string op;
     Picos predicted = 0, measured = 0;  // of one step in the steady state
   };
-  Picos predicted = 0, measured = 0;    // per step
+  Picos predicted = 0, measured = 0;            // per step
   Picos predicted_idle = 0, measured_idle = 0;  // of it: no op ran
-  std::vector<Difference> differences;  // the largest first
-  double error() const;                 // of the step: 0.05 is 5 %
+  std::vector<Difference> differences;          // the largest first
+  double error() const;                         // of the step: 0.05 is 5 %
   std::string text(std::size_t most = 5) const;
 };
 Comparison compare_weights(const Graph& graph, const Prediction& prediction, const TraceData& measured,

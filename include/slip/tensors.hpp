@@ -49,6 +49,8 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
+class File;  // of the library's own
+
 class TensorFiles {
  public:
   // A .safetensors file, an index (.json), or a folder with one of them. Throws kIo or kParse with the file, the tensor
@@ -71,6 +73,7 @@ class TensorFiles {
   void read(const TensorInfo& tensor, void* into, Here here = Here::at()) const;
   void read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes,
             Here here = Here::at()) const;
+  const File& file_of(const TensorInfo& tensor) const;
 
  private:
   struct State;

@@ -25,6 +25,7 @@ struct WeightsOptions {
   std::optional<std::uint64_t> budget = {};  // bytes of device memory for everything: weights, ring, activations
   std::optional<double> slowdown = {};  // the smallest budget that takes at most this much longer than resident: 0.05
   std::uint64_t free_memory = UINT64_MAX;
+  std::uint64_t host_memory = UINT64_MAX;    // bytes of weights kept there; the others are read from disk in each step
   std::optional<std::uint64_t> ring = {};    // bytes; without it as few as cost no time
   bool stream_all = false;                   // nothing stays resident
   std::uint64_t search_effort = 20'000'000;  // ops looked at, then the best plan so far is taken and tells the bound
@@ -39,6 +40,7 @@ struct WeightUnit {
   std::vector<Part> parts;
   std::uint64_t bytes = 0;
   std::vector<std::uint32_t> ops;  // that use any of it, ascending
+  bool from_disk = false;          // when streamed: read in each step, not kept in host memory
   bool resident = false;
   std::uint64_t offset = 0;  // resident: in the memory of resident weights
 };
@@ -100,6 +102,7 @@ struct Prediction {
   Picos exposed = 0;  // of a step: loads that no op hid
   std::uint64_t loaded_bytes = 0;
   std::uint64_t device_bytes = 0;
+  std::uint64_t compute_stream = 0;  // its id in the trace
   TraceData trace;
 };
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps = 4,

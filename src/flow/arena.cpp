@@ -73,4 +73,16 @@ Arena lay_arena(const Graph& graph) {
   return arena;
 }
 
+std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets) {
+  std::vector<Life> lives = lives_of(graph);
+  for (Life& life : lives) life.offset = offsets[life.value];
+  std::ranges::sort(lives, {}, &Life::offset);
+  for (std::size_t i = 0; i < lives.size(); ++i) {
+    for (std::size_t k = i + 1; k < lives.size() && lives[k].offset < lives[i].offset + lives[i].bytes; ++k) {
+      if (lives[i].meets(lives[k])) return std::pair(Value{lives[i].value}, Value{lives[k].value});
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace slip

@@ -1,6 +1,8 @@
 // Where inputs, states, outputs and activations lie: activations that are never there at the same time share bytes.
 #pragma once
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "slip/graph.hpp"
@@ -16,5 +18,8 @@ struct Arena {
 
 // Inputs, states and outputs have bytes of their own: they are there between steps, when copies in and out use them.
 Arena lay_arena(const Graph& graph);
+
+// Two values that are there at the same time and lie on the same bytes, if there are such.
+std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets);
 
 }  // namespace slip

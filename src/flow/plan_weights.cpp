@@ -16,15 +16,32 @@ namespace {
 
 constexpr double kAsGood = 1.001;  // a larger ring must gain more than this
 
+// Marks the units that host memory has no room for, spread evenly, so that reads are, too.
+void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
+  double all = 0, owed = 0;
+  for (const WeightUnit& unit : units) all += static_cast<double>(unit.bytes);
+  if (all <= static_cast<double>(host_memory)) return;
+  const double share = static_cast<double>(host_memory) / all;
+  std::uint64_t left = host_memory;
+  for (WeightUnit& unit : units) {
+    owed += static_cast<double>(unit.bytes) * share;
+    unit.from_disk = owed < static_cast<double>(unit.bytes) / 2 || unit.bytes > left;
+    if (unit.from_disk) continue;
+    left -= unit.bytes;
+    owed -= static_cast<double>(unit.bytes);
+  }
+}
+
 class Planner {
  public:
   Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
       : graph_(graph),
         options_(options),
-        pace_(pace_of(graph, costs)),
         units_(make_units(graph)),
         loads_(make_loads(units_)),
         arena_(lay_arena(graph)) {
+    leave_on_disk(units_, options.host_memory);
+    pace_ = pace_of(graph, costs, units_);
     for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
     for (const double op : pace_.ops) compute_ += op;
     smallest_ring_ = find_smallest_ring();
@@ -139,12 +156,12 @@ class Planner {
     plan.value_offsets = arena_.offsets;
     plan.activation_bytes = arena_.bytes;
     plan.activation_bound = arena_.bound;
-    plan.step = std::llround(period_of(pace_, units_, plan.loads).step);
+    plan.step = std::llround(period_of(pace_, plan.loads).step);
     plan.bound = plan.step;
     plan.compute = std::llround(compute_);
     for (const WeightLoad& load : plan.loads) {
       plan.streamed_bytes += units_[load.unit].bytes;
-      plan.loading += pace_.load.time_for(units_[load.unit].bytes);
+      plan.loading += std::llround(pace_.loads[load.unit]);
     }
     return plan;
   }

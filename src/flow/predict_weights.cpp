@@ -120,22 +120,27 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
 
   Prediction prediction;
   prediction.trace = trace.data();
+  prediction.compute_stream = rehearsal.steps.compute().id();
   prediction.device_bytes = rehearsal.device.memory().used;
   prediction.loaded_bytes = plan.streamed_bytes;
-  const StepTimes measured = step_times(prediction.trace, rehearsal.steps.compute().id(), graph.ops().size());
+  const StepTimes measured = step_times(prediction.trace, prediction.compute_stream, graph.ops().size());
   prediction.first_step = measured.first;
   prediction.step = measured.steady;
   prediction.exposed = measured.idle;
   return prediction;
 }
 
-// Steps are told apart by counting: every op of the compute stream but its records and waits is one of the graph's.
-StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops) {
+// Steps are told apart by counting: each kernel of the compute stream is an op of the graph.
+std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream) {
   std::vector<TraceSpan> spans = trace.spans();
-  std::erase_if(spans, [&](const TraceSpan& span) {
-    return span.stream != compute_stream || span.kind != OpKind::kKernel || !span.run;
-  });
+  std::erase_if(
+      spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel || !span.run; });
   std::ranges::sort(spans, {}, &TraceSpan::position);
+  return spans;
+}
+
+StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops) {
+  const std::vector<TraceSpan> spans = kernel_spans(trace, compute_stream);
   StepTimes times;
   times.steps = ops > 0 ? spans.size() / ops : 0;
   if (times.steps == 0) return times;

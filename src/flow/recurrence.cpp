@@ -16,12 +16,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // depends on whether the other server works.
 class TwoServers {
  public:
-  TwoServers(const Pace& pace, const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads)
+  TwoServers(const Pace& pace, std::span<const WeightLoad> loads)
       : pace_(pace), loads_(loads), loads_before_(pace.ops.size() + 1, 0) {
-    for (const WeightLoad& load : loads) {
-      work_.push_back(static_cast<double>(pace.load.time_for(units[load.unit].bytes)));
-      ++loads_before_[load.first_op + 1];
-    }
+    for (const WeightLoad& load : loads) ++loads_before_[load.first_op + 1];
     std::partial_sum(loads_before_.begin(), loads_before_.end(), loads_before_.begin());
   }
 
@@ -74,7 +71,7 @@ class TwoServers {
       const bool done = step < op_step_ || (step == op_step_ && load.after_op < op_);
       if (!done) return;
     }
-    load_left_ = std::max(work_[load_], kLeast);
+    load_left_ = std::max(pace_.loads[load.unit], kLeast);
   }
   void finish_op() {
     op_left_ = 0;
@@ -88,7 +85,6 @@ class TwoServers {
 
   const Pace& pace_;
   std::span<const WeightLoad> loads_;
-  std::vector<double> work_;               // by load
   std::vector<std::size_t> loads_before_;  // by op: loads of a step that ops before it need
   std::size_t op_ = 0, load_ = 0, loads_done_ = 0;
   int op_step_ = 0, load_step_ = 0;
@@ -97,18 +93,23 @@ class TwoServers {
 
 }  // namespace
 
-Pace pace_of(const Graph& graph, const Costs& costs) {
-  Pace pace{{}, costs.load, costs.kernel_slowdown, costs.load_slowdown};
+Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units) {
+  Pace pace{{}, {}, costs.kernel_slowdown, costs.load_slowdown};
   for (const GraphOp& op : graph.ops()) pace.ops.push_back(static_cast<double>(costs.time_of(graph, op)));
+  for (const WeightUnit& unit : units) {
+    // Read and copied piece by piece, each while the other works on its neighbour: the slower one sets the pace.
+    const Picos copy = costs.load.time_for(unit.bytes);
+    pace.loads.push_back(static_cast<double>(unit.from_disk ? std::max(copy, costs.read.time_for(unit.bytes)) : copy));
+  }
   return pace;
 }
 
-Period period_of(const Pace& pace, const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads) {
+Period period_of(const Pace& pace, std::span<const WeightLoad> loads) {
   const double compute = std::accumulate(pace.ops.begin(), pace.ops.end(), 0.0);
   if (loads.empty()) return {compute, 0};
   double loading = 0;
-  for (const WeightLoad& load : loads) loading += static_cast<double>(pace.load.time_for(units[load.unit].bytes));
-  Period period = TwoServers(pace, units, loads).run();
+  for (const WeightLoad& load : loads) loading += pace.loads[load.unit];
+  Period period = TwoServers(pace, loads).run();
   // A large ring that was filled before the first step can feed many of them: that is not the steady state.
   const double missing = least_period(pace, compute, loading) - period.step;
   if (missing > 0) period.step += missing, period.exposed += missing;

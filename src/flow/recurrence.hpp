@@ -11,18 +11,18 @@
 namespace slip {
 
 struct Pace {
-  std::vector<double> ops;  // picoseconds, alone, by op
-  Link load = {};
+  std::vector<double> ops;     // picoseconds, alone, by op
+  std::vector<double> loads;   // by unit
   double kernel_slowdown = 0;  // while a load runs: takes 1 + this as long
   double load_slowdown = 0;    // while an op runs
 };
-Pace pace_of(const Graph& graph, const Costs& costs);
+Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units);
 
 struct Period {
   double step = 0;     // picoseconds, in the steady state
   double exposed = 0;  // of it: loads ran and no op did
 };
-Period period_of(const Pace& pace, const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads);
+Period period_of(const Pace& pace, std::span<const WeightLoad> loads);
 
 // No plan that computes so long and loads so long takes less.
 double least_period(const Pace& pace, double compute, double loading);

@@ -18,8 +18,7 @@ using Set = std::vector<char>;           // by unit: 1 stays resident
 class Ground {
  public:
   explicit Ground(const ResidentProblem& problem) : problem_(problem), load_times_(problem.units.size(), 0.0) {
-    for (const WeightLoad& load : problem.loads)
-      load_times_[load.unit] += static_cast<double>(problem.pace.load.time_for(problem.units[load.unit].bytes));
+    for (const WeightLoad& load : problem.loads) load_times_[load.unit] += problem.pace.loads[load.unit];
     compute_ = std::accumulate(problem.pace.ops.begin(), problem.pace.ops.end(), 0.0);
     by_worth_.resize(problem.units.size());
     std::iota(by_worth_.begin(), by_worth_.end(), 0U);
@@ -36,7 +35,7 @@ class Ground {
     ++looked_at;
     effort += 3 * problem_.pace.ops.size();
     if (!streamed_loads(problem_, resident, scratch_)) return kNever;
-    return period_of(problem_.pace, problem_.units, scratch_).step;
+    return period_of(problem_.pace, scratch_).step;
   }
 
   // Units by_worth_[from...] are open, `room` is left for them, the others load for `loading`: the open ones that are
@@ -88,14 +87,14 @@ double Ground::bound_of_streamed(const Set& maybe_resident) {
   for (std::size_t at = 0; at < ops * kSteps; ++at) {
     const std::size_t op = at % ops, step_loads = at / ops * loads;
     for (; next < step_loads + loads && scratch_[next - step_loads].first_op == op; ++next) {
-      const WeightUnit& unit = problem_.units[scratch_[next - step_loads].unit];
-      for (in_ring += aligned(unit.bytes); in_ring > problem_.ring; ++oldest) {
+      const std::uint32_t unit = scratch_[next - step_loads].unit;
+      for (in_ring += bytes(unit); in_ring > problem_.ring; ++oldest) {
         const WeightLoad& old = scratch_[oldest % loads];
         const std::size_t used_by = oldest / loads * ops + old.last_op;
         if (used_by < at) load_end = std::max(load_end, op_ends_[used_by]);
         in_ring -= bytes(old.unit);
       }
-      load_end += static_cast<double>(problem_.pace.load.time_for(unit.bytes));
+      load_end += problem_.pace.loads[unit];
       load_ends_[next] = load_end;
       op_end = std::max(op_end, load_end);
     }

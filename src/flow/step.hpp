@@ -82,6 +82,9 @@ std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph);
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
                      Here here = Here::at());
 
+// The ops of a graph in a trace, step after step.
+std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t compute_stream);
+
 // Of the steps in a trace.
 struct StepTimes {
   std::size_t steps = 0;

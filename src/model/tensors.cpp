@@ -133,6 +133,8 @@ const std::vector<std::string>& TensorFiles::paths() const { return state_->path
 std::uint64_t TensorFiles::bytes() const { return state_->bytes; }
 const std::vector<std::pair<std::string, std::string>>& TensorFiles::metadata() const { return state_->metadata; }
 
+const File& TensorFiles::file_of(const TensorInfo& tensor) const { return state_->files[tensor.file]; }
+
 const TensorInfo* TensorFiles::find(std::string_view name) const {
   const auto found = state_->by_name.find(name);
   return found == state_->by_name.end() ? nullptr : &state_->tensors[found->second];

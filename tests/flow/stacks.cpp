@@ -6,12 +6,13 @@ namespace slip::test {
 namespace {
 
 // y[i] = x[i] * 3 + a sum over the weight that depends on where each byte lies.
-void mix(const Args& args) {
-  const auto x = args.in<std::uint32_t>(0), weight = args.in<std::uint32_t>(1);
-  const auto y = args.out<std::uint32_t>(0);
+void mix(std::span<const std::uint32_t> x, std::span<const std::uint32_t> weight, std::span<std::uint32_t> y) {
   std::uint32_t sum = 0;
-  for (std::size_t i = 0; i < weight.size(); ++i) sum = sum * 31 + weight[i];
+  for (const std::uint32_t word : weight) sum = sum * 31 + word;
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = x[i] * 3 + sum + static_cast<std::uint32_t>(i);
+}
+void mix_args(const Args& args) {
+  mix(args.in<std::uint32_t>(0), args.in<std::uint32_t>(1), args.out<std::uint32_t>(0));
 }
 
 constexpr std::uint64_t kWidth = 64;  // elements of a value
@@ -19,7 +20,7 @@ constexpr std::uint64_t kWidth = 64;  // elements of a value
 }  // namespace
 
 Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second) {
-  static const Kernel kMix{"mix", mix};
+  static const Kernel kMix{"mix", mix_args};
   Chain chain;
   chain.costs.device = "test";
   chain.costs.load = {bytes_per_second, 0};
@@ -54,6 +55,26 @@ Chain random_chain(std::uint64_t seed, std::size_t count) {
   if (random() % 2) chain.costs.kernel_slowdown = 0.07;
   if (random() % 3 == 0) chain.costs.load_slowdown = 0.3;
   return chain;
+}
+
+Weights random_weights(const Chain& chain, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Weights weights;
+  for (const GraphValue& value : chain.graph.values()) {
+    if (value.role != ValueRole::kWeight) continue;
+    std::vector<std::uint32_t>& words = weights.emplace_back(value.bytes / 4);
+    for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
+  }
+  return weights;
+}
+
+std::vector<std::uint32_t> expected(const Weights& weights, std::vector<std::uint32_t> x) {
+  for (const std::vector<std::uint32_t>& weight : weights) {
+    std::vector<std::uint32_t> y(x.size());
+    mix(x, weight, y);
+    x = std::move(y);
+  }
+  return x;
 }
 
 }  // namespace slip::test

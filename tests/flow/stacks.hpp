@@ -23,4 +23,9 @@ struct Chain {
 Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second);
 Chain random_chain(std::uint64_t seed, std::size_t layers);
 
+// Bytes for every weight of a chain, from a seed, and what a step makes of an input.
+using Weights = std::vector<std::vector<std::uint32_t>>;
+Weights random_weights(const Chain& chain, std::uint64_t seed);
+std::vector<std::uint32_t> expected(const Weights& weights, std::vector<std::uint32_t> x);
+
 }  // namespace slip::test

@@ -1,8 +1,11 @@
 // The planner: memory within the budget, the best resident set, errors that say what would work.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "flow/arena.hpp"
 #include "flow/resident.hpp"
@@ -91,8 +94,8 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   int better_than_guess = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Chain chain = random_chain(seed, 9 + seed % 4);
-    const Pace pace = pace_of(chain.graph, chain.costs);
     const std::vector<WeightUnit> units = make_units(chain.graph);
+    const Pace pace = pace_of(chain.graph, chain.costs, units);
     const std::vector<WeightLoad> loads = make_loads(units);
     std::uint64_t all = 0;
     for (const WeightUnit& unit : units) all += aligned(unit.bytes);
@@ -107,7 +110,7 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
         used += set[i] ? aligned(units[i].bytes) : 0;
       }
       if (used > problem.capacity || !streamed_loads(problem, set, left)) continue;
-      best = std::min(best, period_of(pace, units, left).step);
+      best = std::min(best, period_of(pace, left).step);
     }
     const ResidentChoice guess = guess_resident(problem), found = search_resident(problem, 50'000'000);
     EXPECT_LE(found.step, best * 1.0006) << "seed " << seed;
@@ -242,6 +245,73 @@ TEST(WeightsPrediction, TheSimulatedStepIsThePlannersStep) {
         << "seed " << seed;
     EXPECT_EQ(prediction.device_bytes, plan.device_bytes()) << "seed " << seed;
   }
+}
+
+struct PlanFile {
+  std::string path = fmt::format("{}/slip-plan-{}.json", testing::TempDir(), ::getpid());
+  ~PlanFile() { std::filesystem::remove(path); }
+  std::string text() const {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void put(const std::string& text) const { std::ofstream(path) << text; }
+};
+
+TEST(WeightsPlanFile, IsReadAsItWasWritten) {
+  const PlanFile file;
+  const Chain chain = random_chain(3, 20);
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 40 * kMiB, .search_effort = 100'000});
+  ASSERT_FALSE(plan.loads.empty());
+  write_weights_plan(plan, chain.graph, file.path);
+  const WeightsPlan back = read_weights_plan(chain.graph, file.path);
+  EXPECT_EQ(back.step, plan.step);
+  EXPECT_EQ(back.bound, plan.bound);
+  EXPECT_EQ(back.device_bytes(), plan.device_bytes());
+  EXPECT_EQ(back.streamed_bytes, plan.streamed_bytes);
+  EXPECT_EQ(back.value_offsets, plan.value_offsets);
+  ASSERT_EQ(back.loads.size(), plan.loads.size());
+  write_weights_plan(back, chain.graph, file.path + "2");
+  const PlanFile again{file.path + "2"};
+  EXPECT_EQ(again.text(), file.text());
+}
+
+TEST(WeightsPlanFile, PlansThatDoNotFitAreRefused) {
+  const PlanFile file;
+  const Chain chain = random_chain(3, 20), other = random_chain(4, 20);
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 40 * kMiB, .search_effort = 100'000});
+  write_weights_plan(plan, chain.graph, file.path);
+  EXPECT_THROW(read_weights_plan(other.graph, file.path), Error);
+  const std::string good = file.text();
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string bad = good;
+    const std::size_t at = bad.find(from);
+    if (at == std::string::npos) return std::string("'" + from + "' is not there");
+    file.put(bad.replace(at, from.size(), to));
+    try {
+      read_weights_plan(chain.graph, file.path);
+    } catch (const Error& error) {
+      return std::string();
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused("slipstream weights plan 1", "slipstream weights plan 9"), "");
+  EXPECT_EQ(refused("\"loads\": [", "\"loads\": 7, \"x\": ["), "");
+  EXPECT_EQ(refused("\"resident\": true", "\"resident\": false"), "") << "then nobody loads it";
+  EXPECT_EQ(refused("\"ring_bytes\": ", "\"ring_bytes\": 1, \"x\": "), "");
+  EXPECT_EQ(refused("\"first_op\": \"mix", "\"first_op\": \"nix"), "");
+  EXPECT_EQ(refused("\"name\": \"y1\"", "\"name\": \"y2\""), "") << "y1 has no place";
+  file.put(good.substr(0, good.size() / 2));
+  EXPECT_THROW(read_weights_plan(chain.graph, file.path), Error);
+  EXPECT_THROW(read_weights_plan(chain.graph, file.path + ".none"), Error);
+}
+
+TEST(WeightsPlanText, SaysWhatCannotBeHidden) {
+  std::vector<test::Layer> layers(8, {4 * kMiB, static_cast<Picos>(1 * kMiB * 1000)});
+  const Chain chain = make_chain(layers, 1e9);
+  const WeightsPlan bound = plan_weights(chain.graph, chain.costs, {.budget = 12 * kMiB});
+  EXPECT_NE(describe(bound, chain.graph, chain.costs).find("load-bound"), std::string::npos);
+  const WeightsPlan free = plan_weights(chain.graph, chain.costs, {.budget = 64 * kMiB});
+  EXPECT_NE(describe(free, chain.graph, chain.costs).find("nothing is loaded"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,175 @@
+#include "flow/loader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "flow/step.hpp"
+#include "flow/units.hpp"
+#include "runtime/core.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large blocks, not many small
+
+// Device memory is memory of the process: a read can go right there.
+bool is_host_memory(const Device& device) { return !device.info().name.starts_with("cuda"); }
+
+}  // namespace
+
+Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source,
+               Range ring, Here here)
+    : device_(device), graph_(graph), plan_(plan), source_(source), ring_(ring) {
+  source.check(graph, here);
+  if (source.files_) {
+    ReaderOptions options;
+    // Another thread would take a core from the kernels of a cpu device, to copy from the page cache a little sooner.
+    options.threads = is_host_memory(device) ? 1 : 4;
+    reader_ = std::make_unique<BlockReader>(options, here);
+  }
+  const std::vector<Name> names = load_names(plan, graph);
+  std::uint64_t largest_read = 0;
+  for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
+    const WeightUnit& planned = plan.units[i];
+    Unit unit;
+    unit.name = names[i];
+    unit.read_name = fmt::format("read {}", names[i].text());
+    if (source.files_) {
+      for (const WeightUnit::Part& part : planned.parts) {
+        const TensorInfo& tensor = source.files_->at(graph[part.bytes.value].name, here);
+        unit.parts.push_back(
+            {&source.files_->file_of(tensor), tensor.offset + part.bytes.offset, part.bytes.bytes, part.offset});
+      }
+      if (is_host_memory(device)) unit.way = Way::kRead;
+      else if (planned.from_disk) unit.way = Way::kReadCopy;
+      if (unit.way == Way::kReadCopy && !planned.resident) largest_read = std::max(largest_read, planned.bytes);
+    } else if (source.memory_ && is_host_memory(device)) {
+      unit.way = Way::kCopyParts;
+    }
+    units_.push_back(std::move(unit));
+  }
+  keep_in_pinned_memory(here);
+  if (largest_read > 0) {
+    reads_ = std::make_unique<Stream>(device.stream(StreamFlags::kNonBlocking, 0, here));
+    slot_bytes_ = aligned(largest_read);
+    slots_ = device.alloc(kSlots * slot_bytes_, MemoryKind::kPinned, "read slots", here);
+  }
+}
+
+Loader::~Loader() = default;
+
+// Streamed units that have their home in host memory. Wrapped memory of the program is taken where it lies.
+void Loader::keep_in_pinned_memory(Here here) {
+  std::uint64_t in_block = 0;
+  std::vector<std::uint32_t> members;
+  const auto close_block = [&] {
+    if (members.empty()) return;
+    host_.push_back(device_.alloc(in_block, MemoryKind::kPinned, "weights in host memory", here));
+    std::uint64_t at = 0;
+    for (const std::uint32_t index : members) {
+      units_[index].pinned = host_.back().slice(at, plan_.units[index].bytes);
+      fill(index, address(units_[index].pinned), here);
+      at += aligned(plan_.units[index].bytes);
+    }
+    members.clear();
+    in_block = 0;
+  };
+  for (std::uint32_t i = 0; i < units_.size(); ++i) {
+    if (plan_.units[i].resident) continue;
+    if (units_[i].way == Way::kCopyParts) {
+      for (const WeightUnit::Part& part : plan_.units[i].parts) {
+        const std::span<const std::byte> bytes = source_.memory_(graph_[part.bytes.value]);
+        // Never written: a plan's loads only read it.
+        auto* data = const_cast<std::byte*>(bytes.data()) + part.bytes.offset;
+        host_.push_back(device_.wrap(data, part.bytes.bytes, MemoryKind::kPinned, graph_[part.bytes.value].name, here));
+        units_[i].memory.push_back(host_.back());
+      }
+    } else if (units_[i].way == Way::kCopy) {
+      if (in_block + plan_.units[i].bytes > kBlockBytes) close_block();
+      members.push_back(i);
+      in_block += aligned(plan_.units[i].bytes);
+    }
+  }
+  close_block();
+}
+
+void Loader::fill(std::uint32_t index, std::byte* into, Here here) {
+  if (source_.files_) return read(index, into);
+  for (const WeightUnit::Part& part : plan_.units[index].parts) {
+    const GraphValue& weight = graph_[part.bytes.value];
+    const std::span<std::byte> there(into + part.offset, part.bytes.bytes);
+    if (source_.fill_) source_.fill_(weight, part.bytes.offset, there);
+    else std::memcpy(there.data(), source_.memory_(weight).data() + part.bytes.offset, there.size());
+  }
+  static_cast<void>(here);
+}
+
+void Loader::read(std::uint32_t index, std::byte* into) {
+  for (const FilePart& part : units_[index].parts)
+    reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
+}
+
+void Loader::fill_resident(const Buffer& resident, Here here) {
+  std::uint64_t largest = 0;
+  for (const WeightUnit& unit : plan_.units) largest = unit.resident ? std::max(largest, unit.bytes) : largest;
+  if (largest == 0) return;
+  const Stream stream = device_.stream(StreamFlags::kNonBlocking, 0, here);
+  Buffer staging[2];
+  for (Buffer& buffer : staging) buffer = device_.alloc(largest, MemoryKind::kPinned, "staging", here);
+  Event copied[2];
+  std::size_t turn = 0;
+  for (std::uint32_t i = 0; i < plan_.units.size(); ++i) {
+    const WeightUnit& unit = plan_.units[i];
+    if (!unit.resident) continue;
+    copied[turn].sync(here);
+    {
+      const HostView<std::byte> view = staging[turn].host_write<std::byte>(here);
+      fill(i, view.begin(), here);
+    }
+    stream.copy(resident.slice(unit.offset, unit.bytes), staging[turn].slice(0, unit.bytes), units_[i].name, here);
+    stream.record(copied[turn], here);
+    turn = 1 - turn;
+  }
+  stream.sync(here);
+}
+
+// The function is two words long, so that it needs no memory of its own.
+void Loader::read_in(StreamRef stream, Range to, std::uint32_t index, Name name) {
+  const Place place{index, static_cast<std::uint32_t>(to.offset / kAlignment)};
+  const auto function = [this, place] { read(place.unit, landing_of(place)); };
+  static_assert(sizeof(function) <= 2 * sizeof(void*));
+  stream.host(function, {.reads = {}, .writes = {to}, .scalars = {}, .name = name});
+}
+
+std::byte* Loader::landing_of(Place place) const {
+  Range whole = units_[place.unit].way == Way::kRead ? ring_ : slots_.range();
+  return address(whole) + std::uint64_t{place.at} * kAlignment;
+}
+
+void Loader::issue(StreamRef stream, Range to, std::uint32_t index) {
+  const Unit& unit = units_[index];
+  switch (unit.way) {
+    case Way::kCopy: stream.copy(to, unit.pinned, unit.name); break;
+    case Way::kCopyParts:
+      for (std::size_t i = 0; i < unit.memory.size(); ++i)
+        stream.copy(to.slice(plan_.units[index].parts[i].offset, unit.memory[i].bytes), unit.memory[i], unit.name);
+      break;
+    case Way::kRead: read_in(stream, to, index, unit.name); break;
+    case Way::kReadCopy: {
+      const std::size_t turn = next_slot_++ % kSlots;
+      Slot& slot = slot_events_[turn];
+      const Range staged = slots_.slice(turn * slot_bytes_, to.bytes);
+      reads_->wait(slot.copied);
+      read_in(*reads_, staged, index, unit.read_name);
+      reads_->record(slot.read);
+      stream.wait(slot.read);
+      stream.copy(to, staged, unit.name);
+      stream.record(slot.copied);
+      break;
+    }
+  }
+}
+
+}  // namespace slip

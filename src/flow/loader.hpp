@@ -1,0 +1,74 @@
+// Loader: how the bytes of a unit come to the device. From host memory they are copied; what is left on disk is read,
+// on the cpu right into the ring, elsewhere into pinned memory while the piece before it is copied.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "slip/runner.hpp"
+#include "store/reader.hpp"
+
+namespace slip {
+
+class Loader {
+ public:
+  // Units are loaded into `ring`.
+  Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source, Range ring,
+         Here here);
+  ~Loader();
+
+  // Brings the resident units to their place, and returns when they are there.
+  void fill_resident(const Buffer& resident, Here here);
+  // Issues what brings a unit to `to`, in this stream. Allocates nothing.
+  void issue(StreamRef stream, Range to, std::uint32_t unit);
+
+ private:
+  enum class Way : unsigned char {
+    kCopy,       // from pinned memory, one copy
+    kCopyParts,  // from the program's memory, part by part
+    kRead,       // from the file to the device's memory: the cpu
+    kReadCopy,   // from the file to pinned memory, then a copy
+  };
+  struct FilePart {
+    const File* file = nullptr;
+    std::uint64_t offset = 0, bytes = 0, at = 0;  // in the file; in the unit
+  };
+  struct Unit {
+    Way way = Way::kCopy;
+    Name name, read_name;
+    Range pinned;                 // kCopy
+    std::vector<Range> memory;    // kCopyParts: by part
+    std::vector<FilePart> parts;  // kRead, kReadCopy
+  };
+  struct Slot {
+    Event read, copied;
+  };
+  static constexpr std::size_t kSlots = 3;  // of reads ahead of copies
+  struct Place {
+    std::uint32_t unit = 0;
+    std::uint32_t at = 0;  // in the ring or the slots, in units of kAlignment
+  };
+
+  void read_in(StreamRef stream, Range to, std::uint32_t unit, Name name);
+  std::byte* landing_of(Place place) const;
+  void fill(std::uint32_t unit, std::byte* into, Here here);
+  void read(std::uint32_t unit, std::byte* into);
+  void keep_in_pinned_memory(Here here);
+
+  const Device device_;
+  const Graph& graph_;
+  const WeightsPlan& plan_;
+  const WeightSource source_;
+  std::vector<Unit> units_;
+  std::vector<Buffer> host_;  // pinned memory, or the program's wrapped
+  std::unique_ptr<BlockReader> reader_;
+  const Range ring_;
+  std::unique_ptr<Stream> reads_;  // kReadCopy
+  Buffer slots_;
+  std::size_t slot_bytes_ = 0;
+  std::array<Slot, kSlots> slot_events_;
+  std::size_t next_slot_ = 0;
+};
+
+}  // namespace slip

@@ -1,0 +1,222 @@
+// Plans as JSON. Values and ops are named, so that a plan that does not fit its graph is noticed.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/output_file.hpp"
+#include "flow/check_plan.hpp"
+#include "flow/units.hpp"
+#include "slip/weights.hpp"
+#include "store/file.hpp"
+
+namespace slip {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxBytes = 256'000'000;
+constexpr const char* kFormat = "slipstream weights plan 1";
+
+Json op_name(const Graph& graph, std::uint32_t op) { return op == kNoOp ? Json() : Json(graph.ops()[op].name); }
+
+Json unit_json(const WeightUnit& unit, const Graph& graph) {
+  Json json;
+  json["bytes"] = unit.bytes;
+  json["resident"] = unit.resident;
+  if (unit.resident) json["offset"] = unit.offset;
+  if (unit.from_disk) json["from_disk"] = true;
+  for (const WeightUnit::Part& part : unit.parts)
+    json["parts"].push_back({{"weight", graph[part.bytes.value].name},
+                             {"from", part.bytes.offset},
+                             {"bytes", part.bytes.bytes},
+                             {"at", part.offset}});
+  return json;
+}
+
+// Reads fields with their place in the file in every error.
+class Fields {
+ public:
+  Fields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
+    if (!json.is_object()) fail("is no object");
+  }
+  std::uint64_t number(const char* key, std::uint64_t most = std::uint64_t{1} << 60) const {
+    const Json& value = at(key);
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most)
+      fail(fmt::format("\"{}\" is {}, but a whole number from 0 to {} is expected", key, value.dump(), most));
+    return value.get<std::uint64_t>();
+  }
+  std::string text(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_string()) fail(fmt::format("\"{}\" is {}, but a text is expected", key, value.dump()));
+    return value.get<std::string>();
+  }
+  bool flag(const char* key, bool otherwise) const {
+    if (!json_.contains(key)) return otherwise;
+    if (!at(key).is_boolean()) fail(fmt::format("\"{}\" is {}, but true or false is expected", key, at(key).dump()));
+    return at(key).get<bool>();
+  }
+  const Json& list(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_array()) fail(fmt::format("\"{}\" is no list", key));
+    return value;
+  }
+  bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
+  Fields item(const char* key, std::size_t index) const {
+    return {list(key)[index], fmt::format("{}.{}[{}]", place_, key, index), here_};
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(Code::kParse, fmt::format("{} {}", place_, what), here_);
+  }
+
+ private:
+  const Json& at(const char* key) const {
+    if (!json_.contains(key)) fail(fmt::format("has no \"{}\"", key));
+    return json_.at(key);
+  }
+  const Json& json_;
+  std::string place_;
+  Here here_;
+};
+
+// Of the units that this graph has: which stay, and where.
+void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+  plan.units = make_units(graph);
+  if (fields.list("units").size() != plan.units.size())
+    fields.fail(fmt::format("has {} units, but this graph has {}", fields.list("units").size(), plan.units.size()));
+  for (std::size_t i = 0; i < plan.units.size(); ++i) {
+    const Fields one = fields.item("units", i);
+    WeightUnit& unit = plan.units[i];
+    const std::string& name = graph[unit.parts.front().bytes.value].name;
+    if (one.number("bytes") != unit.bytes || one.item("parts", 0).text("weight") != name)
+      one.fail(fmt::format("is not the unit of {} bytes that begins with weight '{}': the plan is for another graph",
+                           unit.bytes, name));
+    unit.resident = one.flag("resident", false);
+    unit.from_disk = one.flag("from_disk", false);
+    if (!unit.resident) continue;
+    unit.offset = one.number("offset");
+    if (unit.offset % kAlignment != 0 || unit.offset > plan.resident_bytes ||
+        unit.bytes > plan.resident_bytes - unit.offset)
+      one.fail(
+          fmt::format("lies at {} and does not fit {} bytes of resident weights", unit.offset, plan.resident_bytes));
+  }
+}
+
+std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph) {
+  const std::string name = fields.text(key);
+  for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
+    if (graph.ops()[op].name == name) return op;
+  }
+  fields.fail(fmt::format("names op '{}', which this graph does not have", name));
+}
+
+void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+  for (std::size_t i = 0; i < fields.list("loads").size(); ++i) {
+    const Fields one = fields.item("loads", i);
+    WeightLoad load;
+    load.unit = static_cast<std::uint32_t>(one.number("unit", plan.units.size() - 1));
+    load.offset = one.number("offset");
+    load.first_op = read_op(one, "first_op", graph);
+    load.last_op = read_op(one, "last_op", graph);
+    if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
+    load.step_before = one.flag("step_before", false);
+    const std::uint64_t bytes = plan.units[load.unit].bytes;
+    if (load.offset % kAlignment != 0 || load.offset > plan.ring_bytes || bytes > plan.ring_bytes - load.offset)
+      one.fail(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
+    if (load.last_op < load.first_op || (i > 0 && load.first_op < plan.loads.back().first_op))
+      one.fail("is out of order");
+    if (load.after_op != kNoOp && !load.step_before && load.after_op >= load.first_op)
+      one.fail("waits for an op that waits for it");
+    plan.streamed_bytes += bytes;
+    plan.loads.push_back(load);
+  }
+}
+
+void read_values(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+  plan.value_offsets.assign(graph.values().size(), 0);
+  std::vector<bool> placed(graph.values().size(), false);
+  for (std::size_t i = 0; i < fields.list("values").size(); ++i) {
+    const Fields one = fields.item("values", i);
+    const std::optional<Value> value = graph.find(one.text("name"));
+    if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", one.text("name")));
+    const std::uint64_t offset = one.number("offset"), bytes = graph[*value].bytes;
+    if (offset % kAlignment != 0 || offset > plan.activation_bytes || bytes > plan.activation_bytes - offset)
+      one.fail(fmt::format("lies at {} and does not fit {} bytes of activations", offset, plan.activation_bytes));
+    plan.value_offsets[value->index] = offset;
+    placed[value->index] = true;
+  }
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    const GraphValue& value = graph.values()[i];
+    if (!placed[i] && value.role != ValueRole::kWeight)
+      fields.fail(fmt::format("has no place for value '{}'", value.name));
+  }
+}
+
+}  // namespace
+
+void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::string& path, Here here) {
+  Json json;
+  json["format"] = kFormat;
+  json["resident_bytes"] = plan.resident_bytes;
+  json["ring_bytes"] = plan.ring_bytes;
+  json["activation_bytes"] = plan.activation_bytes;
+  json["activation_bound"] = plan.activation_bound;
+  if (plan.budget) json["budget"] = *plan.budget;
+  json["predicted_ps"] = {
+      {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
+  json["units"] = Json::array();
+  for (const WeightUnit& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
+  json["loads"] = Json::array();
+  for (const WeightLoad& load : plan.loads)
+    json["loads"].push_back({{"unit", load.unit},
+                             {"offset", load.offset},
+                             {"first_op", op_name(graph, load.first_op)},
+                             {"last_op", op_name(graph, load.last_op)},
+                             {"after_op", op_name(graph, load.after_op)},
+                             {"step_before", load.step_before}});
+  json["values"] = Json::array();
+  for (std::size_t i = 0; i < plan.value_offsets.size(); ++i) {
+    const GraphValue& value = graph.values()[i];
+    if (value.role != ValueRole::kWeight)
+      json["values"].push_back({{"name", value.name}, {"offset", plan.value_offsets[i]}});
+  }
+  OutputFile file(path, here);
+  file.write(json.dump(1) + "\n");
+  file.finish();
+}
+
+WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here here) {
+  const File file = File::open(path, here);
+  if (file.size() > kMaxBytes)
+    throw Error(Code::kParse, fmt::format("'{}' has {} bytes: not a plan", path, file.size()), here);
+  std::string text(file.size(), '\0');
+  file.read(0, text.data(), text.size(), here);
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    throw Error(Code::kParse, fmt::format("'{}' is no JSON: {}", path, error.what()), here);
+  }
+  const Fields fields(json, fmt::format("'{}':", path), here);
+  if (fields.text("format") != kFormat)
+    fields.fail(fmt::format("has the format \"{}\", not \"{}\"", fields.text("format"), kFormat));
+  WeightsPlan plan;
+  plan.resident_bytes = fields.number("resident_bytes");
+  plan.ring_bytes = fields.number("ring_bytes");
+  plan.activation_bytes = fields.number("activation_bytes");
+  plan.activation_bound = fields.number("activation_bound");
+  if (fields.has("budget")) plan.budget = fields.number("budget");
+  read_units(fields, graph, plan);
+  read_loads(fields, graph, plan);
+  read_values(fields, graph, plan);
+  if (json.contains("predicted_ps")) {
+    const Fields times(json.at("predicted_ps"), fmt::format("'{}': predicted_ps", path), here);
+    plan.step = static_cast<Picos>(times.number("step"));
+    plan.bound = static_cast<Picos>(times.number("bound"));
+    plan.compute = static_cast<Picos>(times.number("compute"));
+    plan.loading = static_cast<Picos>(times.number("loading"));
+  }
+  check_plan(plan, graph, here);
+  return plan;
+}
+
+}  // namespace slip
