@@ -98,7 +98,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
                     name, told(rows), part, kMostParts, options_.part_bytes),
         here);
   const auto part_name = [&](std::uint64_t first) {
-    return part == out ? name : fmt::format("{}.{}", name, first / part);
+    return part >= out ? name : fmt::format("{}.{}", name, first / part);
   };
   for (std::uint64_t first = 0; first < out; first += part) check_new_op(part_name(first), here);
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
