@@ -18,6 +18,8 @@ struct Graph::RowOp {
 
 namespace {
 
+constexpr std::uint64_t kMostParts = 65536;  // of a linear; a file could ask for as many as there are atoms
+
 std::string told(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
 }
@@ -89,8 +91,14 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   shape.back() = out;
   const std::uint64_t tokens = elements_of(from) / in, element = slip::bytes_of(from.type), row_bytes = in * element;
   const std::uint64_t part = rows_of_part(out, row_bytes, options_.part_bytes);
+  if (out / part >= kMostParts)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}",
+                    name, told(rows), part, kMostParts, options_.part_bytes),
+        here);
   const auto part_name = [&](std::uint64_t first) {
-    return part == out ? name : fmt::format("{}.{}", name, first / part);
+    return part >= out ? name : fmt::format("{}.{}", name, first / part);
   };
   for (std::uint64_t first = 0; first < out; first += part) check_new_op(part_name(first), here);
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
