@@ -37,6 +37,7 @@ struct PipelineChunk {
 // What the three stages of a chunk take. Kernels go by bytes of input.
 struct PipelineStages {
   Link in = {}, kernels = {}, out = {};
+  Picos chunk = 0;  // least time from one chunk to the next, however small they are: calls and hand-overs
 };
 
 struct PipelineSpec {
@@ -44,11 +45,12 @@ struct PipelineSpec {
   std::uint64_t bytes_in = 0, bytes_out = 0;  // of an element
   // Issues the kernels of a chunk to its stream, one or several; they declare what they touch, or nothing is proven.
   std::function<void(const PipelineChunk&)> issue = {};
-  std::uint64_t memory = 0;    // of the device, in bytes, that may be used
-  PipelineStages stages = {};  // those whose rate is not given are measured when the pipeline is made, on zeros
-  std::uint64_t granule = 1;   // chunks have a multiple of so many elements; the last one may have fewer
-  std::uint64_t chunk = 0;     // elements; 0: planned
-  std::uint32_t depth = 0;     // slots; 0: planned
+  std::uint64_t memory = 0;  // of the device, in bytes, that may be used
+  PipelineStages stages =
+      {};                     // if a rate is not given, it and `chunk` are measured when the pipeline is made, on zeros
+  std::uint64_t granule = 1;  // chunks have a multiple of so many elements; the last one may have fewer
+  std::uint64_t chunk = 0;    // elements; 0: planned
+  std::uint32_t depth = 0;    // slots; 0: planned
 };
 
 struct PipelinePlan {
@@ -61,8 +63,9 @@ struct PipelinePlan {
   std::string text() const;
 };
 
-// Best chunk size and depth. `copy_engines` is DeviceInfo's. kInvalidValue when the rates are not known or nothing fits
-// the memory, with the least that would do.
+// Chunk size and depth: of those that come within a hundredth of the best time, the one with fewest chunks, since rates
+// do not show everything that a chunk costs. `copy_engines` is DeviceInfo's. kInvalidValue when the rates are not known
+// or nothing fits the memory, with the least that would do.
 PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines = 2, Here here = Here::at());
 
 // Where the elements come from: memory that holds all of them, or a function that is asked for them chunk by chunk.
@@ -114,7 +117,7 @@ class Pipeline {
 
   // The run as a plan, for verify(). It may be launched, too, while the pipeline and both ends are there.
   Plan capture(const PipelineSource& source, const PipelineSink& sink, Here here = Here::at());
-  // The same loop in virtual time, on a device with these stages, both ends pinned and calls that cost nothing.
+  // The same loop in virtual time, on a device with these stages, both ends pinned.
   Picos predict(Here here = Here::at()) const;
 
  private:

@@ -23,7 +23,7 @@ void require_end(const Range& memory, std::uint64_t bytes, const char* which, He
 
 bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind::kPageable; }
 
-// Only the stages: no calls, no interference.
+// Only the stages, without interference. Each chunk has one launch, which stands for all that it costs beside them.
 std::string description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
   const auto rate = [](const Link& link) {
     const double bounded = std::clamp(link.bytes_per_second, 1e6, 1e15);  // what a description may say
@@ -32,10 +32,12 @@ std::string description_of(const PipelineStages& stages, std::uint64_t memory, i
   const Picos latency = (stages.in.latency + stages.out.latency) / 2;
   return fmt::format(
       R"({{"name": "pipeline", "memory": "{}", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s"}},
-          "copies": {{"engines": {}, "in": "{}", "out": "{}", "latency": "{}"}}}})",
+          "copies": {{"engines": {}, "in": "{}", "out": "{}", "latency": "{}"}},
+          "host": {{"launch": "{}"}}}})",
       sim::write_quantity(std::max<std::uint64_t>(memory, 1'000'000), sim::Dimension::kBytes), copy_engines,
       rate(stages.in), rate(stages.out),
-      sim::write_quantity(static_cast<std::uint64_t>(latency), sim::Dimension::kTime));
+      sim::write_quantity(static_cast<std::uint64_t>(latency), sim::Dimension::kTime),
+      sim::write_quantity(static_cast<std::uint64_t>(stages.chunk), sim::Dimension::kTime));
 }
 
 }  // namespace

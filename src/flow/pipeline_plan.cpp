@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <vector>
 
 namespace slip {
 namespace {
@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kMostChunks = 1'000'000;
 constexpr std::uint32_t kMostDepth = 1024;
+constexpr Picos kNear = 100;                  // a hundredth
 constexpr std::uint64_t kTriedOneByOne = 64;  // counts of chunks; beyond, each is a sixteenth larger than the last
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
@@ -44,7 +45,7 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   plan.kernels = spec.stages.kernels.time_for(chunk * spec.bytes_in);
   plan.out = spec.stages.out.time_for(chunk * spec.bytes_out);
   const auto others = static_cast<Picos>(plan.chunks - 1);
-  plan.predicted = plan.in + plan.kernels + plan.out + others * period(plan, copy_engines);
+  plan.predicted = plan.in + plan.kernels + plan.out + others * std::max(period(plan, copy_engines), spec.stages.chunk);
   return plan;
 }
 
@@ -53,8 +54,16 @@ std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
   return std::min(divide_up(divide_up(spec.elements, chunks), spec.granule) * spec.granule, spec.elements);
 }
 
-bool better(const PipelinePlan& a, const PipelinePlan& b) {
-  return a.predicted != b.predicted ? a.predicted < b.predicted : a.memory < b.memory;
+// Of all plans: the one with fewest chunks and slots that comes near the best.
+const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
+  const auto by_time = [](const PipelinePlan& a, const PipelinePlan& b) { return a.predicted < b.predicted; };
+  const Picos best = std::min_element(plans.begin(), plans.end(), by_time)->predicted;
+  const PipelinePlan* chosen = nullptr;
+  for (const PipelinePlan& plan : plans) {
+    if (plan.predicted > best + best / kNear) continue;
+    if (!chosen || std::pair(plan.chunks, plan.depth) < std::pair(chosen->chunks, chosen->depth)) chosen = &plan;
+  }
+  return *chosen;
 }
 
 [[noreturn]] void refuse_memory(const PipelineSpec& spec, Here here) {
@@ -101,13 +110,12 @@ void require_sane(const PipelineSpec& spec, Here here) {
 
 PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here) {
   require_sane(spec, here);
-  std::optional<PipelinePlan> best;
+  std::vector<PipelinePlan> plans;
   const auto consider = [&](std::uint64_t chunk) {
     for (std::uint32_t depth = std::max(spec.depth, 1u); depth <= std::max(spec.depth, 2u); ++depth) {
       if (depth > 1 && spec.depth == 0 && chunk >= spec.elements) break;  // one chunk needs one slot
       if (least_memory(spec, chunk, depth) > spec.memory) break;
-      const PipelinePlan plan = plan_with(spec, chunk, depth, copy_engines);
-      if (!best || better(plan, *best)) best = plan;
+      plans.push_back(plan_with(spec, chunk, depth, copy_engines));
       if (spec.depth > 0) break;
     }
   };
@@ -119,9 +127,10 @@ PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here
       consider(chunk_for(spec, chunks));
     consider(chunk_for(spec, most));
   }
-  if (!best) refuse_memory(spec, here);
-  best->bound = bound_of(spec, copy_engines);
-  return *best;
+  if (plans.empty()) refuse_memory(spec, here);
+  PipelinePlan chosen = choose(plans);
+  chosen.bound = bound_of(spec, copy_engines);
+  return chosen;
 }
 
 std::string PipelinePlan::text() const {
