@@ -55,9 +55,9 @@ struct LoadProbe {
 // kernels and loads slow each other. Each is warmed and then measured several times, of which the median counts. Takes
 // as much device memory as the largest op and one piece. `read` is left to who knows the disk: measure_link.
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load = {}, Here here = Here::at());
-// A way of any kind: `issue` moves the first so many bytes, up to `piece_bytes`.
+// A way of any kind: `issue` moves the first so many bytes, up to `piece_bytes` and a multiple of `unit_bytes`.
 Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
-                  std::uint64_t piece_bytes, Here here = Here::at());
+                  std::uint64_t piece_bytes, std::uint64_t unit_bytes = 1, Here here = Here::at());
 // From a description of the sim device ("sim:h200"): no device needed.
 Costs model_costs(const Graph& graph, std::string_view device, Here here = Here::at());
 

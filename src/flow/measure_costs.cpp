@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "flow/host_ring.hpp"
 #include "flow/op_memory.hpp"
 #include "flow/op_size.hpp"
 #include "flow/stopwatch.hpp"
@@ -112,18 +113,16 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   Costs costs;
   costs.device = device.info().name;
   const Buffer piece = device.alloc(load.piece_bytes, MemoryKind::kDevice, "piece", here);
-  const Buffer pinned = device.alloc(load.piece_bytes, MemoryKind::kPinned, "piece", here);
+  HostRing host(device, std::max(load.piece_bytes, std::min(HostRing::kEnough, 4 * load.piece_bytes)), here);
   const auto issue_load = [&](StreamRef stream, std::uint64_t bytes) {
     if (load.issue) load.issue(stream, piece.slice(0, bytes));
-    else stream.copy(piece.slice(0, bytes), pinned.slice(0, bytes), "load");
+    else stream.copy(piece.slice(0, bytes), host.next(bytes), "load");
   };
-  costs.load = measure_link(device, issue_load, load.piece_bytes, here);
+  costs.load = measure_link(device, issue_load, load.piece_bytes, 1, here);
   costs.unload = measure_link(
       device,
-      [&](StreamRef stream, std::uint64_t bytes) {
-        stream.copy(pinned.slice(0, bytes), piece.slice(0, bytes), "unload");
-      },
-      load.piece_bytes, here);
+      [&](StreamRef stream, std::uint64_t bytes) { stream.copy(host.next(bytes), piece.slice(0, bytes), "unload"); },
+      load.piece_bytes, 1, here);
 
   const std::vector<const GraphOp*> ops = different_ops(graph);
   if (ops.empty()) return costs;

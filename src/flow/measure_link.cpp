@@ -1,4 +1,4 @@
-// A way's latency and rate, fitted to the times of pieces of three sizes.
+// A way's latency and rate, fitted to the times of pieces of a few sizes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,16 +42,17 @@ Link fit(const std::vector<Timed>& pieces) {
 }  // namespace
 
 Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
-                  std::uint64_t piece_bytes, Here here) {
-  if (piece_bytes == 0 || !issue)
+                  std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
+  if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
     throw Error(Code::kInvalidValue,
-                fmt::format("measure_link: pieces of {} bytes{}; give at least one byte and how it is moved",
-                            piece_bytes, issue ? "" : " and no function"),
+                fmt::format("measure_link: pieces of {} bytes in units of {}{}; give at least one unit and how it is "
+                            "moved",
+                            piece_bytes, unit_bytes, issue ? "" : " and no function"),
                 here);
   Stopwatch watch(device);
   std::vector<Timed> pieces;
-  for (const std::uint64_t parts : {1, 4, 16}) {
-    const std::uint64_t bytes = piece_bytes / parts;
+  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the last for the latency, which large ones do not show
+    const std::uint64_t bytes = piece_bytes / parts / unit_bytes * unit_bytes;
     if (bytes == 0) break;
     const Picos time = watch.time([&](StreamRef stream, int) { issue(stream, bytes); });
     pieces.push_back({static_cast<double>(bytes), static_cast<double>(time)});

@@ -1,0 +1,67 @@
+// PipelineLoop: the slots, streams and events of a pipeline, and the loop that issues its chunks.
+//
+// A slot is used again when its last user is done, and only that is waited for: the copy in waits for the kernels that
+// read the slot, the kernels for the copy out, and each for the stage before it. Where an end is not pinned memory, two
+// more streams move the bytes between it and pinned slots.
+#pragma once
+
+#include <vector>
+
+#include "slip/pipeline.hpp"
+
+namespace slip {
+
+// One end of the pipeline as the loop sees it: bytes of an element at a place, or moved by host functions.
+struct PipelineEnds {
+  Range source = {}, sink = {};
+  PipelineSource::Read read = {};
+  PipelineSink::Write write = {};
+  bool stage_in = false, stage_out = false;
+  bool same_place = false;  // every chunk at the beginning of the memory: for predictions, where nothing is moved
+};
+
+class PipelineLoop {
+ public:
+  PipelineLoop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here);
+
+  // Takes the ends and makes the pinned slots that they need; the last allocation of a run.
+  void set_ends(PipelineEnds ends, Here here);
+  void issue(Here here);
+  Plan capture(Here here);
+  // Waits for all streams; throws the first error, after making new streams in place of those that keep it.
+  void drain(Here here);
+  void renew_streams();
+
+  Picos elapsed() const;  // of the last run
+  bool owns(std::uint64_t stream) const;
+
+ private:
+  struct Slot {
+    Event filled, copied_in, computed, copied_out, emptied;
+  };
+  void issue_chunk(std::uint64_t index, Here here);
+  void copy_in(std::uint64_t index, Slot& slot, Here here);
+  void compute(std::uint64_t index, Slot& slot, Here here);
+  void copy_out(std::uint64_t index, Slot& slot, Here here);
+  void fill_staging(std::uint64_t index) const;
+  void empty_staging(std::uint64_t index) const;
+
+  std::uint64_t first_of(std::uint64_t index) const { return index * plan_.chunk; }
+  std::uint64_t elements_of(std::uint64_t index) const;
+  // The bytes of a chunk at an end, and in one of the slots.
+  Range at_source(std::uint64_t index) const;
+  Range at_sink(std::uint64_t index) const;
+  Range slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const;
+
+  Device device_;
+  const PipelineSpec spec_;
+  const PipelinePlan plan_;
+  Buffer in_, out_;                  // device slots
+  Buffer staging_in_, staging_out_;  // pinned slots, if an end needs them
+  PipelineEnds ends_;
+  std::vector<Stream> streams_;  // fill, in, compute, out, empty
+  std::vector<Slot> slots_;
+  TimedEvent begin_, end_;
+};
+
+}  // namespace slip
