@@ -33,6 +33,7 @@ class WeightSource {
 
  private:
   friend class Loader;
+  friend Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here);
   std::shared_ptr<const TensorFiles> files_;
   Memory memory_;
   Fill fill_;
@@ -72,8 +73,8 @@ class Runner {
   std::unique_ptr<State> state_;
 };
 
-// A way of loading as the runner does it on this device, to be measured (measure_costs).
-LoadProbe load_probe(const Device& device, const Graph& graph, const WeightSource& source, Here here = Here::at());
+// What a plan needs to know, loading as the runner does on this device; with files also what the disk gives.
+Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here = Here::at());
 
 // A measured run laid over the predicted one, op by op.
 struct Comparison {

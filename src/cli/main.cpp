@@ -77,6 +77,8 @@ int run(int argc, char** argv) {
   const std::function<int()> stats = add_stats(app);
   const std::function<int()> view = add_view(app);
   const std::function<int()> model = add_model(app);
+  const std::function<int()> plan = add_plan(app);
+  const std::function<int()> run_within = add_run(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -90,6 +92,8 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("stats")) return stats();
   if (app.got_subcommand("view")) return view();
   if (app.got_subcommand("model")) return model();
+  if (app.got_subcommand("plan")) return plan();
+  if (app.got_subcommand("run")) return run_within();
   fmt::print("{}", app.help());
   return kSuccess;
 }

@@ -1,0 +1,50 @@
+// What `slip plan`, `slip run` and `slip bench weights` share: a model, a device, its costs and a plan.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/text.hpp"
+#include "slip/runner.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace slip::cli {
+
+struct EngineOptions {
+  std::string model, device = "cpu", costs, save_costs, plan, budget, host_memory, ring;
+  std::optional<double> slowdown;  // percent
+  bool stream_all = false;
+
+  void add_to(CLI::App& command);
+};
+
+// A model with all that is known about it before it runs.
+class Engine {
+ public:
+  explicit Engine(const EngineOptions& options);
+
+  const Graph& graph() const { return graph_; }
+  const Costs& costs() const { return costs_; }
+  bool simulated() const { return device_name_.starts_with("sim:"); }
+  bool has_weights() const { return !folder_.empty(); }
+  WeightSource source() const;
+  WeightsPlan plan() const;           // as asked for
+  WeightsPlan resident_plan() const;  // everything on the device
+  // With no more memory than the plan may take.
+  Device open(const WeightsPlan& plan) const;
+
+ private:
+  EngineOptions options_;
+  std::string device_name_;
+  std::string folder_;  // empty: a graph without weights
+  Graph graph_;
+  Costs costs_;
+};
+
+// Bytes of an option, or a UsageError that names it.
+std::uint64_t bytes_of_option(const std::string& text, const char* option);
+
+}  // namespace slip::cli

@@ -1,0 +1,74 @@
+// `slip plan MODEL`: plans, proves and predicts, without running.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/weights/engine.hpp"
+
+namespace slip::cli {
+namespace {
+
+struct Asked {
+  EngineOptions engine;
+  std::string output, html;
+  bool json = false;
+};
+
+void print_json(const WeightsPlan& plan, const WeightsProof& proof, const Prediction& prediction) {
+  nlohmann::ordered_json json;
+  json["device_bytes"] = plan.device_bytes();
+  json["resident_bytes"] = plan.resident_bytes;
+  json["ring_bytes"] = plan.ring_bytes;
+  json["activation_bytes"] = plan.activation_bytes;
+  json["streamed_bytes"] = plan.streamed_bytes;
+  json["loads"] = plan.loads.size();
+  json["step_ps"] = prediction.step;
+  json["first_step_ps"] = prediction.first_step;
+  json["exposed_ps"] = prediction.exposed;
+  json["bound_ps"] = plan.bound;
+  json["resident_ps"] = plan.compute;
+  json["verdict"] = verdict_name(proof.verdict);
+  fmt::print("{}\n", json.dump(2));
+}
+
+int run_plan(const Asked& asked) {
+  const Engine engine(asked.engine);
+  const WeightsPlan plan = engine.plan();
+  const WeightsProof proof = verify_weights(plan, engine.graph(), {});
+  const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
+  if (asked.json) {
+    print_json(plan, proof, prediction);
+  } else {
+    fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
+    fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", format_time(prediction.step),
+               format_time(prediction.first_step), format_time(prediction.exposed));
+    fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
+               proof.waits, proof.steps);
+    if (!proof.proven()) fmt::print("{}", proof.text);
+  }
+  if (!asked.output.empty()) write_weights_plan(plan, engine.graph(), asked.output, {});
+  if (!asked.html.empty()) write_html(prediction.trace, asked.html, "predicted: " + asked.engine.model);
+  return proof.proven() ? kSuccess : kFailed;
+}
+
+}  // namespace
+
+std::function<int()> add_plan(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* plan = app.add_subcommand("plan", "Plan a model within a budget: prove and predict it, without running");
+  plan->footer(
+      "\nSays which weights stay on the device and which pass through a ring while earlier ops compute, what a step\n"
+      "takes, what cannot be hidden, and that nothing races. Examples:\n"
+      "  slip plan model/ --budget 2GiB\n"
+      "  slip plan model/ --device sim:h200 --slowdown 5");
+  asked->engine.add_to(*plan);
+  plan->add_option("-o,--output", asked->output, "Write the plan as JSON, for slip run --plan");
+  plan->add_option("--html", asked->html, "Write the predicted timeline as a page");
+  plan->add_flag("--json", asked->json, "Print figures as JSON");
+  return [asked] { return run_plan(*asked); };
+}
+
+}  // namespace slip::cli

@@ -1,0 +1,69 @@
+// How the runner loads on a device, to be measured: what a plan is made from is what will happen.
+#include <algorithm>
+
+#include "runtime/core.hpp"
+#include "slip/runner.hpp"
+#include "store/reader.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
+
+// Reads from the largest tensor of a graph, as many bytes as are asked for.
+struct FileProbe {
+  std::shared_ptr<const TensorFiles> files;
+  const TensorInfo* tensor = nullptr;
+  BlockReader reader;
+  std::uint64_t turn = 0;  // each read begins somewhere else, so that the processor's cache does not answer
+
+  FileProbe(std::shared_ptr<const TensorFiles> from, const Graph& graph, const ReaderOptions& options, Here here)
+      : files(std::move(from)), reader(options, here) {
+    for (const GraphValue& value : graph.values()) {
+      if (value.role != ValueRole::kWeight) continue;
+      const TensorInfo& one = files->at(value.name, here);
+      if (!tensor || one.bytes > tensor->bytes) tensor = &one;
+    }
+  }
+  std::uint64_t piece_bytes() const { return tensor ? std::min(kPieceBytes, tensor->bytes) : 0; }
+  void read(std::byte* into, std::uint64_t bytes) {
+    const std::uint64_t room = tensor->bytes - bytes;
+    const std::uint64_t offset = room == 0 ? 0 : (turn++ * (bytes + 4096)) % (room + 1);
+    reader.read(files->file_of(*tensor), tensor->offset + offset, bytes, {into, bytes});
+  }
+};
+
+void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range to) {
+  stream.host([probe, into = address(to), bytes = to.bytes] { probe->read(into, bytes); },
+              {.reads = {}, .writes = {to}, .scalars = {}, .name = "read"});
+}
+
+}  // namespace
+
+Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here) {
+  source.check(graph, here);
+  const std::shared_ptr<const TensorFiles> files = source.files_;
+  if (!files) return measure_costs(graph, device, LoadProbe{}, here);
+  LoadProbe load;
+  const bool straight = !device.info().name.starts_with("cuda");  // a read goes right to the device's memory
+  ReaderOptions options;
+  options.threads = straight ? 1 : 4;
+  if (straight) {
+    const auto cached = std::make_shared<FileProbe>(files, graph, options, here);
+    if (cached->tensor) {
+      load.piece_bytes = cached->piece_bytes();
+      load.issue = [cached](StreamRef stream, Range to) { issue_read(cached, stream, to); };
+    }
+  }
+  Costs costs = measure_costs(graph, device, load, here);
+  options.cache = ReaderOptions::Cache::kNever;
+  const auto cold = std::make_shared<FileProbe>(files, graph, options, here);
+  if (!cold->tensor) return costs;
+  const Buffer landing = device.alloc(cold->piece_bytes(), MemoryKind::kPinned, "read", here);
+  costs.read = measure_link(
+      device, [&](StreamRef stream, std::uint64_t bytes) { issue_read(cold, stream, landing.slice(0, bytes)); },
+      cold->piece_bytes(), 1, here);
+  return costs;
+}
+
+}  // namespace slip
