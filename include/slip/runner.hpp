@@ -21,9 +21,10 @@ class WeightSource {
  public:
   // Files as TensorFiles::open takes them; a weight is the tensor of its name.
   static WeightSource files(const std::string& path, Here here = Here::at());
-  // Memory that the program keeps as long as the runner.
+  // Memory that the program keeps as long as the runner. Pinned memory is copied from where it lies; of pageable memory
+  // a runner on a GPU keeps a pinned copy.
   using Memory = std::function<std::span<const std::byte>(const GraphValue& weight)>;
-  static WeightSource memory(Memory memory);
+  static WeightSource memory(Memory memory, MemoryKind kind = MemoryKind::kPageable);
   // Fills bytes of a weight from `offset` on; called while the runner is made, not later.
   using Fill = std::function<void(const GraphValue& weight, std::uint64_t offset, std::span<std::byte> into)>;
   static WeightSource callback(Fill fill);
@@ -36,6 +37,7 @@ class WeightSource {
   friend Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here);
   std::shared_ptr<const TensorFiles> files_;
   Memory memory_;
+  MemoryKind memory_kind_ = MemoryKind::kPageable;
   Fill fill_;
 };
 

@@ -45,7 +45,7 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
       if (is_host_memory(device)) unit.way = Way::kRead;
       else if (planned.from_disk) unit.way = Way::kReadCopy;
       if (unit.way == Way::kReadCopy && !planned.resident) largest_read = std::max(largest_read, planned.bytes);
-    } else if (source.memory_ && is_host_memory(device)) {
+    } else if (source.memory_ && (is_host_memory(device) || source.memory_kind_ == MemoryKind::kPinned)) {
       unit.way = Way::kCopyParts;
     }
     units_.push_back(std::move(unit));

@@ -10,9 +10,10 @@ WeightSource WeightSource::files(const std::string& path, Here here) {
   return source;
 }
 
-WeightSource WeightSource::memory(Memory memory) {
+WeightSource WeightSource::memory(Memory memory, MemoryKind kind) {
   WeightSource source;
   source.memory_ = std::move(memory);
+  source.memory_kind_ = kind;
   return source;
 }
 

@@ -1,0 +1,76 @@
+#include "case.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "support/timing.hpp"
+
+namespace slip::bench {
+
+StackWeights::StackWeights(const Device& device, const StackOptions& options) {
+  const Graph graph = stack_graph(options);
+  std::vector<std::pair<Value, std::uint64_t>> places;
+  constexpr std::uint64_t kAlign = 4096;
+  for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
+    if (graph.values()[i].role != ValueRole::kWeight) continue;
+    places.emplace_back(Value{i}, bytes_);
+    bytes_ += (graph.values()[i].bytes + kAlign - 1) / kAlign * kAlign;
+  }
+  memory_ = device.alloc(bytes_, MemoryKind::kPinned, "weights");
+  const HostView<std::byte> view = memory_.host_write<std::byte>();
+  for (const auto& [value, at] : places) {
+    const std::span<std::byte> bytes = view.span().subspan(at, graph[value].bytes);
+    fill_stack_weight(graph, options, value, 0, bytes);
+    by_name_.emplace_back(graph[value].name, bytes);
+  }
+  std::ranges::sort(by_name_, {}, [](const auto& one) { return one.first; });
+}
+
+WeightSource StackWeights::source() const {
+  return WeightSource::memory(
+      [this](const GraphValue& weight) -> std::span<const std::byte> {
+        const auto at = std::ranges::lower_bound(by_name_, weight.name, {}, [](const auto& one) { return one.first; });
+        if (at == by_name_.end() || at->first != weight.name) throw std::runtime_error("no weight " + weight.name);
+        return at->second;
+      },
+      MemoryKind::kPinned);
+}
+
+RunningPlan::RunningPlan(const std::string& device, const Graph& graph, const WeightsPlan& plan,
+                         const WeightSource& source)
+    : graph_(graph),
+      device_(Device::open(device, {.memory_limit = plan.device_bytes()})),
+      runner_(device_, graph, plan, source) {
+  const Value x = *graph.find("x");
+  for (int turn = 0; turn < 2; ++turn) {  // inputs lie twice
+    const auto bytes = runner_.input<std::byte>(x);
+    const bool wide = graph[x].type == DataType::kF32;
+    for (std::size_t i = 0; i + 4 <= bytes.size(); i += wide ? 4 : 2) {
+      const float number = static_cast<float>((i * 7919) % 2001) / 1000.0F - 1.0F;
+      const auto bits = std::bit_cast<std::uint32_t>(number);
+      const auto upper = static_cast<std::uint16_t>(bits >> 16);
+      if (wide) std::memcpy(&bytes[i], &bits, 4);
+      else std::memcpy(&bytes[i], &upper, 2);
+    }
+    runner_.step();
+  }
+  static_cast<void>(output());
+}
+
+std::vector<std::byte> RunningPlan::output() {
+  const auto bytes = runner_.output<std::byte>(*graph_.find("y"));
+  return {bytes.begin(), bytes.end()};
+}
+
+double RunningPlan::step_ns(int steps) {
+  const Value y = *graph_.find("y");
+  runner_.step();
+  static_cast<void>(runner_.output<std::byte>(y));  // from here on the ring is as full as it ever is
+  const Timer timer;
+  for (int i = 0; i < steps; ++i) runner_.step();
+  static_cast<void>(runner_.output<std::byte>(y));
+  return timer.elapsed_ns() / steps;
+}
+
+}  // namespace slip::bench

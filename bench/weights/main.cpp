@@ -1,0 +1,22 @@
+// `make bench ONLY=weights`: weight streaming beside resident execution, raw copies and what others offer.
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "gpu.hpp"
+
+namespace {
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == "--profile") return slip::bench::profile_gpu(argv[2]);
+  slip::bench::Harness harness;
+  slip::bench::add_gpu_bars(harness, from_environment("SLIP_BENCH_COSTS"), from_environment("SLIP_BENCH_TORCH"));
+  return harness.run(argc, argv);
+}
