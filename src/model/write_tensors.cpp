@@ -5,27 +5,34 @@
 
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
-#include "slip/tensors.hpp"
+#include "model/safetensors.hpp"
 
 namespace slip {
 namespace {
 
 constexpr std::size_t kAlign = 64;
 
+// What JSON would change on its way is refused.
+void require_text(const char* what, const std::string& text, Here here) {
+  if (!is_utf8(text)) throw Error(Code::kInvalidValue, fmt::format("{} is not UTF-8: {}", what, shown(text)), here);
+}
+
 void require_good(std::span<const TensorData> tensors, Here here) {
   std::set<std::string_view> names;
   for (const TensorData& tensor : tensors) {
     if (tensor.name == "__metadata__" || !names.insert(tensor.name).second)
       throw Error(Code::kInvalidValue, fmt::format("tensor '{}': the name is taken", tensor.name), here);
-    if (!is_utf8(tensor.name)) throw Error(Code::kInvalidValue, "a tensor's name that is not UTF-8", here);
-    std::uint64_t bytes = bytes_of(tensor.type);
-    for (const std::uint64_t size : tensor.shape) {
-      if (__builtin_mul_overflow(bytes, size, &bytes)) bytes = ~std::uint64_t{0};
-    }
-    if (bytes != tensor.bytes.size())
+    require_text("a tensor's name", tensor.name, here);
+    const std::optional<std::uint64_t> bytes = bytes_of(tensor.type, tensor.shape);
+    if (!bytes)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("tensor '{}' of {} {} is larger than 2^64 bytes", tensor.name,
+                              data_type_name(tensor.type), shape_text(tensor.shape)),
+                  here);
+    if (*bytes != tensor.bytes.size())
       throw Error(Code::kInvalidValue,
                   fmt::format("tensor '{}' of {} {} takes {} bytes, and {} are given", tensor.name,
-                              data_type_name(tensor.type), shape_text(tensor.shape), bytes, tensor.bytes.size()),
+                              data_type_name(tensor.type), shape_text(tensor.shape), *bytes, tensor.bytes.size()),
                   here);
   }
 }
@@ -70,7 +77,19 @@ void write_tensors(const std::string& path, std::span<const TensorData> tensors,
   for (const TensorData& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(),
                    [](const TensorData* a, const TensorData* b) { return bytes_of(a->type) > bytes_of(b->type); });
+  std::uint64_t bytes = 0;
+  for (const TensorData& tensor : tensors) bytes += tensor.bytes.size();
+  for (const auto& [name, text] : metadata) {
+    require_text("a name in the metadata", name, here);
+    require_text("a text in the metadata", text, here);
+  }
   const std::string json = header_of(order, metadata);
+  if (json.size() > kMaxHeaderBytes)
+    throw Error(Code::kInvalidValue,
+                fmt::format("'{}': a header of {} bytes, and at most {} are allowed: write several files", path,
+                            json.size(), kMaxHeaderBytes),
+                here);
+  static_cast<void>(parse_header(json, 8 + json.size() + bytes, path, here));
   OutputFile out(path, here);
   std::string length;
   for (std::size_t i = 0; i < 8; ++i) length += static_cast<char>(json.size() >> (8 * i) & 0xff);
