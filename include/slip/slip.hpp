@@ -16,6 +16,8 @@
 #include "slip/plan.hpp"
 #include "slip/race.hpp"
 #include "slip/range.hpp"
+#include "slip/runner.hpp"
 #include "slip/stream.hpp"
 #include "slip/trace.hpp"
 #include "slip/verify.hpp"
+#include "slip/weights.hpp"

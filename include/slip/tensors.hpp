@@ -37,10 +37,12 @@ enum class DataType : std::uint8_t {
 };
 const char* data_type_name(DataType type);  // as in the files: "BF16"
 std::optional<DataType> data_type_of(std::string_view name);
-std::size_t bytes_of(DataType type);
+std::size_t bytes_of(DataType type);  // of one element
 
 using Shape = std::vector<std::uint64_t>;
 std::string shape_text(const Shape& shape);  // "[4096, 11008]"
+// Of all elements; nothing if 64 bits do not hold the number.
+std::optional<std::uint64_t> bytes_of(DataType type, const Shape& shape);
 
 struct TensorInfo {
   std::string name;
@@ -51,7 +53,7 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
 };
 
-class File;  // of the library's own
+class File;
 
 class TensorFiles {
  public:
@@ -68,16 +70,16 @@ class TensorFiles {
   const TensorInfo& at(std::string_view name, Here here = Here::at()) const;  // throws kInvalidValue
   const std::vector<std::string>& paths() const;
   std::uint64_t bytes() const;  // of all tensors
-  // The texts that a file carries beside its tensors.
+  // The texts that the files carry beside their tensors; what several say alike is there once.
   const std::vector<std::pair<std::string, std::string>>& metadata() const;
 
   // Reads a tensor, or bytes of it. Throws kIo if the file has changed since it was opened.
   void read(const TensorInfo& tensor, void* into, Here here = Here::at()) const;
   void read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes,
             Here here = Here::at()) const;
-  const File& file_of(const TensorInfo& tensor) const;
 
  private:
+  friend const File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
   struct State;
   explicit TensorFiles(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
@@ -91,8 +93,9 @@ struct TensorData {
   std::span<const std::byte> bytes;
 };
 
-// Writes it whole or not at all: a failure throws kIo and leaves what was there. The first tensor begins at a multiple
-// of 64 bytes; the format allows no holes, so the widest types come first, each in the order given.
+// Writes it whole or not at all: a failure throws kIo and leaves what was there. What open() would refuse is not
+// written. The first tensor begins at a multiple of 64 bytes; the format allows no holes, so the widest types come
+// first, each in the order given.
 void write_tensors(const std::string& path, std::span<const TensorData> tensors,
                    const std::vector<std::pair<std::string, std::string>>& metadata = {}, Here here = Here::at());
 

@@ -43,7 +43,10 @@ JsonReader::JsonReader(std::string name, Source source, Here here)
       end_(block_.get()) {}
 
 void JsonReader::fail_at(Place place, const std::string& what) const {
-  throw Error(Code::kParse, fmt::format("'{}', line {}, byte {}: {}", name_, place.line, place.byte, what), here_);
+  throw Error(Code::kParse,
+              fmt::format("'{}', line {}, byte {}: {}{}{}", name_, place.line, place.byte, within_,
+                          within_.empty() ? "" : ": ", what),
+              here_);
 }
 
 // More of the input behind the window's end, after a move of the rest to its start. What lies from `keep` on stays;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/json_scan.hpp"
 #include "slip/op.hpp"
@@ -133,6 +134,8 @@ class JsonReader {
   struct Place {
     std::uint64_t line = 0, byte = 0;
   };
+  // What is being read, for messages: "tensor 'w'".
+  void within(std::string what) { within_ = std::move(what); }
   Place place() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
   [[noreturn]] void fail(const std::string& what) const { fail_at(place(), what); }
   [[noreturn]] void fail_at(Place place, const std::string& what) const;
@@ -191,7 +194,7 @@ class JsonReader {
   std::uint64_t any_unsigned_number();
   Picos any_micros();
 
-  std::string name_;
+  std::string name_, within_;
   Source source_;
   Here here_;
   std::unique_ptr<char[]> block_;  // the window: text up to end_, then kScanPadding zeros

@@ -7,6 +7,7 @@
 
 #include "flow/step.hpp"
 #include "flow/units.hpp"
+#include "model/safetensors.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -40,7 +41,7 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
       for (const WeightUnit::Part& part : planned.parts) {
         const TensorInfo& tensor = source.files_->at(graph[part.bytes.value].name, here);
         unit.parts.push_back(
-            {&source.files_->file_of(tensor), tensor.offset + part.bytes.offset, part.bytes.bytes, part.offset});
+            {&file_of(*source.files_, tensor, here), tensor.offset + part.bytes.offset, part.bytes.bytes, part.offset});
       }
       if (is_host_memory(device)) unit.way = Way::kRead;
       else if (planned.from_disk) unit.way = Way::kReadCopy;

@@ -1,6 +1,7 @@
 // How the runner loads on a device, to be measured: what a plan is made from is what will happen.
 #include <algorithm>
 
+#include "model/safetensors.hpp"
 #include "runtime/core.hpp"
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
@@ -29,7 +30,7 @@ struct FileProbe {
   void read(std::byte* into, std::uint64_t bytes) {
     const std::uint64_t room = tensor->bytes - bytes;
     const std::uint64_t offset = room == 0 ? 0 : (turn++ * (bytes + 4096)) % (room + 1);
-    reader.read(files->file_of(*tensor), tensor->offset + offset, bytes, {into, bytes});
+    reader.read(file_of(*files, *tensor, {}), tensor->offset + offset, bytes, {into, bytes});
   }
 };
 

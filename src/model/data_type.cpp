@@ -43,6 +43,14 @@ std::optional<DataType> data_type_of(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<std::uint64_t> bytes_of(DataType type, const Shape& shape) {
+  std::uint64_t bytes = bytes_of(type);
+  for (const std::uint64_t size : shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 }  // namespace slip

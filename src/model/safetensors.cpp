@@ -6,11 +6,13 @@
 #include <set>
 
 #include "base/json_reader.hpp"
+#include "base/json_text.hpp"
 
 namespace slip {
 namespace {
 
 constexpr std::size_t kMaxRank = 64;
+constexpr std::size_t kMaxShownBytes = 200;
 
 class HeaderReader {
  public:
@@ -26,9 +28,12 @@ class HeaderReader {
     std::string_view key;
     while (json_.next_key(key)) {
       const std::string name(key);
-      if (!names_.insert(name).second) fail(fmt::format("'{}' is there twice", name));
+      if (has_control_characters(name)) fail(fmt::format("tensor {}: a name with control characters", shown(name)));
+      if (!names_.insert(name).second) fail(fmt::format("{} is there twice", shown(name)));
+      json_.within(name == "__metadata__" ? name : "tensor " + shown(name));
       if (name == "__metadata__") read_metadata();
       else read_tensor(name);
+      json_.within("");
     }
     json_.finish();
     require_no_holes();
@@ -41,10 +46,12 @@ class HeaderReader {
   }
 
   void read_metadata() {
+    std::set<std::string> known;
     json_.begin_object();
     std::string_view key;
     while (json_.next_key(key)) {
       std::string name(key);
+      if (!known.insert(name).second) fail(fmt::format("__metadata__ has {} twice", shown(name)));
       header_.metadata.emplace_back(std::move(name), std::string(json_.text()));
     }
   }
@@ -60,9 +67,9 @@ class HeaderReader {
       if (key == "dtype" && !type) type = read_type(name);
       else if (key == "shape" && !shaped) tensor.shape = read_shape(name), shaped = true;
       else if (key == "data_offsets" && !place) place = read_place(name);
-      else fail(fmt::format("tensor '{}' has '{}', which is not known or is there twice", name, key));
+      else fail(fmt::format("tensor {} has {}, which is not known or is there twice", shown(name), shown(key)));
     }
-    if (!type || !shaped || !place) fail(fmt::format("tensor '{}' lacks its dtype, shape or data_offsets", name));
+    if (!type || !shaped || !place) fail(fmt::format("tensor {} lacks its dtype, shape or data_offsets", shown(name)));
     tensor.type = *type;
     set_place(tensor, place->first, place->second);
     header_.tensors.push_back(std::move(tensor));
@@ -71,7 +78,7 @@ class HeaderReader {
   DataType read_type(const std::string& name) {
     const std::string text(json_.text());
     const std::optional<DataType> type = data_type_of(text);
-    if (!type) fail(fmt::format("tensor '{}' is of type '{}', which is not known", name, text));
+    if (!type) fail(fmt::format("tensor {} is of type {}, which is not known", shown(name), shown(text)));
     return *type;
   }
 
@@ -79,7 +86,7 @@ class HeaderReader {
     Shape shape;
     json_.begin_array();
     while (json_.next_item()) {
-      if (shape.size() == kMaxRank) fail(fmt::format("tensor '{}' has more than {} dimensions", name, kMaxRank));
+      if (shape.size() == kMaxRank) fail(fmt::format("tensor {} has more than {} dimensions", shown(name), kMaxRank));
       shape.push_back(json_.unsigned_number());
     }
     return shape;
@@ -89,27 +96,26 @@ class HeaderReader {
     std::vector<std::uint64_t> numbers;
     json_.begin_array();
     while (json_.next_item()) {
-      if (numbers.size() == 2) fail(fmt::format("tensor '{}': data_offsets are two numbers", name));
+      if (numbers.size() == 2) fail(fmt::format("tensor {}: data_offsets are two numbers", shown(name)));
       numbers.push_back(json_.unsigned_number());
     }
-    if (numbers.size() != 2) fail(fmt::format("tensor '{}': data_offsets are two numbers", name));
+    if (numbers.size() != 2) fail(fmt::format("tensor {}: data_offsets are two numbers", shown(name)));
     return {numbers[0], numbers[1]};
   }
 
   void set_place(TensorInfo& tensor, std::uint64_t begin, std::uint64_t end) const {
     if (begin > end || end > data_bytes_)
-      fail(fmt::format("tensor '{}' lies at {} to {}, and the file has {} bytes of data", tensor.name, begin, end,
+      fail(fmt::format("tensor {} lies at {} to {}, and the file has {} bytes of data", shown(tensor.name), begin, end,
                        data_bytes_));
-    std::uint64_t bytes = bytes_of(tensor.type);
-    for (const std::uint64_t size : tensor.shape) {
-      if (__builtin_mul_overflow(bytes, size, &bytes))
-        fail(fmt::format("tensor '{}' of shape {} is larger than 2^64 bytes", tensor.name, shape_text(tensor.shape)));
-    }
-    if (bytes != end - begin)
-      fail(fmt::format("tensor '{}' of {} {} takes {} bytes, and {} are set aside for it ({} to {})", tensor.name,
-                       data_type_name(tensor.type), shape_text(tensor.shape), bytes, end - begin, begin, end));
+    const std::optional<std::uint64_t> bytes = bytes_of(tensor.type, tensor.shape);
+    if (!bytes)
+      fail(
+          fmt::format("tensor {} of shape {} is larger than 2^64 bytes", shown(tensor.name), shape_text(tensor.shape)));
+    if (*bytes != end - begin)
+      fail(fmt::format("tensor {} of {} {} takes {} bytes, and {} are set aside for it ({} to {})", shown(tensor.name),
+                       data_type_name(tensor.type), shape_text(tensor.shape), *bytes, end - begin, begin, end));
     tensor.offset = data_begin_ + begin;
-    tensor.bytes = bytes;
+    tensor.bytes = *bytes;
   }
 
   void require_no_holes() {
@@ -117,14 +123,14 @@ class HeaderReader {
       return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
     });
     std::uint64_t end = data_begin_;
-    std::string_view last = "the header";
+    const TensorInfo* last = nullptr;
     for (const TensorInfo& tensor : header_.tensors) {
       if (tensor.offset != end)
-        fail(fmt::format("tensor '{}' begins {} bytes {} the end of {}", tensor.name,
+        fail(fmt::format("tensor {} begins {} bytes {} the end of {}", shown(tensor.name),
                          tensor.offset < end ? end - tensor.offset : tensor.offset - end,
-                         tensor.offset < end ? "before" : "behind", last));
+                         tensor.offset < end ? "before" : "behind", last ? shown(last->name) : "the header"));
       end = tensor.offset + tensor.bytes;
-      last = tensor.name;
+      last = &tensor;
     }
     if (end != data_begin_ + data_bytes_)
       fail(fmt::format("the last {} bytes belong to no tensor", data_begin_ + data_bytes_ - end));
@@ -140,7 +146,23 @@ class HeaderReader {
 
 }  // namespace
 
+std::string shown(std::string_view name) {
+  fmt::memory_buffer text;
+  append_string(text, name.substr(0, kMaxShownBytes));
+  const std::string inside(text.data() + 1, text.size() - 2);
+  return fmt::format("'{}'{}", inside, name.size() > kMaxShownBytes ? "..." : "");
+}
+
+bool has_control_characters(std::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+}
+
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here) {
+  const auto fail = [&](const char* what) { throw Error(Code::kParse, fmt::format("'{}': {}", path, what), here); };
+  // Both are the format's own rules; the reader of JSON is not as strict.
+  if (!json.starts_with('{')) fail("its header does not begin with '{': not a safetensors file");
+  if (!is_utf8(json)) fail("its header is not UTF-8");
   return HeaderReader(json, file_bytes, path, here).read();
 }
 

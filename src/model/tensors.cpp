@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "base/json_reader.hpp"
@@ -29,10 +30,13 @@ void TensorFiles::State::add(const std::string& path, Here here) {
   SafetensorsHeader header = read_header(files.back(), here);
   for (TensorInfo& tensor : header.tensors) {
     tensor.file = static_cast<std::uint32_t>(files.size() - 1);
-    bytes += tensor.bytes;
+    if (__builtin_add_overflow(bytes, tensor.bytes, &bytes))
+      throw Error(Code::kParse, fmt::format("'{}' and those before it have more than 2^64 bytes", path), here);
     tensors.push_back(std::move(tensor));
   }
-  metadata.insert(metadata.end(), header.metadata.begin(), header.metadata.end());
+  for (auto& text : header.metadata) {  // every shard says again what holds for all
+    if (std::find(metadata.begin(), metadata.end(), text) == metadata.end()) metadata.push_back(std::move(text));
+  }
 }
 
 void TensorFiles::State::index_names(Here here) {
@@ -40,8 +44,8 @@ void TensorFiles::State::index_names(Here here) {
     const auto [other, first] = by_name.emplace(tensors[i].name, i);
     if (first) continue;
     throw Error(Code::kParse,
-                fmt::format("tensor '{}' is in '{}' and in '{}'", tensors[i].name, paths[tensors[other->second].file],
-                            paths[tensors[i].file]),
+                fmt::format("tensor {} is in '{}' and in '{}'", shown(tensors[i].name),
+                            paths[tensors[other->second].file], paths[tensors[i].file]),
                 here);
   }
 }
@@ -55,6 +59,7 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::string& p
   const std::string text = read_text(path, kMaxIndexBytes, "an index", here);
   JsonReader json(path, JsonReader::from_text(text), here);
   std::vector<std::pair<std::string, std::string>> result;
+  std::set<std::string> names;
   bool found = false;
   json.begin_object();
   std::string_view key;
@@ -63,15 +68,20 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::string& p
       json.skip();
       continue;
     }
+    if (found) json.fail("a second \"weight_map\"");
     found = true;
     json.begin_object();
     while (json.next_key(key)) {
       std::string name(key);
+      if (!names.insert(name).second) json.fail(fmt::format("tensor {} is there twice", shown(name)));
+      json.within("tensor " + shown(name));
       result.emplace_back(std::move(name), std::string(json.text()));
+      json.within("");
     }
   }
   json.finish();
-  if (!found) json.fail("no \"weight_map\": not an index of safetensors files");
+  if (result.empty())
+    json.fail(found ? "its \"weight_map\" names no tensor" : "no \"weight_map\": not an index of safetensors files");
   return result;
 }
 
@@ -109,8 +119,9 @@ TensorFiles TensorFiles::open(const std::string& path, Here here) {
   const auto index = read_index(file, here);
   std::unordered_map<std::string_view, std::uint32_t> shards;
   for (const auto& [tensor, shard] : index) {
-    if (shard.empty() || shard.find('/') != std::string::npos)
-      throw Error(Code::kParse, fmt::format("'{}': tensor '{}' in '{}', which is no file's name", file, tensor, shard),
+    if (shard.empty() || shard.find('/') != std::string::npos || has_control_characters(shard))
+      throw Error(Code::kParse,
+                  fmt::format("'{}': tensor {} in {}, which is no file's name", file, shown(tensor), shown(shard)),
                   here);
     if (!shards.emplace(shard, static_cast<std::uint32_t>(state->files.size())).second) continue;
     state->add(folder_of(file) + shard, here);
@@ -120,7 +131,8 @@ TensorFiles TensorFiles::open(const std::string& path, Here here) {
     const auto found = state->by_name.find(tensor);
     if (found == state->by_name.end() || state->tensors[found->second].file != shards[shard])
       throw Error(Code::kParse,
-                  fmt::format("'{}' says that tensor '{}' is in '{}', where it is not", file, tensor, shard), here);
+                  fmt::format("'{}' says that tensor {} is in {}, where it is not", file, shown(tensor), shown(shard)),
+                  here);
   }
   return TensorFiles(std::move(state));
 }
@@ -129,8 +141,6 @@ std::span<const TensorInfo> TensorFiles::tensors() const { return state_->tensor
 const std::vector<std::string>& TensorFiles::paths() const { return state_->paths; }
 std::uint64_t TensorFiles::bytes() const { return state_->bytes; }
 const std::vector<std::pair<std::string, std::string>>& TensorFiles::metadata() const { return state_->metadata; }
-
-const File& TensorFiles::file_of(const TensorInfo& tensor) const { return state_->files[tensor.file]; }
 
 const TensorInfo* TensorFiles::find(std::string_view name) const {
   const auto found = state_->by_name.find(name);
@@ -144,6 +154,17 @@ const TensorInfo& TensorFiles::at(std::string_view name, Here here) const {
               here);
 }
 
+const File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here) {
+  const std::vector<File>& all = files.state_->files;
+  if (tensor.file < all.size() && tensor.offset <= all[tensor.file].size() &&
+      tensor.bytes <= all[tensor.file].size() - tensor.offset)
+    return all[tensor.file];
+  throw Error(Code::kInvalidValue,
+              fmt::format("tensor '{}' ({} bytes at {} of file {}) is not of '{}'", tensor.name, tensor.bytes,
+                          tensor.offset, tensor.file, files.paths().front()),
+              here);
+}
+
 void TensorFiles::read(const TensorInfo& tensor, void* into, Here here) const {
   read(tensor, 0, into, tensor.bytes, here);
 }
@@ -153,7 +174,7 @@ void TensorFiles::read(const TensorInfo& tensor, std::uint64_t offset, void* int
     throw Error(Code::kInvalidValue,
                 fmt::format("{} bytes at {} of tensor '{}', which has {}", bytes, offset, tensor.name, tensor.bytes),
                 here);
-  const File& file = state_->files[tensor.file];
+  const File& file = file_of(*this, tensor, here);
   file.read(tensor.offset + offset, into, bytes, here);
   file.require_unchanged(here);
 }

@@ -4,21 +4,16 @@
 // usage: fuzz_traces SECONDS SEED. A file is made from one seed alone, which is printed when it fails. Hangs end with
 // an alarm that names the seed, and memory is limited, so that a small file that takes a lot of it is a failure.
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 
+#include "fuzz/fuzz_loop.hpp"
+#include "fuzz/mutator.hpp"
 #include "slip/analysis.hpp"
 #include "slip/check.hpp"
 #include "slip/figures.hpp"
@@ -27,16 +22,6 @@
 
 namespace slip {
 namespace {
-
-constexpr unsigned kFileSeconds = 20;  // for one file; a millisecond is usual
-constexpr std::size_t kMostGrowth = std::size_t{256} << 20;
-char g_now[64] = "no file";
-
-void on_alarm(int) {
-  [[maybe_unused]] ssize_t written = write(2, g_now, std::strlen(g_now));
-  written = write(2, " hangs\n", 7);
-  _exit(1);
-}
 
 // A record's fields in one line, to compare and to show.
 std::string text_of(const TraceData& data, const TraceRecord& r) {
@@ -90,133 +75,6 @@ void use(const TraceData& data, const std::string& path) {
   const TraceData again = read_trace(path);
   require_same(data, again);
 }
-
-class Mutator {
- public:
-  Mutator(std::uint64_t seed, const std::vector<std::string>& originals) : random_(seed), originals_(originals) {}
-
-  std::string make() {
-    if (below(40) == 0) return deep();
-    std::string text = originals_[below(originals_.size())];
-    for (std::uint64_t change = below(5); change > 0; --change) mutate(text);
-    if (below(12) == 0) text.resize(below(text.size() + 1));
-    return text;
-  }
-
- private:
-  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
-
-  std::string deep() {
-    static const char* const kPieces[] = {"[", "{\"a\":", "[{\"args\":", "{\"traceEvents\":[", "[[1,"};
-    const std::string piece = kPieces[below(std::size(kPieces))];
-    std::string text = below(2) ? "" : "{\"traceEvents\":[{\"ph\":\"X\",\"args\":{\"reads\":";
-    for (std::uint64_t i = 1 + below(5000); i > 0; --i) text += piece;
-    return text;
-  }
-
-  // What stands at a value's place.
-  std::string hostile() {
-    static const char* const kValues[] = {"NaN",
-                                          "Infinity",
-                                          "-Infinity",
-                                          "1e400",
-                                          "-1e400",
-                                          "1e-400",
-                                          "-1",
-                                          "0",
-                                          "-0",
-                                          "18446744073709551615",
-                                          "18446744073709551616",
-                                          "9223372036854775807",
-                                          "9223372036854.775807",
-                                          "-9223372036854.775808",
-                                          "4294967295",
-                                          "4294967296",
-                                          "1759312345678901.25",
-                                          "null",
-                                          "true",
-                                          "false",
-                                          "[]",
-                                          "{}",
-                                          "[1,2]",
-                                          "[[1,2,3]]",
-                                          "[[1,18446744073709551615,0]]",
-                                          "[[7,1,18446744073709551614],[7,0,18446744073709551615]]",
-                                          "\"\"",
-                                          "\"x\"",
-                                          "\"stream open\"",
-                                          "\"submit\"",
-                                          "\"event wait\"",
-                                          "\"free\"",
-                                          "\"host read\"",
-                                          "\"sync\"",
-                                          "\"X\"",
-                                          "\"B\"",
-                                          "\"E\"",
-                                          "\"i\"",
-                                          "\"wait value\"",
-                                          "\"\\ud800\"",
-                                          "\"\xFF\xC0\x80\"",
-                                          "\"a:b:1\"",
-                                          "00",
-                                          "1.",
-                                          ".5",
-                                          "1e5"};
-    if (below(3) == 0) return std::to_string(below(12));
-    if (below(4) == 0) return std::to_string(random_());
-    return kValues[below(std::size(kValues))];
-  }
-
-  // Another value for some key.
-  void replace_value(std::string& text) {
-    std::size_t colon = text.find("\":", below(text.size()));
-    if (colon == std::string::npos) return;
-    colon += 2;
-    std::size_t end = text.find_first_of(",}]", colon);
-    if (end == std::string::npos) end = text.size();
-    text.replace(colon, end - colon, hostile());
-  }
-
-  // Another number at the place of one: positions, sequence numbers, streams and buffers that repeat or jump.
-  void replace_number(std::string& text) {
-    const std::size_t from = text.find_first_of("0123456789", below(text.size()));
-    if (from == std::string::npos) return;
-    std::size_t end = text.find_first_not_of("0123456789", from);
-    if (end == std::string::npos) end = text.size();
-    text.replace(from, end - from, below(2) ? std::to_string(below(40)) : hostile());
-  }
-
-  void move_line(std::string& text) {
-    const std::size_t from = text.find('\n', below(text.size()));
-    const std::size_t to = text.find('\n', below(text.size()));
-    if (from == std::string::npos || to == std::string::npos) return;
-    const std::size_t end = std::min(text.find('\n', from + 1), text.size());
-    const std::string line = text.substr(from, end - from);
-    if (below(2)) text.erase(from, end - from);
-    text.insert(std::min(to, text.size()), line);
-  }
-
-  void mutate(std::string& text) {
-    static const std::string kAlphabet = "{}[]\",:\\0123456789.eE+-tfnu \n\x80\xFF";
-    if (text.empty()) text = " ";
-    const std::size_t at = below(text.size());
-    const std::size_t length = std::min<std::size_t>(below(40), text.size() - at);
-    switch (below(10)) {
-      case 0: text[at] = kAlphabet[below(kAlphabet.size())]; break;
-      case 1: text[at] = static_cast<char>(random_()); break;
-      case 2: text.erase(at, length); break;
-      case 3: text.insert(at, text.substr(below(text.size()), length)); break;
-      case 4:
-      case 5: replace_value(text); break;
-      case 6:
-      case 7: replace_number(text); break;
-      default: move_line(text);
-    }
-  }
-
-  std::mt19937_64 random_;
-  const std::vector<std::string>& originals_;
-};
 
 TraceRecord record_of(RecordKind kind, std::uint64_t sequence, std::uint64_t stream, std::uint64_t position) {
   return {.kind = kind,
@@ -287,57 +145,81 @@ constexpr const char* kForeign = R"({"schemaVersion": 1, "displayTimeUnit": "ms"
 {"ph":"i","s":"g","name":"mark","pid":0,"tid":7,"ts":1759312345678930}
 ], "traceName": "t"})";
 
-// How much memory may be taken from now on; the sanitizers reserve terabytes and are left alone.
-void limit_memory() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  const rlimit most{kMostGrowth, RLIM_INFINITY};
-  ::setrlimit(RLIMIT_DATA, &most);
-#endif
-}
-
-int fuzz(double seconds, std::uint64_t first) {
-  const std::string path = fmt::format("fuzz_traces.{}.json", ::getpid());
+MutatorWords words(const std::string& path) {
+  MutatorWords words;
   write_trace(small_trace(), path);
-  std::vector<std::string> originals = {contents(path), kForeign};
-  originals.push_back(originals[1].substr(originals[1].find('['), originals[1].rfind(']') - originals[1].find('[')));
-  limit_memory();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  std::uint64_t accepted = 0, refused = 0, seed = first;
-  int status = 0;
-  do {
-    std::snprintf(g_now, sizeof(g_now), "fuzz_traces 0 %llu", static_cast<unsigned long long>(seed));
-    alarm(kFileSeconds);
-    const std::string text = Mutator(seed, originals).make();
-    try {
-      std::optional<TraceData> data;
-      try {
-        data = parse_trace(text, "mutated");
-      } catch (const Error& error) {
-        if (error.code() != Code::kParse) throw;
-        ++refused;
-      }
-      if (data) use(*data, path), ++accepted;
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "seed {}: {}\n{}\n", seed, error.what(), text.substr(0, 20'000));
-      status = 1;
-      break;
-    }
-    ++seed;
-  } while (std::chrono::steady_clock::now() < end);
-  alarm(0);
-  std::filesystem::remove(path);
-  fmt::print("seeds {} to {}: {} files were read, {} refused\n", first, seed, accepted, refused);
-  return status != 0 || accepted == 0 || refused == 0 ? 1 : 0;
+  words.originals = {contents(path), kForeign};
+  const std::string& foreign = words.originals[1];
+  words.originals.push_back(foreign.substr(foreign.find('['), foreign.rfind(']') - foreign.find('[')));
+  words.values = {"NaN",
+                  "Infinity",
+                  "-Infinity",
+                  "1e400",
+                  "-1e400",
+                  "1e-400",
+                  "-1",
+                  "0",
+                  "-0",
+                  "18446744073709551615",
+                  "18446744073709551616",
+                  "9223372036854775807",
+                  "9223372036854.775807",
+                  "-9223372036854.775808",
+                  "4294967295",
+                  "4294967296",
+                  "1759312345678901.25",
+                  "null",
+                  "true",
+                  "false",
+                  "[]",
+                  "{}",
+                  "[1,2]",
+                  "[[1,2,3]]",
+                  "[[1,18446744073709551615,0]]",
+                  "[[7,1,18446744073709551614],[7,0,18446744073709551615]]",
+                  "\"\"",
+                  "\"x\"",
+                  "\"stream open\"",
+                  "\"submit\"",
+                  "\"event wait\"",
+                  "\"free\"",
+                  "\"host read\"",
+                  "\"sync\"",
+                  "\"X\"",
+                  "\"B\"",
+                  "\"E\"",
+                  "\"i\"",
+                  "\"wait value\"",
+                  "\"\\ud800\"",
+                  "\"\xFF\xC0\x80\"",
+                  "\"a:b:1\"",
+                  "00",
+                  "1.",
+                  ".5",
+                  "1e5"};
+  words.pieces = {"[", "{\"a\":", "[{\"args\":", "{\"traceEvents\":[", "[[1,"};
+  words.deep_begin = "{\"traceEvents\":[{\"ph\":\"X\",\"args\":{\"reads\":";
+  return words;
 }
 
 }  // namespace
 }  // namespace slip
 
 int main(int argc, char** argv) {
-  std::signal(SIGALRM, slip::on_alarm);
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
-  const std::uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  fmt::print("fuzz_traces: {} seconds from seed {}\n", seconds, seed);
-  std::fflush(stdout);
-  return slip::fuzz(seconds, seed);
+  const std::string path = fmt::format("fuzz_traces.{}.json", ::getpid());
+  const slip::MutatorWords words = slip::words(path);
+  const int status = slip::fuzz_main(argc, argv, "fuzz_traces", [&](std::uint64_t seed, std::string& input) {
+    input = slip::Mutator(seed, words).make();
+    std::optional<slip::TraceData> data;
+    try {
+      data = slip::parse_trace(input, "mutated");
+    } catch (const slip::Error& error) {
+      if (error.code() != slip::Code::kParse) throw;
+      return false;
+    }
+    slip::use(*data, path);
+    return true;
+  });
+  std::filesystem::remove(path);
+  return status;
 }

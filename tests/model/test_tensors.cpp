@@ -1,59 +1,14 @@
 // Safetensors files: what is written is read, and nothing hostile gets through.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <numeric>
-#include <random>
-
-#include "base/output_file.hpp"
-#include "model/safetensors.hpp"
+#include "model/tensor_folder.hpp"
 
 namespace slip {
 namespace {
 
-class Tensors : public testing::Test {
- protected:
-  void SetUp() override {
-    folder = std::filesystem::temp_directory_path() / ("slip-tensors-" + std::to_string(::getpid()) + "-" +
-                                                       testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder); }
-  std::string path(const std::string& name) const { return (folder / name).string(); }
-  void write_raw(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-  }
-  static std::string file_of(const std::string& json, std::size_t data_bytes) {
-    std::string result;
-    for (std::size_t i = 0; i < 8; ++i) result += static_cast<char>(json.size() >> (8 * i) & 0xff);
-    return result + json + std::string(data_bytes, 'x');
-  }
-  // What opening a file with this header and so many bytes of data says.
-  std::string refusal(const std::string& json, std::size_t data_bytes) const {
-    write_raw("bad.safetensors", file_of(json, data_bytes));
-    return message_of(path("bad.safetensors"));
-  }
-  static std::string message_of(const std::string& file) {
-    try {
-      static_cast<void>(TensorFiles::open(file));
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "it was read";
-  }
+using test::some_bytes;
 
-  std::filesystem::path folder;
-};
-
-std::vector<std::byte> some_bytes(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::byte> result(count);
-  for (std::byte& byte : result) byte = static_cast<std::byte>(random());
-  return result;
-}
+class Tensors : public test::TensorFolder {};
 
 TEST_F(Tensors, WhatIsWrittenIsRead) {
   const auto a = some_bytes(2 * 3 * 2, 1), b = some_bytes(5, 2), c = some_bytes(8, 3);
@@ -118,7 +73,7 @@ TEST_F(Tensors, BadHeadersAreRefusedWithTheNumbers) {
       {"{\"w\":{\"dtype\":\"F32\",\"shape\":[2]}}", "lacks its dtype, shape or data_offsets"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]},"
        "\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]}}",
-       "'b' begins 2 bytes before the end of a"},
+       "'b' begins 2 bytes before the end of 'a'"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
        "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
        "'a' is there twice"},

@@ -1,0 +1,74 @@
+// The frame of a fuzzer: seeds one after the other for some seconds. An input is made from one seed alone, which is
+// printed when it fails. Hangs end with an alarm that names the seed, and memory is limited, so that a small input that
+// takes a lot of it is a failure.
+#pragma once
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <string>
+
+namespace slip {
+
+inline constexpr unsigned kInputSeconds = 20;  // for one input; a millisecond is usual
+inline constexpr std::size_t kMostGrowth = std::size_t{256} << 20;
+inline char g_now[64] = "no input";
+
+inline void on_alarm(int) {
+  [[maybe_unused]] ssize_t written = write(2, g_now, std::strlen(g_now));
+  written = write(2, " hangs\n", 7);
+  _exit(1);
+}
+
+// How much memory may be taken from now on; the sanitizers reserve terabytes and are left alone.
+inline void limit_memory() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  const rlimit most{kMostGrowth, RLIM_INFINITY};
+  ::setrlimit(RLIMIT_DATA, &most);
+#endif
+}
+
+// Tries the input of a seed and leaves it in `input`. True: it was taken, false: refused as it should be. Throws when
+// something is wrong.
+using FuzzOne = std::function<bool(std::uint64_t seed, std::string& input)>;
+
+// arguments: SECONDS SEED
+inline int fuzz_main(int argc, char** argv, const char* name, const FuzzOne& one) {
+  std::signal(SIGALRM, on_alarm);
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
+  const std::uint64_t first = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  fmt::print("{}: {} seconds from seed {}\n", name, seconds, first);
+  std::fflush(stdout);
+  limit_memory();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  std::uint64_t accepted = 0, refused = 0, seed = first;
+  int status = 0;
+  do {
+    std::snprintf(g_now, sizeof(g_now), "%s 0 %llu", name, static_cast<unsigned long long>(seed));
+    alarm(kInputSeconds);
+    std::string input;
+    try {
+      ++(one(seed, input) ? accepted : refused);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "seed {}: {}\n{}\n", seed, error.what(), input.substr(0, 20'000));
+      status = 1;
+      break;
+    }
+    ++seed;
+  } while (std::chrono::steady_clock::now() < end);
+  alarm(0);
+  fmt::print("seeds {} to {}: {} files were read, {} refused\n", first, seed, accepted, refused);
+  const bool one_seed = seconds <= 0;  // a failure tried again is of one kind only
+  return status != 0 || (!one_seed && (accepted == 0 || refused == 0)) ? 1 : 0;
+}
+
+}  // namespace slip
