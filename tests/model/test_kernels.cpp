@@ -9,6 +9,7 @@
 #include <ostream>
 #include <random>
 
+#include "backend/child.hpp"
 #include "base/team.hpp"
 #include "model/kernels.hpp"
 #include "run_graph.hpp"
@@ -297,6 +298,33 @@ TEST(CpuLinear, SeveralStreamsAtOnce) {
   device.sync();
   for (const Bytes& result : results) EXPECT_TRUE(result == results[0]);
   EXPECT_NE(results[0], Bytes(results[0].size()));
+}
+
+// exit() while kernels run: what libraries do in their destructors must not meet them.
+TEST(CpuLinear, TheProcessMayExitMeanwhile) {
+  if (!test::kThreadsAfterFork) GTEST_SKIP() << "the thread sanitizer ends a child that starts threads";
+  for (int round = 0; round < 10; ++round) {
+    const int code = test::child_exit([] {
+      constexpr std::size_t kTokens256 = 256, kSize = 1024;
+      const auto scalars = LinearSizes{DataType::kF32, kTokens256, kSize, kSize, 0, kSize}.scalars();
+      const Device device = Device::open("cpu");
+      const Stream stream = device.stream();
+      const Buffer x = device.alloc(kTokens256 * kSize * 4), w = device.alloc(kSize * kSize * 4),
+                   y = device.alloc(kTokens256 * kSize * 4);
+      device.fill(x, 0);
+      device.fill(w, 0);
+      const auto launch = [&] {
+        stream.launch(kernel_of(BuiltIn::kLinear), {.reads = {x, w}, .writes = {y}, .scalars = scalars});
+      };
+      launch();
+      const Event first = stream.record();
+      for (int i = 0; i < 20; ++i) launch();
+      first.sync();
+      std::exit(0);  // the second one has begun, or will at once
+      return 1;
+    });
+    EXPECT_EQ(code, 0);
+  }
 }
 
 }  // namespace
