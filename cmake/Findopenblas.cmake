@@ -1,8 +1,10 @@
 # Finds OpenBLAS with its C interface and defines openblas::openblas. The serial one is preferred: src/model/cpu shares
 # out the cores itself. Installed beside the package configuration, because programs that link the static library need
 # it too.
-find_path(openblas_INCLUDE_DIR cblas.h PATH_SUFFIXES "${CMAKE_LIBRARY_ARCHITECTURE}/openblas-serial" openblas)
-find_library(openblas_LIBRARY openblas PATH_SUFFIXES "${CMAKE_LIBRARY_ARCHITECTURE}/openblas-serial")
+#
+# openblas_config.h tells its headers from those of other BLAS libraries, which have a cblas.h too.
+find_path(openblas_INCLUDE_DIR openblas_config.h PATH_SUFFIXES openblas-serial openblas-pthread openblas)
+find_library(openblas_LIBRARY openblas PATH_SUFFIXES openblas-serial openblas-pthread)
 mark_as_advanced(openblas_INCLUDE_DIR openblas_LIBRARY)
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(openblas REQUIRED_VARS openblas_LIBRARY openblas_INCLUDE_DIR)

@@ -11,8 +11,8 @@
 namespace slip {
 
 struct Graph::RowOp {
-  BuiltIn kind;
-  std::uint64_t flops;  // an element; exp, erf, a division or a root count as one
+  BuiltIn kind = BuiltIn::kLinear;
+  std::uint64_t flops = 0;  // an element; exp, erf, a division or a root count as one
   double epsilon = 0;
 };
 

@@ -181,6 +181,8 @@ TEST_P(StackFolder, HoldsTheModel) {
     }
     given["x"] = model_test::stored(options.type, std::vector<double>(options.tokens * options.hidden, 0.5));
     const auto results = model_test::run_graph(model.graph, Device::open("cpu"), given);
+    // In strict mode an op that touches what it did not declare fails.
+    EXPECT_TRUE(model_test::run_graph(model.graph, Device::open("cpu", {.strict = true}), given) == results);
     double squares = 0;
     const std::vector<double> y = model_test::loaded(options.type, results.at("y"));
     for (const double value : y) squares += value * value;

@@ -9,6 +9,7 @@
 #include <ostream>
 #include <random>
 
+#include "backend/child.hpp"
 #include "base/team.hpp"
 #include "model/kernels.hpp"
 #include "run_graph.hpp"
@@ -268,6 +269,61 @@ TEST(CpuLinear, BitsDependOnNothingButTheValues) {
       });
       EXPECT_TRUE(alone == whole);
     }
+  }
+}
+
+// Kernels of several streams at once: they share the cores, and the BLAS is called by many threads.
+TEST(CpuLinear, SeveralStreamsAtOnce) {
+  constexpr std::size_t kTokens64 = 64, kIn = 300, kOut = 520, kStreams = 4, kRounds = 25;
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  Numbers x(kTokens64 * kIn), w(kOut * kIn);
+  for (double& value : x) value = normal(random);
+  for (double& value : w) value = normal(random);
+  Bytes xs = stored(DataType::kF32, x), ws = stored(DataType::kF32, w);
+  const Device device = Device::open("cpu", {.compute_workers = kStreams});
+  const Buffer from = device.wrap(xs.data(), xs.size(), MemoryKind::kPinned);
+  const Buffer rows = device.wrap(ws.data(), ws.size(), MemoryKind::kPinned);
+  const auto scalars = LinearSizes{DataType::kF32, kTokens64, kIn, kOut, 0, kOut}.scalars();
+  std::vector<Stream> streams;
+  std::vector<Bytes> results(kStreams * kRounds, Bytes(kTokens64 * kOut * sizeof(float)));
+  std::vector<Buffer> into;
+  for (Bytes& result : results) into.push_back(device.wrap(result.data(), result.size(), MemoryKind::kPinned));
+  for (std::size_t i = 0; i < kStreams; ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
+  for (std::size_t i = 0; i < results.size(); ++i)
+    streams[i % kStreams].launch(kernel_of(BuiltIn::kLinear),
+                                 {.reads = {from, rows}, .writes = {into[i]}, .scalars = scalars});
+  device.sync();
+  for (const Bytes& result : results) EXPECT_TRUE(result == results[0]);
+  EXPECT_NE(results[0], Bytes(results[0].size()));
+}
+
+// exit() while kernels run: what libraries do in their destructors must not meet them.
+TEST(CpuLinear, TheProcessMayExitMeanwhile) {
+  if (!test::kThreadsAfterFork) GTEST_SKIP() << "the thread sanitizer ends a child that starts threads";
+  for (int round = 0; round < 10; ++round) {
+    const int code = test::child_exit([] {
+      constexpr std::size_t kTokens256 = 256, kSize = 1024;
+      const auto scalars = LinearSizes{DataType::kF32, kTokens256, kSize, kSize, 0, kSize}.scalars();
+      const Device device = Device::open("cpu");
+      const Stream stream = device.stream();
+      const Buffer x = device.alloc(kTokens256 * kSize * 4), w = device.alloc(kSize * kSize * 4),
+                   y = device.alloc(kTokens256 * kSize * 4);
+      device.fill(x, 0);
+      device.fill(w, 0);
+      const auto launch = [&] {
+        stream.launch(kernel_of(BuiltIn::kLinear), {.reads = {x, w}, .writes = {y}, .scalars = scalars});
+      };
+      launch();
+      const Event first = stream.record();
+      for (int i = 0; i < 20; ++i) launch();
+      first.sync();
+      std::exit(0);  // the second one has begun, or will at once
+      return 1;
+    });
+    EXPECT_EQ(code, 0);
   }
 }
 

@@ -4,6 +4,11 @@
 #include <cblas.h>
 #endif
 
+#include <atomic>
+#include <cstdlib>
+
+#include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "slip/error.hpp"
 
 namespace slip::cpu {
@@ -12,23 +17,78 @@ namespace slip::cpu {
 
 namespace {
 
-// The cores are shared out by for_each_index: a BLAS with threads of its own would have each of them start as many.
-void keep_to_one_thread() {
+// Who is in the BLAS. At exit its destructor unmaps the memory that calls work in, and a fork in the middle of one
+// would leave that memory taken in the child: so both wait for the calls under way, a tile each, and hold up new ones.
+std::atomic<int> g_inside{0};
+std::atomic<int> g_forks{0};
+std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be used any more
+
+// seq_cst, here and where the other words are set: a call first says that it is inside and then looks at them, a fork
+// or exit sets its word first and then looks who is inside; one of the two sees the other.
+bool enter() {
+  for (int turn = 0;; ++turn) {
+    g_inside.fetch_add(1, std::memory_order_seq_cst);
+    if (g_forks.load(std::memory_order_seq_cst) == 0 && !g_gone.load(std::memory_order_seq_cst)) return true;
+    g_inside.fetch_sub(1, std::memory_order_relaxed);  // nothing was done that anybody must see
+    if (g_gone.load(std::memory_order_relaxed)) return false;
+    spin(turn);
+  }
+}
+
+void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // what the BLAS did comes before its end
+
+void await_calls() {
+  for (int turn = 0; g_inside.load(std::memory_order_seq_cst) != 0; ++turn) spin(turn);
+}
+
+void before_fork() {
+  g_forks.fetch_add(1, std::memory_order_seq_cst);
+  await_calls();
+}
+
+void in_parent() { g_forks.fetch_sub(1, std::memory_order_release); }
+
+void in_child() {  // other threads, and what they were about to do, are not here
+  g_inside.store(0, std::memory_order_relaxed);
+  g_forks.store(0, std::memory_order_relaxed);
+}
+
+void at_first_use() {
   static const bool kDone = [] {
+    // The cores are shared out by for_each_index: a BLAS with threads of its own would have each of them start as many.
     if (openblas_get_parallel() != 0) openblas_set_num_threads(1);
+    at_fork(before_fork, in_parent, in_child);
+    std::atexit([] {
+      g_gone.store(true, std::memory_order_seq_cst);
+      await_calls();
+    });
     return true;
   }();
   static_cast<void>(kDone);
 }
 
+// For work that still runs while the process exits.
+void multiply_plainly(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum) {
+  for (std::size_t token = 0; token < sizes.tokens; ++token) {
+    for (std::size_t row = 0; row < sizes.rows; ++row) {
+      float& into = y.data[token * y.stride + row];
+      float result = sum == Sum::kAdd ? into : 0;
+      for (std::size_t i = 0; i < sizes.in; ++i) result += x.data[token * x.stride + i] * w.data[row * w.stride + i];
+      into = result;
+    }
+  }
+}
+
 }  // namespace
 
 void gemm(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum) {
-  keep_to_one_thread();
+  at_first_use();
+  if (!enter()) return multiply_plainly(sizes, x, w, y, sum);
   const auto number = [](std::size_t value) { return static_cast<blasint>(value); };
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, number(sizes.tokens), number(sizes.rows), number(sizes.in), 1.0F,
               x.data, number(x.stride), w.data, number(w.stride), sum == Sum::kAdd ? 1.0F : 0.0F, y.data,
               number(y.stride));
+  leave();
 }
 
 #else

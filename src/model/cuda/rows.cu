@@ -118,6 +118,12 @@ __device__ float sum_of_row(const T* x, std::size_t packs, std::size_t columns, 
   return sum_of_block(sum);
 }
 
+// A row's mean and scale, and what they make of a value.
+struct Normed {
+  float mean, scale;
+  __device__ float operator()(float x, float weight, float bias) const { return (x - mean) * scale * weight + bias; }
+};
+
 // A block for each row. `bias` null: rms_norm, whose mean is 0 by definition.
 template <class T>
 __global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size_t rows, std::size_t packs,
@@ -127,9 +133,19 @@ __global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size
     T* into = y + row * columns;
     const float mean = bias ? sum_of_row<false>(from, packs, columns, 0) / static_cast<float>(columns) : 0;
     const float squares = sum_of_row<true>(from, packs, columns, mean);
-    const float scale = 1 / sqrtf(squares / static_cast<float>(columns) + epsilon);
-    for (std::size_t i = threadIdx.x; i < columns; i += kThreads)
-      put(into[i], (to_float(from[i]) - mean) * scale * to_float(weight[i]) + (bias ? to_float(bias[i]) : 0.0F));
+    const Normed normed{mean, 1 / sqrtf(squares / static_cast<float>(columns) + epsilon)};
+    for (std::size_t i = threadIdx.x; i < packs; i += kThreads) {
+      const Pack<T> values = reinterpret_cast<const Pack<T>*>(from)[i];
+      const Pack<T> weights = reinterpret_cast<const Pack<T>*>(weight)[i];
+      const Pack<T> shifts = bias ? reinterpret_cast<const Pack<T>*>(bias)[i] : Pack<T>{};
+      Pack<T> results;
+#pragma unroll
+      for (std::size_t k = 0; k < Pack<T>::kCount; ++k)
+        put(results.at[k], normed(to_float(values.at[k]), to_float(weights.at[k]), bias ? to_float(shifts.at[k]) : 0));
+      reinterpret_cast<Pack<T>*>(into)[i] = results;
+    }
+    for (std::size_t i = packs * Pack<T>::kCount + threadIdx.x; i < columns; i += kThreads)
+      put(into[i], normed(to_float(from[i]), to_float(weight[i]), bias ? to_float(bias[i]) : 0));
   }
 }
 
@@ -179,11 +195,13 @@ void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
   const RowSizes sizes = RowSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) {
     const T *x = args.in<T>(0).data(), *w = args.in<T>(1).data(), *b = with_bias ? args.in<T>(2).data() : nullptr;
+    T* const y = args.out<T>(0).data();
     // Every row begins at a multiple of its length, so rows of whole packs keep the alignment of the first.
-    const std::size_t packs =
-        sizes.columns % Pack<T>::kCount == 0 || sizes.rows == 1 ? packs_in<T>(sizes.columns, sizes.columns, x) : 0;
+    const std::size_t packs = sizes.columns % Pack<T>::kCount == 0 || sizes.rows == 1
+                                  ? packs_in<T>(sizes.columns, sizes.columns, x, w, b, y)
+                                  : 0;
     const auto blocks = static_cast<unsigned>(std::min<std::size_t>(sizes.rows, 65535));
-    norm<<<blocks, kThreads, 0, stream>>>(x, w, b, args.out<T>(0).data(), sizes.rows, packs, sizes.columns,
+    norm<<<blocks, kThreads, 0, stream>>>(x, w, b, y, sizes.rows, packs, sizes.columns,
                                           static_cast<float>(sizes.epsilon));
   });
 }
