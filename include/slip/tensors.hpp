@@ -3,7 +3,9 @@
 // say, and shares them with no other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -89,6 +91,17 @@ struct TensorData {
 // Writes it whole or not at all: a failure throws kIo and leaves what was there. The first tensor begins at a multiple
 // of 64 bytes; the format allows no holes, so the widest types come first, each in the order given.
 void write_tensors(const std::string& path, std::span<const TensorData> tensors,
+                   const std::vector<std::pair<std::string, std::string>>& metadata = {}, Here here = Here::at());
+
+// The same for tensors that need not be in memory: `fill` is asked for the bytes of tensors[index] from `offset` on,
+// piece by piece in the order in which they are written.
+struct TensorShape {
+  std::string name;
+  DataType type = DataType::kF32;
+  Shape shape;
+};
+using FillTensor = std::function<void(std::size_t index, std::uint64_t offset, std::span<std::byte> into)>;
+void write_tensors(const std::string& path, std::span<const TensorShape> tensors, const FillTensor& fill,
                    const std::vector<std::pair<std::string, std::string>>& metadata = {}, Here here = Here::at());
 
 }  // namespace slip

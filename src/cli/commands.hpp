@@ -33,6 +33,7 @@ std::function<int()> add_lab(CLI::App& app);
 std::function<int()> add_check(CLI::App& app);
 std::function<int()> add_stats(CLI::App& app);
 std::function<int()> add_view(CLI::App& app);
+std::function<int()> add_model(CLI::App& app);
 
 // Writes the file whole, or throws kIo with the path and the reason.
 void write_file(const std::string& path, std::string_view text);

@@ -44,7 +44,7 @@ std::string allowed_options(const CLI::App& app) {
 // One line for what the parser refused.
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
-  for (const CLI::App* parsed : app.get_subcommands()) command = parsed;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
   const std::vector<std::string> extra = app.remaining(true);
   if (dynamic_cast<const CLI::ExtrasError*>(&error) && !extra.empty()) {
     const std::string& value = extra.front();
@@ -76,6 +76,7 @@ int run(int argc, char** argv) {
   const std::function<int()> check = add_check(app);
   const std::function<int()> stats = add_stats(app);
   const std::function<int()> view = add_view(app);
+  const std::function<int()> model = add_model(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -88,6 +89,7 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("check")) return check();
   if (app.got_subcommand("stats")) return stats();
   if (app.got_subcommand("view")) return view();
+  if (app.got_subcommand("model")) return model();
   fmt::print("{}", app.help());
   return kSuccess;
 }

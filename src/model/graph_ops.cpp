@@ -18,6 +18,8 @@ struct Graph::RowOp {
 
 namespace {
 
+constexpr std::uint64_t kMostParts = 65536;  // of a linear; a file could ask for as many as there are atoms
+
 std::string told(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
 }
@@ -89,19 +91,24 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   shape.back() = out;
   const std::uint64_t tokens = elements_of(from) / in, element = slip::bytes_of(from.type), row_bytes = in * element;
   const std::uint64_t part = rows_of_part(out, row_bytes, options_.part_bytes);
+  if (out / part >= kMostParts)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}",
+                    name, told(rows), part, kMostParts, options_.part_bytes),
+        here);
   const auto part_name = [&](std::uint64_t first) {
-    return part == out ? name : fmt::format("{}.{}", name, first / part);
+    return part >= out ? name : fmt::format("{}.{}", name, first / part);
   };
   for (std::uint64_t first = 0; first < out; first += part) check_new_op(part_name(first), here);
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
   for (std::uint64_t first = 0; first < out; first += part) {
     const LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
-    const auto scalars = sizes.scalars();
     add_op({.name = part_name(first),
             .kernel = &kernel_of(BuiltIn::kLinear),
             .reads = {all_of(x), {weight, first * row_bytes, sizes.rows * row_bytes}},
             .writes = {all_of(y)},
-            .scalars = {scalars.begin(), scalars.end()},
+            .scalars = sizes.scalars(),
             .cost = {.bytes = from.bytes + sizes.rows * (row_bytes + tokens * element),
                      .flops = saturated(2 * tokens * in, sizes.rows)}},
            here);
@@ -112,8 +119,8 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
 Value Graph::add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here) {
   const GraphValue x = values_[reads.front().index];
   const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
-  const auto scalars = RowSizes{x.type, elements / columns, columns, op.epsilon}.scalars();
-  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = {scalars.begin(), scalars.end()}};
+  const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
+  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
   made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
   for (const Value value : reads) {
     made.reads.push_back(all_of(value));

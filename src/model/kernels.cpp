@@ -1,5 +1,7 @@
 #include "model/kernels.hpp"
 
+#include <array>
+
 #include "model/cpu/kernels.hpp"
 #include "model/cuda/kernels.hpp"
 

@@ -1,9 +1,9 @@
 // The built-in ops of a Graph: their kernels, and what each is launched with.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "slip/kernel.hpp"
 #include "slip/tensors.hpp"
@@ -28,7 +28,7 @@ struct LinearSizes {
   DataType type = DataType::kF32;
   std::size_t tokens = 0, in = 0, out = 0, first = 0, rows = 0;
 
-  std::array<Scalar, 6> scalars() const { return {static_cast<int>(type), tokens, in, out, first, rows}; }
+  std::vector<Scalar> scalars() const { return {static_cast<int>(type), tokens, in, out, first, rows}; }
   static LinearSizes of(const Args& args) {
     return {static_cast<DataType>(args.scalar<int>(0)),
             args.scalar<std::size_t>(1),
@@ -46,7 +46,7 @@ struct RowSizes {
   std::size_t rows = 0, columns = 0;
   double epsilon = 0;  // norms
 
-  std::array<Scalar, 4> scalars() const { return {static_cast<int>(type), rows, columns, epsilon}; }
+  std::vector<Scalar> scalars() const { return {static_cast<int>(type), rows, columns, epsilon}; }
   static RowSizes of(const Args& args) {
     return {static_cast<DataType>(args.scalar<int>(0)), args.scalar<std::size_t>(1), args.scalar<std::size_t>(2),
             args.scalar<double>(3)};

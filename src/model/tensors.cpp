@@ -7,6 +7,7 @@
 
 #include "base/json_reader.hpp"
 #include "model/safetensors.hpp"
+#include "store/text.hpp"
 
 namespace slip {
 
@@ -51,11 +52,7 @@ constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
 
 // An index: which tensor is in which file.
 std::vector<std::pair<std::string, std::string>> read_index(const std::string& path, Here here) {
-  const File file = File::open(path, here);
-  if (file.size() > kMaxIndexBytes)
-    throw Error(Code::kParse, fmt::format("'{}' has {} bytes: not an index", path, file.size()), here);
-  std::string text(file.size(), '\0');
-  file.read(0, text.data(), text.size(), here);
+  const std::string text = read_text(path, kMaxIndexBytes, "an index", here);
   JsonReader json(path, JsonReader::from_text(text), here);
   std::vector<std::pair<std::string, std::string>> result;
   bool found = false;

@@ -18,20 +18,21 @@ struct Product {
   std::size_t in = 0, y_stride = 0;  // x and w are dense
 };
 
-// kRows rows of w with kTokens of x. Each sum is made in the same way whatever the two are: in kStrands strands, so
-// that it does not wait for its own last addition, which are added at the end.
+// kRows rows of w with kTokens of x. Each sum is made in the same way whatever the two are: in four strands, which are
+// added at the end.
 template <std::size_t kRows, std::size_t kTokens, class T>
 void dot_block(const Product<T>& product, std::size_t row, std::size_t token) {
   const T* w = product.w + row * product.in;
   const float* x = product.x + token * product.in;
   Floats sums[kRows][kTokens] = {};
   std::size_t i = 0;
-  for (; i + kLanes <= product.in; i += kLanes) {
-    Floats from[kTokens];
+  for (; i + 8 <= product.in; i += 8) {
+    Eight from[kTokens];
     for (std::size_t t = 0; t < kTokens; ++t) from[t] = load(x + t * product.in + i);
     for (std::size_t r = 0; r < kRows; ++r) {
-      const Floats weights = load(w + r * product.in + i);
-      for (std::size_t t = 0; t < kTokens; ++t) sums[r][t] += weights * from[t];
+      const Eight weights = load(w + r * product.in + i);
+      for (std::size_t t = 0; t < kTokens; ++t) sums[r][t] += weights.low * from[t].low;
+      for (std::size_t t = 0; t < kTokens; ++t) sums[r][t] += weights.high * from[t].high;
     }
   }
   for (std::size_t r = 0; r < kRows; ++r) {

@@ -34,24 +34,28 @@ inline Bf16 from_float<Bf16>(float value) {
   return {static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded)};
 }
 
-// Four floats, as compilers for all machines know them.
+// Four floats, as compilers for all machines know them, and eight of them.
 using Floats = float __attribute__((vector_size(16)));
-inline constexpr std::size_t kLanes = 4;
+struct Eight {
+  Floats low, high;
+};
 
-inline Floats load(const float* from) {
+inline Floats load_four(const void* from) {
   Floats result;
   std::memcpy(&result, from, sizeof(result));
   return result;
 }
-inline Floats load(const Bf16* from) {
-  using Halves = std::uint16_t __attribute__((vector_size(8)));
-  using Words = std::uint32_t __attribute__((vector_size(16)));
+inline Eight load(const float* from) { return {load_four(from), load_four(from + 4)}; }
+// A bf16 with zeros before it is the float: one shuffle makes four.
+inline Eight load(const Bf16* from) {
+  static_assert(std::endian::native == std::endian::little);
+  using Halves = std::uint16_t __attribute__((vector_size(16)));
   Halves halves;
   std::memcpy(&halves, from, sizeof(halves));
-  const Words words = __builtin_convertvector(halves, Words) << 16;
-  Floats result;
-  std::memcpy(&result, &words, sizeof(result));
-  return result;
+  const Halves zeros = {};
+  const Halves low = __builtin_shufflevector(zeros, halves, 0, 8, 1, 9, 2, 10, 3, 11);
+  const Halves high = __builtin_shufflevector(zeros, halves, 4, 12, 5, 13, 6, 14, 7, 15);
+  return {std::bit_cast<Floats>(low), std::bit_cast<Floats>(high)};
 }
 
 // Calls `function` with a value of the element type; graphs allow no third.

@@ -1,0 +1,152 @@
+// linear on a GPU, by cuBLASLt. For each GPU, type and sizes an algorithm is chosen once, from those that need no
+// workspace, and kept: so the same launch gives the same bits each time, any stream may run it beside others, and no
+// memory is taken behind the planner's back.
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "model/cuda/check.hpp"
+#include "model/cuda/kernels.hpp"
+#include "model/kernels.hpp"
+
+namespace slip::cuda {
+namespace {
+
+void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kOutOfMemory : Code::kLaunchFailed,
+              fmt::format("{} on cuda:{} for {} tokens, {} [{}, {}], rows {} to {}: {}", call, current_gpu(),
+                          sizes.tokens, data_type_name(sizes.type), sizes.out, sizes.in, sizes.first,
+                          sizes.first + sizes.rows, cublasLtGetStatusString(status)),
+              {});
+}
+
+// What cuBLASLt makes and takes back.
+template <class T, cublasStatus_t (*kDestroy)(T)>
+struct Destroy {
+  void operator()(std::remove_pointer_t<T>* made) const { kDestroy(made); }
+};
+using Layout =
+    std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using Product = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
+                                   Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+
+// One way to multiply. Column-major, as cuBLASLt counts: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
+struct Recipe {
+  Product product;
+  Layout weight, from, into;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+Layout layout_of(cudaDataType_t type, std::size_t rows, std::size_t columns, std::size_t stride,
+                 const LinearSizes& sizes) {
+  cublasLtMatrixLayout_t made = nullptr;
+  checked(cublasLtMatrixLayoutCreate(&made, type, rows, columns, static_cast<std::int64_t>(stride)),
+          "cublasLtMatrixLayoutCreate", sizes);
+  return Layout(made);
+}
+
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, T value,
+         const LinearSizes& sizes) {
+  checked(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute", sizes);
+}
+
+// The greatest power of two that divides the address, up to the 16 bytes that any algorithm asks for. Whoever places
+// values at multiples of 16 gets one algorithm wherever they lie, and so the same bits.
+std::uint32_t alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 16;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+struct Alignments {
+  std::uint32_t weight, from, into;
+  auto operator<=>(const Alignments&) const = default;
+};
+
+std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes, const Alignments& alignments) {
+  const cudaDataType_t type = sizes.type == DataType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
+  auto recipe = std::make_unique<Recipe>();
+  cublasLtMatmulDesc_t product = nullptr;
+  // CUBLAS_COMPUTE_32F: floats are multiplied as they are, never rounded to TF32.
+  checked(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", sizes);
+  recipe->product.reset(product);
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  checked(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+          "cublasLtMatmulDescSetAttribute", sizes);
+  recipe->weight = layout_of(type, sizes.in, sizes.rows, sizes.in, sizes);
+  recipe->from = layout_of(type, sizes.in, sizes.tokens, sizes.in, sizes);
+  recipe->into = layout_of(type, sizes.rows, sizes.tokens, sizes.out, sizes);
+  cublasLtMatmulPreference_t made = nullptr;
+  checked(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate", sizes);
+  const Preference preference(made);
+  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{0}, sizes);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.weight, sizes);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.from, sizes);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.into, sizes);
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.into, sizes);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  checked(cublasLtMatmulAlgoGetHeuristic(handle, product, recipe->weight.get(), recipe->from.get(), recipe->into.get(),
+                                         recipe->into.get(), made, 1, &found, &count),
+          "cublasLtMatmulAlgoGetHeuristic", sizes);
+  if (count == 0) checked(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", sizes);
+  recipe->algorithm = found.algo;
+  return recipe;
+}
+
+using Key = std::tuple<DataType, std::size_t, std::size_t, std::size_t, std::size_t, Alignments>;
+
+// Of one GPU. Never destroyed: at exit CUDA may be gone already.
+struct Library {
+  std::mutex mutex;
+  cublasLtHandle_t handle = nullptr;
+  std::map<Key, std::unique_ptr<Recipe>> recipes;
+};
+
+Library& library_of(int gpu) {
+  static std::mutex* const kMutex = new std::mutex;
+  static auto* const kLibraries = new std::map<int, std::unique_ptr<Library>>;
+  const std::lock_guard lock(*kMutex);
+  std::unique_ptr<Library>& library = (*kLibraries)[gpu];
+  if (!library) library = std::make_unique<Library>();
+  return *library;
+}
+
+struct Found {
+  cublasLtHandle_t handle;
+  const Recipe* recipe;
+};
+
+Found recipe_for(const LinearSizes& sizes, const Alignments& alignments) {
+  Library& library = library_of(current_gpu());
+  const std::lock_guard lock(library.mutex);
+  if (!library.handle) checked(cublasLtCreate(&library.handle), "cublasLtCreate", sizes);
+  std::unique_ptr<Recipe>& recipe =
+      library.recipes[{sizes.type, sizes.tokens, sizes.in, sizes.out, sizes.rows, alignments}];
+  if (!recipe) recipe = choose(library.handle, sizes, alignments);
+  return {library.handle, recipe.get()};
+}
+
+}  // namespace
+
+void linear(const Args& args, CUstream_st* stream) {
+  const LinearSizes sizes = LinearSizes::of(args);
+  const void* const x = args.in<std::byte>(0).data();
+  const void* const w = args.in<std::byte>(1).data();
+  void* const y = args.out<std::byte>(0).data() + sizes.first * bytes_of(sizes.type);
+  const Found found = recipe_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
+  const float one = 1, zero = 0;
+  checked(cublasLtMatmul(found.handle, found.recipe->product.get(), &one, w, found.recipe->weight.get(), x,
+                         found.recipe->from.get(), &zero, y, found.recipe->into.get(), y, found.recipe->into.get(),
+                         &found.recipe->algorithm, nullptr, 0, stream),
+          "cublasLtMatmul", sizes);
+}
+
+}  // namespace slip::cuda

@@ -1,0 +1,203 @@
+// The ops that work row by row, on a GPU. Values move in 16 bytes at a time where addresses and sizes allow; sums are
+// kept in float and made in a fixed order, so that a result has the same bits each time, wherever values lie at
+// multiples of 16 bytes.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "model/cuda/check.hpp"
+#include "model/cuda/kernels.hpp"
+#include "model/kernels.hpp"
+
+namespace slip::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+constexpr std::size_t kMostBlocks = 4096;  // grids stride: more blocks than fill any GPU cost only their start
+
+__device__ float to_float(float value) { return value; }
+__device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ void put(float& into, float value) { into = value; }
+__device__ void put(__nv_bfloat16& into, float value) { into = __float2bfloat16_rn(value); }
+
+template <class T>
+struct alignas(16) Pack {
+  static constexpr std::size_t kCount = 16 / sizeof(T);
+  T at[kCount];
+};
+
+struct Add {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Multiply {
+  __device__ float operator()(float a, float b) const { return a * b; }
+};
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0 ? 0.0F : x; }  // a NaN stays
+};
+struct Gelu {  // as on the cpu: erfc where 1 + erf would lose all digits
+  __device__ float operator()(float x) const {
+    if (x == -INFINITY) return 0;
+    const float scaled = x * 0.70710678118654752440F;
+    return 0.5F * x * (x < 0 ? erfcf(-scaled) : 1 + erff(scaled));
+  }
+};
+struct Silu {
+  __device__ float operator()(float x) const {
+    if (x == -INFINITY) return 0;
+    const float e = expf(x < 0 ? x : -x);
+    return x < 0 ? x * e / (1 + e) : x / (1 + e);
+  }
+};
+
+__device__ std::size_t thread_number() { return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ std::size_t thread_count() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
+
+// y[i] = function(x[i]); the first `packs` packs whole, what is left behind them one by one.
+template <class T, class Function>
+__global__ void map_one(const T* x, T* y, std::size_t packs, std::size_t elements, Function function) {
+  for (std::size_t i = thread_number(); i < packs; i += thread_count()) {
+    const Pack<T> from = reinterpret_cast<const Pack<T>*>(x)[i];
+    Pack<T> into;
+#pragma unroll
+    for (std::size_t k = 0; k < Pack<T>::kCount; ++k) put(into.at[k], function(to_float(from.at[k])));
+    reinterpret_cast<Pack<T>*>(y)[i] = into;
+  }
+  for (std::size_t i = packs * Pack<T>::kCount + thread_number(); i < elements; i += thread_count())
+    put(y[i], function(to_float(x[i])));
+}
+
+// y[i] = function(a[i], b[i % period]); packs only where the period is whole packs.
+template <class T, class Function>
+__global__ void map_two(const T* a, const T* b, T* y, std::size_t packs, std::size_t elements, std::size_t period,
+                        Function function) {
+  for (std::size_t i = thread_number(); i < packs; i += thread_count()) {
+    const Pack<T> left = reinterpret_cast<const Pack<T>*>(a)[i];
+    const std::size_t other = period == elements ? i : i % (period / Pack<T>::kCount);
+    const Pack<T> right = reinterpret_cast<const Pack<T>*>(b)[other];
+    Pack<T> into;
+#pragma unroll
+    for (std::size_t k = 0; k < Pack<T>::kCount; ++k)
+      put(into.at[k], function(to_float(left.at[k]), to_float(right.at[k])));
+    reinterpret_cast<Pack<T>*>(y)[i] = into;
+  }
+  for (std::size_t i = packs * Pack<T>::kCount + thread_number(); i < elements; i += thread_count())
+    put(y[i], function(to_float(a[i]), to_float(b[i % period])));
+}
+
+// The sum over the block, the same bits for all its threads.
+__device__ float sum_of_block(float value) {
+  __shared__ float of_warp[kThreads / kWarp];
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
+  __syncthreads();  // an earlier sum has been read
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (const float part : of_warp) sum += part;
+  return sum;
+}
+
+// The sum over a row of (value - shift)^2, or of the values where kSquares is false.
+template <bool kSquares, class T>
+__device__ float sum_of_row(const T* x, std::size_t packs, std::size_t columns, float shift) {
+  const auto term = [shift](T value) {
+    const float off = to_float(value) - shift;
+    return kSquares ? off * off : off;
+  };
+  float sum = 0;
+  for (std::size_t i = threadIdx.x; i < packs; i += kThreads) {
+    const Pack<T> from = reinterpret_cast<const Pack<T>*>(x)[i];
+#pragma unroll
+    for (std::size_t k = 0; k < Pack<T>::kCount; ++k) sum += term(from.at[k]);
+  }
+  for (std::size_t i = packs * Pack<T>::kCount + threadIdx.x; i < columns; i += kThreads) sum += term(x[i]);
+  return sum_of_block(sum);
+}
+
+// A block for each row. `bias` null: rms_norm, whose mean is 0 by definition.
+template <class T>
+__global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size_t rows, std::size_t packs,
+                     std::size_t columns, float epsilon) {
+  for (std::size_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* from = x + row * columns;
+    T* into = y + row * columns;
+    const float mean = bias ? sum_of_row<false>(from, packs, columns, 0) / static_cast<float>(columns) : 0;
+    const float squares = sum_of_row<true>(from, packs, columns, mean);
+    const float scale = 1 / sqrtf(squares / static_cast<float>(columns) + epsilon);
+    for (std::size_t i = threadIdx.x; i < columns; i += kThreads)
+      put(into[i], (to_float(from[i]) - mean) * scale * to_float(weight[i]) + (bias ? to_float(bias[i]) : 0.0F));
+  }
+}
+
+unsigned blocks_for(std::size_t items) {
+  return static_cast<unsigned>(std::clamp<std::size_t>((items + kThreads - 1) / kThreads, 1, kMostBlocks));
+}
+
+// Whole packs in each run of `run` elements, all of whose begins are at these addresses or multiples of the run after
+// them; 0 where one of them is not aligned.
+template <class T, class... Pointers>
+std::size_t packs_in(std::size_t elements, std::size_t run, Pointers... pointers) {
+  const bool aligned = ((reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Pack<T>) == 0) && ...);
+  return aligned && (run == elements || run % Pack<T>::kCount == 0) ? elements / Pack<T>::kCount : 0;
+}
+
+template <class Function>
+void with_type(DataType type, Function&& function) {
+  if (type == DataType::kBF16) function(__nv_bfloat16{});
+  else function(float{});
+}
+
+template <class Function>
+void one(const Args& args, CUstream_st* stream, Function function) {
+  const RowSizes sizes = RowSizes::of(args);
+  const std::size_t elements = sizes.rows * sizes.columns;
+  with_type(sizes.type, [&]<class T>(T) {
+    const T* x = args.in<T>(0).data();
+    T* y = args.out<T>(0).data();
+    const std::size_t packs = packs_in<T>(elements, elements, x, y);
+    map_one<<<blocks_for(packs ? packs : elements), kThreads, 0, stream>>>(x, y, packs, elements, function);
+  });
+}
+
+template <class Function>
+void two(const Args& args, CUstream_st* stream, Function function, bool each_row) {
+  const RowSizes sizes = RowSizes::of(args);
+  const std::size_t elements = sizes.rows * sizes.columns, period = each_row ? sizes.columns : elements;
+  with_type(sizes.type, [&]<class T>(T) {
+    const T *a = args.in<T>(0).data(), *b = args.in<T>(1).data();
+    T* y = args.out<T>(0).data();
+    const std::size_t packs = packs_in<T>(elements, period, a, b, y);
+    map_two<<<blocks_for(packs ? packs : elements), kThreads, 0, stream>>>(a, b, y, packs, elements, period, function);
+  });
+}
+
+void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
+  const RowSizes sizes = RowSizes::of(args);
+  with_type(sizes.type, [&]<class T>(T) {
+    const T *x = args.in<T>(0).data(), *w = args.in<T>(1).data(), *b = with_bias ? args.in<T>(2).data() : nullptr;
+    // Every row begins at a multiple of its length, so rows of whole packs keep the alignment of the first.
+    const std::size_t packs =
+        sizes.columns % Pack<T>::kCount == 0 || sizes.rows == 1 ? packs_in<T>(sizes.columns, sizes.columns, x) : 0;
+    const auto blocks = static_cast<unsigned>(std::min<std::size_t>(sizes.rows, 65535));
+    norm<<<blocks, kThreads, 0, stream>>>(x, w, b, args.out<T>(0).data(), sizes.rows, packs, sizes.columns,
+                                          static_cast<float>(sizes.epsilon));
+  });
+}
+
+}  // namespace
+
+// The backend asks for the status of the launch.
+void bias(const Args& args, CUstream_st* stream) { two(args, stream, Add{}, true); }
+void add(const Args& args, CUstream_st* stream) { two(args, stream, Add{}, false); }
+void multiply(const Args& args, CUstream_st* stream) { two(args, stream, Multiply{}, false); }
+void relu(const Args& args, CUstream_st* stream) { one(args, stream, Relu{}); }
+void gelu(const Args& args, CUstream_st* stream) { one(args, stream, Gelu{}); }
+void silu(const Args& args, CUstream_st* stream) { one(args, stream, Silu{}); }
+void rms_norm(const Args& args, CUstream_st* stream) { norm_of(args, stream, false); }
+void layer_norm(const Args& args, CUstream_st* stream) { norm_of(args, stream, true); }
+
+}  // namespace slip::cuda

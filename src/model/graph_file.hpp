@@ -1,0 +1,22 @@
+// Graphs as text. The format is JSON:
+//
+//   {"format": "slip graph", "version": 1, "part_bytes": 33554432,
+//    "values": [{"name": "x", "role": "input", "type": "F32", "shape": [64, 1024]}, ...],   inputs, weights and states
+//    "ops": [{"op": "linear", "name": "up", "reads": ["x", "w"]},                           in the order they run; each
+//            {"op": "rms_norm", "name": "n", "reads": ["up", "s"], "epsilon": 1e-05}, ...], makes a value of its name
+//    "outputs": ["n"]}
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "slip/graph.hpp"
+
+namespace slip {
+
+// Throws kInvalidValue where the graph has an op that is not built in.
+std::string graph_text(const Graph& graph, Here here);
+// Throws kParse with the name, line and byte, whatever is wrong.
+Graph parse_graph(std::string_view text, const std::string& name, Here here);
+
+}  // namespace slip

@@ -1,0 +1,214 @@
+// Graph files and model folders: what is written is read, and what is hostile is refused with its place.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "model/folder.hpp"
+#include "model/graph_file.hpp"
+#include "model/kernels.hpp"
+#include "model/stack.hpp"
+#include "run_graph.hpp"
+#include "support/errors.hpp"
+
+namespace slip {
+namespace {
+
+using test::fails;
+
+class GraphFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder = std::filesystem::temp_directory_path() / ("slip-graph-" + std::to_string(::getpid()) + "-" +
+                                                       testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+  std::filesystem::path folder;
+};
+
+// Every kind of op and of value.
+Graph all_ops() {
+  Graph graph({.part_bytes = 40000});
+  const Value x = graph.input("x \"quoted\"\n", DataType::kBF16, {3, 5, 64});
+  const Value w = graph.weight("w", DataType::kBF16, {1000, 64}), b = graph.weight("b", DataType::kBF16, {1000});
+  const Value state = graph.state("state", DataType::kBF16, {3, 5, 1000});
+  const Value y = graph.bias("bias", graph.linear("y", x, w), b);
+  const Value late = graph.weight("late", DataType::kBF16, {1000});
+  const Value n = graph.layer_norm("ln", graph.rms_norm("rn", y, b, 0.1), b, late, 3e-7);
+  const Value sum = graph.add("sum", n, state);
+  graph.output(graph.relu("relu", graph.gelu("gelu", graph.silu("silu", graph.multiply("product", sum, y)))));
+  graph.output(sum);
+  return graph;
+}
+
+TEST_F(GraphFile, WhatIsWrittenIsRead) {
+  const Graph graph = all_ops();
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "graph.json";
+  write_graph(graph, path);
+  const Graph again = read_graph(path);
+  EXPECT_EQ(graph_text(again, {}), graph_text(graph, {}));
+  ASSERT_EQ(again.ops().size(), graph.ops().size());
+  EXPECT_GT(graph.ops().size(), 11U) << "the linear has parts";
+  for (std::size_t i = 0; i < graph.ops().size(); ++i) {
+    const GraphOp &a = graph.ops()[i], &b = again.ops()[i];
+    EXPECT_EQ(a.name, b.name);
+    EXPECT_EQ(a.kernel, b.kernel);
+    EXPECT_EQ(a.cost.flops, b.cost.flops);
+    ASSERT_EQ(a.scalars.size(), b.scalars.size());
+    for (std::size_t k = 0; k < a.scalars.size(); ++k) EXPECT_EQ(a.scalars[k].as<double>(), b.scalars[k].as<double>());
+    ASSERT_EQ(a.reads.size(), b.reads.size());
+    for (std::size_t k = 0; k < a.reads.size(); ++k) {
+      EXPECT_EQ(graph[a.reads[k].value].name, again[b.reads[k].value].name);
+      EXPECT_EQ(a.reads[k].offset, b.reads[k].offset);
+    }
+  }
+  for (const GraphValue& value : graph.values()) {
+    const std::optional<Value> found = again.find(value.name);
+    ASSERT_TRUE(found) << value.name;
+    EXPECT_EQ(again[*found].role, value.role);
+    EXPECT_EQ(again[*found].type, value.type);
+    EXPECT_EQ(again[*found].shape, value.shape);
+    EXPECT_EQ(again[*found].output, value.output);
+  }
+}
+
+TEST_F(GraphFile, OnlyBuiltInOpsAreWritten) {
+  static const Kernel kOwn{"own"};
+  Graph graph;
+  const Value a = graph.activation("a", DataType::kF32, {4});
+  graph.add_op({.name = "mine", .kernel = &kOwn, .writes = {graph.all_of(a)}});
+  EXPECT_TRUE(fails([&] { graph_text(graph, {}); }, Code::kInvalidValue, {"'mine'"}));
+  Graph forged;
+  const Value x = forged.input("x", DataType::kF32, {4}), y = forged.activation("y", DataType::kF32, {4});
+  forged.add_op({.name = "other name",
+                 .kernel = &kernel_of(BuiltIn::kRelu),
+                 .reads = {forged.all_of(x)},
+                 .writes = {forged.all_of(y)}});
+  EXPECT_TRUE(fails([&] { graph_text(forged, {}); }, Code::kInvalidValue, {"'other name'"}));
+}
+
+TEST_F(GraphFile, WhatIsWrongIsToldWithItsPlace) {
+  const std::string head = R"({"format": "slip graph", "version": 1,)";
+  const std::string x = R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [2, 4]}],)";
+  const struct {
+    std::string text, word;
+  } wrong[] = {
+      {"", "object"},
+      {"[]", "object"},
+      {"{}", "no graph"},
+      {R"({"format": "tar"})", "slip graph"},
+      {R"({"format": "slip graph", "version": 2})", "version 2"},
+      {head + R"("colour": 1})", "'colour'"},
+      {head + R"("values": [{"name": "x", "role": "input", "type": "F99", "shape": [2]}]})", "'F99'"},
+      {head + R"("values": [{"name": "x", "role": "king", "type": "F32", "shape": [2]}]})", "'king'"},
+      {head + R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [-2]}]})", "line 1"},
+      {head + R"("values": [{"name": "x", "role": "input", "type": "F32", "shape": [2, 0]}]})", "dimension of 0"},
+      {head + R"("values": [{"role": "input", "type": "F32", "shape": [2]}]})", "name"},
+      {head + x + R"("ops": [{"op": "dance", "name": "y", "reads": ["x"]}]})", "'dance'"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["z"]}]})", "'z'"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["x", "x"]}]})", "takes 1"},
+      {head + x + R"("ops": [{"op": "relu", "name": "y", "reads": ["x"], "epsilon": 1}]})", "epsilon"},
+      {head + x + R"("ops": [{"op": "bias", "name": "y", "reads": ["x", "x"]}]})", "[2, 4]"},
+      {head + x + R"("ops": [{"op": "relu", "name": "x", "reads": ["x"]}]})", "taken"},
+      {head + x + R"("outputs": ["y"]})", "'y'"},
+      {head + x + R"("outputs": ["x"]})", "'x'"},
+      {head + x + R"("ops": [] } trailing)", "end"},
+  };
+  for (const auto& each : wrong)
+    EXPECT_TRUE(fails([&] { parse_graph(each.text, "bad.json", {}); }, Code::kParse, {"'bad.json', line", each.word}))
+        << each.text;
+}
+
+TEST_F(GraphFile, BrokenTextIsRefusedOrReadButNothingElse) {
+  const std::string good = graph_text(all_ops(), {});
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  std::size_t refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = good;
+    for (unsigned change = random() % 3; change < 3; ++change) {
+      const std::size_t at = random() % text.size();
+      if (random() % 2 == 0) text[at] = static_cast<char>(random());
+      else text.erase(at, 1 + random() % 20);
+    }
+    try {
+      static_cast<void>(parse_graph(text, "broken", {}));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kParse) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000U);
+}
+
+class StackFolder : public GraphFile, public testing::WithParamInterface<DataType> {};
+
+// The folder holds the graph and exactly the weights that the maker gives, and running it stays finite.
+TEST_P(StackFolder, HoldsTheModel) {
+  const StackOptions options{
+      .blocks = 3, .hidden = 96, .intermediate = 160, .tokens = 5, .type = GetParam(), .uneven = true};
+  const Graph graph = stack_graph(options);
+  EXPECT_EQ(graph[*graph.find("blocks.0.up.weight")].shape, (Shape{160, 96}));
+  EXPECT_EQ(graph[*graph.find("blocks.1.up.weight")].shape, (Shape{640, 96}));
+  const FillWeight fill = [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
+    fill_stack_weight(graph, options, weight, offset, into);
+  };
+  for (const std::size_t shards : {1, 4, 1000}) {
+    const std::string path = folder / std::to_string(shards);
+    write_model(graph, path, fill, shards);
+    EXPECT_TRUE(fails([&] { write_model(graph, path, fill, shards); }, Code::kInvalidValue, {path, "already"}));
+    const Model model = open_model(path);
+    const std::size_t weights = 9 * options.blocks + 1;
+    EXPECT_EQ(model.tensors.tensors().size(), weights);
+    EXPECT_EQ(model.tensors.paths().size(), std::min(shards, weights));
+    std::map<std::string, model_test::Bytes> given;
+    for (const TensorInfo& tensor : model.tensors.tensors()) {
+      model_test::Bytes& bytes = given[tensor.name];
+      bytes.resize(tensor.bytes);
+      model.tensors.read(tensor, bytes.data());
+      model_test::Bytes expected(tensor.bytes);
+      const std::uint64_t half = tensor.bytes / 8 * 4;  // in two pieces: the same bytes
+      const std::span<std::byte> all(expected);
+      fill_stack_weight(model.graph, options, *model.graph.find(tensor.name), half, all.subspan(half));
+      fill_stack_weight(model.graph, options, *model.graph.find(tensor.name), 0, all.first(half));
+      EXPECT_TRUE(bytes == expected) << tensor.name;
+    }
+    given["x"] = model_test::stored(options.type, std::vector<double>(options.tokens * options.hidden, 0.5));
+    const auto results = model_test::run_graph(model.graph, Device::open("cpu"), given);
+    // In strict mode an op that touches what it did not declare fails.
+    EXPECT_TRUE(model_test::run_graph(model.graph, Device::open("cpu", {.strict = true}), given) == results);
+    double squares = 0;
+    const std::vector<double> y = model_test::loaded(options.type, results.at("y"));
+    for (const double value : y) squares += value * value;
+    EXPECT_NEAR(std::sqrt(squares / static_cast<double>(y.size())), 1, 0.2);  // the last op is a norm
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, StackFolder, testing::Values(DataType::kF32, DataType::kBF16),
+                         [](const testing::TestParamInfo<DataType>& of) {
+                           return std::string(data_type_name(of.param));
+                         });
+
+TEST_F(GraphFile, WeightsMustBeThoseOfTheGraph) {
+  const StackOptions options{.blocks = 1, .hidden = 8, .intermediate = 8, .tokens = 1};
+  const Graph graph = stack_graph(options);
+  write_model(graph, folder, [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
+    fill_stack_weight(graph, options, weight, offset, into);
+  });
+  const TensorFiles tensors = TensorFiles::open(folder);
+  Graph other = graph;
+  other.weight("more", DataType::kF32, {1});
+  EXPECT_TRUE(fails([&] { require_weights(other, tensors); }, Code::kInvalidValue, {"'more'"}));
+  const StackOptions wider{.blocks = 1, .hidden = 8, .intermediate = 9, .tokens = 1};
+  EXPECT_TRUE(fails([&] { require_weights(stack_graph(wider), tensors); }, Code::kInvalidValue,
+                    {"'blocks.0.gate.weight'", "[9, 8]", "[8, 8]"}));
+}
+
+}  // namespace
+}  // namespace slip
