@@ -6,6 +6,7 @@
 #include <random>
 
 #include "slip/pipeline.hpp"
+#include "slip/race.hpp"
 #include "support/errors.hpp"
 
 namespace slip::test {
@@ -130,11 +131,13 @@ TEST(Pipeline, PlansByItself) {
   PipelineSpec spec = spec_of(100'000, 0, 0);
   spec.stages = {};  // measured
   spec.memory = 200'000;
+  RaceChecker checker;  // measuring reuses memory, too
   Pipeline pipeline(device, spec);
   EXPECT_GT(pipeline.stages().kernels.bytes_per_second, 0);
   EXPECT_LE(device.memory().peak, 200'000u);
   pipeline.run(data.source(End::kPinned), data.sink(End::kPinned));
   EXPECT_TRUE(data.right(End::kPinned));
+  EXPECT_TRUE(checker.report().races.empty()) << checker.report().text();
   EXPECT_LE(device.memory().peak, 200'000u);
 }
 
