@@ -81,7 +81,7 @@ struct Pipeline::State {
       const TraceData data = trace->data();
       std::vector<TraceSpan> own;
       for (const TraceSpan& span : data.spans()) {
-        if (span.run && loop.owns(span.stream)) own.push_back(span);
+        if (span.run && loop.ran(span.stream, span.position)) own.push_back(span);
       }
       const Figures seen = figures(own);
       if (!own.empty()) report.measured = seen.total, report.exposed = seen.exposed;
