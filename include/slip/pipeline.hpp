@@ -37,7 +37,8 @@ struct PipelineChunk {
 // What the three stages of a chunk take. Kernels go by bytes of input.
 struct PipelineStages {
   Link in = {}, kernels = {}, out = {};
-  Picos chunk = 0;  // least time from one chunk to the next, however small they are: calls and hand-overs
+  Picos chunk = 0;    // least time from one chunk to the next, however small they are: calls and hand-overs
+  double beside = 0;  // how much longer the stages take beside each other than alone: 0.1 is 10 %
 };
 
 struct PipelineSpec {
@@ -45,12 +46,11 @@ struct PipelineSpec {
   std::uint64_t bytes_in = 0, bytes_out = 0;  // of an element
   // Issues the kernels of a chunk to its stream, one or several; they declare what they touch, or nothing is proven.
   std::function<void(const PipelineChunk&)> issue = {};
-  std::uint64_t memory = 0;  // of the device, in bytes, that may be used
-  PipelineStages stages =
-      {};                     // if a rate is not given, it and `chunk` are measured when the pipeline is made, on zeros
-  std::uint64_t granule = 1;  // chunks have a multiple of so many elements; the last one may have fewer
-  std::uint64_t chunk = 0;    // elements; 0: planned
-  std::uint32_t depth = 0;    // slots; 0: planned
+  std::uint64_t memory = 0;    // of the device, in bytes, that may be used
+  PipelineStages stages = {};  // if a rate is not given, all that is not given is measured, on zeros
+  std::uint64_t granule = 1;   // chunks have a multiple of so many elements; the last one may have fewer
+  std::uint64_t chunk = 0;     // elements; 0: planned
+  std::uint32_t depth = 0;     // slots; 0: planned
 };
 
 struct PipelinePlan {

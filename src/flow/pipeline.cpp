@@ -23,21 +23,23 @@ void require_end(const Range& memory, std::uint64_t bytes, const char* which, He
 
 bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind::kPageable; }
 
-// Only the stages, without interference. Each chunk has one launch, which stands for all that it costs beside them.
+Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<double>(time) * (1 + by) + 0.5); }
+
+// The stages as they are beside each other. Each chunk has one launch, which stands for all that it costs else.
 std::string description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
-  const auto rate = [](const Link& link) {
-    const double bounded = std::clamp(link.bytes_per_second, 1e6, 1e15);  // what a description may say
+  const auto rate = [&](const Link& link) {
+    const double bounded = std::clamp(link.bytes_per_second / (1 + stages.beside), 1e6, 1e15);  // what may be described
     return sim::write_quantity(static_cast<std::uint64_t>(bounded), sim::Dimension::kBytesPerSecond);
   };
-  const Picos latency = (stages.in.latency + stages.out.latency) / 2;
+  const auto time = [](Picos value) {
+    return sim::write_quantity(static_cast<std::uint64_t>(value), sim::Dimension::kTime);
+  };
   return fmt::format(
       R"({{"name": "pipeline", "memory": "{}", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s"}},
-          "copies": {{"engines": {}, "in": "{}", "out": "{}", "latency": "{}"}},
-          "host": {{"launch": "{}"}}}})",
+          "copies": {{"engines": {}, "in": "{}", "out": "{}", "latency": "{}"}}, "host": {{"launch": "{}"}}}})",
       sim::write_quantity(std::max<std::uint64_t>(memory, 1'000'000), sim::Dimension::kBytes), copy_engines,
-      rate(stages.in), rate(stages.out),
-      sim::write_quantity(static_cast<std::uint64_t>(latency), sim::Dimension::kTime),
-      sim::write_quantity(static_cast<std::uint64_t>(stages.chunk), sim::Dimension::kTime));
+      rate(stages.in), rate(stages.out), time(longer((stages.in.latency + stages.out.latency) / 2, stages.beside)),
+      time(stages.chunk));
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ struct Pipeline::State {
       const TraceData data = trace->data();
       std::vector<TraceSpan> own;
       for (const TraceSpan& span : data.spans()) {
-        if (span.run && loop.owns(span.stream)) own.push_back(span);
+        if (span.run && loop.ran(span.stream, span.position)) own.push_back(span);
       }
       const Figures seen = figures(own);
       if (!own.empty()) report.measured = seen.total, report.exposed = seen.exposed;
@@ -92,8 +94,7 @@ struct Pipeline::State {
 
 Pipeline::Pipeline(const Device& device, PipelineSpec spec, Here here) {
   require_sane(spec, here);
-  spec.stages = measure_stages(device, spec, here);
-  const PipelinePlan plan = plan_pipeline(spec, device.info().copy_engines, here);
+  const PipelinePlan plan = measure_and_plan(device, spec, here);
   state_.reset(new State{device, spec, plan, PipelineLoop(device, spec, plan, here)});
 }
 
@@ -140,7 +141,8 @@ Picos Pipeline::predict(Here here) const {
   const PipelinePlan& plan = state_->plan;
   PipelineSpec spec = state_->spec;
   spec.issue = [&](const PipelineChunk& chunk) {
-    const Picos time = std::max<Picos>(stages.kernels.time_for(chunk.elements * spec.bytes_in), 1);
+    const Picos alone = stages.kernels.time_for(chunk.elements * spec.bytes_in);
+    const Picos time = std::max<Picos>(longer(alone, stages.beside), 1);
     chunk.stream.launch(kStage, {.reads = {chunk.input}, .writes = {chunk.output}}, {.time = time});
   };
   const std::string text = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);

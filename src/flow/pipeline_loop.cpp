@@ -41,6 +41,8 @@ void PipelineLoop::set_ends(PipelineEnds ends, Here here) {
 
 void PipelineLoop::issue(Here here) {
   std::fill(slots_.begin(), slots_.end(), Slot{});
+  before_.clear();
+  for (const Stream& stream : streams_) before_.push_back(stream.record(here).point());
   begin_ = streams_[ends_.stage_in ? kFill : kIn].record_timed(here);
   for (std::uint64_t i = 0; i < plan_.chunks; ++i) issue_chunk(i, here);
   end_ = streams_[ends_.stage_out ? kEmpty : kOut].record_timed(here);
@@ -86,8 +88,11 @@ void PipelineLoop::drain(Here here) {
 
 Picos PipelineLoop::elapsed() const { return Picos{(end_ - begin_).count()} * 1000; }
 
-bool PipelineLoop::owns(std::uint64_t stream) const {
-  return std::any_of(streams_.begin(), streams_.end(), [&](const Stream& each) { return each.id() == stream; });
+bool PipelineLoop::ran(std::uint64_t stream, std::uint64_t position) const {
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    if (streams_[i].id() == stream) return position > before_[i].position;
+  }
+  return false;
 }
 
 void PipelineLoop::issue_chunk(std::uint64_t index, Here here) {

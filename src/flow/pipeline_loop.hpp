@@ -32,8 +32,8 @@ class PipelineLoop {
   void drain(Here here);
   void renew_streams();
 
-  Picos elapsed() const;  // of the last run
-  bool owns(std::uint64_t stream) const;
+  Picos elapsed() const;                                         // of the last run
+  bool ran(std::uint64_t stream, std::uint64_t position) const;  // an op of the last run
 
  private:
   struct Slot {
@@ -61,6 +61,7 @@ class PipelineLoop {
   PipelineEnds ends_;
   std::vector<Stream> streams_;  // fill, in, compute, out, empty
   std::vector<Slot> slots_;
+  std::vector<Point> before_;  // where the streams were when the last run began
   TimedEvent begin_, end_;
 };
 

@@ -18,7 +18,7 @@ constexpr std::uint64_t kTriedOneByOne = 64;  // counts of chunks; beyond, each 
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
 
-// How much time each chunk adds once the pipeline is full. With one slot a kernel and its copies follow each other.
+// With one slot a kernel and its copies follow each other.
 Picos period(const PipelinePlan& plan, int copy_engines) {
   if (copy_engines == 0) return plan.in + plan.kernels + plan.out;
   const Picos copies = copy_engines == 1 ? plan.in + plan.out : std::max(plan.in, plan.out);
@@ -35,6 +35,15 @@ Picos bound_of(const PipelineSpec& spec, int copy_engines) {
   return period(whole, copy_engines);
 }
 
+}  // namespace
+
+Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines) {
+  const double stages = static_cast<double>(period(plan, copy_engines)) * (1 + spec.stages.beside);
+  return std::max(static_cast<Picos>(stages + 0.5), spec.stages.chunk);
+}
+
+namespace {
+
 PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth, int copy_engines) {
   PipelinePlan plan;
   plan.chunk = chunk;
@@ -45,7 +54,7 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   plan.kernels = spec.stages.kernels.time_for(chunk * spec.bytes_in);
   plan.out = spec.stages.out.time_for(chunk * spec.bytes_out);
   const auto others = static_cast<Picos>(plan.chunks - 1);
-  plan.predicted = plan.in + plan.kernels + plan.out + others * std::max(period(plan, copy_engines), spec.stages.chunk);
+  plan.predicted = plan.in + plan.kernels + plan.out + others * period_of(spec, plan, copy_engines);
   return plan;
 }
 
@@ -100,6 +109,9 @@ void require_sane(const PipelineSpec& spec, Here here) {
       __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
     refuse(fmt::format("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in,
                        spec.bytes_out));
+  if (spec.stages.chunk < 0 || !(spec.stages.beside >= 0 && spec.stages.beside <= 10))
+    refuse(fmt::format("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
+                       spec.stages.beside));
   if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
   if (spec.depth > kMostDepth) refuse(fmt::format("{} slots; at most {}", spec.depth, kMostDepth));
   if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMostChunks)

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "slip/costs.hpp"
-#include "slip/trace.hpp"
+#include "slip/race.hpp"
 #include "support/errors.hpp"
 
 namespace slip::test {
@@ -205,6 +205,20 @@ TEST(MeasureCosts, TakesTheMemoryOfTheLargestOpAndOnePiece) {
   EXPECT_GT(costs.load.bytes_per_second, 0);
   EXPECT_GT(costs.unload.bytes_per_second, 0);
   EXPECT_GE(costs.load_slowdown, 0);
+}
+
+TEST(MeasureCosts, BuiltInOpsAreMeasuredWithoutARace) {
+  Graph graph({.part_bytes = 128 * 64 * 4});
+  const Value x = graph.input("x", DataType::kF32, {4, 64});
+  const Value up = graph.linear("up", x, graph.weight("up.weight", DataType::kF32, {256, 64}));  // two parts, alike
+  graph.output(graph.linear("down", graph.gelu("act", up), graph.weight("down.weight", DataType::kF32, {64, 256})));
+  RaceChecker checker;
+  const Costs costs = measure_costs(graph, Device::open("cpu"), {.piece_bytes = 4096});
+  EXPECT_TRUE(checker.report().races.empty()) << checker.report().text();
+  for (const GraphOp& op : graph.ops()) EXPECT_GT(costs.time_of(graph, op), 0) << op.name;
+  ASSERT_GE(graph.ops().size(), 4u);
+  EXPECT_EQ(costs.time_of(graph, graph.ops()[0]), costs.time_of(graph, graph.ops()[1]));
+  EXPECT_LT(costs.samples.size(), graph.ops().size());
 }
 
 TEST(MeasureCosts, LoadsAsItIsTold) {

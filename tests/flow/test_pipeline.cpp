@@ -6,6 +6,7 @@
 #include <random>
 
 #include "slip/pipeline.hpp"
+#include "slip/race.hpp"
 #include "support/errors.hpp"
 
 namespace slip::test {
@@ -130,11 +131,13 @@ TEST(Pipeline, PlansByItself) {
   PipelineSpec spec = spec_of(100'000, 0, 0);
   spec.stages = {};  // measured
   spec.memory = 200'000;
+  RaceChecker checker;  // measuring reuses memory, too
   Pipeline pipeline(device, spec);
   EXPECT_GT(pipeline.stages().kernels.bytes_per_second, 0);
   EXPECT_LE(device.memory().peak, 200'000u);
   pipeline.run(data.source(End::kPinned), data.sink(End::kPinned));
   EXPECT_TRUE(data.right(End::kPinned));
+  EXPECT_TRUE(checker.report().races.empty()) << checker.report().text();
   EXPECT_LE(device.memory().peak, 200'000u);
 }
 
@@ -235,12 +238,32 @@ TEST(Pipeline, StagesArePredictedAndSimulatedAlike) {
   EXPECT_NEAR(report.gigabytes_per_second, 1.2e6 / measured * 1e3, 1e-6);
 }
 
+TEST(Pipeline, HowStagesSlowEachOtherIsMeasured) {
+  const Device device = Device::open(R"(sim:{"name": "shared", "memory": "1 GB",
+    "compute": {"flops": "1 TFLOP/s", "bandwidth": "4 GB/s", "launch": "3 us", "copy_slowdown_ppm": 100000},
+    "copies": {"in": "1 GB/s", "out": "1 GB/s", "both": "1.2 GB/s", "latency": "5 us"},
+    "host": {"launch": "2 us", "copy": "2 us"}})",
+                                     {.run_functions = false});
+  Data data(device, 100'000, 1);
+  PipelineSpec spec = spec_of(100'000, 0, 0);
+  spec.stages = {};
+  Pipeline pipeline(device, spec);
+  EXPECT_GE(pipeline.stages().chunk, 8 * kMicro);  // what two copies and two launches cost the host
+  EXPECT_GT(pipeline.stages().beside, 0.2);        // the copies out get 0.6 to 0.8 GB/s beside those in
+  const PipelineReport report = pipeline.run(data.source(End::kPinned), data.sink(End::kPinned));
+  const auto measured = static_cast<double>(report.measured);
+  EXPECT_NEAR(static_cast<double>(report.predicted) / measured, 1, 0.05);
+  // It slows the first and the last chunk, too, which are alone in truth.
+  EXPECT_NEAR(static_cast<double>(pipeline.predict()) / measured, 1, 0.1);
+}
+
 TEST(Pipeline, ReportsWhatATraceSaw) {
   const Device device = Device::open(kDevice, {.run_functions = false});
   Data data(device, 4000, 1);
   PipelineSpec spec = spec_of(4000, 1000, 2);
   Pipeline pipeline(device, spec);
   Trace trace;
+  pipeline.run(data.source(End::kPinned), data.sink(End::kPinned));  // is in the trace, too, and not in the report
   pipeline.start(data.source(End::kPinned), data.sink(End::kPinned));
   const PipelineReport report = pipeline.finish(&trace);
   // A chunk: 9 us in, 4 + 5 us of kernels, 13 us out. The copies out follow each other from 18 us on.

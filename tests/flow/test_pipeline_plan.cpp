@@ -84,6 +84,9 @@ TEST(PipelinePlan, WhatEveryChunkCostsMakesThemLarger) {
   EXPECT_GT(dear.chunk, free.chunk);
   spec.chunk = 10;
   EXPECT_EQ(plan_pipeline(spec).predicted, (30 + 99 * 200) * kMicro);
+  spec.stages.chunk = 0;
+  spec.stages.beside = 0.5;
+  EXPECT_EQ(plan_pipeline(spec).predicted, (30 + 99 * 18) * kMicro);
 }
 
 TEST(PipelinePlan, ManyElementsArePlannedNearTheBound) {
@@ -125,6 +128,7 @@ TEST(PipelinePlan, WhatCannotBeRightIsRefused) {
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.bytes_out = 0; }, {"0 bytes out"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.memory = 0; }, {"0 bytes of device memory", "at least"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.granule = 0; }, {"granule"}));
+  EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.stages.beside = -0.5; }, {"-0.5"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.issue = nullptr; }, {"PipelineSpec::issue"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.depth = 5000; }, {"5000 slots"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.elements = ~std::uint64_t{0} / 2; }, {"more than can be counted"}));
