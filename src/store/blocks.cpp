@@ -37,12 +37,11 @@ std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t by
   return shift <= landing.capacity && bytes <= landing.capacity - shift ? landing.memory + shift : landing.memory;
 }
 
-ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes) {
-  const std::uint64_t begin = (range.offset / block_bytes + index) * block_bytes;
-  offset_ = std::max(range.offset, begin);
-  bytes_ = static_cast<std::size_t>(std::min(range.offset + range.bytes, begin + block_bytes) - offset_);
-  target_ = range.target + (offset_ - range.offset);
-}
+ReadBlock::ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes)
+    : offset_(std::max(range.offset, (range.offset / block_bytes + index) * block_bytes)),
+      bytes_(static_cast<std::size_t>(std::min(range.offset + range.bytes, (offset_ / block_bytes + 1) * block_bytes) -
+                                      offset_)),
+      target_(range.target + (offset_ - range.offset)) {}
 
 void ReadBlock::have(std::size_t bytes) {
   offset_ += bytes;

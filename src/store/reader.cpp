@@ -44,9 +44,15 @@ ReaderOptions checked(ReaderOptions options, Here here) {
 
 }  // namespace
 
-struct BlockReader::State {
+class BlockReader::State {
+ public:
   State(const ReaderOptions& asked, Here here);
 
+  std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here);
+  Counts counts() const;
+  bool has_ring() const { return ring_ != nullptr; }
+
+ private:
   void read_by_ring(Here here);
   void read_by_crew();
   void work_off(unsigned member);
@@ -66,7 +72,7 @@ struct BlockReader::State {
   std::unique_ptr<std::byte, FreeMemory> bounces_;
   std::unique_ptr<ReadRing> ring_;
   std::vector<ReadBlock> slots_;
-  std::vector<std::size_t> free_slots_, due_slots_;  // due: a result that was made up, not read
+  std::vector<std::size_t> free_slots_, due_slots_;  // due: to be read on
 
   ReadRange range_;  // of the read that has its turn
   std::atomic<std::uint64_t> next_block_{0};
@@ -218,6 +224,32 @@ void BlockReader::State::read_by_ring(Here here) {
   }
 }
 
+std::byte* BlockReader::State::read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing,
+                                    Here here) {
+  const std::lock_guard turn(turn_);
+  const bool direct = options_.disk != Disk::kBuffered && file.direct_descriptor() >= 0;
+  range_ = {.file = &file,
+            .descriptor = direct ? file.direct_descriptor() : file.descriptor(),
+            .alignment = direct ? file.direct_alignment() : 1,
+            .offset = offset,
+            .bytes = bytes,
+            .target = place_in(landing, offset, bytes, file.direct_alignment()),
+            .landing = landing};
+  failed_.store(false, std::memory_order_relaxed);  // relaxed: nobody else is at work
+  // A copy from the cache is a matter of threads; the disk, of blocks in flight.
+  const bool copies = options_.cache == Cache::kFirst && all_cached(file, offset, bytes);
+  if (ring_ && direct && !copies) read_by_ring(here);
+  else read_by_crew();
+  if (failed()) throw_fault(here);
+  file.require_unchanged(here);
+  return range_.target;
+}
+
+BlockReader::Counts BlockReader::State::counts() const {
+  const auto value = [](const std::atomic<std::uint64_t>& sum) { return sum.load(std::memory_order_relaxed); };
+  return {value(cached_), value(direct_), value(buffered_), value(bounced_)};
+}
+
 BlockReader::BlockReader(const ReaderOptions& options, Here here) : state_(std::make_unique<State>(options, here)) {}
 BlockReader::~BlockReader() = default;
 
@@ -237,32 +269,10 @@ std::byte* BlockReader::read(const File& file, std::uint64_t offset, std::size_t
         Code::kInvalidValue,
         fmt::format("{} bytes at {} of '{}' into {} bytes of memory", bytes, offset, file.path(), landing.capacity),
         here);
-  State& state = *state_;
-  const ReaderOptions& options = state.options_;
-  const std::lock_guard turn(state.turn_);
-  const bool direct = options.disk != Disk::kBuffered && file.direct_descriptor() >= 0;
-  state.range_ = {.file = &file,
-                  .descriptor = direct ? file.direct_descriptor() : file.descriptor(),
-                  .alignment = direct ? file.direct_alignment() : 1,
-                  .offset = offset,
-                  .bytes = bytes,
-                  .target = place_in(landing, offset, bytes, file.direct_alignment()),
-                  .landing = landing};
-  state.failed_.store(false, std::memory_order_relaxed);  // relaxed: nobody else is at work
-  // A copy from the cache is a matter of threads; the disk, of blocks in flight.
-  const bool copies = options.cache == Cache::kFirst && all_cached(file, offset, bytes);
-  if (state.ring_ && direct && !copies) state.read_by_ring(here);
-  else state.read_by_crew();
-  if (state.failed()) state.throw_fault(here);
-  file.require_unchanged(here);
-  return state.range_.target;
+  return state_->read(file, offset, bytes, landing, here);
 }
 
-BlockReader::Counts BlockReader::counts() const {
-  const auto value = [](const std::atomic<std::uint64_t>& sum) { return sum.load(std::memory_order_relaxed); };
-  return {value(state_->cached_), value(state_->direct_), value(state_->buffered_), value(state_->bounced_)};
-}
-
-bool BlockReader::has_ring() const { return state_->ring_ != nullptr; }
+BlockReader::Counts BlockReader::counts() const { return state_->counts(); }
+bool BlockReader::has_ring() const { return state_->has_ring(); }
 
 }  // namespace slip

@@ -62,7 +62,7 @@ class BlockReader {
   bool has_ring() const;
 
  private:
-  struct State;
+  class State;
   std::unique_ptr<State> state_;
 };
 
