@@ -141,6 +141,13 @@ class TorchPeers {
   nlohmann::json json_;
 };
 
+Bar named(std::string name, Unit unit) {
+  Bar bar;
+  bar.name = std::move(name);
+  bar.unit = unit;
+  return bar;
+}
+
 using Sides = std::function<Recorded(Context&, Grid&)>;
 
 void add(Harness& harness, const std::shared_ptr<Grid>& grid, Bar bar, Sides sides) {
@@ -161,7 +168,7 @@ void require_equal(const Measured& measured) {
 
 void add_link_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const char* name : {"t1", "t512"}) {
-    Bar bar{.name = fmt::format("h200_{}_rate_vs_raw_copies", name), .unit = Unit::kBytesPerSecond};
+    Bar bar = named(fmt::format("h200_{}_rate_vs_raw_copies", name), Unit::kBytesPerSecond);
     bar.better = Better::kHigher;
     bar.target = 0.98;
     add(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
@@ -186,7 +193,7 @@ void add_torch_bars(Harness& harness, const std::shared_ptr<Grid>& grid, const s
   };
   for (const Row row : {Row{"accelerate", "t1", 1, 8}, Row{"accelerate", "t512", 512, 8},
                         Row{"two_slots", "t1", 1, 0.99}, Row{"two_slots", "t16384", 16384, 0.98}}) {
-    Bar bar{.name = fmt::format("h200_{}_vs_{}", row.name, row.peer), .unit = Unit::kNanoseconds};
+    Bar bar = named(fmt::format("h200_{}_vs_{}", row.name, row.peer), Unit::kNanoseconds);
     bar.target = row.target;
     add(harness, grid, std::move(bar), [row, torch](Context&, Grid& all) {
       const auto samples = torch->samples_ns(row.peer, row.tokens);
@@ -198,7 +205,7 @@ void add_torch_bars(Harness& harness, const std::shared_ptr<Grid>& grid, const s
 
 void add_resident_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const auto& [name, most] : {std::pair{"t16384", 1.03}, std::pair{"t65536", 1.01}}) {
-    Bar bar{.name = fmt::format("h200_{}_two_blocks_vs_resident", name), .unit = Unit::kPercent};
+    Bar bar = named(fmt::format("h200_{}_two_blocks_vs_resident", name), Unit::kPercent);
     bar.limit = 100 * most;
     add(harness, grid, std::move(bar), [name = name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
@@ -217,7 +224,7 @@ void add_resident_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
 // Against what the link must carry: all weights but those that the budget holds beside ring and activations.
 void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const char* name : {"t1_25", "t1_50", "t1_75"}) {
-    Bar bar{.name = fmt::format("h200_{}_percent_budget_vs_bound", name), .unit = Unit::kPercent};
+    Bar bar = named(fmt::format("h200_{}_percent_budget_vs_bound", name), Unit::kPercent);
     bar.limit = 104;
     add(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
@@ -235,7 +242,7 @@ void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
     });
   }
   for (const char* name : {"uneven_t1", "uneven_t8192"}) {
-    Bar bar{.name = fmt::format("h200_{}_vs_bound", name), .unit = Unit::kPercent};
+    Bar bar = named(fmt::format("h200_{}_vs_bound", name), Unit::kPercent);
     bar.limit = 103;
     add(harness, grid, std::move(bar), [name](Context& context, Grid& all) {
       const Measured& measured = all.at(name);
@@ -254,7 +261,7 @@ void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
 }
 
 void add_prediction_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
-  Bar error{.name = "h200_prediction_error", .unit = Unit::kPercent};
+  Bar error = named("h200_prediction_error", Unit::kPercent);
   error.limit = 5;
   add(harness, grid, std::move(error), [](Context& context, Grid& all) {
     std::vector<Series> each;
@@ -269,7 +276,7 @@ void add_prediction_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
     }
     return Recorded{series("ours", {worst}), std::move(each)};
   });
-  Bar memory{.name = "h200_memory_prediction_error", .unit = Unit::kPercent};
+  Bar memory = named("h200_memory_prediction_error", Unit::kPercent);
   memory.limit = 2;
   add(harness, grid, std::move(memory), [](Context&, Grid& all) {
     double worst = 0;
