@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """The peers in Python: a stack of decoder-shaped blocks whose weights stay in host memory.
 
 usage: torch_peers.py OUT.json [--blocks 32] [--rounds 3]
@@ -24,7 +24,8 @@ HIDDEN, INTERMEDIATE = 4096, 11008
 class Block(nn.Module):
     def __init__(self, device):
         super().__init__()
-        make = lambda rows, columns: nn.Linear(columns, rows, bias=False, dtype=torch.bfloat16, device=device)
+        make = lambda rows, columns: nn.utils.skip_init(nn.Linear, columns, rows, bias=False, dtype=torch.bfloat16,
+                                                        device=device)
         self.q, self.k, self.v, self.o = (make(HIDDEN, HIDDEN) for _ in range(4))
         self.gate, self.up = make(INTERMEDIATE, HIDDEN), make(INTERMEDIATE, HIDDEN)
         self.down = make(HIDDEN, INTERMEDIATE)
@@ -110,12 +111,12 @@ def resident(layout, host, tokens, rounds, steps):
     return step_times(run, rounds, steps)
 
 
-def offloaded(blocks, tokens, rounds, steps):
+def offloaded(blocks):
     from accelerate import cpu_offload
-    model = nn.Sequential(*[Block("cpu") for _ in range(blocks)])
+    with torch.device("cpu"):
+        model = nn.Sequential(*[Block("cpu").requires_grad_(False) for _ in range(blocks)])
     cpu_offload(model, execution_device=torch.device("cuda:0"))
-    x = torch.randn(tokens, HIDDEN, dtype=torch.bfloat16, device="cuda")
-    return step_times(lambda: model(x), rounds, steps)
+    return model
 
 
 def main():
@@ -126,24 +127,29 @@ def main():
     asked = parser.parse_args()
     torch.manual_seed(1)
     result = {"torch": torch.__version__, "resident": {}, "two_slots": {}, "accelerate": {}}
+
+    def keep(peer, tokens, samples):
+        result[peer][str(tokens)] = samples
+        print(peer, tokens, samples, file=sys.stderr, flush=True)
+        with open(asked.out, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+
     with torch.no_grad():
         layout, host = pinned_weights(asked.blocks)
         for tokens, steps in ((1, 3), (512, 3), (16384, 2), (65536, 1)):
-            result["two_slots"][str(tokens)] = two_slots(layout, host, tokens, asked.rounds, steps)
+            keep("two_slots", tokens, two_slots(layout, host, tokens, asked.rounds, steps))
             torch.cuda.empty_cache()
-            result["resident"][str(tokens)] = resident(layout, host, tokens, asked.rounds, steps)
+            keep("resident", tokens, resident(layout, host, tokens, asked.rounds, steps))
             torch.cuda.empty_cache()
-            print(tokens, result["two_slots"][str(tokens)], result["resident"][str(tokens)], file=sys.stderr, flush=True)
         del host
         try:
-            for tokens in (1, 512):
-                result["accelerate"][str(tokens)] = offloaded(asked.blocks, tokens, asked.rounds, 1)
-                print("accelerate", tokens, result["accelerate"][str(tokens)], file=sys.stderr, flush=True)
+            model = offloaded(asked.blocks)
         except ImportError as error:
             print(f"no accelerate: {error}", file=sys.stderr)
-    with open(asked.out, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
+            return
+        for tokens in (1, 512):
+            x = torch.randn(tokens, HIDDEN, dtype=torch.bfloat16, device="cuda")
+            keep("accelerate", tokens, step_times(lambda: model(x), 2, 1))
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__" : main()

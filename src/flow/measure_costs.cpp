@@ -8,6 +8,7 @@
 #include "flow/op_memory.hpp"
 #include "flow/op_size.hpp"
 #include "flow/stopwatch.hpp"
+#include "flow/sustained.hpp"
 
 namespace slip {
 namespace {
@@ -45,17 +46,20 @@ class Bench {
     return watch_.time(launcher(values));
   }
 
-  // How much longer the op takes beside loads, and they beside it, each at least as long as alone.
-  void interfere(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Costs& costs) {
+  // How much longer loads take beside the op.
+  double load_slowdown(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Picos load_time) {
     const OpMemory values(graph_, op);
     prepare(values);
     const Stopwatch::Issue launch = launcher(values);
-    const Stopwatch::Work kernel{launch, op_time}, loading{load, watch_.time(load)};
-    const auto slowdown = [](Picos beside, Picos alone) {
-      return std::max(0.0, static_cast<double>(beside) / static_cast<double>(alone) - 1);
-    };
-    costs.kernel_slowdown = slowdown(watch_.time_beside(kernel, loading), op_time);
-    costs.load_slowdown = slowdown(watch_.time_beside(loading, kernel), loading.time);
+    const Picos beside = watch_.time_beside({load, load_time}, {launch, op_time});
+    return std::max(0.0, static_cast<double>(beside) / static_cast<double>(load_time) - 1);
+  }
+  double kernel_slowdown(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Picos load_time) {
+    const OpMemory values(graph_, op);
+    prepare(values);
+    const Stopwatch::Issue launch = launcher(values);
+    const Picos beside = watch_.time_beside({launch, op_time}, {load, load_time});
+    return std::max(0.0, static_cast<double>(beside) / static_cast<double>(op_time) - 1);
   }
 
  private:
@@ -105,6 +109,17 @@ class Samples {
   std::vector<Times> times_;
 };
 
+// Bursts give the ops' shares, the long run their sum.
+void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
+  Picos sum = 0;
+  for (const GraphOp& op : graph.ops()) sum += costs.time_of(graph, op);
+  const double factor = static_cast<double>(sustained.alone) / static_cast<double>(std::max<Picos>(sum, 1));
+  for (CostSample& sample : costs.samples)
+    sample.time = std::max<Picos>(static_cast<Picos>(static_cast<double>(sample.time) * factor + 0.5), 1);
+  costs.kernel_slowdown =
+      std::max(0.0, static_cast<double>(sustained.beside) / static_cast<double>(sustained.alone) - 1);
+}
+
 }  // namespace
 
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
@@ -128,18 +143,26 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   if (ops.empty()) return costs;
   std::uint64_t largest = 1;
   for (const GraphOp* op : ops) largest = std::max(largest, OpMemory(graph, *op).bytes());
-  Bench bench(graph, device, largest);
-  const GraphOp* dearest = nullptr;
-  Picos longest = 0;
-  Samples samples;
-  for (const GraphOp* op : ops) {
-    const Picos time = bench.time(*op);
-    if (time > longest) longest = time, dearest = op;
-    samples.add(sample_of(graph, *op, time));
+  const Stopwatch::Issue one_load = [&](StreamRef stream, int) { issue_load(stream, load.piece_bytes); };
+  const Picos load_time = costs.load.time_for(load.piece_bytes);
+  {
+    Bench bench(graph, device, largest);
+    const GraphOp* dearest = nullptr;
+    Picos longest = 0;
+    Samples samples;
+    for (const GraphOp* op : ops) {
+      const Picos time = bench.time(*op);
+      if (time > longest) longest = time, dearest = op;
+      samples.add(sample_of(graph, *op, time));
+    }
+    costs.samples = samples.take();
+    costs.load_slowdown = bench.load_slowdown(*dearest, longest, one_load, load_time);
+    if (device.info().virtual_time)
+      costs.kernel_slowdown = bench.kernel_slowdown(*dearest, longest, one_load, load_time);
   }
-  costs.samples = samples.take();
-  bench.interfere(
-      *dearest, longest, [&](StreamRef stream, int) { issue_load(stream, load.piece_bytes); }, costs);
+  const SustainedTimes sustained = sustained_times(
+      graph, device, [&](StreamRef stream) { one_load(stream, 0); }, load_time);
+  if (sustained.alone > 0) apply(graph, sustained, costs);
   return costs;
 }
 

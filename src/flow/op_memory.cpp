@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "flow/units.hpp"
+
 namespace slip {
 namespace {
-
-constexpr std::uint64_t kAlignment = 256;
 
 bool is_real(DataType type) {
   switch (type) {
@@ -54,6 +54,34 @@ void OpMemory::launch(StreamRef stream, Range place) const {
   std::vector<Range> reads, writes;
   for (const ValueBytes& read : op_.reads) reads.push_back(find(read, place));
   for (const ValueBytes& write : op_.writes) writes.push_back(find(write, place));
+  stream.launch(*op_.kernel, {.reads = reads, .writes = writes, .scalars = op_.scalars, .name = op_.name}, op_.cost);
+}
+
+bool OpMemory::is_integers(const ValueBytes& bytes) const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return part.value == bytes.value && part.integers; });
+}
+
+OpMemory::ApartBytes OpMemory::apart_bytes() const {
+  ApartBytes bytes;
+  for (const ValueBytes& read : op_.reads) (is_integers(read) ? bytes.zeros : bytes.numbers) += aligned(read.bytes);
+  for (const ValueBytes& write : op_.writes) bytes.sink += aligned(write.bytes);
+  return bytes;
+}
+
+void OpMemory::launch(StreamRef stream, const Apart& places) const {
+  std::vector<Range> reads, writes;
+  ApartBytes used;
+  for (const ValueBytes& read : op_.reads) {
+    const bool integers = is_integers(read);
+    std::uint64_t& at = integers ? used.zeros : used.numbers;
+    reads.push_back((integers ? places.zeros : places.numbers).slice(at, read.bytes));
+    at += aligned(read.bytes);
+  }
+  for (const ValueBytes& write : op_.writes) {
+    writes.push_back(places.sink.slice(used.sink, write.bytes));
+    used.sink += aligned(write.bytes);
+  }
   stream.launch(*op_.kernel, {.reads = reads, .writes = writes, .scalars = op_.scalars, .name = op_.name}, op_.cost);
 }
 

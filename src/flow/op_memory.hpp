@@ -16,6 +16,16 @@ class OpMemory {
 
   // Runs it on the bytes from `place` on.
   void launch(StreamRef stream, Range place) const;
+  // The same with what it reads in `numbers`, or in `zeros` if it is integers, and what it writes in `sink`, so that
+  // many ops can follow each other and none reads what another made.
+  struct Apart {
+    Range numbers, zeros, sink;
+  };
+  void launch(StreamRef stream, const Apart& places) const;
+  struct ApartBytes {
+    std::uint64_t numbers = 0, zeros = 0, sink = 0;
+  };
+  ApartBytes apart_bytes() const;
   // Zeros for values that are no floating-point numbers: they may be positions or counts, which must be small.
   void clear_integers(StreamRef stream, Range place) const;
 
@@ -27,6 +37,7 @@ class OpMemory {
     bool integers = false;
   };
   void include(const Graph& graph, const ValueBytes& bytes);
+  bool is_integers(const ValueBytes& bytes) const;
   Range find(const ValueBytes& bytes, Range place) const;
 
   const GraphOp& op_;

@@ -1,0 +1,91 @@
+#include "flow/sustained.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "flow/op_memory.hpp"
+#include "flow/units.hpp"
+
+namespace slip {
+namespace {
+
+constexpr Picos kChunk = 400'000'000'000;                    // 0.4 s: longer than a GPU takes to find its clock
+constexpr std::uint64_t kSpread = std::uint64_t{256} << 20;  // more than caches hold: weights come from memory
+
+class Passes {
+ public:
+  Passes(const Graph& graph, const Device& device)
+      : main_(device.stream(StreamFlags::kNonBlocking)), beside_(device.stream(StreamFlags::kNonBlocking)) {
+    for (const GraphOp& op : graph.ops()) {
+      ops_.emplace_back(graph, op);
+      const OpMemory::ApartBytes bytes = ops_.back().apart_bytes();
+      most_.numbers = std::max({most_.numbers, bytes.numbers, kAlignment});
+      most_.zeros = std::max({most_.zeros, bytes.zeros, kAlignment});
+      most_.sink = std::max({most_.sink, bytes.sink, kAlignment});
+    }
+  }
+
+  // False: the device has no room for it.
+  bool take_memory(const Device& device) {
+    const MemoryInfo memory = device.memory();
+    const std::uint64_t free = memory.total - std::min(memory.total, memory.used);
+    const std::uint64_t needed = most_.numbers + most_.zeros + most_.sink;
+    if (needed > free) return false;
+    spread_ = most_.numbers < kSpread && kSpread <= (free - needed) / 2;
+    numbers_ = device.alloc(most_.numbers + (spread_ ? kSpread : 0), MemoryKind::kDevice, "numbers");
+    zeros_ = device.alloc(most_.zeros, MemoryKind::kDevice, "zeros");
+    sink_ = device.alloc(most_.sink, MemoryKind::kDevice, "sink");
+    fill_with_numbers(device, main_, numbers_);
+    main_.fill(zeros_, 0, "zeros");
+    main_.sync();
+    return true;
+  }
+
+  // One pass, of so many one after the other. `loads` are issued for each.
+  Picos time(int passes, int loads, const std::function<void(StreamRef)>& load) {
+    const TimedEvent begin = main_.record_timed();
+    for (int i = 0; i < passes; ++i) {
+      for (int k = 0; k < loads; ++k) load(beside_);
+      for (const OpMemory& op : ops_) launch(op);
+    }
+    const TimedEvent end = main_.record_timed();
+    main_.sync();
+    const Picos time = Picos{(end - begin).count()} * 1000 / passes;
+    beside_.sync();
+    return std::max<Picos>(time, 1);
+  }
+
+ private:
+  void launch(const OpMemory& op) {
+    const std::uint64_t bytes = op.apart_bytes().numbers;
+    if (at_ + bytes > numbers_.bytes()) at_ = 0;
+    op.launch(main_, OpMemory::Apart{numbers_.slice(at_, bytes), zeros_, sink_});
+    if (spread_) at_ += bytes;
+  }
+
+  std::vector<OpMemory> ops_;
+  Buffer numbers_, zeros_, sink_;
+  OpMemory::ApartBytes most_;
+  bool spread_ = false;
+  std::uint64_t at_ = 0;
+  Stream main_, beside_;
+};
+
+}  // namespace
+
+SustainedTimes sustained_times(const Graph& graph, const Device& device, const std::function<void(StreamRef)>& load,
+                               Picos load_time) {
+  if (device.info().virtual_time) return {};
+  Passes passes(graph, device);
+  if (!passes.take_memory(device)) return {};
+  passes.time(1, 0, load);
+  const Picos first = passes.time(1, 0, load);
+  const int count = static_cast<int>(std::clamp<Picos>(kChunk / first, 1, 2000));
+  passes.time(count, 0, load);
+  const Picos alone = passes.time(count, 0, load);
+  // More loads than ops can hide, within reason: ops that take nothing need none.
+  const int loads = static_cast<int>(std::clamp<Picos>(alone * 5 / 4 / std::max<Picos>(load_time, 1) + 1, 1, 4096));
+  return {alone, passes.time(count, loads, load)};
+}
+
+}  // namespace slip
