@@ -307,7 +307,6 @@ int profile_gpu(const std::string& costs_file) {
       costs = std::move(more);
     } else {
       costs->samples.insert(costs->samples.end(), more.samples.begin(), more.samples.end());
-      costs->kernel_slowdown = std::max(costs->kernel_slowdown, slowdown);
     }
     fmt::print("profile: {} tokens{}: kernels {:.1f} % slower beside loads\n", one.tokens, one.uneven ? ", uneven" : "",
                100 * slowdown);

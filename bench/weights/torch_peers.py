@@ -113,8 +113,13 @@ def resident(layout, host, tokens, rounds, steps):
 
 def offloaded(blocks):
     from accelerate import cpu_offload
-    with torch.device("cpu"):
-        model = nn.Sequential(*[Block("cpu").requires_grad_(False) for _ in range(blocks)])
+    model = nn.Sequential(*[Block("cpu").requires_grad_(False) for _ in range(blocks)])
+    first = list(model[0].parameters())
+    for weight in first:
+        weight.normal_(0, 0.01)
+    for block in model:  # memory that nobody wrote would be the system's page of zeros, and quicker to copy
+        for weight, source in zip(block.parameters(), first):
+            weight.copy_(source)
     cpu_offload(model, execution_device=torch.device("cuda:0"))
     return model
 

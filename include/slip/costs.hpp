@@ -27,6 +27,7 @@ struct CostSample {
   std::uint64_t weight_bytes = 0;
   std::uint64_t flops = 0, bytes = 0;  // as the op says
   Picos time = 0;
+  Picos beside = 0;  // the same while loads run beside it; 0: as Costs::kernel_slowdown says
   friend bool operator==(const CostSample&, const CostSample&) = default;
 };
 
@@ -42,6 +43,8 @@ struct Costs {
   // Of an op: a sample of it, or between those of the same kernel and weight; without one from the op's own flops and
   // bytes at the rates of the nearest sample of that kernel. kInvalidValue when no sample is of its kernel.
   Picos time_of(const Graph& graph, const GraphOp& op) const;
+  // How much longer all ops of a graph together take while loads run beside them.
+  double slowdown_of(const Graph& graph) const;
   friend bool operator==(const Costs&, const Costs&) = default;
 };
 

@@ -98,4 +98,18 @@ Picos Costs::time_of(const Graph& graph, const GraphOp& op) const {
   return of_weight.empty() ? scaled(*nearest(of_kernel, wanted), wanted) : on_the_line(of_weight, wanted);
 }
 
+double Costs::slowdown_of(const Graph& graph) const {
+  const auto measured = [](const CostSample& sample) { return sample.beside > 0; };
+  if (std::none_of(samples.begin(), samples.end(), measured)) return kernel_slowdown;
+  Costs slowed = *this;
+  for (CostSample& sample : slowed.samples)
+    sample.time = measured(sample) ? sample.beside : rounded(static_cast<double>(sample.time) * (1 + kernel_slowdown));
+  double alone = 0, beside = 0;
+  for (const GraphOp& op : graph.ops()) {
+    alone += static_cast<double>(time_of(graph, op));
+    beside += static_cast<double>(slowed.time_of(graph, op));
+  }
+  return alone > 0 ? std::max(0.0, beside / alone - 1) : 0;
+}
+
 }  // namespace slip

@@ -71,7 +71,8 @@ class CostsReader {
                           {"weight_bytes", [&] { sample.weight_bytes = json_.unsigned_number(); }},
                           {"flops", [&] { sample.flops = json_.unsigned_number(); }},
                           {"bytes", [&] { sample.bytes = json_.unsigned_number(); }},
-                          {"time_ps", [&] { sample.time = time("time_ps", 1); }}});
+                          {"time_ps", [&] { sample.time = time("time_ps", 1); }},
+                          {"beside_ps", [&] { sample.beside = time("beside_ps", 0); }}});
       samples.push_back(std::move(sample));
     }
   }
@@ -105,8 +106,8 @@ class CostsWriter {
     for (const CostSample& sample : costs.samples) {
       put("{}{{\"kernel\": ", before);
       append_string(out_, sample.kernel);
-      put(", \"weight_bytes\": {}, \"flops\": {}, \"bytes\": {}, \"time_ps\": {}}}", sample.weight_bytes, sample.flops,
-          sample.bytes, sample.time);
+      put(", \"weight_bytes\": {}, \"flops\": {}, \"bytes\": {}, \"time_ps\": {}, \"beside_ps\": {}}}",
+          sample.weight_bytes, sample.flops, sample.bytes, sample.time, sample.beside);
       before = ",\n    ";
     }
     put("\n  ]\n}}\n");

@@ -114,10 +114,13 @@ void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   Picos sum = 0;
   for (const GraphOp& op : graph.ops()) sum += costs.time_of(graph, op);
   const double factor = static_cast<double>(sustained.alone) / static_cast<double>(std::max<Picos>(sum, 1));
-  for (CostSample& sample : costs.samples)
-    sample.time = std::max<Picos>(static_cast<Picos>(static_cast<double>(sample.time) * factor + 0.5), 1);
-  costs.kernel_slowdown =
-      std::max(0.0, static_cast<double>(sustained.beside) / static_cast<double>(sustained.alone) - 1);
+  const double slowdown = std::max(1.0, static_cast<double>(sustained.beside) / static_cast<double>(sustained.alone));
+  for (CostSample& sample : costs.samples) {
+    const double time = std::max(static_cast<double>(sample.time) * factor, 1.0);
+    sample.time = static_cast<Picos>(time + 0.5);
+    sample.beside = static_cast<Picos>(time * slowdown + 0.5);
+  }
+  costs.kernel_slowdown = slowdown - 1;
 }
 
 }  // namespace

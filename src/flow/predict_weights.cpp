@@ -11,7 +11,7 @@ namespace {
 constexpr int kProvenSteps = 3;  // the third has two steps before it, as every later one
 
 // A device that is nothing but these costs.
-std::string description_of(const Costs& costs, std::uint64_t memory) {
+std::string description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
   const auto ppm = [](double share) { return static_cast<std::uint64_t>(share * 1e6 + 0.5); };
   const auto rate = [](const Link& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };
   const Link& out = costs.unload.bytes_per_second > 0 ? costs.unload : costs.load;
@@ -19,7 +19,7 @@ std::string description_of(const Costs& costs, std::uint64_t memory) {
       R"(sim:{{"name": "plan", "memory": "{} B", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", )"
       R"("copy_slowdown_ppm": {}}}, "copies": {{"in": "{} B/s", "out": "{} B/s", "latency": "{} ps", )"
       R"("kernel_slowdown_ppm": {}}}}})",
-      memory, ppm(costs.kernel_slowdown), rate(costs.load), rate(out), costs.load.latency, ppm(costs.load_slowdown));
+      memory, ppm(kernel_slowdown), rate(costs.load), rate(out), costs.load.latency, ppm(costs.load_slowdown));
 }
 
 // A plan on a simulated device: memory that nobody touches, loads from a place that stands for every unit.
@@ -75,7 +75,7 @@ std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look, Here here) {
   Costs any;
   any.load = {1e9, 0};
-  Rehearsal rehearsal(plan, graph, description_of(any, memory_for(plan)));
+  Rehearsal rehearsal(plan, graph, description_of(any, 0, memory_for(plan)));
   Steps& steps = rehearsal.steps;
   steps.compute().begin_capture(here);
   const Event begin = steps.compute().record();
@@ -106,7 +106,7 @@ WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here he
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
   if (steps < 2)
     throw Error(Code::kInvalidValue, fmt::format("{} steps show no steady state: at least 2 are needed", steps), here);
-  Rehearsal rehearsal(plan, graph, description_of(costs, memory_for(plan)));
+  Rehearsal rehearsal(plan, graph, description_of(costs, costs.slowdown_of(graph), memory_for(plan)));
   std::vector<Cost> times;
   for (const GraphOp& op : graph.ops()) {
     times.push_back(op.cost);

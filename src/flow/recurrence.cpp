@@ -94,7 +94,7 @@ class TwoServers {
 }  // namespace
 
 Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units) {
-  Pace pace{{}, {}, costs.kernel_slowdown, costs.load_slowdown};
+  Pace pace{{}, {}, costs.slowdown_of(graph), costs.load_slowdown};
   for (const GraphOp& op : graph.ops()) pace.ops.push_back(static_cast<double>(costs.time_of(graph, op)));
   for (const WeightUnit& unit : units) {
     // Read and copied piece by piece, each while the other works on its neighbour: the slower one sets the pace.
