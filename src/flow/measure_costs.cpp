@@ -121,6 +121,8 @@ void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
     sample.beside = static_cast<Picos>(time * slowdown + 0.5);
   }
   costs.kernel_slowdown = slowdown - 1;
+  costs.load_slowdown =
+      std::max(0.0, static_cast<double>(sustained.load_beside) / static_cast<double>(sustained.load_alone) - 1);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct Rehearsal {
   std::vector<Buffer> host;
   std::vector<HostValue> inputs, outputs;
   std::vector<Name> names;
+  std::vector<Picos> disk_times;  // by unit: read and copied, each while the other works on its neighbour
   Steps steps;
 
   Rehearsal(const WeightsPlan& plan, const Graph& graph, const std::string& description)
@@ -37,7 +38,13 @@ struct Rehearsal {
         memory(device, plan),
         weights(device.alloc(std::max<std::uint64_t>(largest(plan), 1), MemoryKind::kPinned, "weights")),
         names(load_names(plan, graph)),
-        steps(device, graph, plan, memory, [this](StreamRef stream, Range to, std::uint32_t unit) {
+        disk_times(plan.units.size(), 1),
+        steps(device, graph, plan, memory, [this, &plan](StreamRef stream, Range to, std::uint32_t unit) {
+          if (plan.units[unit].from_disk) {
+            stream.host([] {}, {.reads = {}, .writes = {to}, .scalars = {}, .name = names[unit]},
+                        {.bytes = to.bytes, .time = disk_times[unit]});
+            return;
+          }
           stream.copy(to, weights.slice(0, to.bytes), names[unit]);
         }) {
     for (std::uint32_t i = 0; i < graph.values().size(); ++i) {

@@ -59,6 +59,20 @@ class Passes {
     return std::max<Picos>(time, 1);
   }
 
+  // One load, of so many one after the other, while so many passes run.
+  Picos time_loads(int loads, int passes, const std::function<void(StreamRef)>& load) {
+    const TimedEvent begin = beside_.record_timed();
+    for (int i = 0; i < loads; ++i) load(beside_);
+    const TimedEvent end = beside_.record_timed();
+    for (int i = 0; i < passes; ++i) {
+      for (const OpMemory& op : ops_) launch(op);
+    }
+    beside_.sync();
+    const Picos time = Picos{(end - begin).count()} * 1000 / loads;
+    main_.sync();
+    return std::max<Picos>(time, 1);
+  }
+
  private:
   void launch(const OpMemory& op) {
     const std::uint64_t bytes = op.apart_bytes().numbers;
@@ -93,6 +107,12 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   for (int turn = 0; turn < kTurns; ++turn) {
     times.alone += passes.time(count, 0, load) / kTurns;
     times.beside += passes.time(count, loads, load) / kTurns;
+  }
+  // Half as long as the ops, so that these run all the while.
+  const int fewer = static_cast<int>(std::clamp<Picos>(warm * count / 2 / std::max<Picos>(load_time, 1), 1, 1000));
+  for (int turn = 0; turn < kTurns; ++turn) {
+    times.load_alone += passes.time_loads(fewer, 0, load) / kTurns;
+    times.load_beside += passes.time_loads(fewer, count, load) / kTurns;
   }
   return times;
 }

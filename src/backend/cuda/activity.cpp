@@ -20,7 +20,8 @@ namespace {
 constexpr auto kOurKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1;
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr CUpti_ActivityKind kKinds[] = {
-    CUPTI_ACTIVITY_KIND_RUNTIME,  // without API records no external numbers are told
+    CUPTI_ACTIVITY_KIND_RUNTIME,  // without API records no external numbers are told,
+    CUPTI_ACTIVITY_KIND_DRIVER,   // and libraries such as cuBLASLt call the driver
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
     CUPTI_ACTIVITY_KIND_MEMCPY,
