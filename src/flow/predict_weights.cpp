@@ -120,6 +120,11 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
     times.back().time = std::max<Picos>(costs.time_of(graph, op), 1);
   }
   rehearsal.steps.set_costs(std::move(times));
+  for (std::size_t i = 0; i < plan.units.size(); ++i) {
+    const std::uint64_t bytes = plan.units[i].bytes;
+    if (plan.units[i].from_disk && !plan.units[i].resident)
+      rehearsal.disk_times[i] = std::max(costs.load.time_for(bytes), costs.read.time_for(bytes));
+  }
   Trace trace;
   for (int i = 0; i < steps; ++i) rehearsal.issue();
   rehearsal.device.sync(here);
@@ -140,8 +145,13 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
 // Steps are told apart by counting: each kernel of the compute stream is an op of the graph.
 std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream) {
   std::vector<TraceSpan> spans = trace.spans();
-  std::erase_if(
-      spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel || !span.run; });
+  std::erase_if(spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel; });
+  const auto missing = std::ranges::count_if(spans, [](const TraceSpan& span) { return !span.run; });
+  if (missing > 0)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("the trace does not say when {} of {} ops ran: steps cannot be told apart", missing, spans.size()),
+        {});
   std::ranges::sort(spans, {}, &TraceSpan::position);
   return spans;
 }
