@@ -43,6 +43,15 @@ std::string allowed_options(const CLI::App& app) {
   return text;
 }
 
+// What an option that could not be read should have been; the parser names it in its text.
+std::string expected_number(const CLI::App& command, const std::string& text) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_type_name() == "FLOAT" && text.find(option->get_name()) != std::string::npos)
+      return ": a number is expected";
+  }
+  return ": a whole number is expected";
+}
+
 // One line for what the parser refused.
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
@@ -56,7 +65,7 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
                        command->get_name());
   }
   std::string text = error.what();
-  if (dynamic_cast<const CLI::ConversionError*>(&error)) text += ": a whole number is expected";
+  if (dynamic_cast<const CLI::ConversionError*>(&error)) text += expected_number(*command, text);
   for (char& c : text) {
     if (c == '\n') c = ' ';
   }

@@ -8,9 +8,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "cli/lab/bench.hpp"
+#include "cli/weights/steps.hpp"
 #include "flow/step.hpp"
-#include "slip/runner.hpp"
 
 namespace slip::cli {
 namespace {
@@ -85,12 +84,7 @@ void read_times(const Model& model, const Run& run, std::uint64_t compute_stream
   const std::vector<TraceSpan> adds = kernel_spans(run.data, compute_stream);
   outcome.compute = adds.back().ended - adds[adds.size() - model.layers].started;
   for (const TraceSpan& add : adds) outcome.add = std::max(outcome.add, add.ended - add.started);
-  // The last step's loads for the next one run beside nothing.
-  const Picos from = adds[model.layers - 1].ended, to = adds.back().ended;
-  outcome.loads = cover(
-      run.spans,
-      [&](const TraceSpan& span) { return span.name.starts_with("load ") && span.started >= from && span.ended <= to; },
-      [](const TraceSpan& span) { return span.kind == OpKind::kKernel; });
+  outcome.loads = loads_covered(run.data, compute_stream, model.layers);
   outcome.peak_bytes = run.peak_bytes;
 }
 

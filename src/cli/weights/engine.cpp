@@ -20,6 +20,15 @@ std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   return bytes;
 }
 
+Device open_device(const std::string& name, const DeviceOptions& options = {}) {
+  try {
+    return Device::open(name, options, {});
+  } catch (const Error& error) {
+    if (error.code() == Code::kInvalidDevice) throw UsageError(error.what());
+    throw;
+  }
+}
+
 }  // namespace
 
 void EngineOptions::add_model_to(CLI::App& command) {
@@ -57,6 +66,7 @@ WeightsOptions EngineOptions::planning() const {
 }
 
 Engine::Engine(const EngineOptions& options) : planning_(options.planning()), device_name_(options.device) {
+  open_device(device_name_);  // before anything that takes long
   if (is_folder(options.model)) {
     folder_ = options.model;
     graph_ = read_graph(folder_ + "/graph.json", {});
@@ -65,15 +75,15 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
   }
   if (!options.costs.empty()) costs_ = read_costs(options.costs, {});
   else if (simulated()) costs_ = model_costs(graph_, device_name_, {});
-  else if (has_weights()) costs_ = measure_costs(graph_, Device::open(device_name_, {}, {}), source(), {});
-  else costs_ = measure_costs(graph_, Device::open(device_name_, {}, {}), LoadProbe{}, {});
+  else if (has_weights()) costs_ = measure_costs(graph_, open_device(device_name_), source(), {});
+  else costs_ = measure_costs(graph_, open_device(device_name_), LoadProbe{}, {});
   if (!options.save_costs.empty()) write_costs(costs_, options.save_costs, {});
 }
 
 WeightSource Engine::source() const { return WeightSource::files(folder_, {}); }
 
 std::uint64_t Engine::free_bytes() const {
-  const MemoryInfo memory = Device::open(device_name_, {}, {}).memory();
+  const MemoryInfo memory = open_device(device_name_).memory();
   return static_cast<std::uint64_t>(kUsable * static_cast<double>(memory.total - memory.used));
 }
 
@@ -86,7 +96,7 @@ WeightsPlan Engine::plan() const {
 WeightsPlan Engine::resident_plan() const { return plan_weights(graph_, costs_, {}, {}); }
 
 Device Engine::open(const WeightsPlan& plan) const {
-  return Device::open(device_name_, {.memory_limit = plan.budget.value_or(0)}, {});
+  return open_device(device_name_, {.memory_limit = plan.budget.value_or(0)});
 }
 
 }  // namespace slip::cli

@@ -24,7 +24,9 @@ void add_row(Table& table, const char* what, const WeightsPlan& plan, const Step
   const double achieved = seen.loaded_per_second(plan);
   const Comparison& found = seen.comparison;
   table.row({word(what), time(found.measured), time(found.predicted), percent(100 * found.error()),
-             time(found.measured_idle), bytes(seen.peak), plan.loads.empty() ? none() : rate(achieved),
+             time(found.measured_idle),
+             seen.loads.busy > 0 ? percent(100 * ratio(seen.loads.covered, seen.loads.busy)) : none(), bytes(seen.peak),
+             plan.loads.empty() ? none() : rate(achieved),
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }
 
@@ -35,9 +37,10 @@ Table make_table() {
            {"predicted", "predicted_ps"},
            {"off", "error_percent"},
            {"idle", "idle_ps"},
+           {"overlap", "overlap_percent"},
            {"peak memory", "peak_bytes"},
            {"loaded", "bytes_per_s"},
-           {"of the link", "link_percent"},
+           {"", "link_percent"},
            {"outputs", "outputs"}}};
 }
 
@@ -45,7 +48,7 @@ Table make_table() {
 WeightsProof prove(const WeightsPlan& plan, const Graph& graph) {
   WeightsProof proof = verify_weights(plan, graph, {});
   if (!proof.proven()) {
-    fmt::print("{}", proof.text);
+    fmt::print("{}", proof.text);  // many lines: what races, and what would mend it
     throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
   }
   return proof;
@@ -78,8 +81,7 @@ int run_model(Asked asked) {
     return stopped(seen, asked.steps);
   }
   const bool equal = !resident || resident->outputs == seen.outputs;
-  add_row(table, asked.steps.what, plan, seen, engine.costs(),
-          resident ? word(equal ? "equal to the bit" : "WRONG") : none());
+  add_row(table, asked.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
   if (asked.json) {
     fmt::print("{}\n", json_of(table).dump(2));
   } else {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "cli/commands.hpp"
+#include "flow/step.hpp"
 #include "store/file.hpp"
 
 namespace slip::cli {
@@ -85,6 +86,17 @@ double StepsSeen::loaded_per_second(const WeightsPlan& plan) const {
   return seconds > 0 ? static_cast<double>(plan.streamed_bytes) / seconds : 0;
 }
 
+Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops) {
+  const std::vector<TraceSpan> kernels = kernel_spans(trace, compute_stream);
+  if (ops == 0 || kernels.size() <= ops) return {};
+  const Picos from = kernels[ops - 1].ended, to = kernels.back().ended;
+  const auto load = [&](const TraceSpan& span) {
+    return span.name.starts_with("load ") && span.started >= from && span.ended <= to;
+  };
+  return cover(trace.spans(), load,
+               [&](const TraceSpan& span) { return span.stream == compute_stream && span.kind == OpKind::kKernel; });
+}
+
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
   StepsSeen seen;
   seen.prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
@@ -102,6 +114,7 @@ StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOpt
   trace.stop();
   seen.peak = device.memory().peak;
   seen.trace = trace.data();
+  seen.loads = loads_covered(seen.trace, runner.compute_stream(), engine.graph().ops().size());
   seen.comparison = compare_weights(engine.graph(), seen.prediction, seen.trace, runner.compute_stream());
   return seen;
 }

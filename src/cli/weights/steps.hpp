@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cli/lab/bench.hpp"
 #include "cli/weights/engine.hpp"
 
 namespace slip::cli {
@@ -22,6 +23,7 @@ struct StepOptions {
 struct StepsSeen {
   Prediction prediction;
   Comparison comparison;
+  Cover loads;
   std::uint64_t peak = 0;
   int steps = 0;                   // fewer than asked for: interrupted
   std::vector<std::byte> outputs;  // of the last step
@@ -32,6 +34,10 @@ struct StepsSeen {
 
 // Ctrl-C ends the loop after the step that runs; a second one ends the program as ever.
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
+
+// The time in which loads ran, and the part of it in which an op of the graph did, too; of all steps but the first,
+// which finds the ring empty.
+Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops);
 
 // UsageError for what can be planned but not run: a graph without weights, a simulated device.
 void require_runnable(const EngineOptions& options, const char* command);
