@@ -11,9 +11,9 @@ say() { printf '\n== %s\n' "$*"; }
 
 mkdir -p "$demo"
 if [[ ! -d $model ]]; then
-  say "$slip model stack --blocks 8 --hidden 1024 --intermediate 2816 --tokens 64 -o $model   (once)"
+  say "$slip model stack --blocks 8 -o $model   (once)"
   rm -rf "$model.part"   # of a call that was interrupted
-  "$slip" model stack --blocks 8 --hidden 1024 --intermediate 2816 --tokens 64 -o "$model.part"
+  "$slip" model stack --blocks 8 -o "$model.part"
   mv "$model.part" "$model"
 fi
 weights=$(stat -c %s "$model"/*.safetensors | awk '{ sum += $1 } END { print sum }')
