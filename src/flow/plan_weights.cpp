@@ -207,7 +207,10 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
   const Planner planner(graph, costs, options);
-  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, planner.needed_for_all()));
+  // A ring that was asked for may be larger than all weights.
+  const std::uint64_t most =
+      std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));
+  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, most));
   if (options.slowdown) budget = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
   if (budget < planner.smallest()) too_small(planner, graph, budget, here);
   WeightsPlan plan = planner.plan(budget, here);

@@ -72,7 +72,8 @@ TEST_F(CliWeights, AGraphAloneIsPlannedForADeviceThatIsNotHere) {
 TEST_F(CliWeights, RunComparesWithResidentAndKeepsTheBudget) {
   const std::string page = scratch("weights.html"), trace = scratch("weights-trace.json");
   const std::string line = "run " + with_costs() + "--budget 6MiB --check --steps 3 ";
-  const json rows = output_of(line + "--json");
+  const json rows = output_of(line + "--json --html " + page);
+  EXPECT_NE(read_file(page).find("<html"), std::string::npos);
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_GT(rows.at(0).at("peak_bytes"), 14 * kMiB);
   EXPECT_LE(rows.at(1).at("peak_bytes"), 6 * kMiB);
@@ -102,11 +103,24 @@ TEST_F(CliWeights, RunReadsFromDiskWhatHostMemoryHasNoRoomFor) {
   EXPECT_EQ(rows.at(1).at("outputs"), "equal");
 }
 
+// Small weights travel together: a quarter of them has no room for the first load.
+TEST_F(CliWeights, BenchLeavesOutWhatDoesNotFit) {
+  const std::string one = scratch("weights-one");
+  ASSERT_EQ(run("model stack --blocks 1 --hidden 64 --intermediate 64 --tokens 2 -o " + one).status, 0);
+  const json found = output_of("bench weights " + one + " --steps 2 --json");
+  ASSERT_FALSE(found.at("left_out").empty());
+  EXPECT_NE(found.at("left_out").back().get<std::string>().find("smallest that works"), std::string::npos) << found;
+  EXPECT_EQ(found.at("rows").size() + found.at("left_out").size(), 5U);
+  EXPECT_EQ(found.at("rows").back().at("case"), "two slots");  // though they are larger than all weights
+  std::filesystem::remove_all(one);
+}
+
 TEST_F(CliWeights, BenchShowsLessAndLessMemory) {
   const json found = output_of("bench weights " + with_costs() + "--steps 2 --json");
   const json& rows = found.at("rows");
   ASSERT_EQ(rows.size(), 5U);
   EXPECT_EQ(rows.at(0).at("case"), "resident");
+  EXPECT_TRUE(found.at("left_out").empty());
   for (std::size_t i = 1; i < rows.size(); ++i) {
     EXPECT_LT(rows.at(i).at("peak_bytes"), rows.at(i - 1).at("peak_bytes"));
     EXPECT_EQ(rows.at(i).at("outputs"), "equal");

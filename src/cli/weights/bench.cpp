@@ -76,17 +76,17 @@ class Comparing {
                 word(equal ? "equal" : "WRONG")});
     return true;
   }
-  void skip(const std::string& name, const std::string& why) { notes_ += fmt::format("{}: {}\n", name, why); }
+  void skip(const std::string& name, const std::string& why) { notes_.push_back(fmt::format("{}: {}", name, why)); }
 
   const Table& table() const { return table_; }
-  const std::string& notes() const { return notes_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // what was left out, and why
   bool wrong() const { return wrong_; }
 
  private:
   const Engine& engine_;
   StepOptions steps_;
   Table table_ = make_table();
-  std::string notes_;
+  std::vector<std::string> notes_;
   std::vector<std::byte> outputs_;
   Picos resident_ = 0;
   bool wrong_ = false;
@@ -125,14 +125,16 @@ int bench_weights(const Asked& asked) {
                                          {"link_bytes_per_s", costs.load.bytes_per_second},
                                          {"kernel_slowdown", costs.kernel_slowdown},
                                          {"load_slowdown", costs.load_slowdown},
-                                         {"rows", json_of(comparing.table())}};
+                                         {"rows", json_of(comparing.table())},
+                                         {"left_out", comparing.notes()}};
     fmt::print("{}\n", json.dump(2));
   } else {
+    std::string notes;
+    for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
     fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
                asked.engine.model, engine.graph().ops().size(),
                format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), asked.engine.device,
-               format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(),
-               comparing.notes());
+               format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(), notes);
   }
   if (!complete) return kInterrupted;
   return comparing.wrong() ? kFailed : kSuccess;

@@ -8,6 +8,7 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/weights/steps.hpp"
+#include "slip/page.hpp"
 
 namespace slip::cli {
 namespace {
@@ -56,7 +57,11 @@ WeightsProof prove(const WeightsPlan& plan, const Graph& graph) {
 
 void write_files(const Asked& asked, const StepsSeen& seen) {
   if (!asked.trace.empty()) write_trace(seen.trace, asked.trace, {});
-  if (!asked.html.empty()) write_html(seen.trace, asked.html, asked.engine.model, &seen.prediction.trace);
+  if (asked.html.empty()) return;
+  // With --json nothing but JSON may be printed.
+  if (asked.json)
+    write_page(seen.trace, asked.html, {.title = asked.engine.model, .prediction = &seen.prediction.trace}, {});
+  else write_html(seen.trace, asked.html, asked.engine.model, &seen.prediction.trace);
 }
 
 int run_model(Asked asked) {
