@@ -8,7 +8,7 @@ help:
 	@printf '%s\n' \
 	  'Slipstream' \
 	  '' \
-	  '  make run               install what is missing, build, and run the lab on the cpu device' \
+	  '  make run               install what is missing, build, and run a model in a third of its weights'\'' memory' \
 	  '  make test              install what is missing, build, and run all tests' \
 	  '  make bench             build and run the benchmarks; results in build/bench/*.json' \
 	  '  make bench ONLY=area   one of them (a folder of bench/)' \
@@ -29,8 +29,7 @@ build: configure
 
 run: configure
 	@cmake --build --preset release --target slip_cli   # the tests are not needed for a first look
-	@echo '== build/release/slip lab'
-	@build/release/slip lab
+	@scripts/demo.sh
 
 test:
 	@scripts/setup.sh test

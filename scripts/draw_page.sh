@@ -8,5 +8,5 @@ output=$(realpath -m "${1:-docs/timeline-page.png}")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 build/release/slip lab weights --device sim:h200 --html "$folder/weights.html" >/dev/null
-bash tests/page/run.sh picture.js "$folder/weights.html" "$output" "load 3" "stream 10"
+bash tests/page/run.sh picture.js "$folder/weights.html" "$output" "load 3" "stream 48"
 ls -l "$output"

@@ -69,6 +69,8 @@ struct GraphOptions {
   // to hold weights at a time. Parts have a multiple of 128 rows, at least one. They do not depend on where weights
   // lie, so neither do the results.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;
+  // A weight smaller than this is loaded together with its neighbours in the order of use: a tiny copy wastes the link.
+  std::uint64_t join_bytes = std::uint64_t{1} << 20;
 };
 
 // Calls that do not fit throw kInvalidValue with the op's name, the values and their shapes.

@@ -3,7 +3,7 @@
 //
 //   slip::Costs costs = slip::measure_costs(graph, device);
 //   slip::WeightsPlan plan = slip::plan_weights(graph, costs, {.budget = 2 << 30});
-//   puts(slip::describe(plan, graph).c_str());
+//   puts(slip::describe(plan, graph, costs).c_str());
 //
 // A plan is data: it is verified (verify_weights), predicted (predict_weights), run (runner.hpp), saved and loaded.
 #pragma once

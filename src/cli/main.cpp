@@ -16,7 +16,9 @@ constexpr const char* kAbout =
     "Slipstream keeps a processor busy while data moves: work, copies and communication run on\n"
     "ordered streams, with the rules of CUDA streams, on a machine with or without a GPU.\n"
     "\n"
-    "Three commands to try first:\n"
+    "Commands to try first:\n"
+    "  slip model stack --blocks 8 -o m/    makes a model; slip run m/ --budget 120MiB --check runs it\n"
+    "                                       in less memory than its weights take\n"
     "  slip lab overlap                     copies behind kernels, on this machine's cores\n"
     "  slip lab weights --device sim:h200   a model in two weight slots, on a simulated H200\n"
     "  slip devices                         what this machine offers, measured";
@@ -41,6 +43,15 @@ std::string allowed_options(const CLI::App& app) {
   return text;
 }
 
+// What an option that could not be read should have been; the parser names it in its text.
+std::string expected_number(const CLI::App& command, const std::string& text) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_type_name() == "FLOAT" && text.find(option->get_name()) != std::string::npos)
+      return ": a number is expected";
+  }
+  return ": a whole number is expected";
+}
+
 // One line for what the parser refused.
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
@@ -54,7 +65,7 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
                        command->get_name());
   }
   std::string text = error.what();
-  if (dynamic_cast<const CLI::ConversionError*>(&error)) text += ": a whole number is expected";
+  if (dynamic_cast<const CLI::ConversionError*>(&error)) text += expected_number(*command, text);
   for (char& c : text) {
     if (c == '\n') c = ' ';
   }
@@ -79,6 +90,7 @@ int run(int argc, char** argv) {
   const std::function<int()> model = add_model(app);
   const std::function<int()> plan = add_plan(app);
   const std::function<int()> run_within = add_run(app);
+  const std::function<int()> bench = add_bench(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -94,6 +106,7 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("model")) return model();
   if (app.got_subcommand("plan")) return plan();
   if (app.got_subcommand("run")) return run_within();
+  if (app.got_subcommand("bench")) return bench();
   fmt::print("{}", app.help());
   return kSuccess;
 }

@@ -53,14 +53,14 @@ class Planner {
   WorkingSet working_set() const { return largest_working_set(units_, loads_); }
 
   // `budget` is at least smallest().
-  WeightsPlan plan(std::uint64_t budget) const {
+  WeightsPlan plan(std::uint64_t budget, Here here) const {
     const std::uint64_t for_weights = budget - arena_.bytes;
     if (all_bytes_ <= for_weights && !options_.stream_all)
       return write_down(0, std::vector<char>(units_.size(), 1), {});
     const std::uint64_t ring = best_ring(for_weights).first;
     const ResidentProblem problem{pace_, units_, loads_, capacity(for_weights, ring), ring};
     const ResidentChoice choice = search_resident(problem, options_.search_effort);
-    if (!choice.found()) no_room(budget);
+    if (!choice.found()) no_room(budget, here);
     std::vector<WeightLoad> loads;
     streamed_loads(problem, choice.resident, loads);
     WeightsPlan plan = write_down(ring, choice.resident, std::move(loads));
@@ -88,12 +88,13 @@ class Planner {
   }
 
   // Only with a ring that was asked for: one that the planner chooses holds what must pass through it.
-  [[noreturn]] void no_room(std::uint64_t budget) const {
+  [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
     throw Error(Code::kOutOfMemory,
                 fmt::format("within {} a ring of {} cannot carry the weights: op '{}' alone needs {} of them at once; "
                             "give a larger ring, or none and let it be chosen",
                             format_bytes(budget), format_bytes(options_.ring.value_or(0)),
-                            graph_.ops()[working_set().op].name, format_bytes(working_set().bytes)));
+                            graph_.ops()[working_set().op].name, format_bytes(working_set().bytes)),
+                here);
   }
 
   double guessed_step(std::uint64_t budget) const {
@@ -206,10 +207,13 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
   const Planner planner(graph, costs, options);
-  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, planner.needed_for_all()));
+  // A ring that was asked for may be larger than all weights.
+  const std::uint64_t most =
+      std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));
+  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, most));
   if (options.slowdown) budget = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
   if (budget < planner.smallest()) too_small(planner, graph, budget, here);
-  WeightsPlan plan = planner.plan(budget);
+  WeightsPlan plan = planner.plan(budget, here);
   if (options.budget || options.slowdown) plan.budget = budget;
   return plan;
 }

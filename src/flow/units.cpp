@@ -6,7 +6,6 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kSmall = std::uint64_t{1} << 20;
 constexpr std::uint32_t kNear = 8;  // ops: uses this close share a load, small weights this close a unit
 
 // Bytes of one weight that some ops use; pieces never overlap.
@@ -56,8 +55,8 @@ std::vector<UsedBytes> pieces_of(const Graph& graph) {
   return result;
 }
 
-bool may_join(const WeightUnit& unit, const UsedBytes& piece) {
-  return (unit.bytes < kSmall || piece.bytes.bytes < kSmall) && piece.ops.back() - unit.ops.front() <= kNear;
+bool may_join(const WeightUnit& unit, const UsedBytes& piece, std::uint64_t small) {
+  return (unit.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - unit.ops.front() <= kNear;
 }
 
 }  // namespace
@@ -65,7 +64,7 @@ bool may_join(const WeightUnit& unit, const UsedBytes& piece) {
 std::vector<WeightUnit> make_units(const Graph& graph) {
   std::vector<WeightUnit> units;
   for (UsedBytes& piece : pieces_of(graph)) {
-    if (units.empty() || !may_join(units.back(), piece)) units.emplace_back();
+    if (units.empty() || !may_join(units.back(), piece, graph.options().join_bytes)) units.emplace_back();
     WeightUnit& unit = units.back();
     const std::uint64_t offset = aligned(unit.bytes);
     unit.parts.push_back({piece.bytes, offset});

@@ -11,7 +11,7 @@ namespace slip {
 inline constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// In the order of their first use. A copy of less than 1 MiB wastes the link, so small weights join a neighbour.
+// In the order of their first use. Small weights join a neighbour (GraphOptions::join_bytes).
 std::vector<WeightUnit> make_units(const Graph& graph);
 
 // The loads of one step if all units were streamed, in the order of use; their places in the ring are not set.

@@ -104,8 +104,9 @@ void require_same(const Graph& graph, const Graph& again, Here here) {
 
 std::string graph_text(const Graph& graph, Here here) {
   fmt::memory_buffer out;
-  fmt::format_to(fmt::appender(out), "{{\"format\": \"slip graph\", \"version\": 1, \"part_bytes\": {}",
-                 graph.options().part_bytes);
+  fmt::format_to(fmt::appender(out),
+                 "{{\"format\": \"slip graph\", \"version\": 1, \"part_bytes\": {}, \"join_bytes\": {}",
+                 graph.options().part_bytes, graph.options().join_bytes);
   List values(out, "values");
   for (const GraphValue& value : graph.values()) {
     if (value.role == ValueRole::kActivation) continue;

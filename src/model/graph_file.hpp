@@ -1,6 +1,6 @@
 // Graphs as text. The format is JSON:
 //
-//   {"format": "slip graph", "version": 1, "part_bytes": 33554432,
+//   {"format": "slip graph", "version": 1, "part_bytes": 33554432, "join_bytes": 1048576,
 //    "values": [{"name": "x", "role": "input", "type": "F32", "shape": [64, 1024]}, ...],   inputs, weights and states
 //    "ops": [{"op": "linear", "name": "up", "reads": ["x", "w"]},                           in the order they run; each
 //            {"op": "rms_norm", "name": "n", "reads": ["up", "s"], "epsilon": 1e-05}, ...], makes a value of its name

@@ -93,6 +93,8 @@ void GraphReader::read_members() {
       if (version != 1) json_.fail(fmt::format("version {} of the format, and this program knows 1", version));
     } else if (key == "part_bytes") {
       options_.part_bytes = json_.unsigned_number();
+    } else if (key == "join_bytes") {
+      options_.join_bytes = json_.unsigned_number();
     } else if (key == "values") {
       read_list<ValueText>(values_, [this] { return read_value(); });
     } else if (key == "ops") {
@@ -100,7 +102,8 @@ void GraphReader::read_members() {
     } else if (key == "outputs") {
       read_list<OutputText>(outputs_, [this] { return OutputText{json_.place(), read_string()}; });
     } else {
-      json_.fail(fmt::format("no member '{}': there are format, version, part_bytes, values, ops, outputs", key));
+      json_.fail(
+          fmt::format("no member '{}': there are format, version, part_bytes, join_bytes, values, ops, outputs", key));
     }
   }
   json_.finish();

@@ -1,10 +1,12 @@
 #include "cli/program.hpp"
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -50,6 +52,33 @@ Outcome run(const std::string& arguments) {
       "ASAN_OPTIONS=detect_leaks=0 " + std::string(SLIP_PROGRAM) + " " + arguments + " >" + out + " 2>" + err;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+}
+
+Interrupted interrupt_when(const std::string& arguments, const std::string& shown) {
+  int terminal = -1;
+  const std::string command = "ASAN_OPTIONS=detect_leaks=0 exec " + std::string(SLIP_PROGRAM) + " " + arguments;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  Interrupted result;
+  bool pressed = false;
+  char bytes[4096];
+  // Ends with an error when the program has closed the terminal.
+  for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof(bytes))) > 0;) {
+    result.terminal.append(bytes, static_cast<std::size_t>(got));
+    if (pressed || result.terminal.find(shown) == std::string::npos) continue;
+    pressed = true;
+    ::kill(child, SIGINT);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  EXPECT_TRUE(pressed) << "never shown: " << shown << result.terminal.substr(0, 1000);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (result.terminal.size() > 1000) result.terminal.erase(0, result.terminal.size() - 1000);
+  return result;
 }
 
 nlohmann::json lab_tables(const std::string& name, const std::string& device, const std::string& more) {

@@ -13,6 +13,13 @@ struct Outcome {
 
 Outcome run(const std::string& arguments);
 
+// Runs it on a terminal of its own, and presses Ctrl-C (SIGINT) once it has shown this text.
+struct Interrupted {
+  int status = -1;
+  std::string terminal;
+};
+Interrupted interrupt_when(const std::string& arguments, const std::string& shown);
+
 // A file of this name in a folder of this process; removed at exit.
 std::string scratch(const std::string& name);
 std::string read_file(const std::string& path);

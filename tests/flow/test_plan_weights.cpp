@@ -194,6 +194,12 @@ TEST(PlanWeights, SmallWeightsJoinANeighbour) {
   ASSERT_EQ(units.size(), 2u);
   EXPECT_EQ(units[0].parts.size(), 3u);
   EXPECT_EQ(units[0].ops, (std::vector<std::uint32_t>{0, 1, 2}));
+
+  Graph apart({.join_bytes = 0});
+  Value x = apart.input("x", DataType::kF32, {64});
+  for (const char* name : {"a", "b", "c"})
+    x = apart.add(name, x, apart.weight(std::string("w") + name, DataType::kF32, {64}));
+  EXPECT_EQ(make_units(apart).size(), 3u) << "each by itself, if the graph says so";
 }
 
 TEST(Arena, ActivationsShareBytes) {

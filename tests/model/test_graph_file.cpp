@@ -32,7 +32,7 @@ class GraphFile : public testing::Test {
 
 // Every kind of op and of value.
 Graph all_ops() {
-  Graph graph({.part_bytes = 40000});
+  Graph graph({.part_bytes = 40000, .join_bytes = 4096});
   const Value x = graph.input("x \"quoted\"\n", DataType::kBF16, {3, 5, 64});
   const Value w = graph.weight("w", DataType::kBF16, {1000, 64}), b = graph.weight("b", DataType::kBF16, {1000});
   const Value state = graph.state("state", DataType::kBF16, {3, 5, 1000});
@@ -52,6 +52,7 @@ TEST_F(GraphFile, WhatIsWrittenIsRead) {
   write_graph(graph, path);
   const Graph again = read_graph(path);
   EXPECT_EQ(graph_text(again, {}), graph_text(graph, {}));
+  EXPECT_EQ(again.options().join_bytes, 4096U);
   ASSERT_EQ(again.ops().size(), graph.ops().size());
   EXPECT_GT(graph.ops().size(), 11U) << "the linear has parts";
   for (std::size_t i = 0; i < graph.ops().size(); ++i) {

@@ -116,7 +116,16 @@ test("keys and wheel zoom, keys and drag move, F shows all again", async () => {
 test("a click shows the op, why it started, and the way to the op it waited for", async () => {
   const tab = await open(browser, file("lab.html"));
   const { page } = tab;
-  const op = await find(page, "add 1");
+  const op = await page.evaluate(() => {
+    for (let i = 0; i < slip.trace.count; i++) {
+      const before = slip.trace.nameOf(i) === "add 1" ? slip.trace.after(i) : -1;
+      if (before >= 0 && slip.trace.nameOf(before) === "load 1") return i;
+    }
+    return -1;
+  });
+  await page.evaluate((i) => slip.select(i), op);  // there are many devices: scrolls to it
+  await page.keyboard.press("Escape");
+  assert.equal((await settled(page)).selected, -1);
   const point = await whereIs(page, op);
   await page.mouse.move(point.x, point.y);
   await page.waitForFunction((i) => slip.state().hover === i, op);

@@ -1,135 +1,141 @@
-// Lab weights: a stack of vector_adds, its weights all in device memory or passing through two slots.
+// Lab weights: a stack of vector_adds on the weight engine, its weights all in device memory or passing through a ring
+// that has room for one or two of them.
 //
-// A layer needs only its own weight. While it computes, the next layer's weight is loaded into the other slot; an event
-// says when a weight is there, another when a slot may be overwritten.
+// A layer needs only its own weight. With two places the next layer's weight is loaded while a layer computes; with one
+// a load must wait until the layer before is done.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
-#include "cli/lab/bench.hpp"
+#include "cli/weights/steps.hpp"
+#include "flow/step.hpp"
 
 namespace slip::cli {
 namespace {
 
+constexpr int kSteps = 6;  // the first feels that the ring was empty
+
+// y = x + w0, then y += w for each other weight: activations take two buffers, however many layers there are.
 struct Model {
-  const Bench& bench;
-  std::size_t bytes;  // of the input and of each weight
+  Graph graph;
+  Value x, y;
   std::size_t layers;
-  Work add;
+
+  Model(std::size_t bytes, std::size_t count, const Work& add)
+      : graph({.join_bytes = 0}),  // every weight is a load of its own, however small
+        x(graph.input("x", DataType::kF32, {bytes / sizeof(float)})),
+        y(graph.activation("y", DataType::kF32, {bytes / sizeof(float)})),
+        layers(count) {
+    for (std::size_t k = 0; k < layers; ++k) {
+      const Value weight = graph.weight(fmt::format("{}", k), DataType::kF32, {bytes / sizeof(float)});
+      graph.add_op({.name = fmt::format("add {}", k),
+                    .kernel = &kVectorAdd,
+                    .reads = {graph.all_of(k == 0 ? x : y), graph.all_of(weight)},
+                    .writes = {graph.all_of(y)},
+                    .scalars = {add.pace},
+                    .cost = add.cost});
+    }
+    graph.output(y);
+  }
 };
 
-// A model's host side: input, weights and the output it should have.
-struct HostSide {
-  Buffer input, output;
-  std::vector<Buffer> weights;
-
-  HostSide(const Device& device, const Model& model)
-      : input(device.alloc(model.bytes, MemoryKind::kPinned, "input")),
-        output(device.alloc(model.bytes, MemoryKind::kPinned, "output")) {
-    std::ranges::fill(input.host_write<float>(), 1.0F);
-    std::ranges::fill(output.host_write<float>(), 0.0F);
-    for (std::size_t k = 0; k < model.layers; ++k) {
-      weights.push_back(device.alloc(model.bytes, MemoryKind::kPinned, fmt::format("weight {}", k)));
-      std::ranges::fill(weights.back().host_write<float>(), static_cast<float>(k + 1));
+// Weight k is k + 1 everywhere, in pinned memory.
+class HostWeights {
+ public:
+  HostWeights(const Device& device, const Model& model) {
+    for (const GraphValue& value : model.graph.values()) {
+      if (value.role != ValueRole::kWeight) continue;
+      buffers_.push_back(device.alloc(value.bytes, MemoryKind::kPinned, value.name));
+      std::ranges::fill(buffers_.back().host_write<float>(), static_cast<float>(buffers_.size()));
     }
   }
-  bool ok() const {
-    const auto layers = static_cast<float>(weights.size());
-    const float wanted = 1.0F + layers * (layers + 1) / 2;
-    return std::ranges::all_of(output.host_read<float>(), [&](float value) { return value == wanted; });
+  WeightSource source() const {
+    return WeightSource::memory(
+        [this](const GraphValue& weight) {
+          const Buffer& buffer = buffers_[std::stoul(weight.name)];
+          return std::span(static_cast<const std::byte*>(buffer.native()), buffer.bytes());
+        },
+        MemoryKind::kPinned);
   }
+
+ private:
+  std::vector<Buffer> buffers_;
 };
 
 struct Outcome {
-  Run run;
-  Picos compute = 0;  // from the first layer's start to the last one's end
+  StepTimes times;
+  Picos predicted = 0;
+  Picos compute = 0;  // of the last step: from the first layer's start to the last one's end
   Picos add = 0;      // the longest one
-  bool ok = false;
+  Cover loads;
+  std::size_t peak_bytes = 0;
+  bool ok = false, proven = false;
 };
 
-// Activations go back and forth between two buffers, so that a deeper model needs no more of them.
-struct Activations {
-  Buffer one, two;
-  Activations(const Device& device, const Model& model)
-      : one(device.alloc(model.bytes, MemoryKind::kDevice, "input")),
-        two(device.alloc(model.bytes, MemoryKind::kDevice, "output")) {}
-  const Buffer& in(std::size_t layer) const { return layer % 2 == 0 ? one : two; }
-  const Buffer& out(std::size_t layer) const { return layer % 2 == 0 ? two : one; }
-};
-
-void launch_add(StreamRef stream, const Model& model, const Activations& data, const Buffer& weight,
-                std::size_t layer) {
-  stream.launch(kVectorAdd,
-                {{data.in(layer), weight}, {data.out(layer)}, {model.add.pace}, fmt::format("add {}", layer)},
-                model.add.cost);
+bool is_right(const Model& model, std::span<const float> output) {
+  const auto layers = static_cast<float>(model.layers);
+  const float wanted = 1.0F + layers * (layers + 1) / 2;
+  return std::ranges::all_of(output, [&](float value) { return value == wanted; });
 }
 
-Outcome finish(const Model& model, const HostSide& host, Run run) {
-  const Picos start = run.span("add 0").started;
-  const Picos end = run.span(fmt::format("add {}", model.layers - 1)).ended;
-  Picos add = 0;
-  for (const TraceSpan& span : run.spans) {
-    if (span.run && span.kind == OpKind::kKernel) add = std::max(add, span.ended - span.started);
+void read_times(const Model& model, const Run& run, std::uint64_t compute_stream, Outcome& outcome) {
+  outcome.times = step_times(run.data, compute_stream, model.layers);
+  const std::vector<TraceSpan> adds = kernel_spans(run.data, compute_stream);
+  outcome.compute = adds.back().ended - adds[adds.size() - model.layers].started;
+  for (const TraceSpan& add : adds) outcome.add = std::max(outcome.add, add.ended - add.started);
+  outcome.loads = loads_covered(run.data, compute_stream, model.layers);
+  outcome.peak_bytes = run.peak_bytes;
+}
+
+// Costs are asked on a device of their own, since measuring takes memory, too.
+Costs costs_of(const Bench& bench, const Model& model) {
+  if (bench.virtual_time()) return model_costs(model.graph, bench.options().device);
+  return measure_costs(model.graph, bench.open({.compute_workers = 1}),
+                       LoadProbe{.piece_bytes = model.graph[model.x].bytes});
+}
+
+Outcome run(const Bench& bench, const Model& model, const Costs& costs, const WeightsOptions& options) {
+  const WeightsPlan plan = plan_weights(model.graph, costs, options);
+  Outcome outcome;
+  outcome.proven = verify_weights(plan, model.graph).proven();
+  outcome.predicted = predict_weights(plan, model.graph, costs).step;
+  const Device device = bench.open({.compute_workers = 1, .memory_limit = plan.device_bytes()});
+  const HostWeights weights(device, model);
+  Runner runner(device, model.graph, plan, weights.source());
+  for (int i = 0; i < 2; ++i) {  // there are two pieces of host memory for an input, used in turn
+    std::ranges::fill(runner.input<float>(model.x), 1.0F);
+    runner.step();
   }
-  return {std::move(run), end - start, add, host.ok()};
+  runner.sync();
+  const Run seen = bench.measure(device, {}, [&] {
+    for (int i = 0; i < kSteps; ++i) runner.step();
+    runner.sync();
+  });
+  outcome.ok = is_right(model, runner.output<float>(model.y));
+  read_times(model, seen, runner.compute_stream(), outcome);
+  return outcome;
 }
 
-// Everything is loaded, then computed.
-Outcome run_resident(const Model& model) {
-  const Device device = model.bench.open({.compute_workers = 1});
-  const HostSide host(device, model);
-  const Activations data(device, model);
-  std::vector<Buffer> weights;
-  for (std::size_t k = 0; k < model.layers; ++k)
-    weights.push_back(device.alloc(model.bytes, MemoryKind::kDevice, "weight"));
-  const Stream stream = device.stream();
-  return finish(model, host, model.bench.measure(device, {stream}, [&] {
-    stream.copy(data.one, host.input, "input");
-    for (std::size_t k = 0; k < model.layers; ++k) stream.copy(weights[k], host.weights[k], fmt::format("load {}", k));
-    for (std::size_t k = 0; k < model.layers; ++k) launch_add(stream, model, data, weights[k], k);
-    stream.copy(host.output, data.out(model.layers - 1), "output");
-  }));
+void add_row(Table& table, const char* speed, const char* weights, const Outcome& outcome) {
+  const bool loads = outcome.loads.busy > 0;
+  table.row({word(speed), time(outcome.add), word(weights), time(outcome.times.steady), time(outcome.predicted),
+             time(outcome.compute), loads ? percent(100 * ratio(outcome.loads.covered, outcome.loads.busy)) : none(),
+             time(outcome.times.idle), bytes(outcome.peak_bytes), result(outcome.ok)});
 }
 
-// One slot and one stream: a load waits for the layer before, a layer for its load.
-Outcome run_on_demand(const Model& model) {
-  const Device device = model.bench.open({.compute_workers = 1});
-  const HostSide host(device, model);
-  const Activations data(device, model);
-  const Buffer slot = device.alloc(model.bytes, MemoryKind::kDevice, "slot");
-  const Stream stream = device.stream();
-  return finish(model, host, model.bench.measure(device, {stream}, [&] {
-    stream.copy(data.one, host.input, "input");
-    for (std::size_t k = 0; k < model.layers; ++k) {
-      stream.copy(slot, host.weights[k], fmt::format("load {}", k));
-      launch_add(stream, model, data, slot, k);
-    }
-    stream.copy(host.output, data.out(model.layers - 1), "output");
-  }));
-}
-
-// Two slots: layers in the default stream, loads in a non-blocking one, which the default stream does not hold back.
-Outcome run_two_slots(const Model& model) {
-  const Device device = model.bench.open({.compute_workers = 1});
-  const HostSide host(device, model);
-  const Activations data(device, model);
-  const std::array<Buffer, 2> slots = {device.alloc(model.bytes, MemoryKind::kDevice, "slot 0"),
-                                       device.alloc(model.bytes, MemoryKind::kDevice, "slot 1")};
-  const StreamRef compute = device.legacy_stream();
-  const Stream load = device.stream(StreamFlags::kNonBlocking);
-  return finish(model, host, model.bench.measure(device, {load, compute}, [&] {
-    std::array<Event, 2> used;  // the layer that reads this slot is done; never recorded: nothing to wait for
-    load.copy(data.one, host.input, "input");
-    for (std::size_t k = 0; k < model.layers; ++k) {
-      load.wait(used[k % 2]);
-      load.copy(slots[k % 2], host.weights[k], fmt::format("load {}", k));
-      compute.wait(load.record());
-      launch_add(compute, model, data, slots[k % 2], k);
-      compute.record(used[k % 2]);
-    }
-    compute.copy(host.output, data.out(model.layers - 1), "output");
-  }));
+Table make_table() {
+  return {"",
+          {{"kernel", "kernel"},
+           {"one add", "add_ps"},
+           {"weights", "case"},
+           {"a step", "step_ps"},
+           {"predicted", "predicted_ps"},
+           {"compute", "compute_ps"},
+           {"overlap", "overlap_percent"},
+           {"idle", "idle_ps"},
+           {"memory", "peak_bytes"},
+           {"result", "ok"}}};
 }
 
 }  // namespace
@@ -138,53 +144,41 @@ void lab_weights(const Bench& bench, Report& report) {
   const std::size_t size = bench.bytes(4 << 20);
   const std::size_t layers = bench.options().layers > 0 ? static_cast<std::size_t>(bench.options().layers) : 4;
   const Picos load = bench.upload_time(size);
-  report.ask(
-      fmt::format("Must all weights be in device memory? A model of {} vector_adds with weights of {} runs with all "
-                  "weights resident, with one weight slot, and with two slots: the next weight is loaded while a layer "
-                  "computes. A load takes {}; the slow kernel is made three times that, the fast one a quarter if the "
-                  "device can. Look at `memory` and at `compute`, from the first layer's start to the last one's end.",
-                  layers, format_bytes(size), format_time(load)));
-  Table table("", {{"kernel", "kernel"},
-                   {"one add", "add_ps"},
-                   {"weights", "case"},
-                   {"time", "time_ps"},
-                   {"compute", "compute_ps"},
-                   {"overlap", "overlap_percent"},
-                   {"exposed copy", "exposed_ps"},
-                   {"memory", "peak_bytes"},
-                   {"result", "ok"}});
-  struct Speed {
-    const char* name;
-    Picos add;
-  };
+  report.ask(fmt::format(
+      "Must all weights be in device memory? A model of {} vector_adds with weights of {} is run step after step by "
+      "the "
+      "weight engine: all weights resident, in one weight slot, and in two, where the next weight is loaded while a "
+      "layer computes. A load takes {}; the slow kernel is made three times that, the fast one a quarter if the device "
+      "can. Look at `memory`, at `a step` beside what was `predicted`, at `compute`, from the first layer's start to "
+      "the last one's end, and at `overlap`, the share of the loads that ran while a layer did.",
+      layers, format_bytes(size), format_time(load)));
   struct Way {
     const char* name;
-    Outcome (*run)(const Model&);
+    WeightsOptions options;
   };
-  const Speed speeds[] = {{"slow", 3 * load}, {"fast", load / 4}};
-  static constexpr Way kWays[] = {
-      {"all resident", run_resident}, {"one slot", run_on_demand}, {"two slots", run_two_slots}};
+  const Way ways[] = {{"resident", {}},
+                      {"one slot", {.ring = size, .stream_all = true}},
+                      {"two slots", {.ring = 2 * size, .stream_all = true}}};
+  Table table = make_table();
   std::vector<Outcome> seen;
-  for (const Speed& speed : speeds) {
-    const Model model{bench, size, layers, bench.work(speed.add)};
-    for (const Way& way : kWays) {
-      seen.push_back(way.run(model));
-      const Outcome& outcome = seen.back();
-      const Figures& figures = outcome.run.figures;
-      table.row({word(speed.name), time(outcome.add), word(way.name), time(figures.total), time(outcome.compute),
-                 percent(figures.overlap_percent()), time(figures.exposed), bytes(outcome.run.peak_bytes),
-                 result(outcome.ok)});
+  for (const auto& [speed, add] : {std::pair("slow", 3 * load), std::pair("fast", load / 4)}) {
+    const Model model(size, layers, bench.work(add));
+    const Costs costs = costs_of(bench, model);
+    for (const Way& way : ways) {
+      seen.push_back(run(bench, model, costs, way.options));
+      add_row(table, speed, way.name, seen.back());
     }
   }
   report.show(table);
   report.conclude(fmt::format(
-      "Two slots need {} of device memory instead of {} and give {} results. From first layer to last they took {} of "
-      "the resident time with slow kernels and {} with fast ones; loading included, {} and {}.",
-      format_bytes(seen[2].run.peak_bytes), format_bytes(seen[0].run.peak_bytes),
+      "Two slots need {} of device memory instead of {} and give {} results; {}. A step took {} of the resident time "
+      "with slow kernels, which hide the loads, and {} with fast ones, which wait for them.",
+      format_bytes(seen[2].peak_bytes), format_bytes(seen[0].peak_bytes),
       std::ranges::all_of(seen, &Outcome::ok) ? "the same" : "WRONG",
-      format_times(ratio(seen[2].compute, seen[0].compute)), format_times(ratio(seen[5].compute, seen[3].compute)),
-      format_times(ratio(seen[2].run.figures.total, seen[0].run.figures.total)),
-      format_times(ratio(seen[5].run.figures.total, seen[3].run.figures.total))));
+      std::ranges::all_of(seen, &Outcome::proven) ? "all plans were proven free of races before they ran"
+                                                  : "NOT ALL plans could be proven free of races",
+      format_times(ratio(seen[2].times.steady, seen[0].times.steady)),
+      format_times(ratio(seen[5].times.steady, seen[3].times.steady))));
 }
 
 }  // namespace slip::cli

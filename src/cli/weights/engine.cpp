@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 
 #include "cli/commands.hpp"
 #include "store/file.hpp"
@@ -10,14 +11,7 @@
 namespace slip::cli {
 namespace {
 
-constexpr double kHostShare = 0.9;  // of free memory, where nothing else was said
-
-std::uint64_t free_memory(const Device& device) {
-  const MemoryInfo memory = device.memory();
-  return static_cast<std::uint64_t>(kHostShare * static_cast<double>(memory.total - memory.used));
-}
-
-}  // namespace
+constexpr double kUsable = 0.9;  // of free memory, where nothing else was said
 
 std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   std::uint64_t bytes = 0;
@@ -26,12 +20,29 @@ std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   return bytes;
 }
 
-void EngineOptions::add_to(CLI::App& command) {
+Device open_device(const std::string& name, const DeviceOptions& options = {}) {
+  try {
+    return Device::open(name, options, {});
+  } catch (const Error& error) {
+    if (error.code() == Code::kInvalidDevice) throw UsageError(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+void EngineOptions::add_model_to(CLI::App& command) {
   command
       .add_option("MODEL", model, "A folder with graph.json and safetensors (slip model stack makes one), or a graph")
       ->required();
   command.add_option("--device", device, "cpu, cuda:0, or sim:NAME to plan for a device that is not here")
       ->capture_default_str();
+  command.add_option("--costs", costs, "Costs that an earlier --save-costs wrote; default: measured now");
+  command.add_option("--save-costs", save_costs, "Write the costs to this file");
+}
+
+void EngineOptions::add_to(CLI::App& command) {
+  add_model_to(command);
   CLI::Option* of_budget = command.add_option("--budget", budget, "Device memory for everything: 2GiB");
   CLI::Option* of_slowdown = command.add_option(
       "--slowdown", slowdown, "Find the smallest budget that is at most so many percent slower than all resident");
@@ -39,44 +50,53 @@ void EngineOptions::add_to(CLI::App& command) {
   command.add_option("--host-memory", host_memory, "Weights kept in host memory; the others are read from disk");
   command.add_option("--ring", ring, "Size of the ring that weights pass through; default: found by the planner");
   command.add_flag("--stream-all", stream_all, "Keep no weight on the device");
-  command.add_option("--costs", costs, "Costs that an earlier --save-costs wrote; default: measured now");
-  command.add_option("--save-costs", save_costs, "Write the costs to this file");
 }
 
-Engine::Engine(const EngineOptions& options) : options_(options), device_name_(options.device) {
+WeightsOptions EngineOptions::planning() const {
+  WeightsOptions wanted;
+  if (!budget.empty()) wanted.budget = bytes_of_option(budget, "--budget");
+  if (!host_memory.empty()) wanted.host_memory = bytes_of_option(host_memory, "--host-memory");
+  if (!ring.empty()) wanted.ring = bytes_of_option(ring, "--ring");
+  if (slowdown && !(*slowdown >= 0 && std::isfinite(*slowdown)))
+    throw UsageError(
+        fmt::format("--slowdown {}: 0 or more is expected; 5 allows 5 % more time than resident", *slowdown));
+  if (slowdown) wanted.slowdown = *slowdown / 100;
+  wanted.stream_all = stream_all;
+  return wanted;
+}
+
+Engine::Engine(const EngineOptions& options) : planning_(options.planning()), device_name_(options.device) {
+  open_device(device_name_);  // before anything that takes long
   if (is_folder(options.model)) {
     folder_ = options.model;
     graph_ = read_graph(folder_ + "/graph.json", {});
   } else {
     graph_ = read_graph(options.model, {});
   }
-  if (options.slowdown && *options.slowdown < 0)
-    throw UsageError(
-        fmt::format("--slowdown {} is below zero: 5 allows 5 % more time than resident", *options.slowdown));
   if (!options.costs.empty()) costs_ = read_costs(options.costs, {});
   else if (simulated()) costs_ = model_costs(graph_, device_name_, {});
-  else if (has_weights()) costs_ = measure_costs(graph_, Device::open(device_name_, {}, {}), source(), {});
-  else costs_ = measure_costs(graph_, Device::open(device_name_, {}, {}), LoadProbe{}, {});
+  else if (has_weights()) costs_ = measure_costs(graph_, open_device(device_name_), source(), {});
+  else costs_ = measure_costs(graph_, open_device(device_name_), LoadProbe{}, {});
   if (!options.save_costs.empty()) write_costs(costs_, options.save_costs, {});
 }
 
 WeightSource Engine::source() const { return WeightSource::files(folder_, {}); }
 
+std::uint64_t Engine::free_bytes() const {
+  const MemoryInfo memory = open_device(device_name_).memory();
+  return static_cast<std::uint64_t>(kUsable * static_cast<double>(memory.total - memory.used));
+}
+
 WeightsPlan Engine::plan() const {
-  WeightsOptions wanted;
-  if (!options_.budget.empty()) wanted.budget = bytes_of_option(options_.budget, "--budget");
-  if (!options_.host_memory.empty()) wanted.host_memory = bytes_of_option(options_.host_memory, "--host-memory");
-  if (!options_.ring.empty()) wanted.ring = bytes_of_option(options_.ring, "--ring");
-  if (options_.slowdown) wanted.slowdown = *options_.slowdown / 100;
-  wanted.stream_all = options_.stream_all;
-  wanted.free_memory = free_memory(Device::open(device_name_, {}, {}));
+  WeightsOptions wanted = planning_;
+  wanted.free_memory = free_bytes();
   return plan_weights(graph_, costs_, wanted, {});
 }
 
 WeightsPlan Engine::resident_plan() const { return plan_weights(graph_, costs_, {}, {}); }
 
 Device Engine::open(const WeightsPlan& plan) const {
-  return Device::open(device_name_, {.memory_limit = plan.budget.value_or(0)}, {});
+  return open_device(device_name_, {.memory_limit = plan.budget.value_or(0)});
 }
 
 }  // namespace slip::cli

@@ -14,11 +14,15 @@ class App;
 namespace slip::cli {
 
 struct EngineOptions {
-  std::string model, device = "cpu", costs, save_costs, plan, budget, host_memory, ring;
+  std::string model, device = "cpu", costs, save_costs, budget, host_memory, ring;
   std::optional<double> slowdown;  // percent
   bool stream_all = false;
 
-  void add_to(CLI::App& command);
+  void add_to(CLI::App& command);        // all of them
+  void add_model_to(CLI::App& command);  // model, device and costs, and nothing of how to plan
+
+  // UsageError names what is no number of bytes or percent.
+  WeightsOptions planning() const;
 };
 
 // A model with all that is known about it before it runs.
@@ -33,18 +37,16 @@ class Engine {
   WeightSource source() const;
   WeightsPlan plan() const;           // as asked for
   WeightsPlan resident_plan() const;  // everything on the device
+  std::uint64_t free_bytes() const;   // that a plan may take of the device's memory
   // With no more memory than the plan may take.
   Device open(const WeightsPlan& plan) const;
 
  private:
-  EngineOptions options_;
+  WeightsOptions planning_;
   std::string device_name_;
   std::string folder_;  // empty: a graph without weights
   Graph graph_;
   Costs costs_;
 };
-
-// Bytes of an option, or a UsageError that names it.
-std::uint64_t bytes_of_option(const std::string& text, const char* option);
 
 }  // namespace slip::cli

@@ -7,6 +7,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/weights/engine.hpp"
+#include "slip/page.hpp"
 
 namespace slip::cli {
 namespace {
@@ -50,7 +51,9 @@ int run_plan(const Asked& asked) {
     if (!proof.proven()) fmt::print("{}", proof.text);
   }
   if (!asked.output.empty()) write_weights_plan(plan, engine.graph(), asked.output, {});
-  if (!asked.html.empty()) write_html(prediction.trace, asked.html, "predicted: " + asked.engine.model);
+  const std::string title = "predicted: " + asked.engine.model;
+  if (asked.json && !asked.html.empty()) write_page(prediction.trace, asked.html, {.title = title}, {});
+  else if (!asked.html.empty()) write_html(prediction.trace, asked.html, title);
   return proof.proven() ? kSuccess : kFailed;
 }
 

@@ -1,119 +1,32 @@
 // `slip run MODEL`: runs a model within a budget and lays the run over its prediction.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <atomic>
-#include <csignal>
-#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
-#include "cli/weights/engine.hpp"
+#include "cli/weights/steps.hpp"
+#include "slip/page.hpp"
 
 namespace slip::cli {
 namespace {
 
-constexpr int kInterrupted = 130;
-
 struct Asked {
   EngineOptions engine;
-  int steps = 8;
-  std::uint64_t seed = 1;
-  std::string trace, html;
+  StepOptions steps;
+  std::string plan, trace, html;
   bool check = false, json = false;
 };
 
-std::atomic<bool> g_stop{false};
-void stop_soon(int) { g_stop.store(true, std::memory_order_relaxed); }
-
-// Ctrl-C ends the loop after the step that runs; a second one ends the program as ever.
-class StopOnInterrupt {
- public:
-  StopOnInterrupt() {
-    struct sigaction action {};
-    action.sa_handler = stop_soon;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &before_);
-  }
-  ~StopOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
-  static bool asked() { return g_stop.load(std::memory_order_relaxed); }
-
- private:
-  struct sigaction before_ {};
-};
-
-struct Outcome {
-  Comparison comparison;
-  std::uint64_t peak = 0;
-  int steps = 0;
-  std::vector<std::byte> outputs;  // of the last step
-  TraceData trace;
-};
-
-// The same inputs for every run of a seed and step; small numbers of the value's type.
-void fill_input(const GraphValue& value, std::span<std::byte> bytes, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (std::size_t i = 0; i + bytes_of(value.type) <= bytes.size(); i += bytes_of(value.type)) {
-    const float number = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
-    const auto bits = std::bit_cast<std::uint32_t>(number);
-    if (value.type == DataType::kF32) {
-      std::memcpy(&bytes[i], &bits, 4);
-    } else if (value.type == DataType::kBF16) {
-      const auto upper = static_cast<std::uint16_t>(bits >> 16);
-      std::memcpy(&bytes[i], &upper, 2);
-    } else {
-      bytes[i] = static_cast<std::byte>(random() % 100);
-    }
-  }
-}
-
-void show_progress(const char* what, int step, int steps) {
-  if (::isatty(STDERR_FILENO) != 0)
-    fmt::print(stderr, "\r{}: step {} of {}{}", what, step, steps, step == steps ? "\n" : "");
-}
-
-Outcome run_plan(const Engine& engine, const WeightsPlan& plan, const Asked& asked, const char* what) {
-  const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
-  const Device device = engine.open(plan);
-  Runner runner(device, engine.graph(), plan, engine.source(), {});
-  Outcome outcome;
-  Trace trace;
-  const StopOnInterrupt interrupt;
-  for (; outcome.steps < asked.steps && !StopOnInterrupt::asked(); ++outcome.steps) {
-    for (std::uint32_t i = 0; i < engine.graph().values().size(); ++i) {
-      const GraphValue& value = engine.graph().values()[i];
-      if (value.role != ValueRole::kInput) continue;
-      fill_input(value, runner.input<std::byte>({i}, {}), asked.seed + static_cast<std::uint64_t>(outcome.steps));
-    }
-    runner.step({});
-    show_progress(what, outcome.steps + 1, asked.steps);
-  }
-  if (outcome.steps > 0) {
-    for (std::uint32_t i = 0; i < engine.graph().values().size(); ++i) {
-      if (!engine.graph().values()[i].output) continue;
-      const std::span<const std::byte> bytes = runner.output<std::byte>({i}, {});
-      outcome.outputs.insert(outcome.outputs.end(), bytes.begin(), bytes.end());
-    }
-  }
-  runner.sync({});
-  trace.stop();
-  outcome.peak = device.memory().peak;
-  outcome.trace = trace.data();
-  outcome.comparison = compare_weights(engine.graph(), prediction, outcome.trace, runner.compute_stream());
-  return outcome;
-}
-
-void add_row(Table& table, const char* what, const WeightsPlan& plan, const Outcome& outcome, const Costs& costs,
+void add_row(Table& table, const char* what, const WeightsPlan& plan, const StepsSeen& seen, const Costs& costs,
              Cell outputs) {
-  const double seconds = static_cast<double>(outcome.comparison.measured) * 1e-12;
-  const double achieved = seconds > 0 ? static_cast<double>(plan.streamed_bytes) / seconds : 0;
-  table.row({word(what), time(outcome.comparison.measured), time(outcome.comparison.predicted),
-             percent(100 * outcome.comparison.error()), time(outcome.comparison.measured_idle), bytes(outcome.peak),
+  const double achieved = seen.loaded_per_second(plan);
+  const Comparison& found = seen.comparison;
+  table.row({word(what), time(found.measured), time(found.predicted), percent(100 * found.error()),
+             time(found.measured_idle),
+             seen.loads.busy > 0 ? percent(100 * ratio(seen.loads.covered, seen.loads.busy)) : none(), bytes(seen.peak),
              plan.loads.empty() ? none() : rate(achieved),
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }
@@ -124,56 +37,66 @@ Table make_table() {
            {"a step", "step_ps"},
            {"predicted", "predicted_ps"},
            {"off", "error_percent"},
-           {"compute idle", "idle_ps"},
+           {"idle", "idle_ps"},
+           {"overlap", "overlap_percent"},
            {"peak memory", "peak_bytes"},
            {"loaded", "bytes_per_s"},
-           {"of the link", "link_percent"},
+           {"", "link_percent"},
            {"outputs", "outputs"}}};
 }
 
-int run_model(const Asked& asked) {
-  if (asked.steps < 2) throw UsageError(fmt::format("--steps {} shows no steady state: take 2 or more", asked.steps));
+// A plan from a file may come from anywhere: its order is proven before it runs.
+WeightsProof prove(const WeightsPlan& plan, const Graph& graph) {
+  WeightsProof proof = verify_weights(plan, graph, {});
+  if (!proof.proven()) {
+    fmt::print("{}", proof.text);  // many lines: what races, and what would mend it
+    throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
+  }
+  return proof;
+}
+
+void write_files(const Asked& asked, const StepsSeen& seen) {
+  if (!asked.trace.empty()) write_trace(seen.trace, asked.trace, {});
+  if (asked.html.empty()) return;
+  // With --json nothing but JSON may be printed.
+  if (asked.json)
+    write_page(seen.trace, asked.html, {.title = asked.engine.model, .prediction = &seen.prediction.trace}, {});
+  else write_html(seen.trace, asked.html, asked.engine.model, &seen.prediction.trace);
+}
+
+int run_model(Asked asked) {
+  asked.steps.check();
+  require_runnable(asked.engine, "run");
   const Engine engine(asked.engine);
-  if (!engine.has_weights())
-    throw UsageError(
-        fmt::format("'{}' is a graph without weights: slip run needs a folder with both", asked.engine.model));
-  if (engine.simulated())
-    throw UsageError(
-        fmt::format("{} is simulated: slip plan predicts on it, slip run needs cpu or cuda:0", asked.engine.device));
-  const WeightsPlan plan =
-      asked.engine.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), asked.engine.plan, {});
-  const WeightsProof proof = verify_weights(plan, engine.graph(), {});
-  if (!proof.proven())
-    throw Error(Code::kInvalidValue, "the plan cannot be proven, so it is not run:\n" + proof.text, {});
+  const WeightsPlan plan = asked.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), asked.plan, {});
+  const WeightsProof proof = prove(plan, engine.graph());
   Table table = make_table();
-  std::optional<Outcome> resident;
+  std::optional<StepsSeen> resident;
   if (asked.check) {
     const WeightsPlan all = engine.resident_plan();
-    resident = run_plan(engine, all, asked, "resident");
-    add_row(table, "all resident", all, *resident, engine.costs(), word("-"));
+    asked.steps.what = "all resident";
+    resident = run_steps(engine, all, asked.steps);
+    if (resident->steps < asked.steps.steps) return stopped(*resident, asked.steps);
+    add_row(table, "all resident", all, *resident, engine.costs(), none());
   }
-  const Outcome outcome = run_plan(engine, plan, asked, "run");
-  const bool equal = !resident || resident->outputs == outcome.outputs;
-  const bool complete = !StopOnInterrupt::asked();
-  add_row(table, plan.loads.empty() ? "all resident" : "as planned", plan, outcome, engine.costs(),
-          !resident || !complete ? none() : word(equal ? "equal to the bit" : "WRONG"));
+  asked.steps.what = plan.loads.empty() ? "all resident" : "as planned";
+  const StepsSeen seen = run_steps(engine, plan, asked.steps);
+  if (seen.steps < asked.steps.steps) {
+    write_files(asked, seen);
+    return stopped(seen, asked.steps);
+  }
+  const bool equal = !resident || resident->outputs == seen.outputs;
+  add_row(table, asked.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
   if (asked.json) {
     fmt::print("{}\n", json_of(table).dump(2));
   } else {
     fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n",
                describe(plan, engine.graph(), engine.costs()), verdict_name(proof.verdict), proof.ops, proof.waits,
                proof.steps);
-    fmt::print("{}\nlargest differences of the run from its prediction:\n{}", table.text(), outcome.comparison.text());
+    fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
+               seen.comparison.text());
   }
-  if (!asked.trace.empty()) write_trace(outcome.trace, asked.trace, {});
-  if (!asked.html.empty()) {
-    const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
-    write_html(outcome.trace, asked.html, asked.engine.model, &prediction.trace);
-  }
-  if (!complete) {
-    fmt::print("stopped after {} of {} steps\n", outcome.steps, asked.steps);
-    return kInterrupted;
-  }
+  write_files(asked, seen);
   return equal ? kSuccess : kFailed;
 }
 
@@ -187,9 +110,12 @@ std::function<int()> add_run(CLI::App& app) {
       "  slip model stack --blocks 8 -o model/\n"
       "  slip run model/ --budget 120MiB --check --html run.html");
   asked->engine.add_to(*run);
-  run->add_option("--plan", asked->engine.plan, "A plan that slip plan -o wrote, in place of planning now");
-  run->add_option("--steps", asked->steps, "Steps to run")->capture_default_str();
-  run->add_option("--seed", asked->seed, "Of the random inputs")->capture_default_str();
+  CLI::Option* plan =
+      run->add_option("--plan", asked->plan, "A plan that slip plan -o wrote, in place of planning now");
+  for (const char* planning : {"--budget", "--slowdown", "--ring", "--host-memory", "--stream-all"})
+    plan->excludes(run->get_option(planning));
+  run->add_option("--steps", asked->steps.steps, "Steps to run")->capture_default_str();
+  run->add_option("--seed", asked->steps.seed, "Of the random inputs")->capture_default_str();
   run->add_flag("--check", asked->check, "Also run with all weights resident, and compare the outputs bit by bit");
   run->add_option("--trace", asked->trace, "Write the run as a trace");
   run->add_option("--html", asked->html, "Write the timeline as a page, the prediction under the run");

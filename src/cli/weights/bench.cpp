@@ -1,0 +1,162 @@
+// `slip bench weights MODEL`: the same model with all of its weights on the device and with less and less room for
+// them, side by side.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/json.hpp"
+#include "cli/weights/steps.hpp"
+#include "flow/ring.hpp"
+#include "flow/units.hpp"
+
+namespace slip::cli {
+namespace {
+
+struct Asked {
+  EngineOptions engine;
+  StepOptions steps;
+  bool json = false;
+};
+
+struct Case {
+  std::string name;
+  WeightsOptions options;
+};
+
+// Room for a share of the weights, and for twice what any op needs of them at once.
+std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
+  std::vector<Case> cases;
+  const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
+  for (const std::uint64_t percent : {75, 50, 25})
+    cases.push_back(
+        {fmt::format("{} % of them", percent), {.budget = resident.activation_bytes + weights / 100 * percent}});
+  const std::uint64_t at_once = largest_working_set(resident.units, make_loads(resident.units)).bytes;
+  cases.push_back({"two slots", {.ring = 2 * at_once, .stream_all = true}});
+  return cases;
+}
+
+Table make_table() {
+  return {"",
+          {{"weights", "case"},
+           {"memory", "peak_bytes"},
+           {"a step", "step_ps"},
+           {"to resident", "ratio"},
+           {"predicted", "predicted_ps"},
+           {"off", "error_percent"},
+           {"loaded", "bytes_per_s"},
+           {"of the link", "link_percent"},
+           {"outputs", "outputs"}}};
+}
+
+class Comparing {
+ public:
+  Comparing(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
+
+  // False: interrupted.
+  bool add(const std::string& name, const WeightsPlan& plan) {
+    steps_.what = name.c_str();
+    const StepsSeen seen = run_steps(engine_, plan, steps_);
+    if (seen.steps < steps_.steps) {
+      stopped(seen, steps_);
+      return false;
+    }
+    const Comparison& found = seen.comparison;
+    const double achieved = seen.loaded_per_second(plan);
+    if (plan.loads.empty()) resident_ = found.measured;
+    if (outputs_.empty()) outputs_ = seen.outputs;
+    const bool equal = outputs_ == seen.outputs;
+    wrong_ |= !equal;
+    table_.row({word(name), bytes(seen.peak), time(found.measured),
+                resident_ > 0 ? times(static_cast<double>(found.measured) / static_cast<double>(resident_)) : none(),
+                time(found.predicted), percent(100 * found.error()), plan.loads.empty() ? none() : rate(achieved),
+                plan.loads.empty() ? none() : percent(100 * achieved / engine_.costs().load.bytes_per_second),
+                word(equal ? "equal" : "WRONG")});
+    return true;
+  }
+  void skip(const std::string& name, const std::string& why) { notes_.push_back(fmt::format("{}: {}", name, why)); }
+
+  const Table& table() const { return table_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // what was left out, and why
+  bool wrong() const { return wrong_; }
+
+ private:
+  const Engine& engine_;
+  StepOptions steps_;
+  Table table_ = make_table();
+  std::vector<std::string> notes_;
+  std::vector<std::byte> outputs_;
+  Picos resident_ = 0;
+  bool wrong_ = false;
+};
+
+// What does not fit is left out with its reason.
+bool run_cases(const Engine& engine, Comparing& comparing) {
+  const WeightsPlan resident = engine.resident_plan();
+  if (resident.device_bytes() > engine.free_bytes()) {
+    comparing.skip("resident", fmt::format("needs {}, and {} are free", format_bytes(resident.device_bytes()),
+                                           format_bytes(engine.free_bytes())));
+  } else if (!comparing.add("resident", resident)) {
+    return false;
+  }
+  for (const Case& one : cases_of(engine.graph(), resident)) {
+    try {
+      if (!comparing.add(one.name, plan_weights(engine.graph(), engine.costs(), one.options, {}))) return false;
+    } catch (const Error& error) {
+      if (error.code() != Code::kOutOfMemory) throw;
+      comparing.skip(one.name, error.what());
+    }
+  }
+  return true;
+}
+
+int bench_weights(const Asked& asked) {
+  asked.steps.check();
+  require_runnable(asked.engine, "bench");
+  const Engine engine(asked.engine);
+  const Costs& costs = engine.costs();
+  Comparing comparing(engine, asked.steps);
+  const bool complete = run_cases(engine, comparing);
+  if (asked.json) {
+    const nlohmann::ordered_json json = {{"device", asked.engine.device},
+                                         {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
+                                         {"link_bytes_per_s", costs.load.bytes_per_second},
+                                         {"kernel_slowdown", costs.kernel_slowdown},
+                                         {"load_slowdown", costs.load_slowdown},
+                                         {"rows", json_of(comparing.table())},
+                                         {"left_out", comparing.notes()}};
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    std::string notes;
+    for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
+    fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
+               asked.engine.model, engine.graph().ops().size(),
+               format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), asked.engine.device,
+               format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(), notes);
+  }
+  if (!complete) return kInterrupted;
+  return comparing.wrong() ? kFailed : kSuccess;
+}
+
+}  // namespace
+
+std::function<int()> add_bench(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* bench = app.add_subcommand("bench", "Compare ways to run a model: slip bench weights MODEL");
+  bench->require_subcommand(1);
+  CLI::App* weights =
+      bench->add_subcommand("weights", "All weights resident beside 75, 50 and 25 % of them, and two slots");
+  weights->footer(
+      "\nRuns the model each way and shows time, memory, the rate of loading and what was predicted. `two slots`: no\n"
+      "weight stays, and the ring holds twice what any op needs at once. Example:\n"
+      "  slip bench weights model/ --device cuda:0");
+  asked->engine.add_model_to(*weights);
+  weights->add_option("--steps", asked->steps.steps, "Steps to run each way")->capture_default_str();
+  weights->add_option("--seed", asked->steps.seed, "Of the random inputs")->capture_default_str();
+  weights->add_flag("--json", asked->json, "Print the table as JSON");
+  return [asked] { return bench_weights(*asked); };
+}
+
+}  // namespace slip::cli
