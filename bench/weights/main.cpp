@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpu.hpp"
 #include "gpu.hpp"
 
 namespace {
@@ -16,7 +17,9 @@ std::string from_environment(const char* name) {
 
 int main(int argc, char** argv) {
   if (argc == 3 && std::string_view(argv[1]) == "--profile") return slip::bench::profile_gpu(argv[2]);
+  if (argc == 4 && std::string_view(argv[1]) == "--cold") return slip::bench::run_cold(argv[2], std::stoull(argv[3]));
   slip::bench::Harness harness;
+  slip::bench::add_cpu_bars(harness);
   slip::bench::add_gpu_bars(harness, from_environment("SLIP_BENCH_COSTS"), from_environment("SLIP_BENCH_TORCH"));
   return harness.run(argc, argv);
 }
