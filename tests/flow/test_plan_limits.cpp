@@ -47,7 +47,7 @@ TEST(PlanLimits, UnitsOfAllSizes) {
 TEST(PlanLimits, AllAlikeAndOneHuge) {
   std::vector<test::Layer> layers(100, {2 * kMiB, 1'000'000'000});
   expect_plans(make_chain(layers, 1e9), "all alike");
-  layers[50].weight_bytes = 4096 * kMiB;
+  layers[50].weight_bytes = 256 * kMiB;
   expect_plans(make_chain(layers, 1e9), "one huge");
 }
 
@@ -60,9 +60,9 @@ TEST(PlanLimits, OpsThatCostNothing) {
 }
 
 TEST(PlanLimits, ALinkOfOneByteASecond) {
-  const Chain chain = make_chain(std::vector<test::Layer>(40, {64 * kMiB, 1'000'000'000}), 1);
+  const Chain chain = make_chain(std::vector<test::Layer>(40, {4 * kMiB, 1'000'000'000}), 1);
   expect_plans(chain, "one byte a second");
-  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 256 * kMiB, .search_effort = 10'000});
+  const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 32 * kMiB, .search_effort = 10'000});
   // 2^63 picoseconds are 106 days: it cannot be simulated, and that is said.
   EXPECT_TRUE(test::fails([&] { predict_weights(plan, chain.graph, chain.costs); }, Code::kInvalidValue, {"days"}));
 }
@@ -135,7 +135,7 @@ TEST(PlanLimits, StreamAllAndARingOfOnesOwn) {
 // sizes are whole, and the search behind each budget is a guess.
 TEST(PlanLimits, ABudgetForASlowdownIsNearlyTheSmallest) {
   int kept = 0, smaller_does = 0;
-  for (std::uint64_t seed = 1; seed <= 60 / test::kShare + 1; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 36; ++seed) {
     const Chain chain = test::random_chain(seed, 10 + seed % 30);
     const double allowed = 0.02 * static_cast<double>(seed % 12);
     const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.slowdown = allowed, .search_effort = 200'000});

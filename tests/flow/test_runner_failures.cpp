@@ -12,6 +12,7 @@
 #include "flow/stacks.hpp"
 #include "slip/runner.hpp"
 #include "support/errors.hpp"
+#include "support/share.hpp"
 #include "support/test_alarm.hpp"
 
 namespace slip {
@@ -100,12 +101,12 @@ TEST(RunnerFailure, AKernelThatThrowsIsToldByTheNextCalls) {
 }
 
 TEST(RunnerFailure, OneThatFailsIsGivenUpWhileStepsAreOnTheirWay) {
-  for (int round = 0; round < 20; ++round) {
+  for (unsigned round = 0; round < 20 / test::kShare + 3; ++round) {
     const FailingChain chain;
     const Weights weights = test::random_weights(chain, 1);
     const WeightsPlan plan = half(chain);
     const Device device = Device::open("cpu");
-    calls_until_failure.store(round % 3, std::memory_order_relaxed);  // relaxed: nothing runs yet
+    calls_until_failure.store(static_cast<int>(round % 3), std::memory_order_relaxed);  // relaxed: nothing runs yet
     {
       Runner runner(device, chain.graph, plan, from(weights));
       try {
