@@ -94,6 +94,10 @@ add_test(NAME conformance.checked COMMAND test_conformance --gtest_brief=1 WORKI
 set_tests_properties(conformance.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS conformance
                      TIMEOUT ${slip_test_timeout})
 
+add_test(NAME flow.checked COMMAND test_flow --gtest_brief=1 --gtest_filter=RandomGraphs.AreRight*
+         WORKING_DIRECTORY "${slip_test_scratch}")
+set_tests_properties(flow.checked PROPERTIES ENVIRONMENT SLIP_CHECK=1 LABELS flow TIMEOUT ${slip_test_timeout})
+
 file(GLOB slip_fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*.cpp")
 foreach(source IN LISTS slip_fuzz_sources)
   cmake_path(GET source STEM name)

@@ -73,6 +73,12 @@ Arena lay_arena(const Graph& graph) {
   return arena;
 }
 
+std::vector<bool> placed_values(const Graph& graph) {
+  std::vector<bool> placed(graph.values().size(), false);
+  for (const Life& life : lives_of(graph)) placed[life.value] = true;
+  return placed;
+}
+
 std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets) {
   std::vector<Life> lives = lives_of(graph);
   for (Life& life : lives) life.offset = offsets[life.value];

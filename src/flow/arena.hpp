@@ -19,6 +19,10 @@ struct Arena {
 // Inputs, states and outputs have bytes of their own: they are there between steps, when copies in and out use them.
 Arena lay_arena(const Graph& graph);
 
+// By graph value: whether it has bytes in the memory of activations. Weights have not, nor activations that no op
+// touches.
+std::vector<bool> placed_values(const Graph& graph);
+
 // Two values that are there at the same time and lie on the same bytes, if there are such.
 std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets);
 

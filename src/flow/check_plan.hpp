@@ -1,4 +1,4 @@
-// Whether a plan that came from outside can be run: nothing lies on what is still needed.
+// Whether a plan can be run: it is for this graph, all lies within its memory and nothing on what is still needed.
 #pragma once
 
 #include "slip/weights.hpp"

@@ -23,7 +23,7 @@ class CostsReader {
 
   Costs read() {
     Costs costs;
-    object("the costs", {{"device", [&] { costs.device = json_.text(); }},
+    object("the costs", {{"device", [&] { costs.device = name("device"); }},
                          {"load", [&] { read_link(costs.load); }},
                          {"unload", [&] { read_link(costs.unload); }},
                          {"read", [&] { read_link(costs.read); }},
@@ -67,7 +67,7 @@ class CostsReader {
     json_.begin_array();
     while (json_.next_item()) {
       CostSample sample;
-      object("a sample", {{"kernel", [&] { sample.kernel = json_.text(); }},
+      object("a sample", {{"kernel", [&] { sample.kernel = name("kernel"); }},
                           {"weight_bytes", [&] { sample.weight_bytes = json_.unsigned_number(); }},
                           {"flops", [&] { sample.flops = json_.unsigned_number(); }},
                           {"bytes", [&] { sample.bytes = json_.unsigned_number(); }},
@@ -77,6 +77,12 @@ class CostsReader {
     }
   }
 
+  // What is no UTF-8 could not be written again as it is.
+  std::string name(const char* what) {
+    std::string text(json_.text());
+    if (!is_utf8(text)) json_.fail(fmt::format("{} is a text that is not UTF-8", what));
+    return text;
+  }
   double number(const char* what, double most) {
     const double value = json_.real();
     if (!(value >= 0 && value <= most)) json_.fail(fmt::format("{} is {}: 0 to {} is expected", what, value, most));
@@ -126,13 +132,16 @@ class CostsWriter {
   fmt::memory_buffer out_;
 };
 
-// A number that the file could not hold would only be noticed by whoever reads it.
-void require_numbers(const Costs& costs, Here here) {
+// What the file could not hold would only be noticed by whoever reads it.
+void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
       throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}", value), here);
   }
+  bool texts = is_utf8(costs.device);
+  for (const CostSample& sample : costs.samples) texts = texts && is_utf8(sample.kernel);
+  if (!texts) throw Error(Code::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);
 }
 
 }  // namespace
@@ -153,7 +162,7 @@ Costs read_costs(const std::string& path, Here here) {
 }
 
 void write_costs(const Costs& costs, const std::string& path, Here here) {
-  require_numbers(costs, here);
+  require_writable(costs, here);
   OutputFile file(path, here);
   file.write(CostsWriter().write(costs));
   file.finish();

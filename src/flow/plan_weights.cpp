@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <set>
 
 #include "base/quantity_text.hpp"
@@ -15,6 +17,13 @@ namespace slip {
 namespace {
 
 constexpr double kAsGood = 1.001;  // a larger ring must gain more than this
+
+// Costs may add up to more than Picos hold.
+Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
+
+std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
+  return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
+}
 
 // Marks the units that host memory has no room for, spread evenly, so that reads are, too.
 void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
@@ -48,15 +57,16 @@ class Planner {
   }
 
   std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
-  std::uint64_t smallest() const { return arena_.bytes + std::min(all_bytes_, smallest_ring_); }
+  std::uint64_t smallest() const {
+    return arena_.bytes + (options_.stream_all ? smallest_ring_ : std::min(all_bytes_, smallest_ring_));
+  }
   const Arena& arena() const { return arena_; }
   WorkingSet working_set() const { return largest_working_set(units_, loads_); }
 
   // `budget` is at least smallest().
   WeightsPlan plan(std::uint64_t budget, Here here) const {
     const std::uint64_t for_weights = budget - arena_.bytes;
-    if (all_bytes_ <= for_weights && !options_.stream_all)
-      return write_down(0, std::vector<char>(units_.size(), 1), {});
+    if (all_stay(for_weights)) return write_down(0, std::vector<char>(units_.size(), 1), {});
     const std::uint64_t ring = best_ring(for_weights).first;
     const ResidentProblem problem{pace_, units_, loads_, capacity(for_weights, ring), ring};
     const ResidentChoice choice = search_resident(problem, options_.search_effort);
@@ -64,15 +74,18 @@ class Planner {
     std::vector<WeightLoad> loads;
     streamed_loads(problem, choice.resident, loads);
     WeightsPlan plan = write_down(ring, choice.resident, std::move(loads));
-    plan.bound = std::min(plan.step, static_cast<Picos>(choice.bound));
+    plan.bound = std::min(plan.step, rounded(choice.bound));
     return plan;
   }
 
   // The smallest budget, to a hundredth of a percent of the weights, with which a step is guessed to take this long.
-  std::uint64_t smallest_budget_for(double step) const {
+  // Nothing: none does, for a ring that was asked for is too small or all is to be streamed.
+  std::optional<std::uint64_t> smallest_budget_for(double step) const {
     std::uint64_t low = smallest(), high = needed_for_all();
+    if (options_.ring || options_.stream_all) high += std::max(smallest_ring_, ring_asked_for());
     const std::uint64_t fine = std::max<std::uint64_t>(all_bytes_ / 10'000, kAlignment);
     if (guessed_step(low) <= step) return low;
+    if (guessed_step(high) > step) return std::nullopt;
     while (high - low > fine) {
       const std::uint64_t middle = low + (high - low) / 2;
       if (guessed_step(middle) <= step) high = middle;
@@ -83,6 +96,10 @@ class Planner {
   double compute() const { return compute_; }
 
  private:
+  std::uint64_t ring_asked_for() const { return aligned(std::min(options_.ring.value_or(0), std::uint64_t{1} << 62)); }
+  bool all_stay(std::uint64_t for_weights) const {
+    return units_.empty() || (all_bytes_ <= for_weights && !options_.stream_all);
+  }
   std::uint64_t capacity(std::uint64_t for_weights, std::uint64_t ring) const {
     return options_.stream_all ? 0 : for_weights - ring;
   }
@@ -99,7 +116,9 @@ class Planner {
 
   double guessed_step(std::uint64_t budget) const {
     const std::uint64_t for_weights = budget - arena_.bytes;
-    return all_bytes_ <= for_weights ? compute_ : best_ring(for_weights).second.step;
+    if (all_stay(for_weights)) return compute_;
+    const ResidentChoice choice = best_ring(for_weights).second;
+    return choice.found() ? choice.step : std::numeric_limits<double>::infinity();
   }
 
   // With all units streamed. A ring loses bytes at its end, so it may have to be larger than the working set.
@@ -112,13 +131,13 @@ class Planner {
 
   // Sizes worth trying: a few units of the common sizes, and a few neighbours, each within what there is.
   std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
-    if (options_.ring) return {aligned(*options_.ring)};
+    if (options_.ring) return {ring_asked_for()};
     std::vector<std::uint64_t> sizes;
     for (const WeightUnit& unit : units_) sizes.push_back(aligned(unit.bytes));
     std::ranges::sort(sizes);
     std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
-      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(sizes[at] * count, most));
+      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(times(sizes[at], count), most));
     }
     for (const std::size_t together : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
       std::uint64_t largest = 0;
@@ -157,13 +176,15 @@ class Planner {
     plan.value_offsets = arena_.offsets;
     plan.activation_bytes = arena_.bytes;
     plan.activation_bound = arena_.bound;
-    plan.step = std::llround(period_of(pace_, plan.loads).step);
+    plan.step = rounded(period_of(pace_, plan.loads).step);
     plan.bound = plan.step;
-    plan.compute = std::llround(compute_);
+    plan.compute = rounded(compute_);
+    double loading = 0;
     for (const WeightLoad& load : plan.loads) {
       plan.streamed_bytes += units_[load.unit].bytes;
-      plan.loading += std::llround(pace_.loads[load.unit]);
+      loading += pace_.loads[load.unit];
     }
+    plan.loading = rounded(loading);
     return plan;
   }
 
@@ -211,7 +232,16 @@ WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOp
   const std::uint64_t most =
       std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));
   std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, most));
-  if (options.slowdown) budget = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
+  if (options.slowdown) {
+    const auto least = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
+    if (!least)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("no budget allows a slowdown of {} with this ring and these weights streamed: leave the "
+                              "ring to the planner, or let weights stay",
+                              *options.slowdown),
+                  here);
+    budget = *least;
+  }
   if (budget < planner.smallest()) too_small(planner, graph, budget, here);
   WeightsPlan plan = planner.plan(budget, here);
   if (options.budget || options.slowdown) plan.budget = budget;

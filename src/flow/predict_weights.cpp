@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
+#include "flow/check_plan.hpp"
 #include "flow/step.hpp"
 
 namespace slip {
@@ -22,6 +25,32 @@ std::string description_of(const Costs& costs, double kernel_slowdown, std::uint
       memory, ppm(kernel_slowdown), rate(costs.load), rate(out), costs.load.latency, ppm(costs.load_slowdown));
 }
 
+// Reads of units that are left on disk: each into one of a few places, from which it is then copied.
+class RehearsedReads {
+ public:
+  RehearsedReads(const Device& device, const Link& disk)
+      : disk_(disk), stream_(device.stream(StreamFlags::kNonBlocking)) {}
+
+  void issue(StreamRef loads, Range to, Range from, Name name) {
+    Place& place = places_[next_++ % places_.size()];
+    stream_.wait(place.copied);
+    stream_.host([] {}, {.reads = {}, .writes = {}, .scalars = {}, .name = name}, {.time = disk_.time_for(to.bytes)});
+    stream_.record(place.read);
+    loads.wait(place.read);
+    loads.copy(to, from, name);
+    loads.record(place.copied);
+  }
+
+ private:
+  struct Place {
+    Event read, copied;
+  };
+  const Link disk_;
+  const Stream stream_;
+  std::array<Place, 3> places_;
+  std::size_t next_ = 0;
+};
+
 // A plan on a simulated device: memory that nobody touches, loads from a place that stands for every unit.
 struct Rehearsal {
   Device device;
@@ -30,7 +59,7 @@ struct Rehearsal {
   std::vector<Buffer> host;
   std::vector<HostValue> inputs, outputs;
   std::vector<Name> names;
-  std::vector<Picos> disk_times;  // by unit: read and copied, each while the other works on its neighbour
+  std::optional<RehearsedReads> reads;  // without it all come from host memory
   Steps steps;
 
   Rehearsal(const WeightsPlan& plan, const Graph& graph, const std::string& description)
@@ -38,14 +67,10 @@ struct Rehearsal {
         memory(device, plan),
         weights(device.alloc(std::max<std::uint64_t>(largest(plan), 1), MemoryKind::kPinned, "weights")),
         names(load_names(plan, graph)),
-        disk_times(plan.units.size(), 1),
         steps(device, graph, plan, memory, [this, &plan](StreamRef stream, Range to, std::uint32_t unit) {
-          if (plan.units[unit].from_disk) {
-            stream.host([] {}, {.reads = {}, .writes = {to}, .scalars = {}, .name = names[unit]},
-                        {.bytes = to.bytes, .time = disk_times[unit]});
-            return;
-          }
-          stream.copy(to, weights.slice(0, to.bytes), names[unit]);
+          const Range from = weights.slice(0, to.bytes);
+          if (reads && plan.units[unit].from_disk) reads->issue(stream, to, from, names[unit]);
+          else stream.copy(to, from, names[unit]);
         }) {
     for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
       const GraphValue& value = graph.values()[i];
@@ -63,7 +88,26 @@ struct Rehearsal {
   }
 };
 
-std::uint64_t memory_for(const WeightsPlan& plan) { return std::max<std::uint64_t>(2 * plan.device_bytes(), 1 << 24); }
+std::uint64_t memory_for(const WeightsPlan& plan) {
+  const std::uint64_t bytes = plan.device_bytes();
+  return bytes > UINT64_MAX / 4 ? bytes : std::max<std::uint64_t>(2 * bytes, 1 << 24);
+}
+
+// Virtual time is counted in Picos, too: 2^63 of them are 106 days.
+void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
+  double time = 0;
+  for (const GraphOp& op : graph.ops()) time += static_cast<double>(costs.time_of(graph, op));
+  for (const WeightLoad& load : plan.loads) {
+    const WeightUnit& unit = plan.units[load.unit];
+    time += static_cast<double>(costs.load.time_for(unit.bytes));
+    if (unit.from_disk && costs.read.bytes_per_second > 0) time += static_cast<double>(costs.read.time_for(unit.bytes));
+  }
+  time *= (1 + costs.kernel_slowdown + costs.load_slowdown) * steps;
+  if (time > 4e18)
+    throw Error(Code::kInvalidValue,
+                fmt::format("{} steps may take {:.0f} days: more than 40 cannot be simulated", steps, time / 86400e12),
+                here);
+}
 
 }  // namespace
 
@@ -80,6 +124,7 @@ std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
 }
 
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look, Here here) {
+  check_plan(plan, graph, here);
   Costs any;
   any.load = {1e9, 0};
   Rehearsal rehearsal(plan, graph, description_of(any, 0, memory_for(plan)));
@@ -113,6 +158,8 @@ WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here he
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
   if (steps < 2)
     throw Error(Code::kInvalidValue, fmt::format("{} steps show no steady state: at least 2 are needed", steps), here);
+  check_plan(plan, graph, here);
+  check_times(plan, graph, costs, steps, here);
   Rehearsal rehearsal(plan, graph, description_of(costs, costs.slowdown_of(graph), memory_for(plan)));
   std::vector<Cost> times;
   for (const GraphOp& op : graph.ops()) {
@@ -120,11 +167,7 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
     times.back().time = std::max<Picos>(costs.time_of(graph, op), 1);
   }
   rehearsal.steps.set_costs(std::move(times));
-  for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    const std::uint64_t bytes = plan.units[i].bytes;
-    if (plan.units[i].from_disk && !plan.units[i].resident)
-      rehearsal.disk_times[i] = std::max(costs.load.time_for(bytes), costs.read.time_for(bytes));
-  }
+  if (costs.read.bytes_per_second > 0) rehearsal.reads.emplace(rehearsal.device, costs.read);
   Trace trace;
   for (int i = 0; i < steps; ++i) rehearsal.issue();
   rehearsal.device.sync(here);

@@ -27,6 +27,7 @@ class TwoServers {
     double began = 0, exposed = 0;
     for (double now = 0; op_step_ < kMostSteps;) {
       if (!op_left_) start_op();
+      note_ready(now);
       if (!load_left_) start_load();
       const bool op_runs = op_left_ > 0, load_runs = load_left_ > 0;
       if (!op_runs && !load_runs) return {kNever, 0};  // cannot be: each waits for the other
@@ -60,18 +61,33 @@ class TwoServers {
   static constexpr double kLeast = 1e-3;  // work of nothing: an op of unknown cost still takes its turn
 
   void start_op() {
+    if (op_ == 0 && !pace_.inputs.empty() && input_step_ <= op_step_) return;
     const std::size_t needed = static_cast<std::size_t>(op_step_) * loads_.size() + loads_before_[op_ + 1];
     if (loads_done_ >= needed) op_left_ = std::max(pace_.ops[op_], kLeast);
   }
-  void start_load() {
-    if (load_step_ >= kMostSteps) return;
+  // The next input may come when the last op that reads one has run, of the step before.
+  bool input_may_start() const {
+    if (pace_.inputs.empty() || input_step_ >= kMostSteps) return false;
+    return input_step_ - 1 < op_step_ ||
+           (input_step_ - 1 == op_step_ && (pace_.inputs_used == kNoOp || pace_.inputs_used < op_));
+  }
+  bool load_may_start() const {
+    if (load_step_ >= kMostSteps) return false;
     const WeightLoad& load = loads_[load_];
-    if (load.after_op != kNoOp) {
-      const int step = load_step_ - (load.step_before ? 1 : 0);
-      const bool done = step < op_step_ || (step == op_step_ && load.after_op < op_);
-      if (!done) return;
-    }
-    load_left_ = std::max(pace_.loads[load.unit], kLeast);
+    if (load.after_op == kNoOp) return true;
+    const int step = load_step_ - (load.step_before ? 1 : 0);
+    return step < op_step_ || (step == op_step_ && load.after_op < op_);
+  }
+  void note_ready(double now) {
+    if (input_ready_ == kNever && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
+    if (load_ready_ == kNever && !(load_left_ > 0 && !input_runs_) && load_may_start()) load_ready_ = now;
+  }
+  // Inputs and loads share a way, which takes first what came first.
+  void start_load() {
+    if (input_ready_ == kNever && load_ready_ == kNever) return;
+    input_runs_ = input_ready_ <= load_ready_;
+    (input_runs_ ? input_ready_ : load_ready_) = kNever;
+    load_left_ = std::max(input_runs_ ? pace_.inputs[input_] : pace_.loads[loads_[load_].unit], kLeast);
   }
   void finish_op() {
     op_left_ = 0;
@@ -79,6 +95,10 @@ class TwoServers {
   }
   void finish_load() {
     load_left_ = 0;
+    if (input_runs_) {
+      if (++input_ == pace_.inputs.size()) input_ = 0, ++input_step_;
+      return;
+    }
     ++loads_done_;
     if (++load_ == loads_.size()) load_ = 0, ++load_step_;
   }
@@ -87,15 +107,28 @@ class TwoServers {
   std::span<const WeightLoad> loads_;
   std::vector<std::size_t> loads_before_;  // by op: loads of a step that ops before it need
   std::size_t op_ = 0, load_ = 0, loads_done_ = 0;
-  int op_step_ = 0, load_step_ = 0;
+  std::size_t input_ = 0;
+  int op_step_ = 0, load_step_ = 0, input_step_ = 0;
+  bool input_runs_ = false;                            // what runs as a load is an input
+  double input_ready_ = kNever, load_ready_ = kNever;  // since when the next one waits for its turn
   double op_left_ = 0, load_left_ = 0;
 };
 
 }  // namespace
 
 Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units) {
-  Pace pace{{}, {}, costs.slowdown_of(graph), costs.load_slowdown};
-  for (const GraphOp& op : graph.ops()) pace.ops.push_back(static_cast<double>(costs.time_of(graph, op)));
+  Pace pace;
+  pace.kernel_slowdown = costs.slowdown_of(graph);
+  pace.load_slowdown = costs.load_slowdown;
+  for (std::uint32_t i = 0; i < graph.ops().size(); ++i) {
+    const GraphOp& op = graph.ops()[i];
+    pace.ops.push_back(static_cast<double>(costs.time_of(graph, op)));
+    const auto reads_input = [&](const ValueBytes& read) { return graph[read.value].role == ValueRole::kInput; };
+    if (std::ranges::any_of(op.reads, reads_input)) pace.inputs_used = i;
+  }
+  for (const GraphValue& value : graph.values()) {
+    if (value.role == ValueRole::kInput) pace.inputs.push_back(static_cast<double>(costs.load.time_for(value.bytes)));
+  }
   for (const WeightUnit& unit : units) {
     // Read and copied piece by piece, each while the other works on its neighbour: the slower one sets the pace.
     const Picos copy = costs.load.time_for(unit.bytes);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "flow/check_plan.hpp"
 #include "flow/loader.hpp"
 #include "flow/step.hpp"
 #include "runtime/core.hpp"
@@ -20,7 +21,7 @@ struct Runner::State {
   };
 
   const Device device;
-  const Graph& graph;
+  const Graph graph;  // a copy: the program's may go
   const WeightsPlan plan;
   const WeightsMemory memory;
   Loader loader;
@@ -31,16 +32,11 @@ struct Runner::State {
   State(const Device& on, const Graph& what, const WeightsPlan& how, const WeightSource& source, Here here)
       : device(on),
         graph(what),
-        plan(how),
+        plan(checked(how, graph, here)),
         memory(device, plan),
         loader(device, graph, plan, source, memory.ring, here),
         steps(device, graph, plan, memory,
               [this](StreamRef stream, Range to, std::uint32_t unit) { loader.issue(stream, to, unit); }) {
-    if (plan.value_offsets.size() != graph.values().size())
-      throw Error(Code::kInvalidValue,
-                  fmt::format("the plan is for a graph of {} values, this one has {}", plan.value_offsets.size(),
-                              graph.values().size()),
-                  here);
     loader.fill_resident(memory.resident, here);
     for (Turn& turn : turns) {
       for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
@@ -55,6 +51,10 @@ struct Runner::State {
     device.sync(here);  // a fill of device memory does not hold the host
   }
 
+  static const WeightsPlan& checked(const WeightsPlan& plan, const Graph& graph, Here here) {
+    check_plan(plan, graph, here);
+    return plan;
+  }
   Range host_memory(Turn& turn, const GraphValue& value, Here here) const {
     turn.buffers.push_back(
         device.alloc(std::max<std::uint64_t>(value.bytes, 1), MemoryKind::kPinned, value.name, here));

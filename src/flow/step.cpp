@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "flow/arena.hpp"
 #include "flow/units.hpp"
 
 namespace slip {
@@ -35,10 +36,9 @@ Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, 
 
 void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory) {
   values_.resize(graph.values().size());
+  const std::vector<bool> placed = placed_values(graph);
   for (std::uint32_t i = 0; i < values_.size(); ++i) {
-    const GraphValue& value = graph.values()[i];
-    if (value.role != ValueRole::kWeight && value.bytes > 0 && plan.activation_bytes > 0)
-      values_[i] = memory.activations.slice(plan.value_offsets[i], value.bytes);
+    if (placed[i]) values_[i] = memory.activations.slice(plan.value_offsets[i], graph.values()[i].bytes);
   }
   for (const WeightLoad& load : plan.loads)
     load_targets_.push_back(memory.ring.slice(load.offset, plan.units[load.unit].bytes));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/output_file.hpp"
+#include "flow/arena.hpp"
 #include "flow/check_plan.hpp"
 #include "flow/units.hpp"
 #include "slip/weights.hpp"
@@ -92,12 +93,7 @@ void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
                            unit.bytes, name));
     unit.resident = one.flag("resident", false);
     unit.from_disk = one.flag("from_disk", false);
-    if (!unit.resident) continue;
-    unit.offset = one.number("offset");
-    if (unit.offset % kAlignment != 0 || unit.offset > plan.resident_bytes ||
-        unit.bytes > plan.resident_bytes - unit.offset)
-      one.fail(
-          fmt::format("lies at {} and does not fit {} bytes of resident weights", unit.offset, plan.resident_bytes));
+    if (unit.resident) unit.offset = one.number("offset");
   }
 }
 
@@ -113,47 +109,38 @@ void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
   for (std::size_t i = 0; i < fields.list("loads").size(); ++i) {
     const Fields one = fields.item("loads", i);
     WeightLoad load;
-    load.unit = static_cast<std::uint32_t>(one.number("unit", plan.units.size() - 1));
+    load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
+    if (load.unit >= plan.units.size())
+      one.fail(fmt::format("is of unit {}, but this graph has {}", load.unit, plan.units.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
     load.step_before = one.flag("step_before", false);
-    const std::uint64_t bytes = plan.units[load.unit].bytes;
-    if (load.offset % kAlignment != 0 || load.offset > plan.ring_bytes || bytes > plan.ring_bytes - load.offset)
-      one.fail(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
-    if (load.last_op < load.first_op || (i > 0 && load.first_op < plan.loads.back().first_op))
-      one.fail("is out of order");
-    if (load.after_op != kNoOp && !load.step_before && load.after_op >= load.first_op)
-      one.fail("waits for an op that waits for it");
-    plan.streamed_bytes += bytes;
+    plan.streamed_bytes += plan.units[load.unit].bytes;
     plan.loads.push_back(load);
   }
 }
 
 void read_values(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.value_offsets.assign(graph.values().size(), 0);
-  std::vector<bool> placed(graph.values().size(), false);
+  std::vector<bool> missing = placed_values(graph);
   for (std::size_t i = 0; i < fields.list("values").size(); ++i) {
     const Fields one = fields.item("values", i);
     const std::optional<Value> value = graph.find(one.text("name"));
     if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", one.text("name")));
-    const std::uint64_t offset = one.number("offset"), bytes = graph[*value].bytes;
-    if (offset % kAlignment != 0 || offset > plan.activation_bytes || bytes > plan.activation_bytes - offset)
-      one.fail(fmt::format("lies at {} and does not fit {} bytes of activations", offset, plan.activation_bytes));
-    plan.value_offsets[value->index] = offset;
-    placed[value->index] = true;
+    plan.value_offsets[value->index] = one.number("offset");
+    missing[value->index] = false;
   }
-  for (std::size_t i = 0; i < placed.size(); ++i) {
-    const GraphValue& value = graph.values()[i];
-    if (!placed[i] && value.role != ValueRole::kWeight)
-      fields.fail(fmt::format("has no place for value '{}'", value.name));
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (missing[i]) fields.fail(fmt::format("has no place for value '{}'", graph.values()[i].name));
   }
 }
 
 }  // namespace
 
 void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::string& path, Here here) {
+  check_plan(plan, graph, here);
   Json json;
   json["format"] = kFormat;
   json["resident_bytes"] = plan.resident_bytes;
@@ -174,10 +161,9 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
                              {"after_op", op_name(graph, load.after_op)},
                              {"step_before", load.step_before}});
   json["values"] = Json::array();
-  for (std::size_t i = 0; i < plan.value_offsets.size(); ++i) {
-    const GraphValue& value = graph.values()[i];
-    if (value.role != ValueRole::kWeight)
-      json["values"].push_back({{"name", value.name}, {"offset", plan.value_offsets[i]}});
+  const std::vector<bool> placed = placed_values(graph);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    if (placed[i]) json["values"].push_back({{"name", graph.values()[i].name}, {"offset", plan.value_offsets[i]}});
   }
   OutputFile file(path, here);
   file.write(json.dump(1) + "\n");

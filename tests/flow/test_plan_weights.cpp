@@ -73,7 +73,8 @@ TEST(PlanWeights, TwoSlotsStreamEverything) {
   EXPECT_EQ(plan.resident_bytes, 0u);
   EXPECT_EQ(plan.loads.size(), 12u);
   EXPECT_EQ(plan.streamed_bytes, 48 * kMiB);
-  EXPECT_EQ(plan.step, plan.loading) << "load-bound: the link never waits";
+  EXPECT_GE(plan.step, plan.loading);
+  EXPECT_LE(plan.step, plan.loading + 256'000) << "load-bound: the link never waits, and brings the input, too";
 }
 
 TEST(PlanWeights, RandomChainsKeepTheirBudget) {

@@ -9,6 +9,7 @@
 
 #include "flow/stacks.hpp"
 #include "slip/runner.hpp"
+#include "support/share.hpp"
 
 namespace slip {
 namespace {
@@ -81,7 +82,7 @@ WeightsPlan plan_with(const Chain& chain, double share, std::uint64_t host_memor
 }
 
 TEST(Runner, EverySourceAndBudgetGivesTheSameBits) {
-  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 6 / test::kShare + 1; ++seed) {
     const Chain chain = small_chain(seed, 40 + 5 * seed);
     const Weights weights = test::random_weights(chain, seed);
     const ModelFile file(chain, weights);
@@ -105,7 +106,7 @@ TEST(Runner, EverySourceAndBudgetGivesTheSameBits) {
 }
 
 TEST(Runner, AnyOrderOfReadyOpsGivesTheSameBits) {
-  for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 25 / test::kShare + 2; ++seed) {
     const Chain chain = small_chain(seed, 30);
     const Weights weights = test::random_weights(chain, seed);
     const WeightsPlan plan = plan_with(chain, 0.1);
