@@ -14,7 +14,6 @@
 #include "model/kernels.hpp"
 #include "run_graph.hpp"
 #include "support/devices.hpp"
-#include "support/share.hpp"
 
 namespace slip {
 namespace {
@@ -304,8 +303,10 @@ TEST(CpuLinear, SeveralStreamsAtOnce) {
 // exit() while kernels run: what libraries do in their destructors must not meet them.
 TEST(CpuLinear, TheProcessMayExitMeanwhile) {
   if (!test::kThreadsAfterFork) GTEST_SKIP() << "the thread sanitizer ends a child that starts threads";
-  constexpr int kRounds = test::kShare > 1 ? 2 : 10;
-  for (int round = 0; round < kRounds; ++round) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the leak check at exit counts memory of threads that still run";
+#endif
+  for (int round = 0; round < 10; ++round) {
     const int code = test::child_exit([] {
       constexpr std::size_t kTokens256 = 256, kSize = 1024;
       const auto scalars = LinearSizes{DataType::kF32, kTokens256, kSize, kSize, 0, kSize}.scalars();
