@@ -34,8 +34,24 @@ class BiasedLock {
   }
   // Takes the lock if it leans to this thread: without waiting, without an atomic operation.
   bool lock_if_mine() {
+    const std::uint64_t favour = my_favour();
+    return favour != 0 && enter_with(favour);
+  }
+  void unlock() {
+    // release: publishes what was written under the lock.
+    if (seat_ >= 0) taken_[seat_].store(false, std::memory_order_release);
+    else lock_.unlock();
+  }
+
+ private:
+  friend struct BiasedLockSteps;  // a test that stops a thread between the two steps of lock_if_mine
+
+  // 0: it leans to nobody, or to another thread.
+  std::uint64_t my_favour() const {
     const std::uint64_t favour = favour_.load(std::memory_order_relaxed);
-    if (favour / kSeats != thread_index()) return false;
+    return favour / kSeats == thread_index() ? favour : 0;
+  }
+  bool enter_with(std::uint64_t favour) {
     const auto seat = static_cast<int>(favour % kSeats);
     taken_[seat].store(true, std::memory_order_relaxed);
     light_fence();
@@ -48,13 +64,7 @@ class BiasedLock {
     taken_[seat].store(false, std::memory_order_release);
     return false;
   }
-  void unlock() {
-    // release: publishes what was written under the lock.
-    if (seat_ >= 0) taken_[seat_].store(false, std::memory_order_release);
-    else lock_.unlock();
-  }
 
- private:
   static constexpr int kSeats = 4;  // threads that one lock can lean to in its life; the next ones use `lock_`
   static constexpr int kNoSeat = -1;
 

@@ -71,7 +71,7 @@ void Loader::keep_in_pinned_memory(Here here) {
     std::uint64_t at = 0;
     for (const std::uint32_t index : members) {
       units_[index].pinned = host_.back().slice(at, plan_.units[index].bytes);
-      fill(index, address(units_[index].pinned), here);
+      fill(index, address(units_[index].pinned));
       at += aligned(plan_.units[index].bytes);
     }
     members.clear();
@@ -96,7 +96,7 @@ void Loader::keep_in_pinned_memory(Here here) {
   close_block();
 }
 
-void Loader::fill(std::uint32_t index, std::byte* into, Here here) {
+void Loader::fill(std::uint32_t index, std::byte* into) {
   if (source_.files_) return read(index, into);
   for (const WeightUnit::Part& part : plan_.units[index].parts) {
     const GraphValue& weight = graph_[part.bytes.value];
@@ -104,7 +104,6 @@ void Loader::fill(std::uint32_t index, std::byte* into, Here here) {
     if (source_.fill_) source_.fill_(weight, part.bytes.offset, there);
     else std::memcpy(there.data(), source_.memory_(weight).data() + part.bytes.offset, there.size());
   }
-  static_cast<void>(here);
 }
 
 void Loader::read(std::uint32_t index, std::byte* into) {
@@ -127,7 +126,7 @@ void Loader::fill_resident(const Buffer& resident, Here here) {
     copied[turn].sync(here);
     {
       const HostView<std::byte> view = staging[turn].host_write<std::byte>(here);
-      fill(i, view.begin(), here);
+      fill(i, view.begin());
     }
     stream.copy(resident.slice(unit.offset, unit.bytes), staging[turn].slice(0, unit.bytes), units_[i].name, here);
     stream.record(copied[turn], here);

@@ -52,7 +52,7 @@ class Loader {
 
   void read_in(StreamRef stream, Range to, std::uint32_t unit, Name name);
   std::byte* landing_of(Place place) const;
-  void fill(std::uint32_t unit, std::byte* into, Here here);
+  void fill(std::uint32_t unit, std::byte* into);
   void read(std::uint32_t unit, std::byte* into);
   void keep_in_pinned_memory(Here here);
 

@@ -46,20 +46,16 @@ class Bench {
     return watch_.time(launcher(values));
   }
 
-  // How much longer loads take beside the op.
-  double load_slowdown(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Picos load_time) {
+  // How much longer the op takes beside loads, and they beside it, each at least as long as alone.
+  void interfere(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Picos load_time, Costs& costs) {
     const OpMemory values(graph_, op);
     prepare(values);
     const Stopwatch::Issue launch = launcher(values);
-    const Picos beside = watch_.time_beside({load, load_time}, {launch, op_time});
-    return std::max(0.0, static_cast<double>(beside) / static_cast<double>(load_time) - 1);
-  }
-  double kernel_slowdown(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Picos load_time) {
-    const OpMemory values(graph_, op);
-    prepare(values);
-    const Stopwatch::Issue launch = launcher(values);
-    const Picos beside = watch_.time_beside({launch, op_time}, {load, load_time});
-    return std::max(0.0, static_cast<double>(beside) / static_cast<double>(op_time) - 1);
+    const auto slowdown = [&](const Stopwatch::Work& main, const Stopwatch::Work& beside) {
+      return std::max(0.0, static_cast<double>(watch_.time_beside(main, beside)) / static_cast<double>(main.time) - 1);
+    };
+    costs.kernel_slowdown = slowdown({launch, op_time}, {load, load_time});
+    costs.load_slowdown = slowdown({load, load_time}, {launch, op_time});
   }
 
  private:
@@ -109,7 +105,7 @@ class Samples {
   std::vector<Times> times_;
 };
 
-// Bursts give the ops' shares, the long run their sum.
+// Bursts give the ops' shares, the long run their sum and what stands in each other's way.
 void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   Picos sum = 0;
   for (const GraphOp& op : graph.ops()) sum += costs.time_of(graph, op);
@@ -161,9 +157,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
       samples.add(sample_of(graph, *op, time));
     }
     costs.samples = samples.take();
-    costs.load_slowdown = bench.load_slowdown(*dearest, longest, one_load, load_time);
-    if (device.info().virtual_time)
-      costs.kernel_slowdown = bench.kernel_slowdown(*dearest, longest, one_load, load_time);
+    bench.interfere(*dearest, longest, one_load, load_time, costs);
   }
   const SustainedTimes sustained = sustained_times(
       graph, device, [&](StreamRef stream) { one_load(stream, 0); }, load_time);

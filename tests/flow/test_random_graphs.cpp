@@ -57,6 +57,16 @@ void expect_right(Runner& runner, const RandomGraph& model, const WeightWords& w
   }
 }
 
+// A graph with its weights, and a plan for it.
+struct Case {
+  std::mt19937_64 random;
+  RandomGraph model;
+  WeightWords weights;
+  WeightsPlan plan;
+  explicit Case(std::uint64_t seed)
+      : random(seed), model(seed), weights(weight_words(model)), plan(random_plan(model, random)) {}
+};
+
 struct Disturbed {
   explicit Disturbed(std::uint64_t seed) { test::disturb(seed); }
   ~Disturbed() { test::disturb(0); }
@@ -64,10 +74,7 @@ struct Disturbed {
 
 TEST(RandomGraphs, AreRightUnderDisturbance) {
   for (std::uint64_t seed = 1; seed <= 80 / test::kShare; ++seed) {
-    std::mt19937_64 random(seed);
-    const RandomGraph model(seed);
-    const WeightWords weights = weight_words(model);
-    const WeightsPlan plan = random_plan(model, random);
+    auto [random, model, weights, plan] = Case(seed);
     const Disturbed disturbed(seed);
     const Device device = Device::open("cpu", {.memory_limit = plan.device_bytes()});
     Runner runner(device, model.graph, plan,
@@ -79,10 +86,7 @@ TEST(RandomGraphs, AreRightUnderDisturbance) {
 
 TEST(RandomGraphs, AreRightInAnyOrder) {
   for (std::uint64_t seed = 1; seed <= 100 / test::kShare; ++seed) {
-    std::mt19937_64 random(seed);
-    const RandomGraph model(seed);
-    const WeightWords weights = weight_words(model);
-    const WeightsPlan plan = random_plan(model, random);
+    auto [random, model, weights, plan] = Case(seed);
     const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = seed});
     Runner runner(device, model.graph, plan, test::memory_source(weights));
     expect_right(runner, model, weights, random, 4, fmt::format("seed {}", seed));
@@ -92,10 +96,7 @@ TEST(RandomGraphs, AreRightInAnyOrder) {
 
 TEST(RandomGraphs, HaveNoRaceThatTheCheckerSees) {
   for (std::uint64_t seed = 1; seed <= 40 / test::kShare + 1; ++seed) {
-    std::mt19937_64 random(seed);
-    const RandomGraph model(seed);
-    const WeightWords weights = weight_words(model);
-    const WeightsPlan plan = random_plan(model, random);
+    auto [random, model, weights, plan] = Case(seed);
     const Device device = Device::open("cpu", {.strict = true});
     RaceChecker checker;
     {
@@ -110,10 +111,7 @@ TEST(RandomGraphs, HaveNoRaceThatTheCheckerSees) {
 // Loads that take long, each another time, between a host function and the copy.
 TEST(RandomGraphs, AreRightWithSlowLoads) {
   for (std::uint64_t seed = 1; seed <= 60 / test::kShare; ++seed) {
-    std::mt19937_64 random(seed);
-    const RandomGraph model(seed);
-    const WeightWords weights = weight_words(model);
-    const WeightsPlan plan = random_plan(model, random);
+    auto [random, model, weights, plan] = Case(seed);
     const Device device = Device::open("cpu");
     const WeightsMemory memory(device, plan);
     const auto put = [&](std::uint32_t unit, std::byte* into) {

@@ -12,6 +12,7 @@
 
 #include "fuzz/fuzz_loop.hpp"
 #include "fuzz/mutator.hpp"
+#include "fuzz/scratch_folder.hpp"
 #include "slip/runner.hpp"
 
 namespace slip {
@@ -107,7 +108,6 @@ struct Model {
 class Fuzzer {
  public:
   Fuzzer() : device_(Device::open("cpu", {.policy = Policy::kRandom, .seed = 7})) {
-    std::filesystem::create_directory(folder_);
     graphs_.originals = {graph_text()};
     write_costs(model_.costs, path_);
     costs_.originals = {text_of(path_)};
@@ -126,12 +126,6 @@ class Fuzzer {
     require(plans_.originals.size() > 2, "the budgets do not fit the model");
     expected_ = model_.expected(kSteps);
   }
-  ~Fuzzer() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  Fuzzer(const Fuzzer&) = delete;
-  Fuzzer& operator=(const Fuzzer&) = delete;
 
   bool one(std::uint64_t seed, std::string& input) const {
     const MutatorWords& words = seed % 4 == 0 ? graphs_ : seed % 4 == 1 ? costs_ : plans_;
@@ -282,8 +276,8 @@ class Fuzzer {
     return words;
   }
 
-  std::string folder_ = fmt::format("fuzz_plans.{}", ::getpid());
-  std::string path_ = folder_ + "/input.json";
+  ScratchFolder folder_{"fuzz_plans"};
+  std::string path_ = folder_.at("input.json");
   Model model_;
   Device device_;
   std::vector<Words> expected_;

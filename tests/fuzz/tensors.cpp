@@ -12,6 +12,7 @@
 
 #include "fuzz/fuzz_loop.hpp"
 #include "fuzz/mutator.hpp"
+#include "fuzz/scratch_folder.hpp"
 #include "model/safetensors.hpp"
 
 namespace slip {
@@ -153,16 +154,9 @@ class Fuzzer {
  public:
   Fuzzer() {
     indexes_.originals = {kIndex};
-    std::filesystem::create_directory(folder_);
-    put(folder_ + "/fuzz_shard_1", file_of(kPlain));
-    put(folder_ + "/fuzz_shard_2", file_of(kOne));
+    put(folder_.at("fuzz_shard_1"), file_of(kPlain));
+    put(folder_.at("fuzz_shard_2"), file_of(kOne));
   }
-  ~Fuzzer() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  Fuzzer(const Fuzzer&) = delete;
-  Fuzzer& operator=(const Fuzzer&) = delete;
 
   bool one(std::uint64_t seed, std::string& input) const {
     std::optional<TensorFiles> files;
@@ -173,7 +167,7 @@ class Fuzzer {
       if (error.code() != Code::kParse && (seed % 4 != 0 || error.code() != Code::kIo)) throw;
       return false;
     }
-    if (files) use(*files, folder_ + "/again.safetensors");
+    if (files) use(*files, folder_.at("again.safetensors"));
     return true;
   }
 
@@ -182,8 +176,8 @@ class Fuzzer {
   std::optional<TensorFiles> open(std::uint64_t seed, std::string& input) const {
     if (seed % 4 == 0) {
       input = Mutator(seed, indexes_).make();
-      put(folder_ + "/index.json", input);
-      return TensorFiles::open(folder_ + "/index.json");
+      put(folder_.at("index.json"), input);
+      return TensorFiles::open(folder_.at("index.json"));
     }
     input = Mutator(seed, headers_).make();
     const std::uint64_t begin = 8 + input.size(), end = begin + kDataBytes;
@@ -194,14 +188,14 @@ class Fuzzer {
     }
     std::string file = file_of(input);
     if (seed % 16 == 1) file = Mutator(seed, {{file}, headers_.values, headers_.pieces, {}}).make();  // the length, too
-    put(folder_ + "/bad.safetensors", file);
-    TensorFiles files = TensorFiles::open(folder_ + "/bad.safetensors");
+    put(folder_.at("bad.safetensors"), file);
+    TensorFiles files = TensorFiles::open(folder_.at("bad.safetensors"));
     if (header)
       require(files.tensors().size() == header->tensors.size(), "the file says another thing than its header");
     return files;
   }
 
-  std::string folder_ = fmt::format("fuzz_tensors.{}", ::getpid());
+  ScratchFolder folder_{"fuzz_tensors"};
   MutatorWords headers_ = words(), indexes_ = words();
 };
 
