@@ -27,36 +27,97 @@ struct Helper {
   std::atomic<bool> asleep{false};
 };
 
-class Team {
+// A loop that threads join while it is open. One owner opens and closes it.
+class SharedLoop {
  public:
-  // False: another loop has the helpers.
-  bool run(const detail::Loop& loop);
+  void open(const detail::Loop& loop) {
+    loop_ = loop;
+    next_.store(0, std::memory_order_relaxed);  // published by the opening
+    // seq_cst: opens before it looks who sleeps; a sleeper marks itself before it looks whether a loop is open.
+    state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
+  }
+  // Nobody joins any more; returns when all have left. Throws what a body threw.
+  void close() {
+    // acquire, with the release of those who leave: what they wrote is seen, and the loop is nobody's any more.
+    // seq_cst: closes before it looks who sleeps.
+    state_.fetch_sub(kOpen, std::memory_order_seq_cst);
+    for (int turn = 0; (state_.load(std::memory_order_acquire) & kInsideMask) != 0; ++turn) spin(turn);
+  }
+  std::exception_ptr take_error() { return std::exchange(error_, nullptr); }
 
-  Team* left_behind = nullptr;  // the team of the parent, in a child: unused, and no leak
+  // Open, and not the loop of this number.
+  bool is_open(std::memory_order order, std::uint64_t but = 0) const {
+    const std::uint64_t state = state_.load(order);
+    return (state & kOpen) != 0 && state / kNumber != but;
+  }
+  // True: inside, until leave(). `last` is the number of the loop joined last, which is not joined again.
+  bool join(std::uint64_t& last) {
+    std::uint64_t state = state_.load(std::memory_order_relaxed);
+    while ((state & kOpen) != 0 && state / kNumber != last) {
+      // acquire: sees the loop that was opened.
+      if (!state_.compare_exchange_weak(state, state + kInside, std::memory_order_acquire, std::memory_order_relaxed))
+        continue;
+      last = state / kNumber;
+      return true;
+    }
+    return false;
+  }
+  void leave() { state_.fetch_sub(kInside, std::memory_order_release); }  // what was written here is seen by the owner
+
+  // The next index. False: none is left. For the owner and those inside.
+  bool do_one() {
+    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
+    if (index >= loop_.count) return false;
+    try {
+      loop_.call(loop_.body, index);
+    } catch (...) {
+      error_lock_.lock();
+      if (!error_) error_ = std::current_exception();
+      error_lock_.unlock();
+      next_.store(loop_.count, std::memory_order_relaxed);  // a hint: one more index may begin
+    }
+    return true;
+  }
+  bool has_more() const { return next_.load(std::memory_order_relaxed) < loop_.count; }
 
  private:
-  // state_: which loop it is, how many helpers are in it, and whether more may enter.
+  // state_: which loop it is, how many threads beside its owner are inside, and whether more may join.
   static constexpr std::uint64_t kOpen = 1, kInside = 2, kInsideMask = 0xfffe, kNumber = 0x10000;
 
-  void start_helpers();
-  void wake(std::size_t wanted);
-  void help(Helper& helper);
-  bool enter(std::uint64_t& last);
-  void await_loop(Helper& helper, std::uint64_t last);
-  bool has_loop(std::uint64_t last, std::memory_order order) const {
-    const std::uint64_t state = state_.load(order);
-    return (state & kOpen) != 0 && state / kNumber != last;
-  }
-  void work();
-
-  SpinLock busy_;  // held by the thread whose loop it is; the fields down to error_ are its
-  bool started_ = false;
-  std::vector<std::unique_ptr<Helper>> helpers_;
   detail::Loop loop_;
   alignas(64) std::atomic<std::uint64_t> state_{0};
   alignas(64) std::atomic<std::size_t> next_{0};
   SpinLock error_lock_;
   std::exception_ptr error_;
+};
+
+class Team {
+ public:
+  // False: another loop has the helpers.
+  bool run(const detail::Loop& loop);
+  // False: other work is being done between loops.
+  bool run_between(const detail::Loop& loop);
+
+  Team* left_behind = nullptr;  // the team of the parent, in a child: unused, and no leak
+
+ private:
+  void start_helpers();
+  void wake(std::size_t wanted);
+  void help(Helper& helper);
+  void await_loop(Helper& helper, std::uint64_t last);
+  void work();
+  void do_one_between();
+  void wake_between();
+
+  SpinLock busy_;  // held by the thread whose loop it is; the next two are its
+  bool started_ = false;
+  std::vector<std::unique_ptr<Helper>> helpers_;
+  SharedLoop loop_;
+
+  SpinLock between_busy_;  // held by the thread whose work it is
+  SharedLoop between_;
+  Parker between_parker_;
+  std::atomic<bool> between_sleeps_{false};
 };
 
 void Team::start_helpers() {
@@ -78,24 +139,20 @@ void Team::start_helpers() {
 bool Team::run(const detail::Loop& loop) {
   if (!busy_.try_lock()) return false;
   if (!started_) start_helpers();
-  loop_ = loop;
-  next_.store(0, std::memory_order_relaxed);  // published by the opening below
-  // seq_cst: opens the loop, publishing it, before it looks who sleeps; a helper does both the other way round.
-  state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
+  loop_.open(loop);
   wake(loop.count - 1);
   work();
-  // acquire, with the release of those who leave: what they wrote is seen, and the loop is nobody's any more.
-  state_.fetch_sub(kOpen, std::memory_order_acquire);
-  for (int turn = 0; (state_.load(std::memory_order_acquire) & kInsideMask) != 0; ++turn) spin(turn);
-  const std::exception_ptr error = std::exchange(error_, nullptr);
+  loop_.close();
+  const std::exception_ptr error = loop_.take_error();
   busy_.unlock();
+  wake_between();  // nobody does it any more
   if (error) std::rethrow_exception(error);
   return true;
 }
 
 void Team::wake(std::size_t wanted) {
   for (std::size_t i = 0; i < std::min(wanted, helpers_.size()); ++i) {
-    // seq_cst: see run(). Whoever takes the mark wakes the helper, once.
+    // seq_cst: see SharedLoop::open. Whoever takes the mark wakes the helper, once.
     if (helpers_[i]->asleep.load(std::memory_order_seq_cst) &&
         helpers_[i]->asleep.exchange(false, std::memory_order_relaxed))
       helpers_[i]->parker.unpark();
@@ -103,53 +160,68 @@ void Team::wake(std::size_t wanted) {
 }
 
 void Team::work() {
-  try {
-    for (;;) {
-      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
-      if (index >= loop_.count) return;
-      loop_.call(loop_.body, index);
-    }
-  } catch (...) {
-    error_lock_.lock();
-    if (!error_) error_ = std::current_exception();
-    error_lock_.unlock();
-    next_.store(loop_.count, std::memory_order_relaxed);  // a hint: one more index may begin
+  while (loop_.do_one()) {
+    if (between_.is_open(std::memory_order_relaxed)) do_one_between();  // relaxed: join() acquires
   }
 }
 
-bool Team::enter(std::uint64_t& last) {
-  std::uint64_t state = state_.load(std::memory_order_relaxed);
-  while ((state & kOpen) != 0 && state / kNumber != last) {
-    // acquire: sees the loop that was opened.
-    if (!state_.compare_exchange_weak(state, state + kInside, std::memory_order_acquire, std::memory_order_relaxed))
+void Team::do_one_between() {
+  std::uint64_t none = 0;
+  if (!between_.join(none)) return;
+  between_.do_one();
+  const bool last = !between_.has_more();
+  between_.leave();
+  if (last) wake_between();
+}
+
+bool Team::run_between(const detail::Loop& loop) {
+  if (!between_busy_.try_lock()) return false;
+  between_.open(loop);
+  for (;;) {
+    if (!loop_.is_open(std::memory_order_relaxed)) {
+      if (!between_.do_one()) break;
       continue;
-    last = state / kNumber;
-    return true;
+    }
+    if (!between_.has_more()) break;
+    // seq_cst: first the mark, then the look; run() closes its loop first and then looks for the mark.
+    between_sleeps_.store(true, std::memory_order_seq_cst);
+    if (loop_.is_open(std::memory_order_seq_cst) && between_.has_more()) between_parker_.park();
+    between_sleeps_.store(false, std::memory_order_relaxed);  // a token that still comes costs one more look
   }
-  return false;
+  between_.close();
+  const std::exception_ptr error = between_.take_error();
+  between_busy_.unlock();
+  if (error) std::rethrow_exception(error);
+  return true;
+}
+
+void Team::wake_between() {
+  // seq_cst: see run_between(). Whoever takes the mark wakes the sleeper, once.
+  if (between_sleeps_.load(std::memory_order_seq_cst) && between_sleeps_.exchange(false, std::memory_order_relaxed))
+    between_parker_.unpark();
 }
 
 void Team::await_loop(Helper& helper, std::uint64_t last) {
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kSpinMicros * ticks_per_us());
   for (int turn = 0; ticks() - begun < limit; ++turn) {
-    if (has_loop(last, std::memory_order_relaxed)) return;  // relaxed: enter() acquires
+    if (loop_.is_open(std::memory_order_relaxed, last)) return;  // relaxed: join() acquires
     spin(turn);
   }
   // seq_cst: first the mark, then the look; run() opens first and then looks for marks.
   helper.asleep.store(true, std::memory_order_seq_cst);
-  if (!has_loop(last, std::memory_order_seq_cst)) helper.parker.park();
+  if (!loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
   helper.asleep.store(false, std::memory_order_relaxed);  // a token that still comes costs one more look
 }
 
 void Team::help(Helper& helper) {
   for (std::uint64_t last = 0;;) {
-    if (!enter(last)) {
+    if (!loop_.join(last)) {
       await_loop(helper, last);
       continue;
     }
     work();
-    state_.fetch_sub(kInside, std::memory_order_release);  // what this helper wrote is seen by the loop's owner
+    loop_.leave();
   }
 }
 
@@ -183,6 +255,11 @@ Team& team() {
 
 void detail::run_loop(const Loop& loop) {
   if (loop.count > 1 && team().run(loop)) return;
+  for (std::size_t index = 0; index < loop.count; ++index) loop.call(loop.body, index);
+}
+
+void detail::run_between(const Loop& loop) {
+  if (loop.count > 1 && team().run_between(loop)) return;
   for (std::size_t index = 0; index < loop.count; ++index) loop.call(loop.body, index);
 }
 

@@ -5,6 +5,10 @@
 // more than the index it has. One loop at a time has the helpers; a loop that finds them taken, from another thread or
 // from within a loop, runs on its own thread alone. Between loops helpers spin for some microseconds and then sleep.
 //
+// Small work that should hold up no loop, a copy in the background say, is done between the indices of loops by the
+// threads that run them: a thread of its own would take a core away in the middle of an index for a whole time slice,
+// and the loop would wait for that index.
+//
 // After fork the child starts helpers of its own. Helpers end with the process; they touch nothing but the team, which
 // is never destroyed.
 #pragma once
@@ -20,6 +24,11 @@ namespace slip {
 template <class Body>
 void for_each_index(std::size_t count, Body&& body);
 
+// The same for small pieces of work in the background: while a loop runs its threads do them, one after each index, and
+// the caller sleeps; while none runs the caller does them.
+template <class Body>
+void for_each_between(std::size_t count, Body&& body);
+
 namespace detail {
 
 struct Loop {
@@ -28,14 +37,25 @@ struct Loop {
   void (*call)(void* body, std::size_t index) = nullptr;
 };
 void run_loop(const Loop& loop);
+void run_between(const Loop& loop);
+
+template <class Body>
+Loop loop_of(std::size_t count, Body&& body) {
+  using Plain = std::remove_reference_t<Body>;
+  const auto call = [](void* of, std::size_t index) { (*static_cast<Plain*>(of))(index); };
+  return {count, const_cast<void*>(static_cast<const void*>(std::addressof(body))), call};
+}
 
 }  // namespace detail
 
 template <class Body>
 void for_each_index(std::size_t count, Body&& body) {
-  using Plain = std::remove_reference_t<Body>;
-  const auto call = [](void* of, std::size_t index) { (*static_cast<Plain*>(of))(index); };
-  detail::run_loop({count, const_cast<void*>(static_cast<const void*>(std::addressof(body))), call});
+  detail::run_loop(detail::loop_of(count, body));
+}
+
+template <class Body>
+void for_each_between(std::size_t count, Body&& body) {
+  detail::run_between(detail::loop_of(count, body));
 }
 
 }  // namespace slip

@@ -26,8 +26,9 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
   source.check(graph, here);
   if (source.files_) {
     ReaderOptions options;
-    // Another thread would take a core from the kernels of a cpu device, to copy from the page cache a little sooner.
+    // Threads of its own would take cores from the kernels of a cpu device.
     options.threads = is_host_memory(device) ? 1 : 4;
+    options.between_loops = is_host_memory(device);
     reader_ = std::make_unique<BlockReader>(options, here);
   }
   const std::vector<Name> names = load_names(plan, graph);

@@ -49,6 +49,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
   const bool straight = !device.info().name.starts_with("cuda");  // a read goes right to the device's memory
   ReaderOptions options;
   options.threads = straight ? 1 : 4;
+  options.between_loops = straight;
   if (straight) {
     const auto cached = std::make_shared<FileProbe>(files, graph, options, here);
     if (cached->tensor) {

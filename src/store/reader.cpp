@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/team.hpp"
 #include "store/crew.hpp"
 #include "store/page_cache.hpp"
 #include "store/read_ring.hpp"
@@ -22,7 +23,8 @@ namespace {
 using Cache = ReaderOptions::Cache;
 using Disk = ReaderOptions::Disk;
 
-constexpr std::uint64_t kFewBlocks = 2;  // that one thread copies before others would be awake
+constexpr std::uint64_t kFewBlocks = 2;                      // that one thread copies before others would be awake
+constexpr std::size_t kPieceBytes = std::size_t{128} << 10;  // some 8 us: what a loop's thread may lose at an index
 
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -55,6 +57,7 @@ class BlockReader::State {
  private:
   void read_by_ring(Here here);
   void read_by_crew();
+  bool copy_between_loops();
   void work_off(unsigned member);
   bool take_cached(ReadBlock& block);
   void submit(std::size_t slot);
@@ -172,6 +175,19 @@ void BlockReader::State::read_by_crew() {
   else crew_->run();
 }
 
+// False: some of it has left the cache meanwhile.
+bool BlockReader::State::copy_between_loops() {
+  const std::size_t pieces = (range_.bytes + kPieceBytes - 1) / kPieceBytes;
+  std::atomic<bool> whole{true};
+  for_each_between(pieces, [&](std::size_t index) {
+    const std::size_t at = index * kPieceBytes, bytes = std::min(kPieceBytes, range_.bytes - at);
+    const std::size_t got = read_cached(*range_.file, range_.offset + at, range_.target + at, bytes);
+    cached_.fetch_add(got, std::memory_order_relaxed);
+    if (got < bytes) whole.store(false, std::memory_order_relaxed);  // relaxed: read when the loop has ended
+  });
+  return whole.load(std::memory_order_relaxed);
+}
+
 void BlockReader::State::submit(std::size_t slot) {
   const ReadBlock& block = slots_[slot];
   const std::int64_t most = allowed(block);
@@ -238,8 +254,10 @@ std::byte* BlockReader::State::read(const File& file, std::uint64_t offset, std:
   failed_.store(false, std::memory_order_relaxed);  // relaxed: nobody else is at work
   // A copy from the cache is a matter of threads; the disk, of blocks in flight.
   const bool copies = options_.cache == Cache::kFirst && all_cached(file, offset, bytes);
-  if (ring_ && direct && !copies) read_by_ring(here);
-  else read_by_crew();
+  if (!(copies && options_.between_loops && copy_between_loops())) {
+    if (ring_ && direct && !copies) read_by_ring(here);
+    else read_by_crew();
+  }
   if (failed()) throw_fault(here);
   file.require_unchanged(here);
   return range_.target;

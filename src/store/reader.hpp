@@ -29,6 +29,9 @@ struct ReaderOptions {
   std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
   unsigned in_flight = 16;                         // blocks; as many are allocated for reads that are not aligned
   unsigned threads = 4;                            // the caller among them
+  // What is in the page cache is copied in small pieces by the threads that run loops (base/team.hpp), between their
+  // indices, and not by threads that would take their cores.
+  bool between_loops = false;
   // For tests: asked before each read of the disk, by any thread; returns how many bytes it may give at most, or minus
   // errno for an error.
   std::function<std::int64_t(std::uint64_t offset, std::size_t bytes)> interfere;

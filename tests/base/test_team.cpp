@@ -89,5 +89,54 @@ TEST(Team, AChildOfForkHasItsOwn) {
   EXPECT_EQ(calls_of(100), std::vector<int>(100, 1));
 }
 
+TEST(Team, WorkBetweenLoopsIsDoneOnceWithAndWithoutLoops) {
+  std::vector<int> alone(1000, 0);
+  for_each_between(alone.size(), [&](std::size_t index) { ++alone[index]; });
+  EXPECT_EQ(alone, std::vector<int>(1000, 1));
+  std::atomic<bool> stop{false};
+  std::thread loops([&] {
+    while (!stop.load()) static_cast<void>(calls_of(16));
+  });
+  for (int round = 0; round < 300; ++round) {
+    std::vector<int> calls(50, 0);
+    for_each_between(calls.size(), [&](std::size_t index) { ++calls[index]; });
+    EXPECT_EQ(calls, std::vector<int>(50, 1));
+  }
+  stop.store(true);
+  loops.join();
+}
+
+// A loop that never ends by itself: only its own threads can do the pieces, and the caller sleeps meanwhile.
+TEST(Team, ALoopsThreadsDoTheWorkBetweenItsIndices) {
+  std::atomic<bool> done{false};
+  std::atomic<int> by_others{0};
+  std::atomic<bool> runs{false};
+  std::thread loop([&] {
+    EXPECT_THROW(for_each_index(std::size_t{1} << 40,
+                                [&](std::size_t) {
+                                  runs.store(true);
+                                  if (done.load()) throw std::runtime_error("enough");
+                                }),
+                 std::runtime_error);
+  });
+  while (!runs.load()) std::this_thread::yield();
+  const std::thread::id self = std::this_thread::get_id();
+  for_each_between(20, [&](std::size_t) {
+    if (std::this_thread::get_id() != self) by_others.fetch_add(1);
+  });
+  done.store(true);
+  EXPECT_EQ(by_others.load(), 20);
+  loop.join();
+}
+
+TEST(Team, WorkBetweenLoopsThatThrowsIsToldToItsCaller) {
+  EXPECT_THROW(for_each_between(10,
+                                [](std::size_t index) {
+                                  if (index == 3) throw std::runtime_error("no");
+                                }),
+               std::runtime_error);
+  EXPECT_EQ(calls_of(10), std::vector<int>(10, 1));
+}
+
 }  // namespace
 }  // namespace slip
