@@ -41,6 +41,7 @@ struct WeightUnit {
   std::uint64_t bytes = 0;
   std::vector<std::uint32_t> ops;  // that use any of it, ascending
   bool from_disk = false;          // when streamed: read in each step, not kept in host memory
+  std::uint64_t room = 0;  // bytes behind it in the ring, so that a direct read can put it as it lies in the file
   bool resident = false;
   std::uint64_t offset = 0;  // resident: in the memory of resident weights
 };

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -32,17 +33,19 @@ class SharedLoop {
  public:
   void open(const detail::Loop& loop) {
     loop_ = loop;
-    next_.store(0, std::memory_order_relaxed);  // published by the opening
+    next_.store(0, std::memory_order_relaxed);  // these two are published by the opening
+    count_.store(loop.count, std::memory_order_relaxed);
     // seq_cst: opens before it looks who sleeps; a sleeper marks itself before it looks whether a loop is open.
     state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
   }
-  // Nobody joins any more; returns when all have left. Throws what a body threw.
-  void close() {
-    // acquire, with the release of those who leave: what they wrote is seen, and the loop is nobody's any more.
-    // seq_cst: closes before it looks who sleeps.
-    state_.fetch_sub(kOpen, std::memory_order_seq_cst);
-    for (int turn = 0; (state_.load(std::memory_order_acquire) & kInsideMask) != 0; ++turn) spin(turn);
+  // Nobody joins any more. seq_cst: shuts before it looks who sleeps.
+  void shut() { state_.fetch_sub(kOpen, std::memory_order_seq_cst); }
+  // After shut(): whether some are still inside. acquire, with the release of those who leave: what they wrote is seen.
+  bool has_others() const { return (state_.load(std::memory_order_acquire) & kInsideMask) != 0; }
+  void await_others() const {
+    for (int turn = 0; has_others(); ++turn) spin(turn);
   }
+  // What a body threw, when all have left.
   std::exception_ptr take_error() { return std::exchange(error_, nullptr); }
 
   // Open, and not the loop of this number.
@@ -78,13 +81,15 @@ class SharedLoop {
     }
     return true;
   }
-  bool has_more() const { return next_.load(std::memory_order_relaxed) < loop_.count; }
+  // A hint for those outside. relaxed: whoever acts on it joins first.
+  bool has_more() const { return next_.load(std::memory_order_relaxed) < count_.load(std::memory_order_relaxed); }
 
  private:
   // state_: which loop it is, how many threads beside its owner are inside, and whether more may join.
   static constexpr std::uint64_t kOpen = 1, kInside = 2, kInsideMask = 0xfffe, kNumber = 0x10000;
 
   detail::Loop loop_;
+  std::atomic<std::size_t> count_{0};  // loop_.count, for those outside
   alignas(64) std::atomic<std::uint64_t> state_{0};
   alignas(64) std::atomic<std::size_t> next_{0};
   SpinLock error_lock_;
@@ -95,8 +100,9 @@ class Team {
  public:
   // False: another loop has the helpers.
   bool run(const detail::Loop& loop);
-  // False: other work is being done between loops.
+  // False: other work is being done between loops, or nobody could do it.
   bool run_between(const detail::Loop& loop);
+  bool is_busy() const { return loop_.is_open(std::memory_order_relaxed); }
 
   Team* left_behind = nullptr;  // the team of the parent, in a child: unused, and no leak
 
@@ -106,12 +112,14 @@ class Team {
   void help(Helper& helper);
   void await_loop(Helper& helper, std::uint64_t last);
   void work();
-  void do_one_between();
+  bool do_one_between();
   void wake_between();
 
-  SpinLock busy_;  // held by the thread whose loop it is; the next two are its
-  bool started_ = false;
-  std::vector<std::unique_ptr<Helper>> helpers_;
+  std::mutex start_mutex_;
+  std::atomic<bool> started_{false};
+  std::vector<std::unique_ptr<Helper>> helpers_;  // constant once started
+
+  SpinLock busy_;  // held by the thread whose loop it is
   SharedLoop loop_;
 
   SpinLock between_busy_;  // held by the thread whose work it is
@@ -121,7 +129,9 @@ class Team {
 };
 
 void Team::start_helpers() {
-  started_ = true;
+  if (started_.load(std::memory_order_acquire)) return;  // with the release below: helpers_ is there
+  const std::lock_guard lock(start_mutex_);
+  if (started_.load(std::memory_order_relaxed)) return;  // relaxed: the mutex orders
   const int wanted = core_count() - 1;
   for (int i = 0; i < wanted; ++i) {
     auto helper = std::make_unique<Helper>();
@@ -131,21 +141,24 @@ void Team::start_helpers() {
       self->thread.start(fmt::format("slip-team-{}", i), [this, self] { help(*self); });
     } catch (const Error&) {  // a machine out of threads: fewer do it, too
       helpers_.pop_back();
-      return;
+      break;
     }
   }
+  started_.store(true, std::memory_order_release);
 }
 
 bool Team::run(const detail::Loop& loop) {
+  start_helpers();
   if (!busy_.try_lock()) return false;
-  if (!started_) start_helpers();
   loop_.open(loop);
   wake(loop.count - 1);
   work();
-  loop_.close();
+  loop_.shut();
+  while (loop_.has_others()) {
+    if (!do_one_between()) loop_.await_others();
+  }
   const std::exception_ptr error = loop_.take_error();
   busy_.unlock();
-  wake_between();  // nobody does it any more
   if (error) std::rethrow_exception(error);
   return true;
 }
@@ -159,36 +172,40 @@ void Team::wake(std::size_t wanted) {
   }
 }
 
+// After an index, pieces of background work for as long as the index took: both get half of the core. None at the end
+// of a loop, for which others wait.
 void Team::work() {
-  while (loop_.do_one()) {
-    if (between_.is_open(std::memory_order_relaxed)) do_one_between();  // relaxed: join() acquires
+  for (std::uint64_t begun = ticks(); loop_.do_one(); begun = ticks()) {
+    const std::uint64_t ended = ticks();
+    while (loop_.has_more() && ticks() - ended < ended - begun && do_one_between()) {}
   }
 }
 
-void Team::do_one_between() {
+// False: there is none.
+bool Team::do_one_between() {
+  if (!between_.is_open(std::memory_order_relaxed) || !between_.has_more()) return false;  // relaxed: join() acquires
   std::uint64_t none = 0;
-  if (!between_.join(none)) return;
-  between_.do_one();
+  if (!between_.join(none)) return false;
+  const bool done = between_.do_one();
   const bool last = !between_.has_more();
   between_.leave();
   if (last) wake_between();
+  return done;
 }
 
 bool Team::run_between(const detail::Loop& loop) {
-  if (!between_busy_.try_lock()) return false;
+  start_helpers();
+  if (helpers_.empty() || !between_busy_.try_lock()) return false;
   between_.open(loop);
-  for (;;) {
-    if (!loop_.is_open(std::memory_order_relaxed)) {
-      if (!between_.do_one()) break;
-      continue;
-    }
-    if (!between_.has_more()) break;
-    // seq_cst: first the mark, then the look; run() closes its loop first and then looks for the mark.
+  wake(loop.count);
+  while (between_.has_more()) {
+    // seq_cst: first the mark, then the look; who does the last piece looks for the mark after it.
     between_sleeps_.store(true, std::memory_order_seq_cst);
-    if (loop_.is_open(std::memory_order_seq_cst) && between_.has_more()) between_parker_.park();
+    if (between_.has_more()) between_parker_.park();
     between_sleeps_.store(false, std::memory_order_relaxed);  // a token that still comes costs one more look
   }
-  between_.close();
+  between_.shut();
+  between_.await_others();
   const std::exception_ptr error = between_.take_error();
   between_busy_.unlock();
   if (error) std::rethrow_exception(error);
@@ -202,15 +219,17 @@ void Team::wake_between() {
 }
 
 void Team::await_loop(Helper& helper, std::uint64_t last) {
-  const std::uint64_t begun = ticks();
+  std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kSpinMicros * ticks_per_us());
   for (int turn = 0; ticks() - begun < limit; ++turn) {
     if (loop_.is_open(std::memory_order_relaxed, last)) return;  // relaxed: join() acquires
-    spin(turn);
+    if (do_one_between()) begun = ticks();
+    else spin(turn);
   }
-  // seq_cst: first the mark, then the look; run() opens first and then looks for marks.
+  // seq_cst: first the mark, then the look; run() and run_between() open first and then look for marks.
   helper.asleep.store(true, std::memory_order_seq_cst);
-  if (!loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
+  const bool between = between_.is_open(std::memory_order_seq_cst) && between_.has_more();
+  if (!between && !loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
   helper.asleep.store(false, std::memory_order_relaxed);  // a token that still comes costs one more look
 }
 
@@ -252,6 +271,12 @@ Team& team() {
 }
 
 }  // namespace
+
+bool team_is_busy() {
+  // acquire: the team is built. Its loop may open or close at any moment: a hint.
+  const Team* const found = g_team.load(std::memory_order_acquire);
+  return found && found->is_busy();
+}
 
 void detail::run_loop(const Loop& loop) {
   if (loop.count > 1 && team().run(loop)) return;

@@ -24,10 +24,13 @@ namespace slip {
 template <class Body>
 void for_each_index(std::size_t count, Body&& body);
 
-// The same for small pieces of work in the background: while a loop runs its threads do them, one after each index, and
-// the caller sleeps; while none runs the caller does them.
+// The same for small pieces of work in the background: the threads of a running loop do some after each index, the
+// helpers while none runs; the caller sleeps.
 template <class Body>
 void for_each_between(std::size_t count, Body&& body);
+
+// A hint: a loop has all cores, and whoever spins takes one of them away.
+bool team_is_busy();
 
 namespace detail {
 

@@ -49,7 +49,8 @@ void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, 
   if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of unit {} of {}", load.unit, plan.units.size()));
   if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
     refuse_load(fmt::format("names an op behind the last of {}", ops));
-  if (!fits(load.offset, plan.units[load.unit].bytes, plan.ring_bytes))
+  const WeightUnit& unit = plan.units[load.unit];
+  if (!fits(load.offset, unit.bytes + unit.room, plan.ring_bytes))
     refuse_load(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
   if (load.last_op < load.first_op || (index > 0 && load.first_op < plan.loads[index - 1].first_op))
     refuse_load("is out of order");

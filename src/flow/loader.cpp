@@ -43,6 +43,8 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
         const TensorInfo& tensor = source.files_->at(graph[part.bytes.value].name, here);
         unit.parts.push_back(
             {&file_of(*source.files_, tensor, here), tensor.offset + part.bytes.offset, part.bytes.bytes, part.offset});
+        const bool last = &part == &planned.parts.back();
+        unit.parts.back().room = (last ? planned.bytes + planned.room : (&part + 1)->offset) - part.offset;
       }
       if (is_host_memory(device)) unit.way = Way::kRead;
       else if (planned.from_disk) unit.way = Way::kReadCopy;
@@ -98,7 +100,7 @@ void Loader::keep_in_pinned_memory(Here here) {
 }
 
 void Loader::fill(std::uint32_t index, std::byte* into) {
-  if (source_.files_) return read(index, into);
+  if (source_.files_) return read(index, into, false);
   for (const WeightUnit::Part& part : plan_.units[index].parts) {
     const GraphValue& weight = graph_[part.bytes.value];
     const std::span<std::byte> there(into + part.offset, part.bytes.bytes);
@@ -107,9 +109,27 @@ void Loader::fill(std::uint32_t index, std::byte* into) {
   }
 }
 
-void Loader::read(std::uint32_t index, std::byte* into) {
-  for (const FilePart& part : units_[index].parts)
-    reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
+void Loader::read(std::uint32_t index, std::byte* into, bool shifted) {
+  for (const FilePart& part : units_[index].parts) {
+    std::byte* const place = into + part.at;
+    reader_->read(*part.file, part.offset, part.bytes, shifted ? landing_of(part, place) : Landing{place, part.bytes});
+  }
+}
+
+// Direct reads write whole pages: with room for these a part lies in them as it does in the file.
+Landing Loader::landing_of(const FilePart& part, std::byte* place) {
+  const std::size_t skipped = -reinterpret_cast<std::uintptr_t>(place) % part.file->direct_alignment();
+  if (skipped + BlockReader::room(*part.file, part.offset, part.bytes) > part.room) return {place, part.bytes};
+  return {place + skipped, part.room - skipped};
+}
+
+std::uint64_t Loader::shift(Range to, std::uint32_t index, std::size_t part_index) const {
+  if (units_[index].way != Way::kRead) return 0;
+  const FilePart& part = units_[index].parts[part_index];
+  std::byte* const place = address(to) + part.at;
+  const Landing landing = landing_of(part, place);
+  if (landing.capacity == part.bytes) return 0;
+  return static_cast<std::uint64_t>(landing.memory - place) + BlockReader::lead(*part.file, part.offset);
 }
 
 void Loader::fill_resident(const Buffer& resident, Here here) {
@@ -139,12 +159,12 @@ void Loader::fill_resident(const Buffer& resident, Here here) {
 // The function is two words long, so that it needs no memory of its own.
 void Loader::read_in(StreamRef stream, Range to, std::uint32_t index, Name name) {
   const Place place{index, static_cast<std::uint32_t>(to.offset / kAlignment)};
-  const auto function = [this, place] { read(place.unit, landing_of(place)); };
+  const auto function = [this, place] { read(place.unit, place_of(place), units_[place.unit].way == Way::kRead); };
   static_assert(sizeof(function) <= 2 * sizeof(void*));
   stream.host(function, {.reads = {}, .writes = {to}, .scalars = {}, .name = name});
 }
 
-std::byte* Loader::landing_of(Place place) const {
+std::byte* Loader::place_of(Place place) const {
   Range whole = units_[place.unit].way == Way::kRead ? ring_ : slots_.range();
   return address(whole) + std::uint64_t{place.at} * kAlignment;
 }
@@ -152,7 +172,7 @@ std::byte* Loader::landing_of(Place place) const {
 void Loader::issue(StreamRef stream, Range to, std::uint32_t index) {
   const Unit& unit = units_[index];
   switch (unit.way) {
-    case Way::kCopy: stream.copy(to, unit.pinned, unit.name); break;
+    case Way::kCopy: stream.copy(to.slice(0, unit.pinned.bytes), unit.pinned, unit.name); break;
     case Way::kCopyParts:
       for (std::size_t i = 0; i < unit.memory.size(); ++i)
         stream.copy(to.slice(plan_.units[index].parts[i].offset, unit.memory[i].bytes), unit.memory[i], unit.name);
@@ -161,12 +181,12 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index) {
     case Way::kReadCopy: {
       const std::size_t turn = next_slot_++ % kSlots;
       Slot& slot = slot_events_[turn];
-      const Range staged = slots_.slice(turn * slot_bytes_, to.bytes);
+      const Range staged = slots_.slice(turn * slot_bytes_, plan_.units[index].bytes);
       reads_->wait(slot.copied);
       read_in(*reads_, staged, index, unit.read_name);
       reads_->record(slot.read);
       stream.wait(slot.read);
-      stream.copy(to, staged, unit.name);
+      stream.copy(to.slice(0, staged.bytes), staged, unit.name);
       stream.record(slot.copied);
       break;
     }

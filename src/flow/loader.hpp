@@ -22,6 +22,8 @@ class Loader {
   void fill_resident(const Buffer& resident, Here here);
   // Issues what brings a unit to `to`, in this stream. Allocates nothing.
   void issue(StreamRef stream, Range to, std::uint32_t unit);
+  // A part that is read to `to` begins so many bytes behind its place, where the disk can write it.
+  std::uint64_t shift(Range to, std::uint32_t unit, std::size_t part) const;
 
  private:
   enum class Way : unsigned char {
@@ -33,6 +35,7 @@ class Loader {
   struct FilePart {
     const File* file = nullptr;
     std::uint64_t offset = 0, bytes = 0, at = 0;  // in the file; in the unit
+    std::uint64_t room = 0;                       // bytes from there on that are nobody else's
   };
   struct Unit {
     Way way = Way::kCopy;
@@ -51,9 +54,10 @@ class Loader {
   };
 
   void read_in(StreamRef stream, Range to, std::uint32_t unit, Name name);
-  std::byte* landing_of(Place place) const;
+  std::byte* place_of(Place place) const;
   void fill(std::uint32_t unit, std::byte* into);
-  void read(std::uint32_t unit, std::byte* into);
+  void read(std::uint32_t unit, std::byte* into, bool shifted);
+  static Landing landing_of(const FilePart& part, std::byte* place);
   void keep_in_pinned_memory(Here here);
 
   const Device device_;

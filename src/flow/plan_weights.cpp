@@ -41,6 +41,11 @@ void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
   }
 }
 
+// On the cpu files are read right into the ring.
+void leave_room(std::vector<WeightUnit>& units) {
+  for (WeightUnit& unit : units) unit.room = unit.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
+}
+
 class Planner {
  public:
   Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
@@ -50,6 +55,7 @@ class Planner {
         loads_(make_loads(units_)),
         arena_(lay_arena(graph)) {
     leave_on_disk(units_, options.host_memory);
+    if (costs.device == "cpu" && !options.ring) leave_room(units_);
     pace_ = pace_of(graph, costs, units_);
     for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
     for (const double op : pace_.ops) compute_ += op;
@@ -133,7 +139,7 @@ class Planner {
   std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
     if (options_.ring) return {ring_asked_for()};
     std::vector<std::uint64_t> sizes;
-    for (const WeightUnit& unit : units_) sizes.push_back(aligned(unit.bytes));
+    for (const WeightUnit& unit : units_) sizes.push_back(ring_bytes_of(unit));
     std::ranges::sort(sizes);
     std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
@@ -143,7 +149,7 @@ class Planner {
       std::uint64_t largest = 0;
       for (std::size_t i = 0; i + together <= loads_.size(); ++i) {
         std::uint64_t sum = 0;
-        for (std::size_t k = 0; k < together; ++k) sum += aligned(units_[loads_[i + k].unit].bytes);
+        for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(units_[loads_[i + k].unit]);
         largest = std::max(largest, sum);
       }
       if (largest > 0) tries.insert(std::min(largest, most));

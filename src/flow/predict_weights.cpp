@@ -83,7 +83,7 @@ struct Rehearsal {
 
   static std::uint64_t largest(const WeightsPlan& plan) {
     std::uint64_t bytes = 0;
-    for (const WeightUnit& unit : plan.units) bytes = std::max(bytes, unit.bytes);
+    for (const WeightUnit& unit : plan.units) bytes = std::max(bytes, unit.bytes + unit.room);
     return bytes;
   }
 };

@@ -30,7 +30,7 @@ bool lay_ring(const std::vector<WeightUnit>& units, std::span<WeightLoad> loads,
   std::deque<Lying> lying;  // this step's, latest last; those wholly overwritten are dropped
   std::uint64_t head = 0;
   for (WeightLoad& load : loads) {
-    const std::uint64_t size = aligned(units[load.unit].bytes);
+    const std::uint64_t size = ring_bytes_of(units[load.unit]);
     int wraps = 0;
     for (;;) {
       if (head + size > bytes) {
@@ -62,8 +62,8 @@ bool lay_ring(const std::vector<WeightUnit>& units, std::span<WeightLoad> loads,
     WeightLoad& load = loads[i];
     if (load.after_op != kNoOp) continue;
     for (const WeightLoad& old : loads) {
-      const Lying there{old.offset, old.offset + aligned(units[old.unit].bytes), old.first_op, old.last_op};
-      if (!there.overlaps(load.offset, load.offset + aligned(units[load.unit].bytes))) continue;
+      const Lying there{old.offset, old.offset + ring_bytes_of(units[old.unit]), old.first_op, old.last_op};
+      if (!there.overlaps(load.offset, load.offset + ring_bytes_of(units[load.unit]))) continue;
       if (load.after_op == kNoOp || old.last_op > load.after_op) load.after_op = old.last_op;
       load.step_before = true;
     }
@@ -78,7 +78,7 @@ WorkingSet largest_working_set(const std::vector<WeightUnit>& units, std::span<c
     std::erase_if(live, [&](const WeightLoad* old) { return old->last_op < load.first_op; });
     live.push_back(&load);
     std::uint64_t sum = 0;
-    for (const WeightLoad* one : live) sum += aligned(units[one->unit].bytes);
+    for (const WeightLoad* one : live) sum += ring_bytes_of(units[one->unit]);
     if (sum > most.bytes) most = {sum, load.first_op};
   }
   return most;

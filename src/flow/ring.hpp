@@ -5,9 +5,12 @@
 #include <span>
 #include <vector>
 
-#include "slip/weights.hpp"
+#include "flow/units.hpp"
 
 namespace slip {
+
+// What a unit takes of the ring.
+constexpr std::uint64_t ring_bytes_of(const WeightUnit& unit) { return aligned(unit.bytes + unit.room); }
 
 // Lays the loads, in their order, one behind the other into a ring of `bytes`, from its begin in each step, and says
 // which op must have ended before each. False: an op needs more at a time than the ring holds; `needs` is that op.

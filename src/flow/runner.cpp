@@ -35,8 +35,10 @@ struct Runner::State {
         plan(checked(how, graph, here)),
         memory(device, plan),
         loader(device, graph, plan, source, memory.ring, here),
-        steps(device, graph, plan, memory,
-              [this](StreamRef stream, Range to, std::uint32_t unit) { loader.issue(stream, to, unit); }) {
+        steps(
+            device, graph, plan, memory,
+            [this](StreamRef stream, Range to, std::uint32_t unit) { loader.issue(stream, to, unit); },
+            [this](Range to, std::uint32_t unit, std::size_t part) { return loader.shift(to, unit, part); }) {
     loader.fill_resident(memory.resident, here);
     for (Turn& turn : turns) {
       for (std::uint32_t i = 0; i < graph.values().size(); ++i) {

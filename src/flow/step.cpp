@@ -22,7 +22,7 @@ WeightsMemory::WeightsMemory(const Device& device, const WeightsPlan& plan)
       activations(alloc_some(device, plan.activation_bytes, "activations")) {}
 
 Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory,
-             LoadUnit load)
+             LoadUnit load, const PartShift& shift)
     : graph_(graph),
       plan_(plan),
       load_unit_(std::move(load)),
@@ -31,17 +31,17 @@ Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, 
       inputs_(device.stream(StreamFlags::kNonBlocking)),
       results_(device.stream(StreamFlags::kNonBlocking)) {
   for (const GraphOp& op : graph.ops()) costs_.push_back(op.cost);
-  prepare(graph, plan, memory);
+  prepare(graph, plan, memory, shift);
 }
 
-void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory) {
+void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, const PartShift& shift) {
   values_.resize(graph.values().size());
   const std::vector<bool> placed = placed_values(graph);
   for (std::uint32_t i = 0; i < values_.size(); ++i) {
     if (placed[i]) values_[i] = memory.activations.slice(plan.value_offsets[i], graph.values()[i].bytes);
   }
   for (const WeightLoad& load : plan.loads)
-    load_targets_.push_back(memory.ring.slice(load.offset, plan.units[load.unit].bytes));
+    load_targets_.push_back(memory.ring.slice(load.offset, plan.units[load.unit].bytes + plan.units[load.unit].room));
   while (first_ahead_ < plan.loads.size() &&
          (plan.loads[first_ahead_].after_op == kNoOp || plan.loads[first_ahead_].step_before))
     ++first_ahead_;
@@ -55,7 +55,7 @@ void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMe
     Launch launch{op.name, op.kernel, {}, {}, 0, false};
     for (const ValueBytes& read : op.reads) {
       const bool weight = graph[read.value].role == ValueRole::kWeight;
-      launch.reads.push_back(weight ? weight_range(plan, memory, read, i)
+      launch.reads.push_back(weight ? weight_range(plan, memory, read, i, shift)
                                     : values_[read.value.index].slice(read.offset, read.bytes));
       last_readers_[read.value.index] = i;
     }
@@ -74,7 +74,7 @@ void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMe
 }
 
 Range Steps::weight_range(const WeightsPlan& plan, const WeightsMemory& memory, const ValueBytes& bytes,
-                          std::uint32_t op) const {
+                          std::uint32_t op, const PartShift& shift) const {
   for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
     const WeightUnit& unit = plan.units[i];
     const WeightUnit::Part* part = part_of(unit, bytes);
@@ -83,8 +83,10 @@ Range Steps::weight_range(const WeightsPlan& plan, const WeightsMemory& memory, 
     if (unit.resident) return memory.resident.slice(unit.offset + within, bytes.bytes);
     for (std::size_t k = 0; k < plan.loads.size(); ++k) {
       const WeightLoad& load = plan.loads[k];
-      if (load.unit == i && load.first_op <= op && op <= load.last_op)
-        return load_targets_[k].slice(within, bytes.bytes);
+      if (load.unit != i || op < load.first_op || load.last_op < op) continue;
+      const auto index = static_cast<std::size_t>(part - unit.parts.data());
+      const std::uint64_t shifted = shift ? shift(load_targets_[k], i, index) : 0;
+      return load_targets_[k].slice(within + shifted, bytes.bytes);
     }
   }
   throw Error(Code::kInvalidValue,

@@ -20,6 +20,9 @@ struct WeightsMemory {
 // A load issues, in the given stream, what brings a unit to `to`.
 using LoadUnit = std::function<void(StreamRef stream, Range to, std::uint32_t unit)>;
 
+// How far behind its place a part of a unit that is loaded to `to` really begins.
+using PartShift = std::function<std::uint64_t(Range to, std::uint32_t unit, std::size_t part)>;
+
 // Host memory of an input or output, for one step.
 struct HostValue {
   Value value;
@@ -31,7 +34,8 @@ struct HostValue {
 // host waits for its result before it issues more. After the set-up nothing is allocated.
 class Steps {
  public:
-  Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, LoadUnit load);
+  Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, LoadUnit load,
+        const PartShift& shift = {});
 
   // Of the ops, in place of the graph's own: what they take on a simulated device.
   void set_costs(std::vector<Cost> costs) { costs_ = std::move(costs); }
@@ -54,9 +58,9 @@ class Steps {
     std::uint32_t loads = 0;  // of a step that this op and those before need
     bool marks = false;       // some load waits for it
   };
-  void prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory);
-  Range weight_range(const WeightsPlan& plan, const WeightsMemory& memory, const ValueBytes& bytes,
-                     std::uint32_t op) const;
+  void prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, const PartShift& shift);
+  Range weight_range(const WeightsPlan& plan, const WeightsMemory& memory, const ValueBytes& bytes, std::uint32_t op,
+                     const PartShift& shift) const;
   void issue_loads(std::uint32_t up_to);
 
   const Graph& graph_;

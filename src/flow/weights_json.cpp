@@ -26,6 +26,7 @@ Json unit_json(const WeightUnit& unit, const Graph& graph) {
   json["resident"] = unit.resident;
   if (unit.resident) json["offset"] = unit.offset;
   if (unit.from_disk) json["from_disk"] = true;
+  if (unit.room > 0) json["room"] = unit.room;
   for (const WeightUnit::Part& part : unit.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
                              {"from", part.bytes.offset},
@@ -93,6 +94,7 @@ void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
                            unit.bytes, name));
     unit.resident = one.flag("resident", false);
     unit.from_disk = one.flag("from_disk", false);
+    if (one.has("room")) unit.room = one.number("room");
     if (unit.resident) unit.offset = one.number("offset");
   }
 }

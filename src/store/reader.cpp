@@ -24,7 +24,7 @@ using Cache = ReaderOptions::Cache;
 using Disk = ReaderOptions::Disk;
 
 constexpr std::uint64_t kFewBlocks = 2;                      // that one thread copies before others would be awake
-constexpr std::size_t kPieceBytes = std::size_t{128} << 10;  // some 8 us: what a loop's thread may lose at an index
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;  // some 20 us: what a loop may wait for it
 
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }

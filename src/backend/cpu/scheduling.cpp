@@ -7,12 +7,13 @@
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
+#include "base/team.hpp"
 #include "runtime/exit.hpp"
 
 namespace slip {
 namespace {
 constexpr std::int64_t kNapNs = 50'000;
-constexpr int kNaps = 20;  // 1 ms without work: sleep
+constexpr int kNaps = 4;  // without work: then sleep. A nap costs about what waking a sleeper does
 constexpr std::int64_t kSpinNs = 20'000;
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about what waking a thread costs
@@ -157,7 +158,8 @@ Lane* Pool::find(Worker& self) {
 // it no longer searches and then looks who keeps a queue. Fences see to it that one sees the other: the dear one is
 // here, and only when there are other workers, which is told by the same reasoning with plain fences.
 Lane* Pool::search(Worker& self) {
-  Lane* lane = spin_for_work(self);
+  // While a loop has all cores, spinning would take one away.
+  Lane* lane = team_is_busy() ? nullptr : spin_for_work(self);
   if (!lane) lane = nap_for_work(self);
   self.searcher = false;
   search_.store(Search::kNone, std::memory_order_seq_cst);
