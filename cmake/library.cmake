@@ -46,10 +46,7 @@ target_sources(slip PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/inc
 # Header-only helpers stay in the build; what a static library needs at link time is exported.
 target_link_libraries(slip PRIVATE "$<BUILD_INTERFACE:slip_internal>" fmt::fmt Threads::Threads)
 if(SLIP_CUDA_FOUND)
-  target_link_libraries(slip PRIVATE CUDA::cudart_static)
-  if(slip_sources MATCHES "/model/cuda" AND TARGET CUDA::cublasLt)
-    target_link_libraries(slip PRIVATE CUDA::cublasLt)
-  endif()
+  target_link_libraries(slip PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 endif()
 
 # hwloc describes the machine to src/topo; without it the sources must do without (SLIP_HAS_HWLOC unset).

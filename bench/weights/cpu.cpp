@@ -130,7 +130,7 @@ double raw_read_rate(const std::string& folder) {
   options.cache = ReaderOptions::Cache::kNever;
   BlockReader reader(options);
   constexpr std::size_t kPiece = 32 * kMiB;
-  Buffer memory = Device::open("cpu").alloc(kPiece);  // aligned: nothing is copied again
+  Buffer memory = Device::open("cpu").alloc(kPiece, MemoryKind::kPinned);  // aligned: nothing is copied again
   std::byte* const into = memory.host_write<std::byte>().begin();
   std::uint64_t bytes = 0;
   const Timer timer;

@@ -1,7 +1,6 @@
 // linear on a GPU, by cuBLASLt. For each GPU, type and sizes an algorithm is chosen once, from those that need no
 // workspace, and kept: so the same launch gives the same bits each time, any stream may run it beside others, and no
 // memory is taken behind the planner's back.
-#include <cublasLt.h>
 #include <fmt/format.h>
 
 #include <map>
@@ -10,6 +9,7 @@
 #include <tuple>
 
 #include "model/cuda/check.hpp"
+#include "model/cuda/cublas_lt.hpp"
 #include "model/cuda/kernels.hpp"
 #include "model/kernels.hpp"
 
@@ -21,20 +21,21 @@ void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) 
   throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? Code::kOutOfMemory : Code::kLaunchFailed,
               fmt::format("{} on cuda:{} for {} tokens, {} [{}, {}], rows {} to {}: {}", call, current_gpu(),
                           sizes.tokens, data_type_name(sizes.type), sizes.out, sizes.in, sizes.first,
-                          sizes.first + sizes.rows, cublasLtGetStatusString(status)),
+                          sizes.first + sizes.rows, cublas_lt().status_string(status)),
               {});
 }
 
 // What cuBLASLt makes and takes back.
-template <class T, cublasStatus_t (*kDestroy)(T)>
+template <auto kDestroy>
 struct Destroy {
-  void operator()(std::remove_pointer_t<T>* made) const { kDestroy(made); }
+  template <class T>
+  void operator()(T* made) const {
+    (cublas_lt().*kDestroy)(made);
+  }
 };
-using Layout =
-    std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
-using Product = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
-                                   Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<&CublasLt::destroy_layout>>;
+using Product = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<&CublasLt::destroy_product>>;
+using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<&CublasLt::destroy_preference>>;
 
 // One way to multiply. Column-major, as cuBLASLt counts: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
 struct Recipe {
@@ -46,7 +47,7 @@ struct Recipe {
 Layout layout_of(cudaDataType_t type, std::size_t rows, std::size_t columns, std::size_t stride,
                  const LinearSizes& sizes) {
   cublasLtMatrixLayout_t made = nullptr;
-  checked(cublasLtMatrixLayoutCreate(&made, type, rows, columns, static_cast<std::int64_t>(stride)),
+  checked(cublas_lt().create_layout(&made, type, rows, columns, static_cast<std::int64_t>(stride)),
           "cublasLtMatrixLayoutCreate", sizes);
   return Layout(made);
 }
@@ -54,8 +55,8 @@ Layout layout_of(cudaDataType_t type, std::size_t rows, std::size_t columns, std
 template <class T>
 void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, T value,
          const LinearSizes& sizes) {
-  checked(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value)),
-          "cublasLtMatmulPreferenceSetAttribute", sizes);
+  checked(cublas_lt().set_preference(preference, what, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute",
+          sizes);
 }
 
 // The greatest power of two that divides the address, up to the 16 bytes that any algorithm asks for. Whoever places
@@ -75,16 +76,16 @@ std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes
   auto recipe = std::make_unique<Recipe>();
   cublasLtMatmulDesc_t product = nullptr;
   // CUBLAS_COMPUTE_32F: floats are multiplied as they are, never rounded to TF32.
-  checked(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", sizes);
+  checked(cublas_lt().create_product(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", sizes);
   recipe->product.reset(product);
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  checked(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+  checked(cublas_lt().set_product(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
           "cublasLtMatmulDescSetAttribute", sizes);
   recipe->weight = layout_of(type, sizes.in, sizes.rows, sizes.in, sizes);
   recipe->from = layout_of(type, sizes.in, sizes.tokens, sizes.in, sizes);
   recipe->into = layout_of(type, sizes.rows, sizes.tokens, sizes.out, sizes);
   cublasLtMatmulPreference_t made = nullptr;
-  checked(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate", sizes);
+  checked(cublas_lt().create_preference(&made), "cublasLtMatmulPreferenceCreate", sizes);
   const Preference preference(made);
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{0}, sizes);
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.weight, sizes);
@@ -93,8 +94,8 @@ std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.into, sizes);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  checked(cublasLtMatmulAlgoGetHeuristic(handle, product, recipe->weight.get(), recipe->from.get(), recipe->into.get(),
-                                         recipe->into.get(), made, 1, &found, &count),
+  checked(cublas_lt().find_algorithm(handle, product, recipe->weight.get(), recipe->from.get(), recipe->into.get(),
+                                     recipe->into.get(), made, 1, &found, &count),
           "cublasLtMatmulAlgoGetHeuristic", sizes);
   if (count == 0) checked(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", sizes);
   recipe->algorithm = found.algo;
@@ -127,7 +128,7 @@ struct Found {
 Found recipe_for(const LinearSizes& sizes, const Alignments& alignments) {
   Library& library = library_of(current_gpu());
   const std::lock_guard lock(library.mutex);
-  if (!library.handle) checked(cublasLtCreate(&library.handle), "cublasLtCreate", sizes);
+  if (!library.handle) checked(cublas_lt().create(&library.handle), "cublasLtCreate", sizes);
   std::unique_ptr<Recipe>& recipe =
       library.recipes[{sizes.type, sizes.tokens, sizes.in, sizes.out, sizes.rows, alignments}];
   if (!recipe) recipe = choose(library.handle, sizes, alignments);
@@ -143,9 +144,9 @@ void linear(const Args& args, CUstream_st* stream) {
   void* const y = args.out<std::byte>(0).data() + sizes.first * bytes_of(sizes.type);
   const Found found = recipe_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
   const float one = 1, zero = 0;
-  checked(cublasLtMatmul(found.handle, found.recipe->product.get(), &one, w, found.recipe->weight.get(), x,
-                         found.recipe->from.get(), &zero, y, found.recipe->into.get(), y, found.recipe->into.get(),
-                         &found.recipe->algorithm, nullptr, 0, stream),
+  checked(cublas_lt().matmul(found.handle, found.recipe->product.get(), &one, w, found.recipe->weight.get(), x,
+                             found.recipe->from.get(), &zero, y, found.recipe->into.get(), y, found.recipe->into.get(),
+                             &found.recipe->algorithm, nullptr, 0, stream),
           "cublasLtMatmul", sizes);
 }
 
