@@ -119,7 +119,7 @@ if(TARGET slip_cli)
 endif()
 
 # The checkers on this tree, and their self-tests.
-foreach(check check_layers.py check_sizes.py check_format.sh check_text.sh)
+foreach(check check_layers.py check_sizes.py check_format.sh check_shell.sh check_text.sh)
   cmake_path(GET check STEM name)
   if(check MATCHES "\\.py$")
     add_test(NAME scripts.${name} COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/scripts/${check}"
