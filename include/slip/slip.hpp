@@ -24,4 +24,5 @@
 #include "slip/tensors.hpp"
 #include "slip/trace.hpp"
 #include "slip/verify.hpp"
+#include "slip/unique_id.hpp"
 #include "slip/weights.hpp"
