@@ -26,7 +26,7 @@ class UniqueId {
   static constexpr std::size_t kBytes = 128;
 
   struct Options {
-    std::string host;                       // to listen at; empty: SLIP_SOCKET_IFNAME or the first that others reach
+    std::string host;  // to listen at; empty: SLIP_SOCKET_IFNAME or the first that others reach
     std::chrono::milliseconds lifetime{600'000};  // then the root gives up and tells who has not come
   };
 

@@ -89,8 +89,8 @@ SocketAddress own_address(const InterfaceFilter& filter) {
     fail_none(filter, all, "");
   }
   static const InterfaceFilter kOutside("^docker,veth,virbr,br-,lo");
-  const auto outside = best(
-      all, [](const Interface& one) { return kOutside.accepts(one.name) && !one.address.is_loopback(); });
+  const auto outside =
+      best(all, [](const Interface& one) { return kOutside.accepts(one.name) && !one.address.is_loopback(); });
   return outside ? *outside : SocketAddress::loopback(AF_INET);
 }
 

@@ -110,13 +110,15 @@ Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& fi
       }
     }
     if (!id.rank0_listens() || mine)
-      throw Error(Code::kIo,
-                  fmt::format("{}: the root at {} does not answer: {}; the process that made the id must live until all "
-                              "ranks have come, and an id serves once",
-                              self.text(), places.front().text(), reason),
-                  {});
+      throw Error(
+          Code::kIo,
+          fmt::format("{}: the root at {} does not answer: {}; the process that made the id must live until all "
+                      "ranks have come, and an id serves once",
+                      self.text(), places.front().text(), reason),
+          {});
     const Waited waited = wait_a_moment(pause, patience);
-    if (waited == Waited::kAborted) throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
+    if (waited == Waited::kAborted)
+      throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
     if (waited == Waited::kTimeout)
       throw Error(Code::kTimeout,
                   fmt::format("{}: rank 0, which listens at {}, has not come before the deadline: {}", self.text(),

@@ -25,7 +25,7 @@ constexpr std::int64_t kGreetingLimitNs = 5'000'000'000;  // for a whole hello, 
 constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;    // for an answer to be taken
 constexpr std::int64_t kCrowdedPauseNs = 10'000'000;      // when the process has no descriptors left
 constexpr std::int64_t kLongestPatienceNs = std::int64_t{30} * 86'400 * 1'000'000'000;
-constexpr std::size_t kMostSilent = 256;                  // connections that have not said hello
+constexpr std::size_t kMostSilent = 256;  // connections that have not said hello
 constexpr int kMostRanks = 1 << 20;
 
 class Root {
@@ -171,8 +171,9 @@ class Root {
   }
 
   void answer_refusal(Guest& guest) {
-    guest.channel.queue({.kind = FrameKind::kRefused, .tag = static_cast<std::uint64_t>(failure_code_), .nranks = nranks_},
-                        bytes_of(std::string_view(failure_)));
+    guest.channel.queue(
+        {.kind = FrameKind::kRefused, .tag = static_cast<std::uint64_t>(failure_code_), .nranks = nranks_},
+        bytes_of(std::string_view(failure_)));
     answered(guest);
   }
 

@@ -195,8 +195,8 @@ void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
     const Moved moved = try_recv(bytes);
     if (moved.ended)
       throw Error(Code::kIo,
-                  fmt::format("{}: the other end closed after {} of {} bytes{}{}", text(), wanted - bytes.size(), wanted,
-                              moved.error ? ": " : "", moved.error ? std::strerror(moved.error) : ""),
+                  fmt::format("{}: the other end closed after {} of {} bytes{}{}", text(), wanted - bytes.size(),
+                              wanted, moved.error ? ": " : "", moved.error ? std::strerror(moved.error) : ""),
                   {});
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;

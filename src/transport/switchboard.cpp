@@ -93,6 +93,10 @@ void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
   Link& link = links_.back();
   link.channel.trust();
   link.channel.queue({.kind = FrameKind::kGreetRing, .rank = self_.rank, .nranks = self_.nranks});
+  joined_ = true;
+  for (const Frame& frame : for_successor_) pass_on(frame.header, frame.body);
+  for_successor_.clear();
+  for (const Loss& loss : losses_) tell(link, loss);
   wake_up_.signal();
   const auto left = [this] { return left_.contains(predecessor()) && !predecessor_came_; };
   if (wait_until(lock, deadline_ns, [&] { return predecessor_came_ || left(); }) && !left()) return;
@@ -100,11 +104,6 @@ void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
               fmt::format("{}: rank {}, its predecessor in the ring, {}", name(), predecessor(),
                           left() ? "has left" : "came to the root but did not connect before the deadline"),
               {});
-}
-
-void Switchboard::give_piece(std::uint64_t round, std::span<const std::byte> piece) {
-  FrameHeader header{.kind = FrameKind::kPiece, .rank = self_.rank, .tag = round, .nranks = self_.nranks};
-  pass_on(header, piece);
 }
 
 std::vector<int> Switchboard::missing(std::uint64_t round) const {
@@ -127,7 +126,7 @@ void Switchboard::gather(std::span<std::byte> table, std::size_t bytes_per_rank,
   };
   std::unique_lock lock(mutex_);
   const std::uint64_t round = ++rounds_;
-  if (self_.nranks > 1) give_piece(round, slot(self_.rank));
+  pass_on({.kind = FrameKind::kPiece, .rank = self_.rank, .tag = round, .nranks = self_.nranks}, slot(self_.rank));
   std::optional<int> absent;  // left without having given its piece, which would have come before the news
   const bool in_time = wait_until(lock, deadline_ns, [&] {
     const std::vector<int> ranks = missing(round);

@@ -92,7 +92,6 @@ class Switchboard {
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;
   Link* outgoing(int rank);
-  void give_piece(std::uint64_t round, std::span<const std::byte> piece);
   std::vector<int> missing(std::uint64_t round) const;
   std::string name() const;
 
@@ -108,6 +107,7 @@ class Switchboard {
   void handle_left(Link& link, const Frame& frame);
   void handle_lost(const Frame& frame);
   void pass_on(const FrameHeader& header, std::span<const std::byte> body);
+  void tell(Link& link, const Loss& loss);
   void note_loss(const Loss& loss);
   void beat(std::int64_t now);
   void close_links(std::int64_t now);
@@ -126,7 +126,8 @@ class Switchboard {
   // All of these under mutex_.
   Socket listener_;
   std::list<Link> links_;
-  bool predecessor_came_ = false;
+  bool predecessor_came_ = false, joined_ = false;
+  std::vector<Frame> for_successor_;  // came from the predecessor before the successor was joined
   std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> mail_;  // by rank and tag
   std::map<std::pair<std::uint64_t, int>, std::vector<std::byte>> pieces_;            // by gathering and rank
   std::uint64_t rounds_ = 0;                                                          // gatherings begun

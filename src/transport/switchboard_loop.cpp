@@ -158,6 +158,7 @@ void Switchboard::handle_left(Link& link, const Frame& frame) {
 }
 
 void Switchboard::pass_on(const FrameHeader& header, std::span<const std::byte> body) {
+  if (!joined_) for_successor_.push_back({header, {body.begin(), body.end()}});
   for (Link& link : links_) {
     if (link.role == Role::kSuccessor && !link.closing) link.channel.queue(header, body);
   }
@@ -169,15 +170,20 @@ void Switchboard::handle_lost(const Frame& frame) {
     note_loss({frame.header.rank, static_cast<Loss::Cause>(body.cause), body.noticed_by});
 }
 
+void Switchboard::tell(Link& link, const Loss& loss) {
+  const LostBody body{static_cast<std::int32_t>(loss.cause), loss.noticed_by};
+  link.channel.queue({.kind = FrameKind::kLost, .rank = loss.rank, .nranks = self_.nranks}, bytes_of(body));
+}
+
 // Told to all that this rank has a connection with; each tells it on if it is news.
 void Switchboard::note_loss(const Loss& loss) {
-  const bool known = std::any_of(losses_.begin(), losses_.end(), [&](const Loss& one) { return one.rank == loss.rank; });
+  const bool known =
+      std::any_of(losses_.begin(), losses_.end(), [&](const Loss& one) { return one.rank == loss.rank; });
   if (known) return;
   losses_.push_back(loss);
-  const LostBody body{static_cast<std::int32_t>(loss.cause), loss.noticed_by};
   for (Link& link : links_) {
     if (link.role == Role::kUnknown) continue;
-    link.channel.queue({.kind = FrameKind::kLost, .rank = loss.rank, .nranks = self_.nranks}, bytes_of(body));
+    tell(link, loss);
     if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
   }
   broken_.store(true, std::memory_order_release);  // release: pairs with broken()
@@ -209,8 +215,7 @@ void Switchboard::begin_farewell(std::int64_t now) {
   farewell_end_ns_ = now + kFarewellLimitNs;
   listener_.close();
   links_.remove_if([](const Link& link) { return link.role == Role::kUnknown; });
-  for (Link& link : links_)
-    link.channel.queue({.kind = FrameKind::kLeft, .rank = self_.rank, .nranks = self_.nranks});
+  for (Link& link : links_) link.channel.queue({.kind = FrameKind::kLeft, .rank = self_.rank, .nranks = self_.nranks});
 }
 
 bool Switchboard::farewell_over(std::int64_t now) const {

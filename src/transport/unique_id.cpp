@@ -35,10 +35,10 @@ Layout layout(std::span<const std::byte, UniqueId::kBytes> bytes) {
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why, Here here) {
-  throw Error(Code::kInvalidValue,
-              fmt::format("the id '{}' {}; write host:port, [::1]:port, unix:name, or what UniqueId::text() gave", text,
-                          why),
-              here);
+  throw Error(
+      Code::kInvalidValue,
+      fmt::format("the id '{}' {}; write host:port, [::1]:port, unix:name, or what UniqueId::text() gave", text, why),
+      here);
 }
 
 template <class T>
@@ -118,7 +118,8 @@ UniqueId UniqueId::from_bytes(std::span<const std::byte, kBytes> bytes, Here her
   UniqueId result;
   std::memcpy(result.bytes_.data(), bytes.data(), kBytes);
   if (!result.valid())
-    throw Error(Code::kInvalidValue, "these 128 bytes are no UniqueId of this version: pass on what bytes() gave", here);
+    throw Error(Code::kInvalidValue, "these 128 bytes are no UniqueId of this version: pass on what bytes() gave",
+                here);
   return result;
 }
 

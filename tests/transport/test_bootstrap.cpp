@@ -18,7 +18,8 @@ TEST(Bootstraps, GatherInOrderOfRanks) {
       Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
       for (int round = 0; round < 5; ++round) {
         const std::vector<int> table = bootstrap.all_gather(rank * 100 + round);
-        for (int other = 0; other < nranks; ++other) EXPECT_EQ(table[static_cast<std::size_t>(other)], other * 100 + round);
+        for (int other = 0; other < nranks; ++other)
+          EXPECT_EQ(table[static_cast<std::size_t>(other)], other * 100 + round);
         bootstrap.barrier();
       }
       EXPECT_FALSE(bootstrap.broken());
@@ -113,7 +114,8 @@ TEST(Bootstraps, SeveralInOneProcessDoNotMix) {
 
 TEST(BootstrapDeadlines, NameTheRanksThatHaveNotCome) {
   const UniqueId id = local_id();
-  const std::vector<Met> met = as_ranks(2, [&](int i) { Bootstrap bootstrap(id, 5, i * 2, within(milliseconds(300))); });
+  const std::vector<Met> met =
+      as_ranks(2, [&](int i) { Bootstrap bootstrap(id, 5, i * 2, within(milliseconds(300))); });
   for (const Met& one : met) {
     EXPECT_EQ(one.code, Code::kTimeout) << one.text;
     EXPECT_NE(one.text.find("ranks 1, 3 and 4 of 5 have not come"), std::string::npos) << one.text;

@@ -80,7 +80,7 @@ TEST_P(SocketsAt, AreRefusedOrTriedAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SocketsAt, testing::Values("ipv4", "ipv6", "unix"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& which) { return std::string(which.param); });
 
 TEST(Addresses, TravelAndPrint) {
   const SocketAddress four = resolve("127.0.0.1", 80).front(), six = resolve("::1", 81).front();
