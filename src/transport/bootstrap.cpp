@@ -16,6 +16,19 @@ struct Card {
   Placement placement;
 };
 
+Socket reach_successor(const SocketAddress& successor, const Newcomer& self, const Patience& patience) {
+  try {
+    return Socket::connect(successor, patience);
+  } catch (const Error& error) {
+    const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
+    throw Error(code,
+                fmt::format("{}: rank {}, its successor in the ring, is not reached: {}; its process ended, or "
+                            "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
+                            self.text(), (self.rank + 1) % self.nranks, error.what()),
+                {});
+  }
+}
+
 std::int64_t deadline_in(std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0)
     throw Error(Code::kInvalidValue, fmt::format("a timeout of {} ms: it must be positive", timeout.count()), {});
@@ -36,7 +49,8 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
   const SocketAddress listening = meeting.listener.local();
   switchboard_ = std::make_unique<Switchboard>(Switchboard::Self{rank, nranks, meeting.session},
                                                std::move(meeting.listener), abort_, options.heartbeat);
-  if (nranks > 1) switchboard_->join_ring(Socket::connect(meeting.successor, patience), patience.deadline_ns);
+  if (nranks > 1)
+    switchboard_->join_ring(reach_successor(meeting.successor, {rank, nranks}, patience), patience.deadline_ns);
   const std::vector<Card> cards = all_gather(Card{listening.wire(), Placement::own()});
   for (const Card& card : cards) {
     addresses_.emplace_back(card.address);

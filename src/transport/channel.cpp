@@ -43,7 +43,7 @@ void Channel::pump() {
     const Socket::Moved moved = socket_.try_recv(std::span(in_).subspan(had));
     in_.resize(had + moved.bytes);
     ended_ = moved.ended;
-    if (moved.bytes < kReadBytes) break;
+    if (moved.bytes == 0) break;  // not before: who sends and closes at once is seen to have closed
   }
 }
 

@@ -106,8 +106,12 @@ class Root {
     } else if (guest.channel.ended()) {
       guest.seated = false;  // died or gave up; another process may still come in its place
       --here_;
-      gone_ = fmt::format("; rank {} ({}) had come and went away again", guest.rank, guest.text());
+      note_gone(guest);
     }
+  }
+
+  void note_gone(const Guest& guest) {
+    gone_ = fmt::format("; rank {} ({}) had come and went away again", guest.rank, guest.text());
   }
 
   void greet(Guest& guest, const Frame& frame) {
@@ -118,6 +122,7 @@ class Root {
     guest.rank = header.rank;
     if (failure_.empty()) check(guest, header);
     if (!failure_.empty()) return answer_refusal(guest);
+    if (guest.channel.ended()) return note_gone(guest);
     guest.seated = true;
     guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.patience_ns, 0, kLongestPatienceNs);
     ++here_;
@@ -246,6 +251,7 @@ void start_root(Socket listener, std::uint64_t magic, std::int64_t deadline_ns) 
       log_line(fmt::format("the root of a bootstrap ended: {}", error.what()));
     }
   });
+  thread.detach();
 }
 
 std::string rank_list(std::span<const int> ranks) {

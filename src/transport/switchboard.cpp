@@ -200,7 +200,7 @@ void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> b
                 fmt::format("{}: rank {} at {} did not take {} bytes with tag {} before the deadline", name(), rank,
                             to.text(), bytes.size(), tag),
                 {});
-  if (!outgoing(rank))
+  if (undelivered_.contains(rank))
     throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before tag {} reached it", name(), rank, tag), {});
 }
 

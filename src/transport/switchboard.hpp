@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -132,6 +133,7 @@ class Switchboard {
   std::map<std::pair<std::uint64_t, int>, std::vector<std::byte>> pieces_;            // by gathering and rank
   std::uint64_t rounds_ = 0;                                                          // gatherings begun
   std::map<int, std::int64_t> left_;                                                  // rank, and when it was told
+  std::set<int> undelivered_;  // left with messages for them still here
   std::vector<Loss> losses_;
   std::string failure_;  // of the thread itself
   bool leaving_ = false;

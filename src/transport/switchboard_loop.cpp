@@ -206,6 +206,7 @@ void Switchboard::close_links(std::int64_t now) {
   links_.remove_if([&](const Link& link) {
     if (link.role == Role::kUnknown && now - link.heard_ns >= kGreetingLimitNs) return true;
     // What a lost one does not take is not waited for.
+    if (link.closing && link.role == Role::kDirectOut && link.channel.unsent()) undelivered_.insert(link.rank);
     return link.closing;
   });
 }

@@ -108,8 +108,16 @@ TEST_F(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
   ::close(news[1]);
 }
 
+// Says something to a listener and keeps the connection.
+Socket say(const SocketAddress& to, std::string_view words) {
+  Socket socket = Socket::connect(to, long_enough());
+  socket.send(bytes_of(words), long_enough());
+  return socket;
+}
+
 TEST_F(Losses, ARankThatDiesBeforeAllHaveComeIsNamedByTheRoot) {
   const UniqueId id = local_id();
+  const SocketAddress root = resolve(id.host(), id.port()).front();
   {
     // It says that it is rank 1 and is killed.
     FrameHeader header{.magic = id.magic(), .kind = FrameKind::kHello, .rank = 1, .nranks = 3};
@@ -118,10 +126,14 @@ TEST_F(Losses, ARankThatDiesBeforeAllHaveComeIsNamedByTheRoot) {
     body.pid = 4711;
     body.patience_ns = 1'000'000'000;
     header.bytes = sizeof(body);
-    const Socket socket = Socket::connect(resolve(id.host(), id.port()).front(), long_enough());
+    const Socket socket = Socket::connect(root, long_enough());
     socket.send(bytes_of(header), long_enough());
     socket.send(bytes_of(body), long_enough());
   }
+  // The root serves its guests in turn: when this one is sent away, it has seen the other go.
+  std::byte byte{};
+  const Socket stranger = say(root, "no magic at all");
+  EXPECT_TRUE(fails([&] { stranger.recv({&byte, 1}, long_enough()); }, Code::kIo));
   const std::vector<Met> met =
       as_ranks(2, [&](int i) { Bootstrap bootstrap(id, 3, 2 * i, within(milliseconds(500))); });
   for (const Met& one : met) {
@@ -129,13 +141,6 @@ TEST_F(Losses, ARankThatDiesBeforeAllHaveComeIsNamedByTheRoot) {
     EXPECT_NE(one.text.find("rank 1 of 3 has not come"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("process 4711"), std::string::npos) << one.text;
   }
-}
-
-// Says something to a listener and keeps the connection.
-Socket say(const SocketAddress& to, std::string_view words) {
-  Socket socket = Socket::connect(to, long_enough());
-  socket.send(bytes_of(words), long_enough());
-  return socket;
 }
 
 TEST(Strangers, DoNotDisturbTheRoot) {
