@@ -204,6 +204,14 @@ void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> b
     throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before tag {} reached it", name(), rank, tag), {});
 }
 
+std::string Switchboard::other_tags(int rank) const {
+  std::string result;
+  for (const auto& [key, messages] : mail_) {
+    if (key.first == rank) result += fmt::format("{}{}", result.empty() ? "; there are tags " : ", ", key.second);
+  }
+  return result;
+}
+
 std::vector<std::byte> Switchboard::recv(int rank, std::uint64_t tag, std::int64_t deadline_ns) {
   const std::pair key(rank, tag);
   std::unique_lock lock(mutex_);
@@ -228,12 +236,10 @@ std::vector<std::byte> Switchboard::recv(int rank, std::uint64_t tag, std::int64
   }
   if (gone())
     throw Error(Code::kRankLost, fmt::format("{}: rank {} has left without sending tag {}", name(), rank, tag), {});
-  std::string others;
-  for (const auto& [other, messages] : mail_) {
-    if (other.first == rank) others += fmt::format("{}{}", others.empty() ? "; there are tags " : ", ", other.second);
-  }
-  throw Error(Code::kTimeout,
-              fmt::format("{}: rank {} sent nothing with tag {} before the deadline{}", name(), rank, tag, others), {});
+  throw Error(
+      Code::kTimeout,
+      fmt::format("{}: rank {} sent nothing with tag {} before the deadline{}", name(), rank, tag, other_tags(rank)),
+      {});
 }
 
 }  // namespace slip

@@ -94,6 +94,7 @@ class Switchboard {
   void require_whole() const;
   Link* outgoing(int rank);
   std::vector<int> missing(std::uint64_t round) const;
+  std::string other_tags(int rank) const;  // that wait for being asked
   std::string name() const;
 
   // The thread's side, under the mutex but for the waiting.
