@@ -33,6 +33,7 @@ test_packages=(
   'chromium|any:chromium|want|the tests of the timeline page'
   'nodejs|any:node|want|drives the browser in these tests'
   'npm|any:npm|want|fetches playwright-core for these tests'
+  'openmpi-bin|any:mpirun|want|starts ranks in the tests of launchers'
 )
 tidy_packages=(
   'clang|cmd:clang++|need|the compiler with thread-safety analysis'

@@ -41,6 +41,8 @@ enum class Code {
   kIo,
   kParse,
   kUnsupported,
+  kRankLost,  // a rank died, was stopped, is cut off or left before its work was done
+  kAborted,   // a wait that was ended from another thread, or by another rank
 };
 
 const char* code_name(Code code);

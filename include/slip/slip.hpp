@@ -23,5 +23,6 @@
 #include "slip/stream.hpp"
 #include "slip/tensors.hpp"
 #include "slip/trace.hpp"
+#include "slip/unique_id.hpp"
 #include "slip/verify.hpp"
 #include "slip/weights.hpp"

@@ -1,6 +1,7 @@
 #include "base/env.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -49,6 +50,18 @@ Env read() {
 const Env& env() {
   static const Env* const kEnv = new Env(read());
   return *kEnv;
+}
+
+std::string env_text(const char* variable) { return text(variable); }
+
+std::vector<std::string> env_with(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> result;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view line(*entry);
+    if (!changes.contains(std::string(line.substr(0, line.find('='))))) result.emplace_back(line);
+  }
+  for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
+  return result;
 }
 
 namespace {

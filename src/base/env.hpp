@@ -1,7 +1,9 @@
 // The environment variables that the library reads, all of them, once per process.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 namespace slip {
 
@@ -17,6 +19,12 @@ struct Env {
 const Env& env();
 
 bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached: it names itself in NVTX_INJECTION64_PATH
+
+// One variable as it is now, "" when it is not set: for those that launchers set, whose names transport/launch_info
+// knows, and for SLIP_SOCKET_IFNAME.
+std::string env_text(const char* variable);
+// The environment for a process to start, "NAME=value" each: this one's with these changed.
+std::vector<std::string> env_with(const std::map<std::string, std::string>& changes);
 
 // CUDA's own variable for the number of hardware queues, which its driver reads when it starts. The default is 8.
 int cuda_connections();

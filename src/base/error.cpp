@@ -33,6 +33,8 @@ const char* code_name(Code code) {
     case Code::kIo: return "input/output error";
     case Code::kParse: return "parse error";
     case Code::kUnsupported: return "unsupported";
+    case Code::kRankLost: return "rank lost";
+    case Code::kAborted: return "aborted";
   }
   return "unknown";
 }

@@ -60,6 +60,12 @@ void Thread::join() {
   started_ = false;
 }
 
+void Thread::detach() {
+  if (!started_) return;
+  pthread_detach(handle_);
+  started_ = false;
+}
+
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) { pthread_atfork(before, in_parent, in_child); }
 
 }  // namespace slip

@@ -21,13 +21,15 @@ inline std::uint64_t thread_index() {
   return t_thread_index;
 }
 
-// A thread that is joined by hand: destroying it unjoined leaves it running, which is what exit and fork need.
+// A thread that is joined by hand, or detached: destroying it as neither leaves it running, which is what exit and fork
+// need, and its stack allocated.
 class Thread {
  public:
   Thread() = default;
   // `precise`: timed sleeps of this thread end on time, not rounded up by the kernel's 50 us slack.
   void start(const std::string& name, std::function<void()> body, bool precise = false);
   void join();
+  void detach();  // it ends by itself, and nobody waits for it
   bool started() const { return started_; }
 
  private:

@@ -1,0 +1,67 @@
+// `slip launch -n N -- PROGRAM`: the ranks of a job on this host, started and ended together.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "transport/local_job.hpp"
+
+namespace slip::cli {
+namespace {
+
+struct Asked {
+  LocalJob job;
+  double timeout = 0, grace = 5;  // seconds
+  std::vector<std::string> changes;
+};
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+int run_launch(Asked& asked) {
+  for (const std::string& change : asked.changes) {
+    const std::size_t equals = change.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw UsageError(fmt::format("--env {}: NAME=VALUE is expected", change));
+    asked.job.changes[change.substr(0, equals)] = change.substr(equals + 1);
+  }
+  asked.job.timeout = milliseconds(asked.timeout);
+  asked.job.grace = milliseconds(asked.grace);
+  return run_local_job(asked.job);
+}
+
+}  // namespace
+
+std::function<int()> add_launch(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* launch = app.add_subcommand("launch", "Start a program as several ranks that find each other");
+  launch->footer(
+      "\nEach of the N processes finds in its environment which one it is (SLIP_RANK, 0 to N-1), how many there\n"
+      "are (SLIP_NRANKS), which one of this host it is (SLIP_LOCAL_RANK), and where all meet (SLIP_ID).\n"
+      "\n"
+      "  slip launch -n 4 --tag-output -- sh -c 'echo I am $SLIP_RANK of $SLIP_NRANKS'\n"
+      "  slip launch -n 8 --timeout 60 -- ./train --steps 100\n"
+      "\n"
+      "The first rank that fails ends the others: they are asked (TERM) and, after the grace, killed. A signal to\n"
+      "this program goes to all ranks; a second one kills them; when it is killed itself, so are they. Ranks read\n"
+      "nothing from the terminal. Status: that of the first rank that failed, 128 + its signal if it died of one;\n"
+      "124 after the timeout; 126 or 127 if the program cannot be started.\n"
+      "\n"
+      "On several hosts start the program there yourself, with the same SLIP_ID=host:port on all, where rank 0\n"
+      "can listen, or with mpirun, srun or torchrun, whose variables are understood, too.");
+  launch->add_option("-n,--ranks", asked->job.nranks, "How many processes")->required()->check(CLI::Range(1, 4096));
+  launch->add_option("--timeout", asked->timeout, "End the job after so many seconds")->check(CLI::Range(0.001, 1e9));
+  launch->add_option("--grace", asked->grace, "Seconds between asking a rank to end and killing it (5)")
+      ->check(CLI::Range(0.0, 1e6));
+  launch->add_flag("--tag-output", asked->job.tag_output, "Begin each line of output with the rank: [3] ...");
+  launch->add_option("--env", asked->changes, "NAME=VALUE for the ranks' environment; may be given again")
+      ->allow_extra_args(false);
+  launch->add_option("PROGRAM", asked->job.command, "The program and its arguments, behind --")->required();
+  return [asked] { return run_launch(*asked); };
+}
+
+}  // namespace slip::cli

@@ -1,0 +1,51 @@
+// SocketAddress: where a socket is: IPv4, IPv6, or a Unix socket with an abstract name (of this host only, no file).
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace slip {
+
+class SocketAddress {
+ public:
+  // As it travels in messages between ranks, IPv4 and IPv6 only: the family is 4 or 6, the port in host order.
+  struct Wire {
+    std::uint16_t family = 0;
+    std::uint16_t port = 0;
+    std::uint32_t scope = 0;
+    std::uint8_t address[16] = {};
+  };
+
+  SocketAddress() = default;
+  SocketAddress(const sockaddr* address, socklen_t bytes);
+  explicit SocketAddress(const Wire& wire);  // throws kParse if it is none
+  static SocketAddress unix_name(std::string_view name);
+  static SocketAddress loopback(int family, std::uint16_t port = 0);
+  static SocketAddress any(int family, std::uint16_t port = 0);
+
+  int family() const { return storage_.ss_family; }
+  bool is_tcp() const { return family() == AF_INET || family() == AF_INET6; }
+  bool is_loopback() const;
+  bool is_link_local() const;  // IPv6 fe80::, which means nothing to another host
+  std::uint16_t port() const;
+  SocketAddress with_port(std::uint16_t port) const;
+  Wire wire() const;
+  std::string host() const;  // without the port
+  std::string text() const;  // 192.0.2.1:80, [::1]:80, unix:name
+
+  const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t bytes() const { return bytes_; }
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t bytes_ = 0;
+};
+
+// All addresses of a host, given as a name or a number. A name may ask the network: the resolver's own limits apply.
+std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port);
+
+}  // namespace slip

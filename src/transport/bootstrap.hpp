@@ -1,0 +1,81 @@
+// Bootstrap: how the ranks of a communicator get to know each other and talk while they set up, over TCP. Every rank
+// tells the root where it listens, learns where its successor is, and the ring is closed. What is set up afterwards
+// (shared memory, connections of transports) is agreed over all_gather and messages; for data it is too slow.
+//
+// Every wait has a deadline, and the error says which ranks did not come. While it lives, a rank that dies, stops or is
+// cut off is noticed within about `heartbeat.silence` and told to all; every wait then ends with its number.
+//
+// All functions are thread-safe, but each rank must call all_gather and barrier in the same order as the others. Ranks
+// may be threads of one process. Do not use one over fork.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "slip/unique_id.hpp"
+#include "transport/abort_flag.hpp"
+#include "transport/placement.hpp"
+#include "transport/switchboard.hpp"
+
+namespace slip {
+
+struct BootstrapOptions {
+  std::chrono::milliseconds timeout{60'000};  // of each call, the constructor among them
+  std::string interface;                      // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
+  Heartbeat heartbeat;
+  std::shared_ptr<AbortFlag> abort;  // ends also the constructor; without one it makes its own
+};
+
+class Bootstrap {
+ public:
+  // Returns when all ranks are here and know each other.
+  Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOptions& options = {});
+  ~Bootstrap();
+  Bootstrap(const Bootstrap&) = delete;
+  Bootstrap& operator=(const Bootstrap&) = delete;
+
+  int rank() const { return rank_; }
+  int nranks() const { return nranks_; }
+  const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
+
+  // `table` has a slot for each rank; this rank's is given, the others are filled.
+  void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank);
+  template <class T>
+  std::vector<T> all_gather(const T& own) {
+    std::vector<T> table(static_cast<std::size_t>(nranks_));
+    table[static_cast<std::size_t>(rank_)] = own;
+    all_gather(std::as_writable_bytes(std::span(table)), sizeof(T));
+    return table;
+  }
+  void barrier();
+
+  // Between two ranks. Messages of one tag come in the order in which they were sent; those of other tags are kept. A
+  // send returns when the system has taken the bytes.
+  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
+  std::vector<std::byte> recv(int rank, std::uint64_t tag);
+  std::vector<std::byte> recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout);
+
+  // Ends every wait of this rank at once with kAborted, for good; the other ranks are told that it gave up.
+  void abort() noexcept { abort_->set(); }
+  bool broken() const noexcept { return switchboard_->broken(); }  // one load: for loops that wait for others
+  std::optional<Loss> lost() const;                                // the first rank that was lost, whoever noticed it
+
+ private:
+  std::int64_t deadline() const;
+  const SocketAddress& address(int rank) const;
+
+  const int rank_, nranks_;
+  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<AbortFlag> abort_;
+  std::unique_ptr<Switchboard> switchboard_;
+  std::vector<SocketAddress> addresses_;
+  std::vector<Placement> placements_;
+};
+
+}  // namespace slip

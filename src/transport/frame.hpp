@@ -1,0 +1,87 @@
+// Frame: one message between ranks, or between a rank and the root: a header of 32 bytes and a body. The first eight
+// bytes are a secret of the job, so that a stranger is known by them and by nothing less.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/address.hpp"
+
+namespace slip {
+
+static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
+
+inline constexpr std::uint16_t kProtocolVersion = 1;
+
+enum class FrameKind : std::uint16_t {
+  kHello = 1,    // rank to root: I am `rank` of `nranks`; HelloBody
+  kWelcome,      // root to rank: WelcomeBody
+  kRefused,      // root to rank: why, in words; `tag` is the Code
+  kGreetRing,    // first on the connection from a rank to its successor
+  kGreetDirect,  // first on the connection of a rank that has messages for another
+  kMessage,      // `rank` sends with `tag`
+  kPiece,        // of a gathering: `rank` gave it, `tag` counts gatherings; passed on to the successor
+  kAlive,        // a heartbeat
+  kLost,         // `rank` is lost; LostBody; passed on both ways round the ring
+  kLeft,         // `rank` has left in peace; passed on to the successor
+};
+
+struct FrameHeader {
+  std::uint64_t magic = 0;
+  std::uint16_t version = kProtocolVersion;
+  FrameKind kind{};
+  std::int32_t rank = 0;
+  std::uint64_t tag = 0;
+  std::int32_t nranks = 0;
+  std::uint32_t bytes = 0;  // of the body
+};
+static_assert(sizeof(FrameHeader) == 32);
+
+inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxFirstBody = 512;  // of who has not yet said what is expected
+
+struct HelloBody {
+  SocketAddress::Wire address;  // where the rank listens
+  std::int32_t pid = 0;
+  std::uint32_t reserved = 0;
+  std::int64_t patience_ns = 0;  // how long the rank waits for the others from now
+  char host[64] = {};
+};
+
+struct WelcomeBody {
+  std::uint64_t session = 0;  // the secret of all that follows: a made-up one may serve several jobs in turn
+  SocketAddress::Wire successor;
+};
+
+struct LostBody {
+  std::int32_t cause = 0;
+  std::int32_t noticed_by = 0;
+};
+
+struct Frame {
+  FrameHeader header;
+  std::vector<std::byte> body;
+  std::string text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+};
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+// False if the body has another size.
+template <class T>
+bool read_body(std::span<const std::byte> body, T& value) {
+  if (body.size() != sizeof(T)) return false;
+  std::memcpy(&value, body.data(), sizeof(T));
+  return true;
+}
+
+}  // namespace slip

@@ -1,0 +1,28 @@
+// The first step of a bootstrap, from a rank's side: it finds the root, says who it is and where it listens, and gets
+// to know its successor when all have come.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "slip/unique_id.hpp"
+#include "transport/interfaces.hpp"
+#include "transport/socket.hpp"
+
+namespace slip {
+
+struct Meeting {
+  Socket listener;
+  std::uint64_t session = 0;
+  SocketAddress successor;
+};
+
+struct Newcomer {
+  int rank = 0, nranks = 1;
+  std::string text() const;  // "rank 3 of 8"
+};
+
+// Throws what is wrong with the ranks, the same on all of them, or who has not come before the deadline.
+Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience);
+
+}  // namespace slip

@@ -1,0 +1,25 @@
+// Placement: which host, which process a rank is in, as far as others must know it to choose how to reach it.
+#pragma once
+
+#include <cstdint>
+
+namespace slip {
+
+struct Placement {
+  std::uint64_t boot = 0;           // of the running kernel: its boot id
+  std::uint64_t shared_memory = 0;  // of /dev/shm: containers of one host may each have their own
+  std::uint64_t pid_space = 0;      // in which `pid` counts
+  std::uint64_t started = 0;        // when the process began, in ticks of its host: pids are used again
+  std::int32_t pid = 0;
+  std::uint32_t user = 0;
+  char host[64] = {};
+
+  static Placement own();
+};
+
+bool same_host(const Placement& a, const Placement& b);
+bool same_process(const Placement& a, const Placement& b);
+// Each can map what the other puts into /dev/shm.
+bool share_memory(const Placement& a, const Placement& b);
+
+}  // namespace slip

@@ -1,0 +1,269 @@
+#include "transport/root.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/thread.hpp"
+#include "slip/error.hpp"
+#include "transport/channel.hpp"
+#include "transport/secret.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int64_t kGreetingLimitNs = 5'000'000'000;  // for a whole hello, once connected
+constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;    // for an answer to be taken
+constexpr std::int64_t kCrowdedPauseNs = 10'000'000;      // when the process has no descriptors left
+constexpr std::int64_t kLongestPatienceNs = std::int64_t{30} * 86'400 * 1'000'000'000;
+constexpr std::size_t kMostSilent = 256;  // connections that have not said hello
+constexpr int kMostRanks = 1 << 20;
+
+class Root {
+ public:
+  Root(Socket listener, std::uint64_t magic, std::int64_t deadline_ns)
+      : listener_(std::move(listener)), magic_(magic), deadline_ns_(deadline_ns) {}
+
+  void run() {
+    while (!over()) {
+      wait();
+      accept_all();
+      for (Guest& guest : guests_) serve(guest);
+      expire();
+      guests_.remove_if([this](const Guest& guest) { return finished(guest); });
+    }
+  }
+
+ private:
+  struct Guest {
+    Channel channel;
+    std::int64_t deadline_ns;  // to say hello; then of its patience; then to take the answer
+    std::int32_t rank = -1;
+    HelloBody hello;
+    bool seated = false, answered = false;
+    std::string text() const { return fmt::format("process {} of {}", hello.pid, hello.host); }
+  };
+
+  bool over() const {
+    if (nranks_ > 0 && answers_ >= nranks_ && guests_.empty()) return true;
+    if (deadline_ns_ == 0 || now_ns() < deadline_ns_) return false;
+    return guests_.empty() || now_ns() >= deadline_ns_ + kAnswerLimitNs;
+  }
+  bool all_here() const { return nranks_ > 0 && here_ == nranks_; }
+
+  void wait() {
+    std::vector<pollfd> watched;
+    std::int64_t until = deadline_ns_ != 0 && now_ns() >= deadline_ns_ ? deadline_ns_ + kAnswerLimitNs : deadline_ns_;
+    const auto no_later_than = [&until](std::int64_t time) { until = until == 0 ? time : std::min(until, time); };
+    const bool listening = listener_.valid() && !crowded_;
+    if (crowded_) no_later_than(now_ns() + kCrowdedPauseNs);
+    if (listening) watched.push_back({listener_.descriptor(), POLLIN, 0});
+    for (const Guest& guest : guests_) {
+      const short events = guest.channel.unsent() ? POLLIN | POLLOUT : POLLIN;
+      watched.push_back({guest.channel.socket().descriptor(), events, 0});
+      no_later_than(guest.deadline_ns);
+    }
+    const std::int64_t rest = until == 0 ? -1 : std::max<std::int64_t>(0, (until - now_ns() + 999'999) / 1'000'000);
+    static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
+  }
+
+  void accept_all() {
+    crowded_ = false;
+    while (listener_.valid()) {
+      int error = 0;
+      std::optional<Socket> socket = listener_.try_accept(error);
+      crowded_ = error != 0;
+      if (!socket) return;
+      if (!socket->same_user()) continue;
+      guests_.push_back(
+          {Channel(std::move(*socket), magic_), now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
+      drop_a_silent_one();
+    }
+  }
+
+  // Many who connect and say nothing must not keep the others out: the one that has been silent longest goes.
+  void drop_a_silent_one() {
+    const auto silent = [](const Guest& guest) { return !guest.seated && !guest.answered; };
+    if (static_cast<std::size_t>(std::count_if(guests_.begin(), guests_.end(), silent)) <= kMostSilent) return;
+    guests_.erase(std::find_if(guests_.begin(), guests_.end(), silent));
+  }
+
+  void serve(Guest& guest) {
+    guest.channel.pump();
+    guest.channel.flush();
+    if (guest.answered) return;
+    if (!guest.seated) {
+      if (const std::optional<Frame> frame = guest.channel.next()) greet(guest, *frame);
+    } else if (guest.channel.ended()) {
+      guest.seated = false;  // died or gave up; another process may still come in its place
+      --here_;
+      note_gone(guest);
+    }
+  }
+
+  void note_gone(const Guest& guest) {
+    gone_ = fmt::format("; rank {} ({}) had come and went away again", guest.rank, guest.text());
+  }
+
+  void greet(Guest& guest, const Frame& frame) {
+    const FrameHeader& header = frame.header;
+    if (header.version != kProtocolVersion || header.kind != FrameKind::kHello || !read_body(frame.body, guest.hello))
+      return refuse_version(guest, header);
+    guest.hello.host[sizeof(guest.hello.host) - 1] = 0;
+    guest.rank = header.rank;
+    if (failure_.empty()) check(guest, header);
+    if (!failure_.empty()) return answer_refusal(guest);
+    if (guest.channel.ended()) return note_gone(guest);
+    guest.seated = true;
+    guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.patience_ns, 0, kLongestPatienceNs);
+    ++here_;
+    if (all_here()) welcome_all();
+  }
+
+  void refuse_version(Guest& guest, const FrameHeader& header) {
+    if (failure_.empty())
+      fail(fmt::format("rank {} speaks version {} of the protocol, the root version {}: install the same on all hosts",
+                       header.rank, header.version, kProtocolVersion));
+    answer_refusal(guest);
+  }
+
+  // What this rank says beside what the others said.
+  void check(const Guest& guest, const FrameHeader& header) {
+    if (header.nranks < 1 || header.nranks > kMostRanks) {
+      fail(fmt::format("{} says that there are {} ranks: 1 to {} are possible", guest.text(), header.nranks,
+                       kMostRanks));
+    } else if (nranks_ > 0 && header.nranks != nranks_) {
+      fail(fmt::format("rank {} ({}) says that there are {} ranks, rank {} that there are {}: all must say the same",
+                       header.rank, guest.text(), header.nranks, first_rank_, nranks_));
+    } else if (header.rank < 0 || header.rank >= header.nranks) {
+      nranks_ = header.nranks;
+      fail(fmt::format("{} says that it is rank {} of {}: ranks are 0 to {}", guest.text(), header.rank, header.nranks,
+                       header.nranks - 1));
+    } else {
+      for (const Guest& other : guests_) {
+        if (other.seated && other.rank == header.rank)
+          fail(fmt::format("rank {} of {} is claimed twice: by {} and by {}", header.rank, header.nranks, other.text(),
+                           guest.text()));
+      }
+    }
+    if (nranks_ == 0) first_rank_ = header.rank;
+    if (nranks_ == 0) nranks_ = std::max(1, header.nranks);
+  }
+
+  void fail(const std::string& why, Code code = Code::kInvalidValue) {
+    failure_ = why;
+    failure_code_ = code;
+    for (Guest& guest : guests_) {
+      if (guest.seated) answer_refusal(guest);
+    }
+  }
+
+  void answered(Guest& guest) {
+    guest.answered = true;
+    guest.seated = false;
+    guest.deadline_ns = now_ns() + kAnswerLimitNs;
+    if (!guest.channel.unsent()) guest.channel.socket().finish_sending();
+    ++answers_;
+  }
+
+  void answer_refusal(Guest& guest) {
+    guest.channel.queue(
+        {.kind = FrameKind::kRefused, .tag = static_cast<std::uint64_t>(failure_code_), .nranks = nranks_},
+        bytes_of(std::string_view(failure_)));
+    answered(guest);
+  }
+
+  void welcome_all() {
+    listener_.close();  // before anybody can begin the next communicator at this place
+    std::vector<Guest*> by_rank(static_cast<std::size_t>(nranks_), nullptr);
+    for (Guest& guest : guests_) {
+      if (guest.seated) by_rank[static_cast<std::size_t>(guest.rank)] = &guest;
+    }
+    WelcomeBody body;
+    body.session = random_secret();
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+      body.successor = by_rank[(rank + 1) % by_rank.size()]->hello.address;
+      by_rank[rank]->channel.queue({.kind = FrameKind::kWelcome, .nranks = nranks_}, bytes_of(body));
+      answered(*by_rank[rank]);
+    }
+  }
+
+  void expire() {
+    const std::int64_t now = now_ns();
+    if (!failure_.empty() || all_here() || answers_ > 0) return;
+    std::string who;
+    for (const Guest& guest : guests_) {
+      if (guest.seated && now >= guest.deadline_ns) who = fmt::format("rank {}", guest.rank);
+    }
+    const bool lifetime_over = deadline_ns_ != 0 && now >= deadline_ns_;
+    if (who.empty() && !lifetime_over) return;
+    fail(fmt::format("{} of {} {} not come before the deadline of {}{}", rank_list(absent()), nranks_,
+                     nranks_ - here_ == 1 ? "has" : "have", who.empty() ? "the root" : who, gone_),
+         Code::kTimeout);
+  }
+
+  std::vector<int> absent() const {
+    std::vector<bool> present(static_cast<std::size_t>(nranks_), false);
+    for (const Guest& guest : guests_) {
+      if (guest.seated) present[static_cast<std::size_t>(guest.rank)] = true;
+    }
+    std::vector<int> result;
+    for (int rank = 0; rank < nranks_; ++rank) {
+      if (!present[static_cast<std::size_t>(rank)]) result.push_back(rank);
+    }
+    return result;
+  }
+
+  static bool finished(const Guest& guest) {
+    if (guest.seated) return false;
+    return guest.channel.ended() || guest.channel.stranger() || now_ns() >= guest.deadline_ns;
+  }
+
+  Socket listener_;
+  const std::uint64_t magic_;
+  const std::int64_t deadline_ns_;
+  std::list<Guest> guests_;
+  int nranks_ = 0, first_rank_ = 0;  // 0 until somebody says it
+  int here_ = 0, answers_ = 0;
+  std::string failure_, gone_;
+  Code failure_code_ = Code::kOk;
+  bool crowded_ = false;
+};
+
+}  // namespace
+
+void start_root(Socket listener, std::uint64_t magic, std::int64_t deadline_ns) {
+  auto root = std::make_shared<Root>(std::move(listener), magic, deadline_ns);
+  Thread thread;
+  thread.start("slip-root", [root] {
+    try {
+      root->run();
+    } catch (const std::exception& error) {
+      log_line(fmt::format("the root of a bootstrap ended: {}", error.what()));
+    }
+  });
+  thread.detach();
+}
+
+std::string rank_list(std::span<const int> ranks) {
+  constexpr std::size_t kShown = 16;
+  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t shown = std::min(ranks.size(), kShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const bool last = i + 1 == ranks.size();
+    result += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
+  }
+  if (shown < ranks.size()) result += fmt::format(" and {} more", ranks.size() - shown);
+  return result;
+}
+
+}  // namespace slip

@@ -1,0 +1,147 @@
+// Switchboard: the connections of one rank and the thread that serves them. Every rank is joined to its successor and
+// its predecessor in a ring; what concerns all goes round it, and each thread passes it on whatever its rank is doing.
+// So a gathering knows exactly who has not come. Messages for one rank have a connection of their own, made when the
+// first is sent.
+//
+// Who is gone is noticed by the neighbours, by a connection that closed without a farewell or that was silent for
+// too long, and is told round the ring both ways. The first loss ends every wait on every rank.
+//
+// All functions are thread-safe. Callers wait on a condition under the mutex; only the thread reads from connections
+// and closes them; whoever has something to send tries to send it at once and leaves the rest to the thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/thread.hpp"
+#include "transport/abort_flag.hpp"
+#include "transport/channel.hpp"
+#include "transport/wake_up.hpp"
+
+namespace slip {
+
+struct Loss {
+  enum class Cause : std::int32_t {
+    kEnded,    // its connection closed: the process ended or was killed
+    kSilent,   // no sign of life: stopped, or cut off
+    kAborted,  // it said that it gives up
+  };
+  int rank = 0;
+  Cause cause = Cause::kEnded;
+  int noticed_by = 0;
+  std::string text() const;
+};
+
+struct Heartbeat {
+  std::chrono::milliseconds interval{1000};
+  std::chrono::milliseconds silence{4000};  // then the neighbour is lost
+};
+
+class Switchboard {
+ public:
+  struct Self {
+    int rank = 0, nranks = 1;
+    std::uint64_t session = 0;
+  };
+  Switchboard(const Self& self, Socket listener, std::shared_ptr<AbortFlag> abort, const Heartbeat& heartbeat);
+  ~Switchboard();  // says farewell to all, and waits a moment for what was sent to be taken
+  Switchboard(const Switchboard&) = delete;
+  Switchboard& operator=(const Switchboard&) = delete;
+
+  void join_ring(Socket to_successor, std::int64_t deadline_ns);  // returns when the predecessor has come, too
+  // Every rank gives the bytes at its place of the table, and gets those of all others.
+  void gather(std::span<std::byte> table, std::size_t bytes_per_rank, std::int64_t deadline_ns);
+  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,
+            std::int64_t deadline_ns);
+  std::vector<std::byte> recv(int rank, std::uint64_t tag, std::int64_t deadline_ns);
+
+  // acquire: who sees it finds the loss itself.
+  bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
+  std::vector<Loss> losses() const;  // the first one first
+
+ private:
+  enum class Role { kUnknown, kSuccessor, kPredecessor, kDirectIn, kDirectOut };
+  struct Link {
+    Channel channel;
+    Role role;
+    int rank;               // -1: not known yet
+    std::int64_t heard_ns;  // the last sign of life; of an unknown one when it connected
+    short ready = 0;        // what poll said
+    bool closing = false;   // no more is expected of it: close it once all is sent
+    bool in_ring() const { return role == Role::kSuccessor || role == Role::kPredecessor; }
+  };
+
+  int successor() const { return (self_.rank + 1) % self_.nranks; }
+  int predecessor() const { return (self_.rank + self_.nranks - 1) % self_.nranks; }
+
+  // The caller's side. `ready` is asked under the mutex; false: the deadline passed.
+  template <class Ready>
+  bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
+  void require_whole() const;
+  Link* outgoing(int rank);
+  std::vector<int> missing(std::uint64_t round) const;
+  std::string other_tags(int rank) const;  // that wait for being asked
+  std::string name() const;
+
+  // The thread's side, under the mutex but for the waiting.
+  void live();
+  void wait_for_something();
+  void turn();
+  void note_suspension(std::int64_t now);
+  void accept_all(std::int64_t now);
+  void serve(Link& link, std::int64_t now);
+  void handle(Link& link, Frame& frame);
+  void handle_greeting(Link& link, const Frame& frame);
+  void handle_left(Link& link, const Frame& frame);
+  void handle_lost(const Frame& frame);
+  void pass_on(const FrameHeader& header, std::span<const std::byte> body);
+  void tell(Link& link, const Loss& loss);
+  void note_loss(const Loss& loss);
+  void beat(std::int64_t now);
+  void close_links(std::int64_t now);
+  void begin_farewell(std::int64_t now);
+  bool farewell_over(std::int64_t now) const;
+
+  const Self self_;
+  const std::shared_ptr<AbortFlag> abort_;
+  const std::int64_t interval_ns_, silence_ns_;
+  WakeUp wake_up_;
+  std::atomic<bool> broken_{false};
+  Thread thread_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // All of these under mutex_.
+  Socket listener_;
+  std::list<Link> links_;
+  bool predecessor_came_ = false, joined_ = false;
+  std::vector<Frame> for_successor_;  // came from the predecessor before the successor was joined
+  std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> mail_;  // by rank and tag
+  std::map<std::pair<std::uint64_t, int>, std::vector<std::byte>> pieces_;            // by gathering and rank
+  std::uint64_t rounds_ = 0;                                                          // gatherings begun
+  std::map<int, std::int64_t> left_;                                                  // rank, and when it was told
+  std::set<int> undelivered_;  // left with messages for them still here
+  std::vector<Loss> losses_;
+  std::string failure_;  // of the thread itself
+  bool leaving_ = false;
+
+  // The thread's own.
+  std::int64_t next_beat_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0;
+  bool abort_noted_ = false, crowded_ = false;
+};
+
+}  // namespace slip

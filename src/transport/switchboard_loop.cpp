@@ -1,0 +1,226 @@
+// The thread's side of the switchboard: it waits for all connections at once and does what each asks for.
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "slip/error.hpp"
+#include "transport/switchboard.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int64_t kGreetingLimitNs = 5'000'000'000;  // to say who one is, once connected
+constexpr std::int64_t kFarewellLimitNs = 1'000'000'000;
+constexpr std::int64_t kCrowdedPauseNs = 10'000'000;
+constexpr std::size_t kMostUnknown = 256;  // connections that have not said who they are
+
+}  // namespace
+
+void Switchboard::live() {
+  std::string failure;
+  try {
+    for (bool over = false; !over;) {
+      wait_for_something();
+      const std::lock_guard lock(mutex_);
+      turn();
+      over = farewell_over(now_ns());
+    }
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  const std::lock_guard lock(mutex_);
+  links_.clear();
+  if (failure.empty()) return;
+  failure_ = "the thread of its connections ended: " + failure;
+  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+  changed_.notify_all();
+}
+
+void Switchboard::wait_for_something() {
+  std::vector<pollfd> watched;
+  std::vector<Link*> links;  // stay where they are: only this thread takes them away
+  {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t now = now_ns();
+    planned_ns_ = next_beat_ns_ == 0 ? now : next_beat_ns_;
+    if (farewell_end_ns_ != 0) planned_ns_ = std::min(planned_ns_, farewell_end_ns_);
+    if (crowded_) planned_ns_ = std::min(planned_ns_, now + kCrowdedPauseNs);
+    watched.push_back({wake_up_.descriptor(), POLLIN, 0});
+    watched.push_back({abort_noted_ ? -1 : abort_->descriptor(), POLLIN, 0});
+    watched.push_back({crowded_ ? -1 : listener_.descriptor(), POLLIN, 0});
+    for (Link& link : links_) {
+      const short events = link.channel.unsent() ? POLLIN | POLLOUT : POLLIN;
+      watched.push_back({link.channel.socket().descriptor(), events, 0});
+      links.push_back(&link);
+      const std::int64_t limit = link.role == Role::kUnknown ? kGreetingLimitNs : silence_ns_;
+      if (link.role == Role::kUnknown || link.in_ring()) planned_ns_ = std::min(planned_ns_, link.heard_ns + limit);
+    }
+  }
+  const std::int64_t rest = std::max<std::int64_t>(0, (planned_ns_ - now_ns() + 999'999) / 1'000'000);
+  static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
+  if (watched[0].revents != 0) wake_up_.drain();
+  for (std::size_t i = 0; i < links.size(); ++i) links[i]->ready = watched[i + 3].revents;
+}
+
+void Switchboard::turn() {
+  const std::int64_t now = now_ns();
+  note_suspension(now);
+  if (leaving_ && farewell_end_ns_ == 0) begin_farewell(now);
+  if (abort_->is_set() && !abort_noted_) {
+    abort_noted_ = true;
+    note_loss({self_.rank, Loss::Cause::kAborted, self_.rank});
+  }
+  accept_all(now);
+  for (Link& link : links_) serve(link, now);
+  beat(now);
+  close_links(now);
+  changed_.notify_all();
+}
+
+// This process may have been stopped with all the others and continued: their silence was its own.
+void Switchboard::note_suspension(std::int64_t now) {
+  if (planned_ns_ == 0 || now - planned_ns_ < interval_ns_) return;
+  for (Link& link : links_) link.heard_ns = now;
+}
+
+void Switchboard::accept_all(std::int64_t now) {
+  crowded_ = false;
+  while (listener_.valid()) {
+    int error = 0;
+    std::optional<Socket> socket = listener_.try_accept(error);
+    crowded_ = error != 0;  // no descriptors left: look again in a moment
+    if (!socket) return;
+    links_.push_back({Channel(std::move(*socket), self_.session), Role::kUnknown, -1, now, POLLIN});
+    const auto unknown = [](const Link& link) { return link.role == Role::kUnknown; };
+    // Many who connect and say nothing must not keep the others out.
+    if (static_cast<std::size_t>(std::count_if(links_.begin(), links_.end(), unknown)) > kMostUnknown)
+      links_.erase(std::find_if(links_.begin(), links_.end(), unknown));
+  }
+}
+
+void Switchboard::serve(Link& link, std::int64_t now) {
+  if (link.ready & POLLOUT) link.channel.flush();
+  if (!(link.ready & ~POLLOUT)) return;
+  link.ready = 0;
+  link.channel.pump();
+  while (!link.closing || leaving_) {
+    std::optional<Frame> frame = link.channel.next();
+    if (!frame) break;
+    if (link.role != Role::kUnknown) link.heard_ns = now;
+    handle(link, *frame);
+  }
+  if (!link.channel.ended() && !link.channel.stranger()) return;
+  // Somebody who greeted rightly and then closes without a farewell is gone.
+  if (link.role != Role::kUnknown && !link.closing && !leaving_)
+    note_loss({link.rank, Loss::Cause::kEnded, self_.rank});
+  link.closing = true;
+}
+
+void Switchboard::handle(Link& link, Frame& frame) {
+  if (link.role == Role::kUnknown) return handle_greeting(link, frame);
+  const FrameHeader& header = frame.header;
+  switch (header.kind) {
+    case FrameKind::kMessage: mail_[{link.rank, header.tag}].push_back(std::move(frame.body)); break;
+    case FrameKind::kPiece:
+      if (header.rank != successor()) pass_on(header, frame.body);
+      pieces_[{header.tag, header.rank}] = std::move(frame.body);
+      break;
+    case FrameKind::kLost: handle_lost(frame); break;
+    case FrameKind::kLeft: handle_left(link, frame); break;
+    default: break;  // a heartbeat
+  }
+}
+
+void Switchboard::handle_greeting(Link& link, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const bool known = header.version == kProtocolVersion && header.nranks == self_.nranks && header.rank >= 0 &&
+                     header.rank < self_.nranks && header.rank != self_.rank;
+  const bool ring = header.kind == FrameKind::kGreetRing && header.rank == predecessor() && !predecessor_came_;
+  if (!known || (!ring && header.kind != FrameKind::kGreetDirect)) {
+    link.closing = true;
+    return;
+  }
+  link.role = ring ? Role::kPredecessor : Role::kDirectIn;
+  link.rank = header.rank;
+  link.channel.trust();
+  predecessor_came_ = predecessor_came_ || ring;
+}
+
+// The news goes the way of the pieces, so that whoever gets it has all pieces that this rank gave.
+void Switchboard::handle_left(Link& link, const Frame& frame) {
+  const int rank = frame.header.rank;
+  if (rank == link.rank) link.closing = true;
+  if (link.role != Role::kPredecessor || left_.contains(rank)) return;
+  left_[rank] = now_ns();
+  if (rank != successor()) pass_on(frame.header, {});
+}
+
+void Switchboard::pass_on(const FrameHeader& header, std::span<const std::byte> body) {
+  if (!joined_) for_successor_.push_back({header, {body.begin(), body.end()}});
+  for (Link& link : links_) {
+    if (link.role == Role::kSuccessor && !link.closing) link.channel.queue(header, body);
+  }
+}
+
+void Switchboard::handle_lost(const Frame& frame) {
+  LostBody body;
+  if (read_body(frame.body, body))
+    note_loss({frame.header.rank, static_cast<Loss::Cause>(body.cause), body.noticed_by});
+}
+
+void Switchboard::tell(Link& link, const Loss& loss) {
+  const LostBody body{static_cast<std::int32_t>(loss.cause), loss.noticed_by};
+  link.channel.queue({.kind = FrameKind::kLost, .rank = loss.rank, .nranks = self_.nranks}, bytes_of(body));
+}
+
+// Told to all that this rank has a connection with; each tells it on if it is news.
+void Switchboard::note_loss(const Loss& loss) {
+  const bool known =
+      std::any_of(losses_.begin(), losses_.end(), [&](const Loss& one) { return one.rank == loss.rank; });
+  if (known) return;
+  losses_.push_back(loss);
+  for (Link& link : links_) {
+    if (link.role == Role::kUnknown) continue;
+    tell(link, loss);
+    if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
+  }
+  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+}
+
+void Switchboard::beat(std::int64_t now) {
+  for (const Link& link : links_) {
+    if (link.in_ring() && !link.closing && now - link.heard_ns >= silence_ns_)
+      return note_loss({link.rank, Loss::Cause::kSilent, self_.rank});
+  }
+  if (now < next_beat_ns_) return;
+  next_beat_ns_ = now + interval_ns_;
+  for (Link& link : links_) {
+    if (link.in_ring() && !link.closing && !link.channel.unsent())
+      link.channel.queue({.kind = FrameKind::kAlive, .rank = self_.rank, .nranks = self_.nranks});
+  }
+}
+
+void Switchboard::close_links(std::int64_t now) {
+  links_.remove_if([&](const Link& link) {
+    if (link.role == Role::kUnknown && now - link.heard_ns >= kGreetingLimitNs) return true;
+    // What a lost one does not take is not waited for.
+    if (link.closing && link.role == Role::kDirectOut && link.channel.unsent()) undelivered_.insert(link.rank);
+    return link.closing;
+  });
+}
+
+// Each peer answers a farewell by closing, so that nothing that was sent before it can get lost.
+void Switchboard::begin_farewell(std::int64_t now) {
+  farewell_end_ns_ = now + kFarewellLimitNs;
+  listener_.close();
+  links_.remove_if([](const Link& link) { return link.role == Role::kUnknown; });
+  for (Link& link : links_) link.channel.queue({.kind = FrameKind::kLeft, .rank = self_.rank, .nranks = self_.nranks});
+}
+
+bool Switchboard::farewell_over(std::int64_t now) const {
+  return farewell_end_ns_ != 0 && (links_.empty() || now >= farewell_end_ns_);
+}
+
+}  // namespace slip

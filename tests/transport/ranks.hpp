@@ -1,0 +1,64 @@
+// Ranks as threads of the test, and what each of them met.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "slip/error.hpp"
+#include "transport/bootstrap.hpp"
+
+namespace slip::test {
+
+struct Met {
+  std::optional<Code> code;  // of the error, if there was one
+  std::string text;
+};
+
+// Runs the body once for each rank, all at the same time, and waits for all of them.
+inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>& body) {
+  std::vector<Met> met(static_cast<std::size_t>(count));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < count; ++rank) {
+    threads.emplace_back([&, rank] {
+      Met& mine = met[static_cast<std::size_t>(rank)];
+      try {
+        body(rank);
+      } catch (const Error& error) {
+        mine = {error.code(), error.what()};
+      } catch (const std::exception& error) {
+        mine = {Code::kOk, error.what()};
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return met;
+}
+
+inline void expect_no_errors(const std::vector<Met>& met) {
+  for (const Met& one : met) EXPECT_FALSE(one.code) << one.text;
+}
+
+inline UniqueId local_id(const std::string& host = "127.0.0.1") {
+  UniqueId::Options options;
+  options.host = host;
+  options.lifetime = std::chrono::seconds(30);
+  return UniqueId::create(options);
+}
+
+inline BootstrapOptions within(std::chrono::milliseconds timeout) {
+  BootstrapOptions options;
+  options.timeout = timeout;
+  return options;
+}
+
+inline std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+inline std::string as_text(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace slip::test

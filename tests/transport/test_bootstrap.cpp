@@ -1,0 +1,266 @@
+// The bootstrap between threads of one process: what it does when all goes well, and who is named when not.
+#include <numeric>
+
+#include "base/clock.hpp"
+#include "support/errors.hpp"
+#include "transport/ranks.hpp"
+
+namespace slip::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(Bootstraps, GatherInOrderOfRanks) {
+  for (const int nranks : {1, 2, 3, 8}) {
+    const UniqueId id = local_id();
+    expect_no_errors(as_ranks(nranks, [&](int rank) {
+      Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
+      for (int round = 0; round < 5; ++round) {
+        const std::vector<int> table = bootstrap.all_gather(rank * 100 + round);
+        for (int other = 0; other < nranks; ++other)
+          EXPECT_EQ(table[static_cast<std::size_t>(other)], other * 100 + round);
+        bootstrap.barrier();
+      }
+      EXPECT_FALSE(bootstrap.broken());
+      EXPECT_FALSE(bootstrap.lost());
+    }));
+  }
+}
+
+TEST(Bootstraps, KnowWhereEachRankIs) {
+  const UniqueId id = local_id();
+  expect_no_errors(as_ranks(3, [&](int rank) {
+    const Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
+    for (const Placement& other : bootstrap.placements()) {
+      EXPECT_TRUE(same_process(other, Placement::own()));
+      EXPECT_EQ(other.pid, ::getpid());
+      EXPECT_NE(other.boot, 0U);
+    }
+  }));
+}
+
+TEST(Bootstraps, TellProcessesAndHostsApart) {
+  const Placement here = Placement::own();
+  Placement other = here;
+  other.pid += 1;
+  EXPECT_FALSE(same_process(here, other));
+  EXPECT_TRUE(same_host(here, other));
+  other = here;
+  other.started += 1;  // the number was used again
+  EXPECT_FALSE(same_process(here, other));
+  other = here;
+  other.shared_memory += 1;
+  EXPECT_TRUE(same_host(here, other));
+  EXPECT_FALSE(share_memory(here, other));
+  other.boot += 1;
+  EXPECT_FALSE(same_host(here, other));
+}
+
+TEST(Bootstraps, KeepMessagesUntilTheirTagIsAsked) {
+  const UniqueId id = local_id();
+  expect_no_errors(as_ranks(4, [&](int rank) {
+    Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
+    for (int to = 0; to < 4; ++to) {
+      for (std::uint64_t tag = 0; tag < 3; ++tag) {
+        bootstrap.send(to, tag, as_bytes("first " + std::to_string(rank * 10 + static_cast<int>(tag))));
+        bootstrap.send(to, tag, as_bytes("second"));
+      }
+    }
+    for (int from = 3; from >= 0; --from) {
+      for (std::uint64_t tag = 3; tag-- > 0;) {
+        EXPECT_EQ(as_text(bootstrap.recv(from, tag)), "first " + std::to_string(from * 10 + static_cast<int>(tag)));
+        EXPECT_EQ(as_text(bootstrap.recv(from, tag)), "second");
+      }
+    }
+    bootstrap.send((rank + 1) % 4, 9, {});
+    EXPECT_TRUE(bootstrap.recv((rank + 3) % 4, 9).empty());
+  }));
+}
+
+TEST(Bootstraps, SendMoreThanTheSystemBuffers) {
+  const UniqueId id = local_id();
+  const std::string large(16 << 20, 'x');
+  expect_no_errors(as_ranks(2, [&](int rank) {
+    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    bootstrap.send(1 - rank, 1, as_bytes(large));
+    EXPECT_EQ(as_text(bootstrap.recv(1 - rank, 1)), large);
+  }));
+}
+
+TEST(Bootstraps, RunOverIpv6AndUnixNames) {
+  const UniqueId six = local_id("::1");
+  EXPECT_EQ(six.host(), "::1");
+  const UniqueId name = UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()));
+  for (const UniqueId& id : {six, name, name}) {  // a place made by hand serves again
+    expect_no_errors(as_ranks(4, [&](int rank) {
+      Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
+      EXPECT_EQ(bootstrap.all_gather(rank)[3], 3);
+      bootstrap.send((rank + 1) % 4, 1, as_bytes("hello"));
+      EXPECT_EQ(as_text(bootstrap.recv((rank + 3) % 4, 1)), "hello");
+    }));
+  }
+}
+
+TEST(Bootstraps, SeveralInOneProcessDoNotMix) {
+  const UniqueId a = local_id(), b = local_id();
+  expect_no_errors(as_ranks(6, [&](int i) {
+    const int rank = i / 2;
+    Bootstrap bootstrap(i % 2 == 0 ? a : b, 3, rank, within(seconds(30)));
+    const std::vector<int> table = bootstrap.all_gather(i);
+    for (const int other : table) EXPECT_EQ(other % 2, i % 2);
+  }));
+}
+
+TEST(BootstrapDeadlines, NameTheRanksThatHaveNotCome) {
+  const UniqueId id = local_id();
+  const std::vector<Met> met =
+      as_ranks(2, [&](int i) { Bootstrap bootstrap(id, 5, i * 2, within(milliseconds(300))); });
+  for (const Met& one : met) {
+    EXPECT_EQ(one.code, Code::kTimeout) << one.text;
+    EXPECT_NE(one.text.find("ranks 1, 3 and 4 of 5 have not come"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapDeadlines, NameRankZeroWhenItDoesNotListen) {
+  const UniqueId id = UniqueId::parse("unix:slip-nobody-" + std::to_string(::getpid()));
+  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 2, 1, within(milliseconds(100))); }, Code::kTimeout,
+                    {"rank 1 of 2", "rank 0", "unix:slip-nobody"}));
+}
+
+TEST(BootstrapDeadlines, SayThatAnIdServesOnce) {
+  const UniqueId id = local_id();
+  { const Bootstrap alone(id, 1, 0, within(seconds(30))); }
+  EXPECT_TRUE(fails([&] { Bootstrap again(id, 1, 0, within(seconds(30))); }, Code::kIo, {"an id serves once"}));
+}
+
+TEST(BootstrapDeadlines, NameWhoDidNotComeToAGathering) {
+  const UniqueId id = local_id();
+  const std::vector<Met> met = as_ranks(5, [&](int rank) {
+    Bootstrap bootstrap(id, 5, rank, within(milliseconds(400)));
+    if (rank == 1 || rank == 3) {  // here, but busy: it waits until the others have given up
+      for (const int other : {0, 2, 4}) static_cast<void>(bootstrap.recv(other, 1, seconds(30)));
+      return;
+    }
+    try {
+      bootstrap.barrier();
+    } catch (const Error&) {
+      for (const int other : {1, 3}) bootstrap.send(other, 1, {});
+      throw;
+    }
+  });
+  for (const int rank : {0, 2, 4}) {
+    const Met& one = met[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(one.code, Code::kTimeout) << one.text;
+    EXPECT_NE(one.text.find("ranks 1 and 3 have not come to gathering 2"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapDeadlines, NameTheMessageThatDidNotCome) {
+  const UniqueId id = local_id();
+  const std::vector<Met> met = as_ranks(2, [&](int rank) {
+    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    bootstrap.send(1 - rank, 7, as_bytes("x"));
+    bootstrap.barrier();
+    try {
+      static_cast<void>(bootstrap.recv(1 - rank, 8, milliseconds(50)));
+    } catch (const Error&) {
+      bootstrap.barrier();
+      throw;
+    }
+  });
+  EXPECT_EQ(met[0].code, Code::kTimeout);
+  EXPECT_NE(met[0].text.find("rank 1 sent nothing with tag 8"), std::string::npos) << met[0].text;
+  EXPECT_NE(met[0].text.find("tags 7"), std::string::npos) << met[0].text;
+}
+
+TEST(BootstrapMistakes, OneRankTwiceIsToldToAll) {
+  const UniqueId id = local_id();
+  const int claimed[] = {0, 2, 2, 3};
+  for (const Met& one : as_ranks(4, [&](int i) { Bootstrap bootstrap(id, 4, claimed[i], within(seconds(30))); })) {
+    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_NE(one.text.find("rank 2 of 4 is claimed twice: by process " + std::to_string(::getpid())),
+              std::string::npos)
+        << one.text;
+  }
+}
+
+TEST(BootstrapMistakes, DifferentCountsAreToldToAll) {
+  const UniqueId id = local_id();
+  for (const Met& one :
+       as_ranks(3, [&](int rank) { Bootstrap bootstrap(id, rank == 1 ? 4 : 3, rank, within(seconds(30))); })) {
+    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_NE(one.text.find("there are 4"), std::string::npos) << one.text;
+    EXPECT_NE(one.text.find("there are 3"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapMistakes, ARankThatCannotBeIsToldToAll) {
+  const UniqueId id = local_id();
+  for (const Met& one :
+       as_ranks(3, [&](int rank) { Bootstrap bootstrap(id, 3, rank == 1 ? 3 : rank, within(seconds(30))); })) {
+    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_NE(one.text.find("rank 3 of 3: ranks are 0 to 2"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapMistakes, CallsThatDoNotMatch) {
+  const UniqueId id = local_id();
+  for (const Met& one : as_ranks(2, [&](int rank) {
+         Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+         if (rank == 0) static_cast<void>(bootstrap.all_gather(std::int64_t{1}));
+         else static_cast<void>(bootstrap.all_gather(1));
+       })) {
+    EXPECT_EQ(one.code, Code::kInvalidValue) << one.text;
+    EXPECT_NE(one.text.find("the calls do not match"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapMistakes, ARankThatLeftIsNotWaitedFor) {
+  const UniqueId id = local_id();
+  const std::vector<Met> met = as_ranks(4, [&](int rank) {
+    Bootstrap bootstrap(id, 4, rank, within(seconds(60)));
+    if (rank == 2) return;
+    if (rank == 0) static_cast<void>(bootstrap.recv(2, 5));
+    else bootstrap.barrier();
+  });
+  EXPECT_FALSE(met[2].code) << met[2].text;
+  for (const int rank : {0, 1, 3}) {
+    const Met& one = met[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(one.code, Code::kRankLost) << one.text;
+    EXPECT_NE(one.text.find("has left"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapAborts, EndTheWaitsOfAllRanks) {
+  const UniqueId id = local_id();
+  const std::vector<Met> met = as_ranks(4, [&](int rank) {
+    Bootstrap bootstrap(id, 4, rank, within(seconds(60)));
+    std::thread aborter([&] {
+      if (rank == 1) bootstrap.abort();
+    });
+    try {
+      static_cast<void>(bootstrap.recv((rank + 1) % 4, 1));
+    } catch (const Error&) {
+      aborter.join();
+      throw;
+    }
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    const Met& one = met[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(one.code, Code::kAborted) << one.text;
+    EXPECT_NE(one.text.find(rank == 1 ? "from another thread" : "rank 1 aborted"), std::string::npos) << one.text;
+  }
+}
+
+TEST(BootstrapAborts, EndTheConstructor) {
+  const UniqueId id = local_id();
+  BootstrapOptions options = within(seconds(60));
+  options.abort = std::make_shared<AbortFlag>();
+  std::thread aborter([&] { options.abort->set(); });
+  EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 2, 0, options); }, Code::kAborted));
+  aborter.join();
+}
+
+}  // namespace
+}  // namespace slip::test

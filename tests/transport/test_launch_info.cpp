@@ -1,0 +1,124 @@
+// What launchers say in the environment; the launchers themselves are in test_launchers.cpp.
+#include <map>
+
+#include "support/errors.hpp"
+#include "transport/launch_info.hpp"
+
+namespace slip::test {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+std::optional<LaunchInfo> read(const Environment& environment) {
+  return read_launch_info([&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string() : found->second;
+  });
+}
+
+testing::AssertionResult refused(const Environment& environment, std::initializer_list<std::string_view> words) {
+  return fails([&] { static_cast<void>(read(environment)); }, Code::kInvalidValue, words);
+}
+
+// With some variables changed; an empty value takes one away.
+Environment with(Environment environment, const Environment& changes) {
+  for (const auto& [name, value] : changes) environment[name] = value;
+  return environment;
+}
+
+const Environment kByHand{
+    {"SLIP_RANK", "3"}, {"SLIP_NRANKS", "8"}, {"SLIP_LOCAL_RANK", "1"}, {"SLIP_ID", "node7:29500"}};
+const Environment kTorchrun{{"RANK", "5"},           {"WORLD_SIZE", "16"},     {"LOCAL_RANK", "2"},
+                            {"MASTER_ADDR", "head"}, {"MASTER_PORT", "29400"}, {"TORCHELASTIC_RUN_ID", "r1"}};
+const Environment kMpirun{{"OMPI_COMM_WORLD_RANK", "1"},
+                          {"OMPI_COMM_WORLD_SIZE", "4"},
+                          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                          {"PMIX_NAMESPACE", "1234567"}};
+const Environment kSrun{{"SLURM_PROCID", "6"},
+                        {"SLURM_NTASKS", "8"},
+                        {"SLURM_LOCALID", "2"},
+                        {"SLURM_JOB_ID", "77"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_STEP_NUM_NODES", "2"},
+                        {"SLURM_STEP_NODELIST", "rack2-[08-11,15],x"},
+                        {"SLURM_LAUNCH_NODE_IPADDR", "192.0.2.9"}};
+
+TEST(LaunchInfos, NobodyLaunchedIt) { EXPECT_FALSE(read({{"RANK", "army"}, {"SLURM_PROCID", "0"}})); }
+
+TEST(LaunchInfos, ByHand) {
+  const LaunchInfo info = *read(kByHand);
+  EXPECT_EQ(info.rank, 3);
+  EXPECT_EQ(info.nranks, 8);
+  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(info.id, UniqueId::parse("node7:29500"));
+  EXPECT_TRUE(info.id.rank0_listens());
+  EXPECT_NE(read(with(kByHand, {{"SLIP_MAGIC", "another job"}}))->id, info.id);
+  EXPECT_EQ(read(with(kByHand, kMpirun))->rank, 3);  // what is said by hand counts
+}
+
+TEST(LaunchInfos, ByHandInParts) {
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_NRANKS", ""}}), {"SLIP_RANK=3", "SLIP_NRANKS is not"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_RANK", ""}}), {"SLIP_NRANKS=8", "SLIP_RANK is not"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_ID", ""}}), {"SLIP_RANK=3", "SLIP_ID is not"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_RANK", "8"}}), {"SLIP_RANK=8", "SLIP_NRANKS=8"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_RANK", "3x"}}), {"SLIP_RANK=3x"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_RANK", "-1"}}), {"SLIP_RANK=-1"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_LOCAL_RANK", "9"}}), {"SLIP_LOCAL_RANK=9"}));
+  EXPECT_TRUE(refused(with(kByHand, {{"SLIP_ID", "node7"}}), {"node7", "no port"}));
+}
+
+TEST(LaunchInfos, Torchrun) {
+  const LaunchInfo info = *read(kTorchrun);
+  EXPECT_EQ(info.rank, 5);
+  EXPECT_EQ(info.nranks, 16);
+  EXPECT_EQ(info.local_rank, 2);
+  EXPECT_EQ(info.id.host(), "head");
+  EXPECT_EQ(info.id.port(), 29401);  // torchrun itself listens at 29400
+  EXPECT_EQ(read(with(kTorchrun, {{"MASTER_PORT", "65535"}}))->id.port(), 65534);
+  EXPECT_EQ(read(with(kTorchrun, {{"MASTER_ADDR", "::1"}}))->id.host(), "::1");
+  EXPECT_EQ(read(with(kTorchrun, {{"SLIP_ID", "other:7"}}))->id.host(), "other");
+  EXPECT_TRUE(refused(with(kTorchrun, {{"MASTER_PORT", ""}}), {"MASTER_ADDR='head'", "MASTER_PORT=''"}));
+  EXPECT_TRUE(refused(with(kTorchrun, {{"WORLD_SIZE", ""}}), {"RANK=5", "WORLD_SIZE is not"}));
+  EXPECT_TRUE(refused(with(kTorchrun, kMpirun), {"RANK=5", "WORLD_SIZE=16", "OMPI_COMM_WORLD_RANK=1"}));
+}
+
+TEST(LaunchInfos, Mpirun) {
+  const LaunchInfo info = *read(kMpirun);
+  EXPECT_EQ(info.rank, 1);
+  EXPECT_EQ(info.nranks, 4);
+  EXPECT_EQ(info.id.host().substr(0, 10), "unix:slip-");
+  EXPECT_EQ(read(with(kMpirun, {{"OMPI_COMM_WORLD_RANK", "2"}}))->id, info.id);
+  EXPECT_NE(read(with(kMpirun, {{"PMIX_NAMESPACE", "1234568"}}))->id, info.id);
+  EXPECT_EQ(read(with(kMpirun, {{"SLIP_ID", "head:7"}}))->id.host(), "head");
+  EXPECT_TRUE(refused(with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), {"4 ranks, 2 of them", "SLIP_ID"}));
+  EXPECT_TRUE(refused(with(kMpirun, {{"PMIX_NAMESPACE", ""}}), {"PMIX_NAMESPACE", "SLIP_ID"}));
+}
+
+TEST(LaunchInfos, Srun) {
+  const LaunchInfo info = *read(kSrun);
+  EXPECT_EQ(info.rank, 6);
+  EXPECT_EQ(info.nranks, 8);
+  EXPECT_EQ(info.local_rank, 2);
+  EXPECT_EQ(info.id.host(), "rack2-08");
+  EXPECT_GE(info.id.port(), 20'000);
+  EXPECT_LT(info.id.port(), 30'000);
+  EXPECT_EQ(read(with(kSrun, {{"SLURM_PROCID", "0"}}))->id, info.id);
+  EXPECT_NE(read(with(kSrun, {{"SLURM_STEP_ID", "1"}}))->id, info.id);
+  EXPECT_EQ(read(with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}}))->id.host().substr(0, 10), "unix:slip-");
+  EXPECT_EQ(read(with(kSrun, {{"SLURM_STEP_NODELIST", ""}}))->id.host(), "192.0.2.9");
+  EXPECT_EQ(read(with(kSrun, kMpirun))->launcher, "mpirun");
+  EXPECT_TRUE(refused(with(kSrun, {{"SLURM_JOB_ID", ""}}), {"SLURM_JOB_ID"}));
+}
+
+TEST(LaunchInfos, FirstOfSlurmsHosts) {
+  EXPECT_EQ(first_host("n3"), "n3");
+  EXPECT_EQ(first_host("n3,n7"), "n3");
+  EXPECT_EQ(first_host("n[3-7]"), "n3");
+  EXPECT_EQ(first_host("a,n[3-7]"), "a");
+  EXPECT_EQ(first_host("rack[01-02]-n[4,9].x,b"), "rack01-n4.x");
+  EXPECT_EQ(first_host("n[3"), "");
+}
+
+}  // namespace
+}  // namespace slip::test

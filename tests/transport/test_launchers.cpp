@@ -1,0 +1,211 @@
+// Real launchers start this very program as ranks, which find each other by what the launcher gave them.
+#include <fcntl.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "transport/launch_info.hpp"
+#include "transport/processes.hpp"
+#include "transport/ranks.hpp"
+#include "transport/socket.hpp"
+
+namespace slip::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// One rank, run by a launcher that a test below starts.
+TEST(Launched, DISABLED_Rank) {
+  const std::optional<LaunchInfo> info = launch_info();
+  ASSERT_TRUE(info);
+  const std::int64_t start = now_ns();
+  Bootstrap bootstrap(info->id, info->nranks, info->rank, within(seconds(30)));
+  const double ready_ms = static_cast<double>(now_ns() - start) * 1e-6;
+  const std::vector<int> ranks = bootstrap.all_gather(info->rank);
+  for (std::size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(ranks[i], static_cast<int>(i));
+  const std::vector<Placement>& placements = bootstrap.placements();
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    EXPECT_TRUE(same_host(placements[i], Placement::own()));
+    EXPECT_EQ(same_process(placements[i], Placement::own()), static_cast<int>(i) == info->rank);
+  }
+  std::printf("<rank %d of %d, local %d, by %s>\nready after %.2f ms\n", info->rank, info->nranks, info->local_rank,
+              info->launcher.c_str(), ready_ms);
+}
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+};
+
+Outcome shell(const std::string& command) {
+  std::FILE* const pipe = ::popen(("( " + command + " ) 2>&1").c_str(), "r");
+  Outcome result;
+  std::array<char, 4096> bytes;
+  for (std::size_t got = 0; (got = std::fread(bytes.data(), 1, bytes.size(), pipe)) > 0;)
+    result.out.append(bytes.data(), got);
+  const int status = ::pclose(pipe);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return result;
+}
+
+bool has_program(const char* name) { return shell("command -v " + std::string(name)).status == 0; }
+
+// The command line of one rank, and what the ranks must have said.
+std::string rank_program() {
+  std::array<char, 4096> path{};
+  const ssize_t bytes = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  return std::string(path.data(), static_cast<std::size_t>(bytes)) +
+         " --gtest_filter=Launched.DISABLED_Rank --gtest_also_run_disabled_tests --gtest_brief=1";
+}
+
+void expect_ranks(const Outcome& outcome, int nranks, const std::string& launcher) {
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  for (int rank = 0; rank < nranks; ++rank) {
+    const std::string words = "<rank " + std::to_string(rank) + " of " + std::to_string(nranks) + ", local " +
+                              std::to_string(rank) + ", by " + launcher + ">";
+    EXPECT_NE(outcome.out.find(words), std::string::npos) << words << "\n" << outcome.out;
+  }
+}
+
+const std::string kLaunch = std::string(SLIP_PROGRAM) + " launch ";
+
+TEST(Launchers, SlipLaunch) {
+  expect_ranks(shell(kLaunch + "-n 8 --timeout 60 -- " + rank_program()), 8, "slip launch");
+}
+
+TEST(Launchers, OpenMpi) {
+  if (shell("mpirun --version").out.find("Open MPI") == std::string::npos)
+    GTEST_SKIP() << "Open MPI's mpirun is not installed (Debian: openmpi-bin)";
+  expect_ranks(
+      shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 mpirun --oversubscribe -n 3 " +
+            rank_program()),
+      3, "mpirun");
+}
+
+TEST(Launchers, Slurm) {
+  if (!has_program("srun") || shell("timeout 10 sinfo -h").status != 0)
+    GTEST_SKIP() << "no Slurm runs here (Debian: slurm-wlm)";
+  expect_ranks(shell("timeout 60 srun --overcommit -n 3 " + rank_program()), 3, "srun");
+}
+
+// The variables of torchrun, given by another launcher: rank 0 listens beside the port that torchrun itself holds.
+TEST(Launchers, VariablesOfTorchrun) {
+  const Socket held = Socket::listen(SocketAddress::loopback(AF_INET));
+  const std::string port = std::to_string(held.local().port());
+  const std::string set =
+      "RANK=$SLIP_RANK WORLD_SIZE=$SLIP_NRANKS LOCAL_RANK=$SLIP_RANK MASTER_ADDR=localhost MASTER_PORT=" + port +
+      " exec env -u SLIP_RANK -u SLIP_NRANKS -u SLIP_ID -u SLIP_LOCAL_RANK " + rank_program();
+  expect_ranks(shell(kLaunch + "-n 3 --timeout 60 -- sh -c '" + set + "'"), 3, "torchrun");
+}
+
+TEST(SlipLaunch, EndsTheOthersWithTheFirstThatFails) {
+  const Outcome outcome =
+      shell(kLaunch + "-n 4 --timeout 60 -- sh -c 'if [ $SLIP_RANK = 2 ]; then exit 7; fi; exec sleep 600'");
+  EXPECT_EQ(outcome.status, 7) << outcome.out;
+  EXPECT_NE(outcome.out.find("rank 2 failed with status 7; ending the other 3"), std::string::npos) << outcome.out;
+}
+
+TEST(SlipLaunch, KillsWhatDoesNotEndWhenAsked) {
+  const Outcome outcome = shell(kLaunch +
+                                "-n 2 --timeout 60 --grace 0.1 -- sh -c 'trap \"\" TERM; "
+                                "if [ $SLIP_RANK = 1 ]; then kill -ABRT $$; fi; while :; do sleep 600; done'");
+  EXPECT_EQ(outcome.status, 128 + SIGABRT) << outcome.out;
+  EXPECT_NE(outcome.out.find("rank 1 died of signal 6"), std::string::npos) << outcome.out;
+}
+
+TEST(SlipLaunch, GivesUpAfterItsTimeout) {
+  const Outcome outcome = shell(kLaunch + "-n 2 --timeout 0.2 -- sleep 600");
+  EXPECT_EQ(outcome.status, 124) << outcome.out;
+  EXPECT_NE(outcome.out.find("ranks 0 and 1 still running after 0.2 s"), std::string::npos) << outcome.out;
+}
+
+TEST(SlipLaunch, SaysWhatItCannotRun) {
+  EXPECT_EQ(shell(kLaunch + "-n 2 -- /no/such/program").status, 127);
+  EXPECT_EQ(shell(kLaunch + "-n 2 -- /").status, 126);
+  const Outcome outcome = shell(kLaunch + "-n 0 -- true");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.out.find("4096"), std::string::npos) << outcome.out;
+}
+
+TEST(SlipLaunch, TagsLinesAndPassesVariables) {
+  const Outcome outcome = shell(kLaunch +
+                                "-n 3 --tag-output --env WORD=hello --env 'TWO=a b' -- "
+                                "sh -c 'echo $WORD; echo \"$TWO\" >&2; printf end'");
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string tag = "[" + std::to_string(rank) + "] ";
+    for (const char* line : {"hello\n", "a b\n", "end\n"})
+      EXPECT_NE(outcome.out.find(tag + line), std::string::npos) << tag << line << outcome.out;
+  }
+}
+
+// A launcher whose ranks hold the other end of a pipe: the pipe ends when the last of them is gone.
+class HeldPipe {
+ public:
+  HeldPipe() {
+    int ends[2];
+    if (::pipe(ends) != 0) std::abort();
+    read_ = ends[0];
+    ::fcntl(read_, F_SETFD, FD_CLOEXEC);
+    launcher_ = ::fork();
+    if (launcher_ == 0) {
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::close(ends[1]);
+      ::execl(SLIP_PROGRAM, "slip", "launch", "-n", "3", "--", "sh", "-c", "echo x; exec sleep 600", nullptr);
+      ::_exit(99);
+    }
+    ::close(ends[1]);
+    std::string said;
+    while (said.size() < 6) said += next();  // all three run
+  }
+  ~HeldPipe() {
+    if (launcher_ > 0) ::kill(launcher_, SIGKILL);
+    if (launcher_ > 0) ::waitpid(launcher_, nullptr, 0);
+    ::close(read_);
+  }
+  HeldPipe(const HeldPipe&) = delete;
+  HeldPipe& operator=(const HeldPipe&) = delete;
+
+  void signal(int number) const { ::kill(launcher_, number); }
+  // What comes next; "" when all who held the pipe are gone.
+  std::string next() const {
+    if (wait_for(read_, POLLIN, {deadline_after(20'000'000'000), nullptr}) != Waited::kReady) return "nothing in time";
+    std::array<char, 64> bytes;
+    const ssize_t got = ::read(read_, bytes.data(), bytes.size());
+    return {bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+  }
+  int status() {
+    int status = 0;
+    ::waitpid(std::exchange(launcher_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  int read_ = -1;
+  pid_t launcher_ = -1;
+};
+
+TEST(SlipLaunch, LeavesNobodyBehindWhenItIsKilled) {
+  HeldPipe held;
+  held.signal(SIGKILL);
+  EXPECT_EQ(held.next(), "");
+  EXPECT_EQ(held.status(), -SIGKILL);
+}
+
+TEST(SlipLaunch, PassesSignalsOn) {
+  for (const int number : {SIGTERM, SIGINT}) {
+    HeldPipe held;
+    held.signal(number);
+    EXPECT_EQ(held.next(), "");
+    EXPECT_EQ(held.status(), 128 + number);
+  }
+}
+
+}  // namespace
+}  // namespace slip::test

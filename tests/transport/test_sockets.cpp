@@ -1,0 +1,149 @@
+// Sockets, addresses and interfaces.
+#include <poll.h>
+
+#include <thread>
+
+#include "base/clock.hpp"
+#include "support/errors.hpp"
+#include "transport/interfaces.hpp"
+#include "transport/ranks.hpp"
+#include "transport/socket.hpp"
+
+namespace slip::test {
+namespace {
+
+Patience soon() { return {deadline_after(20'000'000), nullptr}; }
+Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+
+class SocketsAt : public testing::TestWithParam<const char*> {
+ protected:
+  static SocketAddress place() {
+    const std::string name = GetParam();
+    if (name == "unix") return SocketAddress::unix_name("slip-test-" + std::to_string(::getpid()));
+    return SocketAddress::loopback(name == "ipv6" ? AF_INET6 : AF_INET);
+  }
+};
+
+TEST_P(SocketsAt, CarryMoreThanFitsIntoTheirBuffers) {
+  const Socket listener = Socket::listen(place());
+  const Socket there = Socket::connect(listener.local(), long_enough());
+  const Socket here = listener.accept(long_enough());
+  std::vector<std::byte> sent(8 << 20), received(sent.size());
+  for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 7 + i / 4096);
+  std::thread sender([&] { there.send(sent, long_enough()); });
+  here.recv(received, long_enough());
+  sender.join();
+  EXPECT_EQ(sent, received);
+}
+
+TEST_P(SocketsAt, EndAWaitAtItsDeadline) {
+  const Socket listener = Socket::listen(place());
+  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(soon())); }, Code::kTimeout, {listener.local().text()}));
+  const Socket there = Socket::connect(listener.local(), long_enough());
+  std::byte one{};
+  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, soon()); }, Code::kTimeout, {there.peer().text()}));
+  const std::vector<std::byte> flood(64 << 20);  // nobody reads
+  EXPECT_TRUE(fails([&] { there.send(flood, soon()); }, Code::kTimeout, {there.peer().text()}));
+}
+
+TEST_P(SocketsAt, EndAWaitWhenAborted) {
+  const Socket listener = Socket::listen(place());
+  AbortFlag abort;
+  const Patience patience{deadline_after(20'000'000'000), &abort};
+  std::thread aborter([&] { abort.set(); });
+  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(patience)); }, Code::kAborted));
+  aborter.join();
+  const Socket there = Socket::connect(listener.local(), long_enough());
+  std::byte one{};
+  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, patience); }, Code::kAborted));  // and stays so
+}
+
+TEST_P(SocketsAt, TellBothEndsOfAConnectionThatCloses) {
+  const Socket listener = Socket::listen(place());
+  const Socket there = Socket::connect(listener.local(), long_enough());
+  listener.accept(long_enough()).close();
+  std::byte bytes[4];
+  EXPECT_TRUE(fails([&] { there.recv(bytes, long_enough()); }, Code::kIo,
+                    {there.local().text(), there.peer().text(), "0 of 4 bytes"}));
+}
+
+TEST_P(SocketsAt, AreRefusedOrTriedAgain) {
+  Socket listener = Socket::listen(place());
+  const SocketAddress address = listener.local();
+  listener.close();
+  EXPECT_TRUE(fails([&] { static_cast<void>(Socket::connect(address, long_enough())); }, Code::kIo, {address.text()}));
+  EXPECT_TRUE(fails([&] { static_cast<void>(Socket::connect(address, soon(), Socket::IfRefused::kTryAgain)); },
+                    Code::kTimeout, {address.text()}));
+  std::thread late([&] { listener = Socket::listen(address); });
+  EXPECT_TRUE(Socket::connect(address, long_enough(), Socket::IfRefused::kTryAgain).valid());
+  late.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, SocketsAt, testing::Values("ipv4", "ipv6", "unix"),
+                         [](const auto& which) { return std::string(which.param); });
+
+TEST(Addresses, TravelAndPrint) {
+  const SocketAddress four = resolve("127.0.0.1", 80).front(), six = resolve("::1", 81).front();
+  EXPECT_EQ(four.text(), "127.0.0.1:80");
+  EXPECT_EQ(six.text(), "[::1]:81");
+  EXPECT_EQ(SocketAddress(four.wire()).text(), four.text());
+  EXPECT_EQ(SocketAddress(six.wire()).text(), six.text());
+  EXPECT_TRUE(fails([] { SocketAddress address(SocketAddress::Wire{}); }, Code::kParse, {"family 0"}));
+  EXPECT_TRUE(fails([] { static_cast<void>(resolve("no such host", 1)); }, Code::kInvalidValue, {"no such host"}));
+}
+
+TEST(Interfaces, AreChosenByNcclsRules) {
+  const auto accepts = [](const char* rule, const char* name) { return InterfaceFilter(rule).accepts(name); };
+  EXPECT_TRUE(accepts("eth", "eth0"));
+  EXPECT_FALSE(accepts("eth", "ib0"));
+  EXPECT_TRUE(accepts("ib,eth", "eth1"));
+  EXPECT_TRUE(accepts("=eth0", "eth0"));
+  EXPECT_FALSE(accepts("=eth0", "eth01"));
+  EXPECT_FALSE(accepts("^docker,lo", "docker0"));
+  EXPECT_FALSE(accepts("^docker,lo", "lo"));
+  EXPECT_TRUE(accepts("^docker,lo", "eth0"));
+  EXPECT_TRUE(accepts("^=lo", "lo1"));
+  EXPECT_FALSE(accepts("^=lo,eth0", "eth0"));
+  EXPECT_TRUE(accepts("", "anything"));
+  EXPECT_TRUE(fails([] { InterfaceFilter rule("^"); }, Code::kInvalidValue, {"SLIP_SOCKET_IFNAME=^"}));
+}
+
+TEST(Interfaces, LeadToAddressesOfThisHost) {
+  EXPECT_TRUE(own_address(InterfaceFilter("=lo")).is_loopback());
+  EXPECT_FALSE(own_address(InterfaceFilter()).is_link_local());
+  EXPECT_TRUE(fails([] { static_cast<void>(own_address(InterfaceFilter("=nothing0"))); }, Code::kInvalidValue,
+                    {"=nothing0", "lo (127.0.0.1)"}));
+  const SocketAddress end = SocketAddress::loopback(AF_INET6, 1234);
+  EXPECT_EQ(own_address_towards(end, InterfaceFilter()).text(), "[::1]:0");
+  EXPECT_EQ(own_address_towards(end, InterfaceFilter("=lo")).text(), "[::1]:0");
+}
+
+TEST(UniqueIds, AreTextAndBytes) {
+  const UniqueId made = local_id();
+  EXPECT_EQ(UniqueId::parse(made.text()), made);
+  EXPECT_EQ(UniqueId::from_bytes(made.bytes()), made);
+  EXPECT_NE(made, local_id());
+  EXPECT_FALSE(made.rank0_listens());
+  const UniqueId by_hand = UniqueId::parse("[fe80::1]:29500", "job 7");
+  EXPECT_EQ(by_hand.host(), "fe80::1");
+  EXPECT_EQ(by_hand.port(), 29500);
+  EXPECT_TRUE(by_hand.rank0_listens());
+  EXPECT_EQ(UniqueId::parse(by_hand.text()), by_hand);
+  EXPECT_EQ(UniqueId::parse("[fe80::1]:29500", "job 7"), by_hand);
+  EXPECT_NE(UniqueId::parse("[fe80::1]:29500", "job 8"), by_hand);
+  EXPECT_EQ(UniqueId::parse(UniqueId::parse("unix:a name").text()).host(), "unix:a name");
+  EXPECT_FALSE(UniqueId().valid());
+}
+
+TEST(UniqueIds, RefuseWhatIsNone) {
+  for (const char* text : {"", "host", "host:", "host:0", "host:65536", "host:x", ":1", "::1:5", "unix:", "h:1/12",
+                           "h:1/0123456789abcdeg", "h:1/0123456789abcdef/1"})
+    EXPECT_TRUE(fails([&] { static_cast<void>(UniqueId::parse(text)); }, Code::kInvalidValue, {text})) << text;
+  EXPECT_TRUE(fails([] { static_cast<void>(UniqueId::parse(std::string(200, 'h') + ":1")); }, Code::kInvalidValue,
+                    {"200 characters"}));
+  const std::array<std::byte, UniqueId::kBytes> zeros{};
+  EXPECT_TRUE(fails([&] { static_cast<void>(UniqueId::from_bytes(zeros)); }, Code::kInvalidValue));
+}
+
+}  // namespace
+}  // namespace slip::test
