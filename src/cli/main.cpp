@@ -91,6 +91,7 @@ int run(int argc, char** argv) {
   const std::function<int()> plan = add_plan(app);
   const std::function<int()> run_within = add_run(app);
   const std::function<int()> bench = add_bench(app);
+  const std::function<int()> topo = add_topo(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -107,6 +108,7 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("plan")) return plan();
   if (app.got_subcommand("run")) return run_within();
   if (app.got_subcommand("bench")) return bench();
+  if (app.got_subcommand("topo")) return topo();
   fmt::print("{}", app.help());
   return kSuccess;
 }
