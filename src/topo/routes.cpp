@@ -91,6 +91,10 @@ double uplink_gbps(const System& system, int node) {
   return 0;
 }
 
+bool holds_net(const System& system, int top) {
+  return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
+}
+
 // Each byte of a host-memory exchange passes the NIC's uplink once for the NIC and, for the GPUs below it, once for
 // their part of the sum; other uplinks carry the parts of the GPUs below them.
 double host_rate(const System& system, int net, const std::vector<int>& parts) {
@@ -144,7 +148,7 @@ std::vector<Relief> relieve_nics(const System& system) {
       if (below_cpu(system, system.devices[from]) != crowded) continue;
       int to = -1;  // the one that has least to pass on
       for (std::size_t other = 0; other < system.devices.size(); ++other) {
-        const bool free = below_cpu(system, system.devices[other]) != crowded &&
+        const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
                           paths.type(system.devices[from], system.devices[other]) == PathType::kNvl;
         if (free && (to < 0 || parts[other] < parts[static_cast<std::size_t>(to)])) to = static_cast<int>(other);
       }

@@ -13,7 +13,7 @@
 namespace slip::cli {
 namespace {
 
-constexpr double kLeaf = 92, kBox = 78, kTall = 38, kLevel = 92, kMargin = 36, kTop = 118;
+constexpr double kLeaf = 92, kBox = 78, kTall = 38, kLevel = 92, kMargin = 36, kTop = 134;
 constexpr std::size_t kShownRings = 6, kShownMachines = 32;
 constexpr const char* kColours[] = {"#2563eb", "#ea580c", "#059669", "#9333ea", "#db2777", "#0891b2"};
 
@@ -177,7 +177,7 @@ class Picture {
           "stroke-width=\"1.5\"/>",
           x - kBox / 2, y - kTall / 2, kBox, kTall, style.fill, style.line);
       const std::string name = short_name(static_cast<int>(i)), facts = facts_of(static_cast<int>(i));
-      put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"13\" font-weight=\"600\" text-anchor=\"middle\" "
+      put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" font-weight=\"600\" text-anchor=\"middle\" "
           "fill=\"{}\">{}</text>",
           x, facts.empty() ? y + 5 : y - 2, style.text, escaped(name));
       if (!facts.empty())
@@ -191,7 +191,10 @@ class Picture {
       case TopoKind::kPci: return "PCI switch";
       case TopoKind::kNic: {
         const int net = net_of(id);
-        return net < 0 ? "NIC" : node(net).name.substr(0, 11);
+        if (net < 0) return "NIC";
+        const std::string& name = node(net).name;  // "net mlx5_0"; a bare number keeps the word
+        const bool bare = name.find_first_not_of("0123456789", 4) == std::string::npos;
+        return (bare ? name : name.substr(4)).substr(0, 10);
       }
       default: return node(id).name;
     }
@@ -217,7 +220,8 @@ class Picture {
   // Each ring in a lane of its own below the devices it visits.
   void rings() {
     std::set<std::vector<int>> drawn;
-    double y = bottom_ + 34;
+    heading("Rings", bottom_ + 36);
+    double y = bottom_ + 66;
     const auto here = static_cast<std::size_t>(
         std::count_if(cluster_.ranks.begin(), cluster_.ranks.end(), [](const RankPlace& p) { return p.node == 0; }));
     for (const Channel& channel : plan_.channels) {
@@ -230,7 +234,12 @@ class Picture {
       lane(part, y, kColours[(drawn.size() - 1) % std::size(kColours)]);
       y += 34;
     }
-    if (!drawn.empty()) bottom_ = y - 16;
+    bottom_ = y - 16;
+  }
+
+  void heading(const std::string& text, double y) {
+    put("<text x=\"{}\" y=\"{:.1f}\" font-size=\"14\" font-weight=\"600\" fill=\"#334155\">{}</text>", kMargin, y,
+        text);
   }
 
   double x_of(int member) {
@@ -266,9 +275,7 @@ class Picture {
       for (int up = parent[i]; up >= 0; up = parent[static_cast<std::size_t>(up)]) ++result;
       return result;
     };
-    put("<text x=\"{}\" y=\"{:.1f}\" font-size=\"14\" font-weight=\"600\" fill=\"#334155\">The two trees between {} "
-        "machines</text>",
-        kMargin, bottom_ + 36, machines);
+    heading(fmt::format("The two trees between {} machines", machines), bottom_ + 36);
     for (std::size_t t = 0; t < 2; ++t) {
       const double way = t == 0 ? -1 : 1;
       const auto at = [&](std::size_t i) {

@@ -75,7 +75,7 @@ class TreeText {
       if (link.from != id || link.kind != LinkKind::kNvLink) continue;
       text += fmt::format("  ={}= {}", gbps_text(link.gbps), node_at(system_, link.to).name);
     }
-    return text.substr(0, 64);
+    return text.size() > 62 ? text.substr(0, 59) + "..." : text;
   }
 
   const System& system_;
@@ -151,7 +151,7 @@ std::string draw_tree(const System& system) { return TreeText(system).text(); }
 std::string draw_paths(const System& system) {
   const TopoPaths paths(system);
   std::vector<std::pair<std::string, int>> ends;
-  const char letter = device_word(system)[0] == 'c' ? 'c' : device_word(system)[0];
+  const char letter = device_word(system)[0];
   for (const int id : system.devices) ends.emplace_back(fmt::format("{}{}", letter, node_at(system, id).index), id);
   for (const int id : system.nets) ends.emplace_back(fmt::format("N{}", node_at(system, id).index), id);
   std::string out = "paths";
