@@ -175,7 +175,7 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
   }
   const auto channels = static_cast<double>(plan.channels.size());
   const double most = channels * limits.most_gbps;
-  plan.ring_gbps = channels * static_cast<double>(rings.mbps) / 1000;
+  plan.ring_gbps = channels * static_cast<double>(rings.rate) / topo::kRatesInGbps;
   const double chain = lay_trees(fabric, orders, TreeShape::kChain, most, plan.channels);
   std::vector<Channel> other = plan.channels;
   const double binary = lay_trees(fabric, orders, TreeShape::kBinary, most, other);

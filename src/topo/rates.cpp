@@ -10,7 +10,7 @@ std::optional<double> pci_gbps(std::string_view link_speed, int lanes) {
   if (!link_speed.empty() && link_speed != "Unknown") {
     const auto [end, error] = std::from_chars(link_speed.data(), link_speed.data() + link_speed.size(), transfers);
     const std::string_view unit = link_speed.substr(static_cast<std::size_t>(end - link_speed.data()));
-    if (error != std::errc() || (unit != " GT/s" && unit != " GT/s PCIe") || !(transfers > 0 && transfers <= 512))
+    if (error != std::errc() || (unit != " GT/s" && unit != " GT/s PCIe") || !(transfers >= 0.1 && transfers <= 512))
       return std::nullopt;
   }
   // Three quarters of the bits are payload where transfers are large: 12 GB/s of generation 3 with 16 lanes, 24 of

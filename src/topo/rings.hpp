@@ -1,8 +1,9 @@
 // The search for rings: which orders of a machine's ranks, and through which port, fit side by side on its links.
 //
-// Rates are whole MB/s and effort is counted in steps, so that every rank gets the same answer.
+// Rates are whole kB/s and effort is counted in steps, so that every rank gets the same answer.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -25,10 +26,13 @@ struct Segment {
 };
 
 struct RingSet {
-  std::int64_t mbps = 0;                       // of each channel
+  std::int64_t rate = 0;                       // of each channel
   std::vector<std::vector<Segment>> segments;  // by machine, then channel; as many for each machine
   PathType within = PathType::kLoc, between = PathType::kLoc;
 };
+
+inline constexpr double kRatesInGbps = 1e6;
+inline std::int64_t to_rate(double gbps) { return std::llround(gbps * kRatesInGbps); }
 
 // The rings with the highest rate over all channels; of equal ones those with nearer paths, then with fewer channels.
 RingSet search_rings(const std::vector<Members>& machines, const ChannelLimits& limits);

@@ -142,7 +142,7 @@ class Builder {
     const auto lanes = static_cast<int>(values.number_or("link_width", 0, 0, 64));
     const std::string speed = values.text_or("link_speed", "");
     const std::optional<double> gbps = topo::pci_gbps(speed, lanes);
-    if (!gbps) values.refuse("link_speed", "must be like '16 GT/s', at most 512");
+    if (!gbps) values.refuse("link_speed", "must be like '16 GT/s', from 0.1 to 512");
     const auto holds = [&](const char* name) {
       return std::any_of(pci.children.begin(), pci.children.end(), [&](const XmlElement& e) { return e.name == name; });
     };
