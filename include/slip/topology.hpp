@@ -76,7 +76,7 @@ struct TopoPath {
   PathType type = PathType::kNone;
   double gbps = 0;         // of its narrowest link
   std::vector<int> links;  // of System::links, in order
-  int proxy = -1;          // PXN: the GPU that passes the data on
+  int proxy = -1;          // the GPU that passes the data on (PXN), or the CPU whose memory a NIC without gdr needs
 };
 
 // Widest of the shortest ways between all pairs of nodes.
@@ -101,6 +101,7 @@ class TopoPaths {
   }
   void search_from(const System& system, int source, const std::vector<std::vector<int>>& links_of);
   void pass_over_nvlink(const System& system);
+  void pass_through_memory(const System& system);
   std::vector<Entry> entries_;
   std::vector<int> from_;  // of each link
   std::size_t count_ = 0;

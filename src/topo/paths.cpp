@@ -46,6 +46,7 @@ TopoPaths::TopoPaths(const System& system) : count_(system.nodes.size()) {
   }
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
   pass_over_nvlink(system);
+  pass_through_memory(system);
 }
 
 void TopoPaths::search_from(const System& system, int source, const std::vector<std::vector<int>>& links_of) {
@@ -88,6 +89,21 @@ void TopoPaths::pass_over_nvlink(const System& system) {
         const bool better = direct.type == PathType::kPxn ? gbps > direct.gbps : gbps >= direct.gbps;
         if (better) direct = {gbps, rest.last_link, proxy, PathType::kPxn};
       }
+    }
+  }
+}
+
+// A port that cannot reach a GPU's memory has its data in the memory of the CPU that it hangs on.
+void TopoPaths::pass_through_memory(const System& system) {
+  for (const int net : system.nets) {
+    if (node_at(system, net).gdr) continue;
+    int cpu = net;
+    while (node_at(system, cpu).kind != TopoKind::kCpu) cpu = node_at(system, cpu).parent;
+    for (const int gpu : system.devices) {
+      if (node_at(system, gpu).kind != TopoKind::kGpu || at(gpu, net).type >= PathType::kPhb) continue;
+      const Entry up = at(gpu, cpu), down = at(cpu, net), in = at(net, cpu), out = at(cpu, gpu);
+      at(gpu, net) = {std::min(up.gbps, down.gbps), down.last_link, cpu, PathType::kPhb};
+      at(net, gpu) = {std::min(in.gbps, out.gbps), out.last_link, cpu, PathType::kPhb};
     }
   }
 }

@@ -241,58 +241,61 @@ class Builder {
     }
   }
 
-  // One <nvlink>: how many links lead from this GPU to that target.
-  struct Bundle {
-    int gpu = 0;
-    int count = 0;
-    const XmlElement* element = nullptr;
+  // NVLinks as the file lists them: how many lead from a GPU to another one, or to a switch.
+  struct NvLinks {
+    struct Bundle {
+      int count = 0;
+      const XmlElement* element = nullptr;
+    };
+    std::map<std::pair<int, int>, Bundle> between;  // by the two GPUs
+    std::map<int, Bundle> to_switch;                // by the GPU
   };
+
+  void read_nvlink(int gpu, const XmlElement& nvlink, const std::map<std::string, int>& gpu_at, NvLinks& into) const {
+    const Attributes values = of(nvlink);
+    const std::string target = topo::lower_case(values.text("target"));
+    if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
+    const auto count = static_cast<int>(values.number("count", 1, 1024));
+    const auto found = gpu_at.find(target);
+    if (found != gpu_at.end()) {
+      values.number_or("tclass", 0, 0, 0xFFFFFF);
+      if (found->second == gpu) return;  // seen in published files: links that lead nowhere
+      NvLinks::Bundle& bundle = into.between[{gpu, found->second}];
+      bundle = {bundle.count + count, &nvlink};
+    } else if (values.number("tclass", 0, 0xFFFFFF) >> 8 == kNvSwitchClass) {
+      NvLinks::Bundle& bundle = into.to_switch[gpu];
+      bundle = {bundle.count + count, &nvlink};
+    }
+    // Else a GPU that is not in the file: one that this program may not use.
+  }
 
   void connect_nvlinks() {
     std::map<std::string, int> gpu_at;
-    for (const Gpu& gpu : gpus_) gpu_at[system_.nodes[static_cast<std::size_t>(gpu.node)].bus_id] = gpu.node;
-    std::map<std::pair<int, int>, Bundle> between;  // by the two GPUs
-    std::map<int, int> to_switch;                   // links by GPU
-    const XmlElement* switched = nullptr;
+    for (const Gpu& gpu : gpus_) gpu_at[bus_id_of(gpu.node)] = gpu.node;
+    NvLinks found;
     for (const Gpu& gpu : gpus_) {
       if (!gpu.element) continue;
-      for (const XmlElement& nvlink : gpu.element->children) {
-        if (nvlink.name != "nvlink") continue;
-        const Attributes values = of(nvlink);
-        const std::string target = topo::lower_case(values.text("target"));
-        if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
-        const auto count = static_cast<int>(values.number("count", 1, 1024));
-        const auto found = gpu_at.find(target);
-        if (found == gpu_at.end()) {
-          // A GPU that is not in the file is one that this program may not use.
-          if (values.number("tclass", 0, 0xFFFFFF) >> 8 != kNvSwitchClass) continue;
-          to_switch[gpu.node] += count;
-          switched = &nvlink;
-          continue;
-        }
-        values.number_or("tclass", 0, 0, 0xFFFFFF);
-        if (found->second == gpu.node) continue;  // seen in published files: links that lead nowhere
-        Bundle& bundle = between[{gpu.node, found->second}];
-        bundle = {gpu.node, bundle.count + count, &nvlink};
+      for (const XmlElement& child : gpu.element->children) {
+        if (child.name == "nvlink") read_nvlink(gpu.node, child, gpu_at, found);
       }
     }
-    for (const auto& [ends, bundle] : between) {
-      const auto back = between.find({ends.second, ends.first});
-      if (back == between.end() || back->second.count != bundle.count)
-        of(*bundle.element)
-            .refuse("count", fmt::format("{} says {} links back", name_of(ends.second),
-                                         back == between.end() ? 0 : back->second.count));
+    for (const auto& [ends, bundle] : found.between) {
+      const auto back = found.between.find({ends.second, ends.first});
+      const int links_back = back == found.between.end() ? 0 : back->second.count;
+      if (links_back != bundle.count)
+        of(*bundle.element).refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
       if (ends.first < ends.second) connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, bundle.count));
     }
-    if (to_switch.empty()) return;
-    const int hub = add_node(*switched, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
-    for (const auto& [gpu, count] : to_switch) connect(gpu, hub, LinkKind::kNvLink, rate(gpu, count));
+    if (found.to_switch.empty()) return;
+    const XmlElement& first = *found.to_switch.begin()->second.element;
+    const int hub = add_node(first, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
+    for (const auto& [gpu, bundle] : found.to_switch) connect(gpu, hub, LinkKind::kNvLink, rate(gpu, bundle.count));
   }
 
   double rate(int gpu, int links) const {
     return links * topo::nvlink_gbps(system_.nodes[static_cast<std::size_t>(gpu)].sm);
   }
-  std::string name_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
+  const std::string& bus_id_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
 
   // GPUs and ports that the file does not number are counted in its order.
   void number(const std::vector<int>& nodes, const char* what) {

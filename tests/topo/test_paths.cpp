@@ -52,6 +52,27 @@ TEST(TopoPaths, PciTypes) {
   EXPECT_STREQ(path_name(paths.type(g[0], g[1])), "PXB");
 }
 
+// A NIC that cannot reach GPU memory: up to the CPU and down again, though both hang on one switch.
+TEST(TopoPaths, WithoutGdrDataGoesThroughMemory) {
+  const auto machine = [](const std::string& gdr) {
+    return parse_topology(
+        "<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x060400\">"
+        "<pci busid=\"0000:02:00.0\" class=\"0x030000\"/><pci busid=\"0000:03:00.0\" class=\"0x020000\">"
+        "<nic><net dev=\"0\" speed=\"100000\" gdr=\"" +
+            gdr + "\"/></nic></pci></pci></cpu></system>",
+        "x");
+  };
+  for (const std::string gdr : {"0", "1"}) {
+    const System system = machine(gdr);
+    const TopoPaths paths(system);
+    const int gpu = system.devices[0], net = system.nets[0];
+    EXPECT_EQ(paths.type(gpu, net), gdr == "1" ? PathType::kPix : PathType::kPhb);
+    EXPECT_EQ(paths.between(gpu, net).links.size(), gdr == "1" ? 3U : 5U);
+    EXPECT_EQ(paths.between(net, gpu).links.size(), gdr == "1" ? 3U : 5U);
+    EXPECT_DOUBLE_EQ(paths.gbps(gpu, net), 12);
+  }
+}
+
 bool is_end(TopoKind kind) { return kind == TopoKind::kGpu || kind == TopoKind::kCore || kind == TopoKind::kNet; }
 
 struct Best {

@@ -122,7 +122,7 @@ class Picture {
       if (link.kind == LinkKind::kNvLink || link.kind == LinkKind::kNet) continue;
       const Place &a = place(link.from), &b = place(link.to);
       if (link.kind == LinkKind::kSys) {
-        const double rise = 18 + std::abs(a.x - b.x) * 0.06;
+        const double rise = std::min(14 + std::abs(a.x - b.x) * 0.03, 38.0);
         put("<path d=\"M{:.1f} {:.1f} Q{:.1f} {:.1f} {:.1f} {:.1f}\" fill=\"none\" stroke=\"#94a3b8\" "
             "stroke-width=\"{:.1f}\"/>",
             a.x, a.y - kTall / 2, (a.x + b.x) / 2, a.y - kTall / 2 - 2 * rise, b.x, b.y - kTall / 2,
