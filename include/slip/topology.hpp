@@ -100,7 +100,9 @@ class TopoPaths {
     return entries_[static_cast<std::size_t>(from) * count_ + static_cast<std::size_t>(to)];
   }
   void search_from(const System& system, int source, const std::vector<std::vector<int>>& links_of);
+  bool extend(int source, const TopoLink& link, int number, PathType type);
   void pass_over_nvlink(const System& system);
+  void choose_proxy(const System& system, int gpu, int net);
   void pass_through_memory(const System& system);
   std::vector<Entry> entries_;
   std::vector<int> from_;  // of each link

@@ -60,13 +60,8 @@ void TopoPaths::search_from(const System& system, int source, const std::vector<
       if (here != source && !passes(node_at(system, here).kind)) continue;
       for (const int number : links_of[static_cast<std::size_t>(here)]) {
         const TopoLink& link = system.links[static_cast<std::size_t>(number)];
-        if (settled[static_cast<std::size_t>(link.to)]) continue;
-        const Entry way{std::min(at(source, here).gbps, link.gbps), number, -1,
-                        std::max(at(source, here).type, type_of(system, link))};
-        Entry& best = at(source, link.to);
-        if (best.last_link < 0) next.push_back(link.to);
-        else if (way.gbps < best.gbps || (way.gbps == best.gbps && way.type >= best.type)) continue;
-        best = way;
+        if (!settled[static_cast<std::size_t>(link.to)] && extend(source, link, number, type_of(system, link)))
+          next.push_back(link.to);
       }
     }
     // Only now: others of the same distance may have found a wider way to the same node.
@@ -75,21 +70,34 @@ void TopoPaths::search_from(const System& system, int source, const std::vector<
   }
 }
 
+// Keeps the way over this link if it is the first or a better one. True: the first.
+bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType type) {
+  const Entry& before = at(source, link.from);
+  const Entry way{std::min(before.gbps, link.gbps), number, -1, std::max(before.type, type)};
+  Entry& best = at(source, link.to);
+  const bool first = best.last_link < 0;
+  if (first || way.gbps > best.gbps || (way.gbps == best.gbps && way.type < best.type)) best = way;
+  return first;
+}
+
 // Where a GPU reaches a port only through a CPU, a GPU beside the port passes its data on.
 void TopoPaths::pass_over_nvlink(const System& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
     for (const int net : system.nets) {
-      Entry& direct = at(gpu, net);
-      if (direct.type < PathType::kPhb || !node_at(system, net).gdr) continue;
-      for (const int proxy : system.devices) {
-        const Entry &hop = at(gpu, proxy), &rest = at(proxy, net);
-        if (hop.type != PathType::kNvl || rest.type > PathType::kPxb) continue;
-        const double gbps = std::min(hop.gbps, rest.gbps);
-        const bool better = direct.type == PathType::kPxn ? gbps > direct.gbps : gbps >= direct.gbps;
-        if (better) direct = {gbps, rest.last_link, proxy, PathType::kPxn};
-      }
+      if (at(gpu, net).type >= PathType::kPhb && node_at(system, net).gdr) choose_proxy(system, gpu, net);
     }
+  }
+}
+
+void TopoPaths::choose_proxy(const System& system, int gpu, int net) {
+  Entry& entry = at(gpu, net);
+  for (const int proxy : system.devices) {
+    const Entry &hop = at(gpu, proxy), &rest = at(proxy, net);
+    if (hop.type != PathType::kNvl || rest.type > PathType::kPxb) continue;
+    const double gbps = std::min(hop.gbps, rest.gbps);
+    const bool better = entry.type == PathType::kPxn ? gbps > entry.gbps : gbps >= entry.gbps;
+    if (better) entry = {gbps, rest.last_link, proxy, PathType::kPxn};
   }
 }
 

@@ -54,7 +54,7 @@ std::string info(hwloc_obj_t object, const char* key) {
 // The same information on this object or the nearest one around it.
 std::string info_around(hwloc_obj_t object, const char* key) {
   for (; object; object = object->parent) {
-    const std::string value = info(object, key);
+    std::string value = info(object, key);
     if (!value.empty()) return value;
   }
   return {};

@@ -115,6 +115,17 @@ double host_rate(const System& system, int net, const std::vector<int>& parts) {
   return std::min(result, uplink_gbps(system, crowded));
 }
 
+// Of the devices that NVLink reaches and that share no switch with a NIC, the one with least to pass on; -1: none.
+int least_busy(const System& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
+  int best = -1;
+  for (std::size_t other = 0; other < system.devices.size(); ++other) {
+    const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
+                      paths.type(from, system.devices[other]) == PathType::kNvl;
+    if (free && (best < 0 || parts[other] < parts[static_cast<std::size_t>(best)])) best = static_cast<int>(other);
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
@@ -137,21 +148,15 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
 std::vector<Relief> relieve_nics(const System& system) {
   std::vector<Relief> result;
   if (system.devices.empty() || system.nodes[static_cast<std::size_t>(system.devices[0])].kind != TopoKind::kGpu)
-    return {};
+    return result;
   const TopoPaths paths(system);
   for (std::size_t n = 0; n < system.nets.size(); ++n) {
-    const int crowded = below_cpu(system, system.nets[n]);
     Relief relief{static_cast<int>(n), {}, 0, 0};
     std::vector<int> parts(system.devices.size(), 1);
     relief.gbps_before = host_rate(system, system.nets[n], parts);
     for (std::size_t from = 0; from < system.devices.size(); ++from) {
-      if (below_cpu(system, system.devices[from]) != crowded) continue;
-      int to = -1;  // the one that has least to pass on
-      for (std::size_t other = 0; other < system.devices.size(); ++other) {
-        const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
-                          paths.type(system.devices[from], system.devices[other]) == PathType::kNvl;
-        if (free && (to < 0 || parts[other] < parts[static_cast<std::size_t>(to)])) to = static_cast<int>(other);
-      }
+      if (below_cpu(system, system.devices[from]) != below_cpu(system, system.nets[n])) continue;
+      const int to = least_busy(system, paths, system.devices[from], parts);
       if (to < 0) continue;
       relief.moves.push_back({static_cast<int>(from), to});
       parts[static_cast<std::size_t>(to)] += parts[from];

@@ -300,6 +300,7 @@ class Builder {
   // GPUs and ports that the file does not number are counted in its order.
   void number(const std::vector<int>& nodes, const char* what) {
     std::vector<int> taken;
+    taken.reserve(nodes.size());
     for (const int id : nodes) taken.push_back(system_.nodes[static_cast<std::size_t>(id)].index);
     int next = 0;
     for (const int id : nodes) {
@@ -314,6 +315,7 @@ class Builder {
 
   void choose_devices() {
     std::vector<int> gpus;
+    gpus.reserve(gpus_.size());
     for (const Gpu& gpu : gpus_) gpus.push_back(gpu.node);
     number(gpus, "GPU");
     number(system_.nets, "net");

@@ -6,14 +6,14 @@
 namespace slip::topo {
 
 std::vector<int> chain_parents(int count) {
-  std::vector<int> parent;
-  for (int i = 0; i < count; ++i) parent.push_back(i == 0 ? kNobody : i - 1);
+  std::vector<int> parent(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNobody : i - 1;
   return parent;
 }
 
 std::vector<int> heap_parents(int count) {
-  std::vector<int> parent;
-  for (int i = 0; i < count; ++i) parent.push_back(i == 0 ? kNobody : (i - 1) / 2);
+  std::vector<int> parent(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) parent[static_cast<std::size_t>(i)] = i == 0 ? kNobody : (i - 1) / 2;
   return parent;
 }
 

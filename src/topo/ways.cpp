@@ -25,6 +25,17 @@ PathType used_from(const System& system, const TopoLink& link) {
   return is_cpu(link.from) || is_cpu(link.to) ? PathType::kPhb : PathType::kPix;
 }
 
+// The node itself and what hangs on it.
+std::vector<char> below(const System& system, int top) {
+  std::vector<char> inside(system.nodes.size(), 0);
+  for (std::size_t node = 0; node < inside.size(); ++node) {
+    int up = static_cast<int>(node);
+    while (up >= 0 && up != top) up = system.nodes[static_cast<std::size_t>(up)].parent;
+    inside[node] = up == top ? 1 : 0;
+  }
+  return inside;
+}
+
 }  // namespace
 
 Ways::Ways(const Members& members)
@@ -63,30 +74,25 @@ void Ways::prefer() {
 // rings that go on to other machines, ports outside of it.
 void Ways::find_cuts(const Members& members) {
   const System& system = *members.system;
-  const auto count = static_cast<int>(system.nodes.size());
-  for (int top = 0; top < count; ++top) {
-    std::vector<char> inside(system.nodes.size(), 0);
-    for (int node = 0; node < count; ++node) {
-      int up = node;
-      while (up >= 0 && up != top) up = system.nodes[static_cast<std::size_t>(up)].parent;
-      inside[static_cast<std::size_t>(node)] = up == top ? 1 : 0;
-    }
+  for (std::size_t top = 0; top < system.nodes.size(); ++top) {
+    const std::vector<char> inside = below(system, static_cast<int>(top));
     const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
     const auto within = static_cast<std::size_t>(std::count_if(members.nodes.begin(), members.nodes.end(), is_inside));
-    const auto ports = static_cast<std::size_t>(std::count_if(system.nets.begin(), system.nets.end(), is_inside));
-    const bool leaves = within > 0 && (within < count_ || (ports_ > 0 && ports == 0));
-    if (!leaves) continue;
-    Cut& cut = cuts_.emplace_back();
-    for (std::size_t link = 0; link < system.links.size(); ++link) {
-      const TopoLink& each = system.links[link];
-      if (is_inside(each.from) && !is_inside(each.to)) cut.push_back({capacity_[link], used_from(system, each)});
-    }
+    const bool no_port = std::none_of(system.nets.begin(), system.nets.end(), is_inside);
+    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, inside);
   }
   if (ports_ == 0) return;
-  Cut& all = cuts_.emplace_back();
+  std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
+  for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
+  add_cut(system, inside);
+}
+
+void Ways::add_cut(const System& system, const std::vector<char>& inside) {
+  Cut& cut = cuts_.emplace_back();
   for (std::size_t link = 0; link < system.links.size(); ++link) {
-    if (system.nodes[static_cast<std::size_t>(system.links[link].to)].kind == TopoKind::kNet)
-      all.push_back({capacity_[link], PathType::kLoc});
+    const TopoLink& each = system.links[link];
+    if (inside[static_cast<std::size_t>(each.from)] && !inside[static_cast<std::size_t>(each.to)])
+      cut.push_back({capacity_[link], used_from(system, each)});
   }
 }
 
