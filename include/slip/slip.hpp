@@ -22,6 +22,7 @@
 #include "slip/runner.hpp"
 #include "slip/stream.hpp"
 #include "slip/tensors.hpp"
+#include "slip/topology.hpp"
 #include "slip/trace.hpp"
 #include "slip/unique_id.hpp"
 #include "slip/verify.hpp"

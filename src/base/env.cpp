@@ -42,6 +42,7 @@ Env read() {
   result.strict = flag("SLIP_STRICT");
   result.check = flag("SLIP_CHECK");
   result.trace = text("SLIP_TRACE");
+  result.topo_file = text("SLIP_TOPO_FILE");
   return result;
 }
 

@@ -14,6 +14,7 @@ struct Env {
   bool strict = false;           // SLIP_STRICT=1: cpu devices check what ops touch
   bool check = false;            // SLIP_CHECK=1: race check, reported at exit
   std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
+  std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, instead of what hwloc sees
 };
 
 const Env& env();

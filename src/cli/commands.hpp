@@ -38,6 +38,7 @@ std::function<int()> add_plan(CLI::App& app);
 std::function<int()> add_run(CLI::App& app);
 std::function<int()> add_bench(CLI::App& app);
 std::function<int()> add_launch(CLI::App& app);
+std::function<int()> add_topo(CLI::App& app);
 
 // Writes the file whole, or throws kIo with the path and the reason.
 void write_file(const std::string& path, std::string_view text);

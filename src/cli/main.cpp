@@ -92,6 +92,7 @@ int run(int argc, char** argv) {
   const std::function<int()> run_within = add_run(app);
   const std::function<int()> bench = add_bench(app);
   const std::function<int()> launch = add_launch(app);
+  const std::function<int()> topo = add_topo(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -109,6 +110,7 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("run")) return run_within();
   if (app.got_subcommand("bench")) return bench();
   if (app.got_subcommand("launch")) return launch();
+  if (app.got_subcommand("topo")) return topo();
   fmt::print("{}", app.help());
   return kSuccess;
 }

@@ -1,0 +1,97 @@
+// `slip topo`: the machine as a graph, and the rings and trees that collectives would use on it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "cli/text.hpp"
+#include "cli/topo/draw.hpp"
+#include "slip/topology.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr int kMostNodes = 512;
+constexpr std::size_t kMostRanks = 4096;  // trees and rings are printed and kept for all of them
+
+struct Asked {
+  std::vector<std::string> files;
+  int nodes = 1, channels = ChannelLimits{}.most_channels;
+  std::string svg, xml, json;
+};
+
+Cluster cluster_asked(const Asked& asked) {
+  if (asked.nodes < 1 || asked.nodes > kMostNodes)
+    throw UsageError(fmt::format("--nodes {}: must be 1 to {}", asked.nodes, kMostNodes));
+  if (asked.channels < 1 || asked.channels > 64)
+    throw UsageError(fmt::format("--channels {}: must be 1 to 64", asked.channels));
+  std::vector<System> systems;
+  for (const std::string& file : asked.files) systems.push_back(read_topology(file, {}));
+  if (systems.empty()) systems.push_back(this_topology({}));
+  Cluster cluster;
+  for (int copy = 0; copy < asked.nodes; ++copy) {
+    for (const System& system : systems) {
+      const auto node = static_cast<int>(cluster.nodes.size());
+      for (std::size_t device = 0; device < system.devices.size(); ++device)
+        cluster.ranks.push_back({node, static_cast<int>(device)});
+      cluster.nodes.push_back(system);
+    }
+  }
+  if (cluster.ranks.size() > kMostRanks)
+    throw UsageError(
+        fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes", cluster.ranks.size(), kMostRanks));
+  return cluster;
+}
+
+int run_topo(const Asked& asked) {
+  const Cluster cluster = cluster_asked(asked);
+  if (!asked.xml.empty() && asked.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
+  const ChannelPlan plan = plan_channels(cluster, {.most_channels = asked.channels}, {});
+  const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
+  for (std::size_t i = 0; i < kinds; ++i) {
+    const System& system = cluster.nodes[i];
+    fmt::print("{}: {}, {}\n\n{}\n{}\n", system.name, counted(system.devices.size(), device_word(system)),
+               counted(system.nets.size(), "net"), draw_tree(system), draw_paths(system));
+  }
+  fmt::print("{}", draw_plan(cluster, plan));
+  const auto written = [](const char* what, const std::string& path, const std::string& text) {
+    if (path.empty()) return;
+    write_file(path, text);
+    fmt::print("{}: {}\n", what, path);
+  };
+  if (!asked.svg.empty()) written("picture", asked.svg, draw_svg(cluster, plan));
+  written("topology", asked.xml, cluster.nodes.front().xml);
+  if (!asked.json.empty()) written("data", asked.json, topo_json(cluster, plan).dump(2) + "\n");
+  return kSuccess;
+}
+
+}  // namespace
+
+std::function<int()> add_topo(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* topo = app.add_subcommand("topo", "Draw the machine and the rings and trees that collectives use on it");
+  topo->footer(
+      "\nWithout --file it shows this machine as hwloc sees it, or the file that SLIP_TOPO_FILE names. Files\n"
+      "are NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and cloud providers publish it; what they\n"
+      "leave out (NVLinks, often) is not guessed.\n"
+      "\n"
+      "Paths, nearest first: LOC the same device, NVL NVLink, PIX one PCI switch, PXB several, PXN NVLink to\n"
+      "the GPU beside the NIC, PHB through the CPU, SYS from CPU to CPU, NET another machine.\n"
+      "\n"
+      "  slip topo                                  this machine\n"
+      "  slip topo --file p4d.xml --nodes 4         four of the described machines\n"
+      "  slip topo --file p4d.xml --svg p4d.svg     a picture\n"
+      "  slip topo --xml here.xml                   this machine as a file, to edit and give to --file");
+  topo->add_option("--file", asked->files, "Topology XML; several times: one machine of each");
+  topo->add_option("--nodes", asked->nodes, "So many copies of it (1 to 512)");
+  topo->add_option("--channels", asked->channels, "At most so many channels (1 to 64)");
+  topo->add_option("--svg", asked->svg, "Write a picture");
+  topo->add_option("--xml", asked->xml, "Write the topology as NCCL's XML");
+  topo->add_option("--json", asked->json, "Write nodes, links, paths, rings and trees as data");
+  return [asked] { return run_topo(*asked); };
+}
+
+}  // namespace slip::cli

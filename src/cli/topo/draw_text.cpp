@@ -1,0 +1,208 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "cli/text.hpp"
+#include "cli/topo/draw.hpp"
+#include "topo/trees.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr std::size_t kMatrixColumns = 22;  // that fit 100 characters
+constexpr std::size_t kShownRings = 8;
+constexpr int kShownBranches = 12;  // of one node of the tree that look alike
+
+const TopoNode& node_at(const System& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+
+double rate_between(const System& system, int from, int to) {
+  for (const TopoLink& link : system.links) {
+    if (link.from == from && link.to == to) return link.gbps;
+  }
+  return 0;
+}
+
+class TreeText {
+ public:
+  explicit TreeText(const System& system) : system_(system), below_(system.nodes.size()) {
+    for (std::size_t i = 0; i < system.nodes.size(); ++i) {
+      if (system.nodes[i].parent >= 0)
+        below_[static_cast<std::size_t>(system.nodes[i].parent)].push_back(static_cast<int>(i));
+    }
+  }
+
+  std::string text() {
+    for (std::size_t i = 0; i < system_.nodes.size(); ++i) {
+      if (system_.nodes[i].kind != TopoKind::kCpu) continue;
+      line("", system_.nodes[i].name, "");
+      children(static_cast<int>(i), "");
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void line(const std::string& branch, const std::string& name, const std::string& facts) {
+    // Box characters are three bytes and one column wide.
+    const auto wide = static_cast<std::size_t>(
+        std::count_if(branch.begin(), branch.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    const std::size_t used = wide + name.size();
+    const std::string gap(used < 34 ? 34 - used : 2, ' ');
+    out_ += facts.empty() ? fmt::format("{}{}\n", branch, name) : fmt::format("{}{}{}{}\n", branch, name, gap, facts);
+  }
+
+  void children(int id, const std::string& indent) {
+    const std::vector<int>& below = below_[static_cast<std::size_t>(id)];
+    for (std::size_t i = 0; i < below.size(); ++i) {
+      const bool last = i + 1 == below.size();
+      if (static_cast<int>(i) == kShownBranches && !last) {
+        line(indent + "└─ ", fmt::format("and {} more", below.size() - i), "");
+        return;
+      }
+      const TopoNode& node = node_at(system_, below[i]);
+      line(indent + (last ? "└─ " : "├─ "), node.name, facts(below[i], id));
+      children(below[i], indent + (last ? "   " : "│  "));
+    }
+  }
+
+  std::string facts(int id, int parent) const {
+    const TopoNode& node = node_at(system_, id);
+    std::string text = gbps_text(rate_between(system_, id, parent));
+    if (node.kind == TopoKind::kGpu) text += fmt::format("  {}", node.bus_id);
+    if (node.kind == TopoKind::kGpu && node.sm > 0) text += fmt::format("  sm {}", node.sm);
+    for (const TopoLink& link : system_.links) {
+      if (link.from != id || link.kind != LinkKind::kNvLink) continue;
+      text += fmt::format("  ={}= {}", gbps_text(link.gbps), node_at(system_, link.to).name);
+    }
+    return text.size() > 62 ? text.substr(0, 59) + "..." : text;
+  }
+
+  const System& system_;
+  std::vector<std::vector<int>> below_;
+  std::string out_;
+};
+
+std::string ring_text(const std::vector<int>& ring) {
+  constexpr std::size_t kShown = 18;
+  std::string text;
+  for (std::size_t i = 0; i < ring.size(); ++i) {
+    if (ring.size() > kShown && i == kShown / 2) text += fmt::format("... ({} more) ", ring.size() - kShown);
+    if (ring.size() > kShown && i >= kShown / 2 && i < ring.size() - kShown / 2) continue;
+    text += fmt::format("{} ", ring[i]);
+  }
+  text += fmt::format("{}", ring.front());
+  return text;
+}
+
+std::string channels_text(const std::vector<int>& channels) {
+  std::string text;
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    std::size_t end = i;
+    while (end + 1 < channels.size() && channels[end + 1] == channels[end] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", channels[i]);
+    if (end > i) text += fmt::format("-{}", channels[end]);
+    i = end;
+  }
+  return text;
+}
+
+void append_rings(std::string& out, const ChannelPlan& plan) {
+  std::map<std::pair<std::vector<int>, std::vector<int>>, std::vector<int>> same;
+  std::vector<const Channel*> order;
+  for (std::size_t c = 0; c < plan.channels.size(); ++c) {
+    const Channel& channel = plan.channels[c];
+    std::vector<int>& numbers = same[{channel.ring, channel.nets}];
+    if (numbers.empty()) order.push_back(&channel);
+    numbers.push_back(static_cast<int>(c));
+  }
+  for (std::size_t i = 0; i < order.size() && i < kShownRings; ++i) {
+    const Channel& channel = *order[i];
+    std::string net;
+    if (!channel.nets.empty()) net = fmt::format("net {:<3}", channel.nets.front());
+    fmt::format_to(std::back_inserter(out), "  {:<8}{}{}\n", channels_text(same.at({channel.ring, channel.nets})), net,
+                   ring_text(channel.ring));
+  }
+  if (order.size() > kShownRings)
+    fmt::format_to(std::back_inserter(out), "  and {} more\n", order.size() - kShownRings);
+}
+
+}  // namespace
+
+std::string counted(std::size_t count, const std::string& what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string gbps_text(double gbps) {
+  return gbps >= 1000 ? "local" : gbps >= 99.95 ? fmt::format("{:.0f} GB/s", gbps) : fmt::format("{:.3g} GB/s", gbps);
+}
+
+const char* device_word(const System& system) {
+  if (system.devices.empty()) return "device";
+  switch (node_at(system, system.devices.front()).kind) {
+    case TopoKind::kGpu: return "GPU";
+    case TopoKind::kCore: return "core";
+    default: return "CPU";
+  }
+}
+
+std::string draw_tree(const System& system) { return TreeText(system).text(); }
+
+std::string draw_paths(const System& system) {
+  const TopoPaths paths(system);
+  std::vector<std::pair<std::string, int>> ends;
+  const char letter = device_word(system)[0];
+  for (const int id : system.devices) ends.emplace_back(fmt::format("{}{}", letter, node_at(system, id).index), id);
+  for (const int id : system.nets) ends.emplace_back(fmt::format("N{}", node_at(system, id).index), id);
+  std::string out = "paths";
+  if (ends.size() > kMatrixColumns) {
+    std::map<PathType, std::size_t> count;
+    for (const int from : system.devices) {
+      for (const int to : system.devices) {
+        if (from < to) ++count[paths.type(from, to)];
+      }
+    }
+    out += " between devices:";
+    for (const auto& [type, pairs] : count) out += fmt::format(" {} {}", path_name(type), counted(pairs, "pair"));
+    return out + "\n";
+  }
+  for (const auto& [name, id] : ends) out += fmt::format("{:>4}", name);
+  out += '\n';
+  for (const int from : system.devices) {
+    out += fmt::format("{:>5}", fmt::format("{}{}", letter, node_at(system, from).index));
+    for (const auto& [name, to] : ends) out += fmt::format(" {:>3}", path_name(paths.type(from, to)));
+    out += '\n';
+  }
+  return out;
+}
+
+std::string draw_plan(const Cluster& cluster, const ChannelPlan& plan) {
+  std::string out;
+  const std::size_t channels = plan.channels.size();
+  const bool several = !plan.channels.front().nets.empty();
+  const std::string between = several ? fmt::format(", to the net {}", path_name(plan.between)) : "";
+  fmt::format_to(std::back_inserter(out), "{} on {}\n\n", counted(cluster.ranks.size(), "rank"),
+                 counted(cluster.nodes.size(), "node"));
+  fmt::format_to(std::back_inserter(out), "rings   {} in all, {} of {}; longest path {}{}\n", gbps_text(plan.ring_gbps),
+                 counted(channels, "channel"), gbps_text(plan.ring_gbps / static_cast<double>(channels)),
+                 path_name(plan.within), between);
+  append_rings(out, plan);
+  int depth = 0;
+  for (const CommTree& tree : plan.channels.front().trees) depth = std::max(depth, topo::depth_of(tree));
+  fmt::format_to(std::back_inserter(out), "trees   {} in all, {} a channel, {} within a node, {} deep\n",
+                 gbps_text(plan.tree_gbps), plan.channels.front().trees.size(),
+                 plan.shape == TreeShape::kChain ? "chains" : "binary", depth);
+  if (several)
+    fmt::format_to(std::back_inserter(out), "switch  {} where the network reduces\n", gbps_text(plan.switch_gbps));
+  for (const Relief& relief : relieve_nics(cluster.nodes.front())) {
+    fmt::format_to(std::back_inserter(out), "relief  net {}: {} instead of {} through host memory, if", relief.net,
+                   gbps_text(relief.gbps_after), gbps_text(relief.gbps_before));
+    for (const Relief::Move& move : relief.moves)
+      fmt::format_to(std::back_inserter(out), " {} to {},", move.from, move.to);
+    out.back() = ' ';
+    out += "first over NVLink\n";
+  }
+  return out;
+}
+
+}  // namespace slip::cli

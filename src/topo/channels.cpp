@@ -1,0 +1,202 @@
+// Rings and trees for a cluster: the rings are searched, the trees are laid along them, and what the trees reach
+// follows from the load that they put on each link.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "slip/topology.hpp"
+#include "topo/fabric.hpp"
+#include "topo/rates.hpp"
+#include "topo/rings.hpp"
+#include "topo/trees.hpp"
+
+namespace slip {
+namespace {
+
+using topo::Fabric;
+using topo::Loads;
+
+// A binary tree has the shorter way; it is taken where it costs no more than this share of a chain's rate.
+constexpr double kWorthOfDepth = 0.9;
+
+topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here here) {
+  const bool several = fabric.used_nodes().size() > 1;
+  std::vector<topo::Members> machines;
+  for (const int node : fabric.used_nodes()) {
+    topo::Members members{&fabric.system(node), &fabric.paths(node), {}, several};
+    for (const int rank : fabric.ranks_of(node)) members.nodes.push_back(fabric.device_of(rank));
+    if (several && members.system->nets.empty())
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("node {} ('{}') has no net, and {} nodes must reach each other: add <nic><net .../></nic> "
+                      "to its <cpu>",
+                      node, members.system->name, fabric.used_nodes().size()),
+          here);
+    machines.push_back(std::move(members));
+  }
+  topo::RingSet rings = topo::search_rings(machines, limits);
+  if (rings.segments.empty())
+    throw Error(Code::kInvalidValue,
+                fmt::format("no ring joins the {} ranks: some devices have no way to each other", fabric.ranks()),
+                here);
+  // Ranks that share one device use no link; more channels would not help them.
+  const bool local = rings.within == PathType::kLoc && !several;
+  if (local) rings.segments.front().resize(1);
+  return rings;
+}
+
+// The ranks of one channel, node by node, in the order of its ring.
+using Orders = std::vector<std::vector<int>>;
+
+Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t channel) {
+  Orders orders;
+  for (std::size_t m = 0; m < rings.segments.size(); ++m) {
+    std::vector<int>& order = orders.emplace_back();
+    const std::vector<int>& ranks = fabric.ranks_of(fabric.used_nodes()[m]);
+    for (const int member : rings.segments[m][channel].order) order.push_back(ranks[static_cast<std::size_t>(member)]);
+  }
+  return orders;
+}
+
+void lay(const std::vector<int>& order, const std::vector<int>& places, std::vector<int>& parent) {
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (places[i] != kNobody) parent[static_cast<std::size_t>(order[i])] = order[static_cast<std::size_t>(places[i])];
+  }
+}
+
+// Within each machine below its first rank, which stands beside the port.
+std::vector<int> parents_within(const Fabric& fabric, const Orders& orders, TreeShape shape) {
+  std::vector<int> parent(static_cast<std::size_t>(fabric.ranks()), kNobody);
+  for (const std::vector<int>& order : orders) {
+    const auto count = static_cast<int>(order.size());
+    lay(order, shape == TreeShape::kChain ? topo::chain_parents(count) : topo::heap_parents(count), parent);
+  }
+  return parent;
+}
+
+std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeShape shape) {
+  const std::vector<int> within = parents_within(fabric, orders, shape);
+  if (orders.size() == 1 && shape == TreeShape::kChain) return {topo::tree_of(within)};
+  std::vector<CommTree> trees;
+  if (orders.size() == 1) {
+    for (const std::vector<int>& places : topo::double_binary_parents(static_cast<int>(orders[0].size()))) {
+      std::vector<int> parent(within.size(), kNobody);
+      lay(orders[0], places, parent);
+      trees.push_back(topo::tree_of(std::move(parent)));
+    }
+    return trees;
+  }
+  for (const std::vector<int>& places : topo::double_binary_parents(static_cast<int>(orders.size()))) {
+    std::vector<int> parent = within;
+    std::vector<std::size_t> taken(orders.size(), 0);
+    for (std::size_t m = 0; m < orders.size(); ++m) {
+      if (places[m] == kNobody) continue;
+      // A machine's second child goes to its second rank: the traffic of the port is spread over two devices.
+      const auto up = static_cast<std::size_t>(places[m]);
+      const std::size_t at = std::min(taken[up]++, orders[up].size() - 1);
+      parent[static_cast<std::size_t>(orders[m].front())] = orders[up][at];
+    }
+    trees.push_back(topo::tree_of(std::move(parent)));
+  }
+  return trees;
+}
+
+double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, double most) {
+  Loads loads(fabric);
+  for (const Channel& channel : channels) {
+    const double share = 1.0 / static_cast<double>(channels.size() * channel.trees.size());
+    for (const CommTree& tree : channel.trees) {
+      for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
+        if (tree.parent[rank] < 0) continue;
+        loads.send(static_cast<int>(rank), tree.parent[rank], channel.nets, share);  // reduces
+        loads.send(tree.parent[rank], static_cast<int>(rank), channel.nets, share);  // broadcasts
+      }
+    }
+  }
+  return loads.gbps(most);
+}
+
+double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, double most) {
+  Loads loads(fabric);
+  const double share = 1.0 / static_cast<double>(channels.size());
+  for (const Channel& channel : channels) {
+    for (int rank = 0; rank < fabric.ranks(); ++rank) {
+      const int up = channel.switch_tree.parent[static_cast<std::size_t>(rank)];
+      if (up == kSwitch) {
+        const int net = channel.nets[static_cast<std::size_t>(fabric.node_of(rank))];
+        loads.send_out(rank, net, share);
+        loads.send_in(rank, net, share);
+      } else {
+        loads.send(rank, up, channel.nets, share);
+        loads.send(up, rank, channel.nets, share);
+      }
+    }
+  }
+  return loads.gbps(most);
+}
+
+// Lays the trees of all channels in this shape, and says what they reach.
+double lay_trees(const Fabric& fabric, const std::vector<Orders>& orders, TreeShape shape, double most,
+                 std::vector<Channel>& channels) {
+  for (std::size_t c = 0; c < channels.size(); ++c) channels[c].trees = trees_of(fabric, orders[c], shape);
+  return tree_rate(fabric, channels, most);
+}
+
+Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Orders& orders, std::size_t number) {
+  Channel channel;
+  for (const std::vector<int>& order : orders) channel.ring.insert(channel.ring.end(), order.begin(), order.end());
+  if (orders.size() == 1) return channel;
+  channel.nets.assign(static_cast<std::size_t>(fabric.used_nodes().back()) + 1, -1);
+  for (std::size_t m = 0; m < orders.size(); ++m)
+    channel.nets[static_cast<std::size_t>(fabric.used_nodes()[m])] = rings.segments[m][number].net;
+  std::vector<int> parent = parents_within(fabric, orders, TreeShape::kChain);
+  for (const std::vector<int>& order : orders) parent[static_cast<std::size_t>(order.front())] = kSwitch;
+  channel.switch_tree = topo::tree_of(std::move(parent));
+  return channel;
+}
+
+}  // namespace
+
+ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, Here here) {
+  if (limits.most_channels < 1 || limits.most_channels > 64 || !(limits.most_gbps > 0))
+    throw Error(Code::kInvalidValue,
+                fmt::format("{} channels of at most {} GB/s: 1 to 64 channels of more than 0 are possible",
+                            limits.most_channels, limits.most_gbps),
+                here);
+  const Fabric fabric(cluster, here);
+  const topo::RingSet rings = search(fabric, limits, here);
+  ChannelPlan plan;
+  plan.within = rings.within;
+  plan.between = rings.between;
+  std::vector<Orders> orders;
+  for (std::size_t c = 0; c < rings.segments.front().size(); ++c) {
+    orders.push_back(orders_of(fabric, rings, c));
+    plan.channels.push_back(channel_of(fabric, rings, orders.back(), c));
+  }
+  const auto channels = static_cast<double>(plan.channels.size());
+  const double most = channels * limits.most_gbps;
+  plan.ring_gbps = channels * static_cast<double>(rings.rate) / topo::kRatesInGbps;
+  const double chain = lay_trees(fabric, orders, TreeShape::kChain, most, plan.channels);
+  std::vector<Channel> other = plan.channels;
+  const double binary = lay_trees(fabric, orders, TreeShape::kBinary, most, other);
+  plan.tree_gbps = chain;
+  if (binary >= kWorthOfDepth * chain) {
+    plan.channels = std::move(other);
+    plan.shape = TreeShape::kBinary;
+    plan.tree_gbps = binary;
+  }
+  if (fabric.used_nodes().size() > 1) plan.switch_gbps = switch_rate(fabric, plan.channels, most);
+  return plan;
+}
+
+Cluster cluster_of(const System& system, int nodes) {
+  Cluster cluster;
+  for (int node = 0; node < nodes; ++node) {
+    cluster.nodes.push_back(system);
+    for (std::size_t device = 0; device < system.devices.size(); ++device)
+      cluster.ranks.push_back({node, static_cast<int>(device)});
+  }
+  return cluster;
+}
+
+}  // namespace slip

@@ -1,0 +1,86 @@
+#include "topo/fabric.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+namespace slip::topo {
+
+Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
+  if (cluster.ranks.empty()) throw Error(Code::kInvalidValue, "a cluster without ranks: name at least one", here);
+  std::map<std::string_view, std::shared_ptr<const TopoPaths>> known;
+  for (const System& system : cluster.nodes) {
+    std::shared_ptr<const TopoPaths>& paths = known[system.xml];
+    if (!paths) paths = std::make_shared<const TopoPaths>(system);
+    paths_.push_back(paths);
+  }
+  ranks_of_.resize(cluster.nodes.size());
+  for (std::size_t rank = 0; rank < cluster.ranks.size(); ++rank) {
+    const RankPlace& place = cluster.ranks[rank];
+    if (place.node < 0 || static_cast<std::size_t>(place.node) >= cluster.nodes.size())
+      throw Error(Code::kInvalidValue,
+                  fmt::format("rank {} is on node {}: there are {}", rank, place.node, cluster.nodes.size()), here);
+    const std::size_t devices = system(place.node).devices.size();
+    if (place.device < 0 || static_cast<std::size_t>(place.device) >= devices)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("rank {} is on device {} of node {}, which has {}", rank, place.device, place.node, devices),
+          here);
+    ranks_of_[static_cast<std::size_t>(place.node)].push_back(static_cast<int>(rank));
+  }
+  for (std::size_t node = 0; node < ranks_of_.size(); ++node) {
+    if (!ranks_of_[node].empty()) used_nodes_.push_back(static_cast<int>(node));
+  }
+}
+
+int Fabric::device_of(int rank) const {
+  const RankPlace& place = cluster_.ranks[static_cast<std::size_t>(rank)];
+  return system(place.node).devices[static_cast<std::size_t>(place.device)];
+}
+
+Loads::Loads(const Fabric& fabric) : fabric_(fabric) {
+  for (const int node : fabric.used_nodes()) {
+    if (load_.size() <= static_cast<std::size_t>(node)) load_.resize(static_cast<std::size_t>(node) + 1);
+    load_[static_cast<std::size_t>(node)].assign(fabric.system(node).links.size(), 0);
+  }
+}
+
+void Loads::add(int node, int from, int to, double share) {
+  for (const int link : fabric_.paths(node).between(from, to).links)
+    load_[static_cast<std::size_t>(node)][static_cast<std::size_t>(link)] += share;
+}
+
+void Loads::send_out(int rank, int net, double share) {
+  const int node = fabric_.node_of(rank);
+  add(node, fabric_.device_of(rank), fabric_.net(node, net), share);
+}
+
+void Loads::send_in(int rank, int net, double share) {
+  const int node = fabric_.node_of(rank);
+  add(node, fabric_.net(node, net), fabric_.device_of(rank), share);
+}
+
+void Loads::send(int from, int to, const std::vector<int>& nets, double share) {
+  const int here = fabric_.node_of(from), there = fabric_.node_of(to);
+  if (here == there) {
+    add(here, fabric_.device_of(from), fabric_.device_of(to), share);
+    return;
+  }
+  send_out(from, nets[static_cast<std::size_t>(here)], share);
+  send_in(to, nets[static_cast<std::size_t>(there)], share);
+}
+
+double Loads::gbps(double otherwise) const {
+  double result = otherwise;
+  for (std::size_t node = 0; node < load_.size(); ++node) {
+    for (std::size_t link = 0; link < load_[node].size(); ++link) {
+      if (load_[node][link] > 0)
+        result = std::min(result, fabric_.system(static_cast<int>(node)).links[link].gbps / load_[node][link]);
+    }
+  }
+  return result;
+}
+
+}  // namespace slip::topo

@@ -1,0 +1,137 @@
+// Paths: breadth first, so the fewest hops; among those the widest, then the nearer type, then the first link.
+#include <algorithm>
+
+#include "slip/topology.hpp"
+#include "topo/rates.hpp"
+
+namespace slip {
+namespace {
+
+const TopoNode& node_at(const System& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+
+// What one link makes of a path.
+PathType type_of(const System& system, const TopoLink& link) {
+  const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
+  switch (link.kind) {
+    case LinkKind::kNvLink: return PathType::kNvl;
+    case LinkKind::kSys: return PathType::kSys;
+    case LinkKind::kNet: return PathType::kLoc;  // a port is part of its NIC
+    case LinkKind::kPci:
+    case LinkKind::kMemory: break;
+  }
+  if (from == TopoKind::kCpu || to == TopoKind::kCpu) return PathType::kPhb;
+  const bool switches = from == to && from == TopoKind::kPci;
+  return switches ? PathType::kPxb : PathType::kPix;
+}
+
+// Devices and ports are ends, not ways.
+bool passes(TopoKind kind) {
+  return kind == TopoKind::kCpu || kind == TopoKind::kPci || kind == TopoKind::kCache || kind == TopoKind::kNic ||
+         kind == TopoKind::kNvSwitch;
+}
+
+}  // namespace
+
+const char* path_name(PathType type) {
+  constexpr const char* kNames[] = {"LOC", "NVL", "PIX", "PXB", "PXN", "PHB", "SYS", "NET", "-"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+TopoPaths::TopoPaths(const System& system) : count_(system.nodes.size()) {
+  entries_.resize(count_ * count_);
+  std::vector<std::vector<int>> links_of(count_);
+  for (std::size_t i = 0; i < system.links.size(); ++i) {
+    links_of[static_cast<std::size_t>(system.links[i].from)].push_back(static_cast<int>(i));
+    from_.push_back(system.links[i].from);
+  }
+  for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
+  pass_over_nvlink(system);
+  pass_through_memory(system);
+}
+
+void TopoPaths::search_from(const System& system, int source, const std::vector<std::vector<int>>& links_of) {
+  at(source, source) = {topo::kLocalGbps, -1, -1, PathType::kLoc};
+  std::vector<int> frontier{source};
+  std::vector<char> settled(count_, 0);
+  settled[static_cast<std::size_t>(source)] = 1;
+  while (!frontier.empty()) {
+    std::vector<int> next;
+    for (const int here : frontier) {
+      if (here != source && !passes(node_at(system, here).kind)) continue;
+      for (const int number : links_of[static_cast<std::size_t>(here)]) {
+        const TopoLink& link = system.links[static_cast<std::size_t>(number)];
+        if (!settled[static_cast<std::size_t>(link.to)] && extend(source, link, number, type_of(system, link)))
+          next.push_back(link.to);
+      }
+    }
+    // Only now: others of the same distance may have found a wider way to the same node.
+    for (const int reached : next) settled[static_cast<std::size_t>(reached)] = 1;
+    frontier = std::move(next);
+  }
+}
+
+// Keeps the way over this link if it is the first or a better one. True: the first.
+bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType type) {
+  const Entry& before = at(source, link.from);
+  const Entry way{std::min(before.gbps, link.gbps), number, -1, std::max(before.type, type)};
+  Entry& best = at(source, link.to);
+  const bool first = best.last_link < 0;
+  if (first || way.gbps > best.gbps || (way.gbps == best.gbps && way.type < best.type)) best = way;
+  return first;
+}
+
+// Where a GPU reaches a port only through a CPU, a GPU beside the port passes its data on.
+void TopoPaths::pass_over_nvlink(const System& system) {
+  for (const int gpu : system.devices) {
+    if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
+    for (const int net : system.nets) {
+      if (at(gpu, net).type >= PathType::kPhb && node_at(system, net).gdr) choose_proxy(system, gpu, net);
+    }
+  }
+}
+
+void TopoPaths::choose_proxy(const System& system, int gpu, int net) {
+  Entry& entry = at(gpu, net);
+  for (const int proxy : system.devices) {
+    const Entry &hop = at(gpu, proxy), &rest = at(proxy, net);
+    if (hop.type != PathType::kNvl || rest.type > PathType::kPxb) continue;
+    const double gbps = std::min(hop.gbps, rest.gbps);
+    const bool better = entry.type == PathType::kPxn ? gbps > entry.gbps : gbps >= entry.gbps;
+    if (better) entry = {gbps, rest.last_link, proxy, PathType::kPxn};
+  }
+}
+
+// A port that cannot reach a GPU's memory has its data in the memory of the CPU that it hangs on.
+void TopoPaths::pass_through_memory(const System& system) {
+  for (const int net : system.nets) {
+    if (node_at(system, net).gdr) continue;
+    int cpu = net;
+    while (node_at(system, cpu).kind != TopoKind::kCpu) cpu = node_at(system, cpu).parent;
+    for (const int gpu : system.devices) {
+      if (node_at(system, gpu).kind != TopoKind::kGpu || at(gpu, net).type >= PathType::kPhb) continue;
+      const Entry up = at(gpu, cpu), down = at(cpu, net), in = at(net, cpu), out = at(cpu, gpu);
+      at(gpu, net) = {std::min(up.gbps, down.gbps), down.last_link, cpu, PathType::kPhb};
+      at(net, gpu) = {std::min(in.gbps, out.gbps), out.last_link, cpu, PathType::kPhb};
+    }
+  }
+}
+
+TopoPath TopoPaths::between(int from, int to) const {
+  const Entry& entry = at(from, to);
+  TopoPath path{entry.type, entry.gbps, {}, entry.proxy};
+  if (entry.proxy >= 0) {
+    path.links = between(from, entry.proxy).links;
+    const std::vector<int> rest = between(entry.proxy, to).links;
+    path.links.insert(path.links.end(), rest.begin(), rest.end());
+    return path;
+  }
+  for (int node = to; node != from && at(from, node).last_link >= 0;) {
+    const int link = at(from, node).last_link;
+    path.links.push_back(link);
+    node = from_[static_cast<std::size_t>(link)];
+  }
+  std::reverse(path.links.begin(), path.links.end());
+  return path;
+}
+
+}  // namespace slip

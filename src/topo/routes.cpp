@@ -1,0 +1,171 @@
+// Routes beside rings and trees: along the rails between machines, and away from a busy NIC's switch.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "slip/topology.hpp"
+#include "topo/fabric.hpp"
+
+namespace slip {
+namespace {
+
+using topo::Fabric;
+
+// The nearest and widest of the system's nets for a device; equal ones are dealt out by the device's number.
+int own_net(const System& system, const TopoPaths& paths, int device, int number) {
+  std::vector<int> best;
+  for (std::size_t n = 0; n < system.nets.size(); ++n) {
+    const auto better = [&](int a, int b) {
+      return std::tuple(paths.type(a, device), -paths.gbps(a, device)) <
+             std::tuple(paths.type(b, device), -paths.gbps(b, device));
+    };
+    if (!best.empty() && better(system.nets[n], system.nets[static_cast<std::size_t>(best.front())])) best.clear();
+    if (best.empty() || !better(system.nets[static_cast<std::size_t>(best.front())], system.nets[n]))
+      best.push_back(static_cast<int>(n));
+  }
+  return best[static_cast<std::size_t>(number) % best.size()];
+}
+
+// The rank beside a net: nearest, widest; equal ones are dealt out.
+int rank_beside(const Fabric& fabric, int node, int net, int number) {
+  const TopoPaths& paths = fabric.paths(node);
+  const auto distance = [&](int rank) {
+    const int device = fabric.device_of(rank);
+    return std::tuple(paths.type(device, net), -paths.gbps(device, net));
+  };
+  std::vector<int> ranks = fabric.ranks_of(node);
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return distance(a) < distance(b); });
+  const auto equal =
+      std::count_if(ranks.begin(), ranks.end(), [&](int r) { return distance(r) == distance(ranks[0]); });
+  return ranks[static_cast<std::size_t>(number) % static_cast<std::size_t>(equal)];
+}
+
+// GPUs hand over by NVLink only: anything slower is what the relay should spare. Cores share their memory.
+bool hands_over(const System& system, int device, PathType type) {
+  const bool gpu = system.nodes[static_cast<std::size_t>(device)].kind == TopoKind::kGpu;
+  return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
+}
+
+void add_routes(const Fabric& fabric, int from_node, int to, int number, std::vector<RailRoute>& routes) {
+  const System& there = fabric.system(fabric.node_of(to));
+  const System& here = fabric.system(from_node);
+  const TopoPaths &far = fabric.paths(fabric.node_of(to)), &near = fabric.paths(from_node);
+  const int in_net = own_net(there, far, fabric.device_of(to), number);
+  const int out_net = in_net % static_cast<int>(here.nets.size());
+  const int net = here.nets[static_cast<std::size_t>(out_net)];
+  const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));
+  RailRoute joint{to, rank_beside(fabric, from_node, net, number), out_net, in_net, PathType::kLoc, 0, {}};
+  const int relay = fabric.device_of(joint.relay);
+  joint.gbps = std::min(arriving, near.gbps(relay, net));
+  std::vector<RailRoute> alone;
+  for (const int sender : fabric.ranks_of(from_node)) {
+    const int device = fabric.device_of(sender);
+    const PathType type = near.type(device, relay);
+    if (!hands_over(here, device, type)) {
+      alone.push_back(
+          {to, sender, out_net, in_net, PathType::kLoc, std::min(arriving, near.gbps(device, net)), {sender}});
+      continue;
+    }
+    joint.senders.push_back(sender);
+    joint.gather = std::max(joint.gather, type);
+    if (sender != joint.relay) joint.gbps = std::min(joint.gbps, near.gbps(device, relay));
+  }
+  routes.push_back(std::move(joint));
+  routes.insert(routes.end(), alone.begin(), alone.end());
+}
+
+// The node below a CPU that this one hangs on: its switch, or itself.
+int below_cpu(const System& system, int node) {
+  for (;;) {
+    const int parent = system.nodes[static_cast<std::size_t>(node)].parent;
+    if (parent < 0 || system.nodes[static_cast<std::size_t>(parent)].kind == TopoKind::kCpu) return node;
+    node = parent;
+  }
+}
+
+double uplink_gbps(const System& system, int node) {
+  for (const TopoLink& link : system.links) {
+    if (link.from == node && link.to == system.nodes[static_cast<std::size_t>(node)].parent) return link.gbps;
+  }
+  return 0;
+}
+
+bool holds_net(const System& system, int top) {
+  return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
+}
+
+// Each byte of a host-memory exchange passes the NIC's uplink once for the NIC and, for the GPUs below it, once for
+// their part of the sum; other uplinks carry the parts of the GPUs below them.
+double host_rate(const System& system, int net, const std::vector<int>& parts) {
+  const int crowded = below_cpu(system, net);
+  const auto devices = static_cast<double>(system.devices.size());
+  double result = 1e9;
+  for (const int device : system.devices) {
+    const int top = below_cpu(system, device);
+    double load = top == crowded ? 1 : 0;
+    for (std::size_t other = 0; other < system.devices.size(); ++other) {
+      if (below_cpu(system, system.devices[other]) == top) load += parts[other] / devices;
+    }
+    if (load > 0) result = std::min(result, uplink_gbps(system, top) / load);
+  }
+  for (const TopoLink& link : system.links) {
+    if (link.to == net) result = std::min(result, link.gbps);
+  }
+  return std::min(result, uplink_gbps(system, crowded));
+}
+
+// Of the devices that NVLink reaches and that share no switch with a NIC, the one with least to pass on; -1: none.
+int least_busy(const System& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
+  int best = -1;
+  for (std::size_t other = 0; other < system.devices.size(); ++other) {
+    const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
+                      paths.type(from, system.devices[other]) == PathType::kNvl;
+    if (free && (best < 0 || parts[other] < parts[static_cast<std::size_t>(best)])) best = static_cast<int>(other);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
+  const Fabric fabric(cluster, here);
+  if (std::find(fabric.used_nodes().begin(), fabric.used_nodes().end(), from_node) == fabric.used_nodes().end())
+    throw Error(Code::kInvalidValue, fmt::format("no ranks on node {}", from_node), here);
+  for (const int node : fabric.used_nodes()) {
+    if (fabric.system(node).nets.empty())
+      throw Error(Code::kInvalidValue, fmt::format("node {} ('{}') has no net", node, fabric.system(node).name), here);
+  }
+  std::vector<RailRoute> routes;
+  for (const int node : fabric.used_nodes()) {
+    if (node == from_node) continue;
+    for (std::size_t i = 0; i < fabric.ranks_of(node).size(); ++i)
+      add_routes(fabric, from_node, fabric.ranks_of(node)[i], static_cast<int>(i), routes);
+  }
+  return routes;
+}
+
+std::vector<Relief> relieve_nics(const System& system) {
+  std::vector<Relief> result;
+  if (system.devices.empty() || system.nodes[static_cast<std::size_t>(system.devices[0])].kind != TopoKind::kGpu)
+    return result;
+  const TopoPaths paths(system);
+  for (std::size_t n = 0; n < system.nets.size(); ++n) {
+    Relief relief{static_cast<int>(n), {}, 0, 0};
+    std::vector<int> parts(system.devices.size(), 1);
+    relief.gbps_before = host_rate(system, system.nets[n], parts);
+    for (std::size_t from = 0; from < system.devices.size(); ++from) {
+      if (below_cpu(system, system.devices[from]) != below_cpu(system, system.nets[n])) continue;
+      const int to = least_busy(system, paths, system.devices[from], parts);
+      if (to < 0) continue;
+      relief.moves.push_back({static_cast<int>(from), to});
+      parts[static_cast<std::size_t>(to)] += parts[from];
+      parts[from] = 0;
+    }
+    relief.gbps_after = host_rate(system, system.nets[n], parts);
+    if (!relief.moves.empty() && relief.gbps_after > relief.gbps_before) result.push_back(std::move(relief));
+  }
+  return result;
+}
+
+}  // namespace slip

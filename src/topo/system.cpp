@@ -1,0 +1,353 @@
+// The graph that a topology document describes. The document stays the one source: a probed machine becomes a document
+// first, too. Elements nobody knows are kept in it and add nothing to the graph.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "slip/topology.hpp"
+#include "topo/attributes.hpp"
+#include "topo/rates.hpp"
+
+namespace slip {
+namespace {
+
+using topo::Attributes;
+using topo::XmlElement;
+
+constexpr std::size_t kMostNodes = 1024;  // paths are kept for all pairs
+constexpr int kMostIndex = 1 << 20;
+// PCI classes: the base class tells displays and networks apart, NVSwitches need the whole.
+constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
+
+// Which element may lie in which.
+struct Nesting {
+  const char *child, *parents;
+};
+constexpr Nesting kNesting[] = {
+    {"cpu", " system "},  {"pci", " cpu pci "}, {"gpu", " pci "},   {"nvlink", " gpu "},
+    {"nic", " cpu pci "}, {"net", " nic "},     {"cache", " cpu "}, {"core", " cpu cache "},
+};
+
+class Builder {
+ public:
+  Builder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
+
+  System build(const XmlElement& root) {
+    if (root.name != "system")
+      fail(root, fmt::format("<{}> is not a topology: it must begin with <system>", root.name));
+    of(root).number_or("version", 1, 0, 1 << 16);
+    check_nesting(root);
+    for (const XmlElement& child : root.children) {
+      if (child.name == "cpu") add_cpu(child);
+    }
+    if (cpus_.empty()) fail(root, "<system> has no <cpu>");
+    connect_cpus();
+    connect_nvlinks();
+    choose_devices();
+    system_.xml = topo::write_xml(root);
+    return std::move(system_);
+  }
+
+ private:
+  [[noreturn]] void fail(const XmlElement& at, const std::string& what) const {
+    throw Error(Code::kParse, fmt::format("'{}', line {}: {}", file_, at.line, what), here_);
+  }
+  Attributes of(const XmlElement& element) const { return {element, file_, here_}; }
+
+  void check_nesting(const XmlElement& parent) const {
+    for (const XmlElement& child : parent.children) {
+      for (const Nesting& rule : kNesting) {
+        if (child.name != rule.child) continue;
+        if (std::string_view(rule.parents).find(' ' + parent.name + ' ') == std::string_view::npos)
+          fail(child, fmt::format("<{}> within <{}>: it belongs within{}", child.name, parent.name, rule.parents));
+      }
+      check_nesting(child);
+    }
+  }
+
+  int add_node(const XmlElement& element, TopoNode node) {
+    if (system_.nodes.size() >= kMostNodes) fail(element, fmt::format("more than {} nodes", kMostNodes));
+    system_.nodes.push_back(std::move(node));
+    return static_cast<int>(system_.nodes.size()) - 1;
+  }
+
+  // Both directions.
+  void connect(int a, int b, LinkKind kind, double gbps) {
+    system_.links.push_back({a, b, kind, gbps});
+    system_.links.push_back({b, a, kind, gbps});
+  }
+
+  // Each number of a kind is given once.
+  void claim(const XmlElement& element, const char* attribute, const std::string& value) {
+    const auto [entry, fresh] = claimed_.emplace(element.name + ' ' + attribute + ' ' + value, element.line);
+    if (!fresh) of(element).refuse(attribute, fmt::format("is taken already, in line {}", entry->second));
+  }
+
+  void add_cpu(const XmlElement& cpu) {
+    const Attributes values = of(cpu);
+    const auto numa = static_cast<int>(values.number("numaid", -1, kMostIndex));
+    claim(cpu, "numaid", std::to_string(numa));
+    const std::string host = values.text_or("host_hash", "");
+    if (!cpus_.empty() && host != host_)
+      values.refuse("host_hash", fmt::format("another host than '{}': give each host its own file", host_));
+    host_ = host;
+    const std::string affinity = values.text_or("affinity", "");
+    if (affinity.find_first_not_of("0123456789abcdefABCDEF,") != std::string::npos)
+      values.refuse("affinity", "must be hexadecimal digits and commas");
+    const auto family = static_cast<int>(values.number_or("familyid", 0, 0, kMostIndex));
+    const auto model = static_cast<int>(values.number_or("modelid", 0, 0, kMostIndex));
+    if (cpus_.empty())
+      numa_gbps_ = topo::numa_gbps({values.text_or("arch", ""), values.text_or("vendor", ""), family, model});
+    const int node = add_node(cpu, {.kind = TopoKind::kCpu, .index = numa, .name = fmt::format("CPU {}", numa)});
+    cpus_.push_back(node);
+    for (const XmlElement& child : cpu.children) add_below_cpu(child, node);
+  }
+
+  void add_below_cpu(const XmlElement& child, int cpu) {
+    if (child.name == "pci") add_pci(child, cpu);
+    if (child.name == "nic") add_nic(child, cpu, topo::kLocalGbps, {});
+    if (child.name == "core") add_core(child, cpu);
+    if (child.name != "cache") return;
+    const int index = caches_++;
+    const int cache = add_node(
+        child, {.kind = TopoKind::kCache, .index = index, .parent = cpu, .name = fmt::format("cache {}", index)});
+    double gbps = 0;
+    for (const XmlElement& core : child.children) {
+      if (core.name == "core") gbps += add_core(core, cache);
+    }
+    connect(cache, cpu, LinkKind::kMemory, std::max(gbps, topo::kCoreGbps));
+  }
+
+  double add_core(const XmlElement& core, int parent) {
+    const Attributes values = of(core);
+    const auto dev = static_cast<int>(values.number("dev", 0, kMostIndex));
+    claim(core, "dev", std::to_string(dev));
+    const double gbps = values.real_or("bw", topo::kCoreGbps, 0.001, topo::kLocalGbps);
+    const int node =
+        add_node(core, {.kind = TopoKind::kCore, .index = dev, .parent = parent, .name = fmt::format("core {}", dev)});
+    cores_.push_back(node);
+    connect(node, parent, LinkKind::kMemory, gbps);
+    return gbps;
+  }
+
+  void add_pci(const XmlElement& pci, int parent) {
+    const Attributes values = of(pci);
+    const std::string bus_id = topo::lower_case(values.text("busid"));
+    if (!topo::is_bus_id(bus_id)) values.refuse("busid", "must be a PCI address such as 0000:10:1c.0");
+    claim(pci, "busid", bus_id);
+    const std::int64_t device_class = values.number_or("class", 0, 0, 0xFFFFFF) >> 8;
+    const auto lanes = static_cast<int>(values.number_or("link_width", 0, 0, 64));
+    const std::string speed = values.text_or("link_speed", "");
+    const std::optional<double> gbps = topo::pci_gbps(speed, lanes);
+    if (!gbps) values.refuse("link_speed", "must be like '16 GT/s', from 0.1 to 512");
+    const auto holds = [&](const char* name) {
+      return std::any_of(pci.children.begin(), pci.children.end(), [&](const XmlElement& e) { return e.name == name; });
+    };
+    // Published files leave out <gpu> and <nic>, which NCCL fills in when it runs: then the class tells.
+    const bool leaf = !holds("pci");
+    const bool gpu = holds("gpu") || (leaf && !holds("nic") && device_class >> 8 == kGpuClass);
+    const bool nic = holds("nic") || (leaf && device_class >> 8 == kNicClass);
+    if (gpu) add_gpu(pci, parent, *gbps, bus_id);
+    if (nic) add_nics(pci, parent, *gbps, bus_id);
+    if (gpu || nic) {
+      if (!leaf) fail(pci, fmt::format("<pci> {} holds a device and other <pci>: it can be one of both", bus_id));
+      return;
+    }
+    if (leaf) return;  // a device that is of no use here
+    const int index = switches_++;
+    const int node = add_node(pci, {.kind = TopoKind::kPci,
+                                    .index = index,
+                                    .parent = parent,
+                                    .name = fmt::format("PCI {}", bus_id),
+                                    .bus_id = bus_id});
+    connect(node, parent, LinkKind::kPci, *gbps);
+    for (const XmlElement& child : pci.children) {
+      if (child.name == "pci") add_pci(child, node);
+    }
+  }
+
+  void add_gpu(const XmlElement& pci, int parent, double gbps, const std::string& bus_id) {
+    const XmlElement* gpu = nullptr;
+    for (const XmlElement& child : pci.children) {
+      if (child.name != "gpu") continue;
+      if (gpu) fail(child, fmt::format("<pci> {} holds a second <gpu>; the first is in line {}", bus_id, gpu->line));
+      gpu = &child;
+    }
+    TopoNode node{.kind = TopoKind::kGpu, .index = -1, .parent = parent, .name = {}, .bus_id = bus_id};
+    if (gpu) {
+      const Attributes values = of(*gpu);
+      node.index = static_cast<int>(values.number("dev", 0, kMostIndex));
+      node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
+      values.number_or("rank", -1, -1, kMostIndex);
+      values.number_or("gdr", 0, 0, 1);
+      claim(*gpu, "dev", std::to_string(node.index));
+    }
+    const int id = add_node(pci, std::move(node));
+    gpus_.push_back({id, gpu});
+    connect(id, parent, LinkKind::kPci, gbps);
+  }
+
+  void add_nics(const XmlElement& pci, int parent, double gbps, const std::string& bus_id) {
+    bool any = false;
+    for (const XmlElement& child : pci.children) {
+      if (child.name != "nic") continue;
+      add_nic(child, parent, gbps, bus_id);
+      any = true;
+    }
+    if (any) return;
+    const int nic = add_nic(pci, parent, gbps, bus_id);
+    // Nothing says how fast its port is: nobody builds a NIC that its own slot holds up much.
+    add_net(pci, nic, {.kind = TopoKind::kNet, .index = -1, .parent = nic, .name = {}}, gbps);
+  }
+
+  int add_nic(const XmlElement& element, int parent, double gbps, const std::string& bus_id) {
+    const int index = nics_++;
+    const int nic = add_node(element, {.kind = TopoKind::kNic,
+                                       .index = index,
+                                       .parent = parent,
+                                       .name = fmt::format("NIC {}", bus_id.empty() ? std::to_string(index) : bus_id),
+                                       .bus_id = bus_id});
+    connect(nic, parent, LinkKind::kPci, gbps);
+    for (const XmlElement& net : element.children) {
+      if (net.name != "net") continue;
+      const Attributes values = of(net);
+      const auto dev = static_cast<int>(values.number("dev", 0, kMostIndex));
+      claim(net, "dev", std::to_string(dev));
+      auto mbps = static_cast<double>(values.number_or("speed", 0, -1, 100'000'000));
+      if (mbps <= 0) mbps = topo::kAssumedNetMbps;
+      values.number_or("port", 0, 0, kMostIndex);
+      values.real_or("latency", 0, 0, 1e9);
+      values.number_or("maxconn", 1, 0, INT64_MAX);
+      TopoNode node{.kind = TopoKind::kNet, .index = dev, .parent = nic, .name = {}};
+      node.gdr = values.number_or("gdr", 1, 0, 1) != 0;
+      node.name = values.text_or("name", "");
+      add_net(net, nic, std::move(node), mbps / 8000);
+    }
+    return nic;
+  }
+
+  void add_net(const XmlElement& element, int nic, TopoNode node, double gbps) {
+    const int net = add_node(element, std::move(node));
+    system_.nets.push_back(net);
+    connect(nic, net, LinkKind::kNet, gbps);
+  }
+
+  void connect_cpus() {
+    for (std::size_t a = 0; a < cpus_.size(); ++a) {
+      for (std::size_t b = a + 1; b < cpus_.size(); ++b) connect(cpus_[a], cpus_[b], LinkKind::kSys, numa_gbps_);
+    }
+  }
+
+  // NVLinks as the file lists them: how many lead from a GPU to another one, or to a switch.
+  struct NvLinks {
+    struct Bundle {
+      int count = 0;
+      const XmlElement* element = nullptr;
+    };
+    std::map<std::pair<int, int>, Bundle> between;  // by the two GPUs
+    std::map<int, Bundle> to_switch;                // by the GPU
+  };
+
+  void read_nvlink(int gpu, const XmlElement& nvlink, const std::map<std::string, int>& gpu_at, NvLinks& into) const {
+    const Attributes values = of(nvlink);
+    const std::string target = topo::lower_case(values.text("target"));
+    if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
+    const auto count = static_cast<int>(values.number("count", 1, 1024));
+    const auto found = gpu_at.find(target);
+    if (found != gpu_at.end()) {
+      values.number_or("tclass", 0, 0, 0xFFFFFF);
+      if (found->second == gpu) return;  // seen in published files: links that lead nowhere
+      NvLinks::Bundle& bundle = into.between[{gpu, found->second}];
+      bundle = {bundle.count + count, &nvlink};
+    } else if (values.number("tclass", 0, 0xFFFFFF) >> 8 == kNvSwitchClass) {
+      NvLinks::Bundle& bundle = into.to_switch[gpu];
+      bundle = {bundle.count + count, &nvlink};
+    }
+    // Else a GPU that is not in the file: one that this program may not use.
+  }
+
+  void connect_nvlinks() {
+    std::map<std::string, int> gpu_at;
+    for (const Gpu& gpu : gpus_) gpu_at[bus_id_of(gpu.node)] = gpu.node;
+    NvLinks found;
+    for (const Gpu& gpu : gpus_) {
+      if (!gpu.element) continue;
+      for (const XmlElement& child : gpu.element->children) {
+        if (child.name == "nvlink") read_nvlink(gpu.node, child, gpu_at, found);
+      }
+    }
+    for (const auto& [ends, bundle] : found.between) {
+      const auto back = found.between.find({ends.second, ends.first});
+      const int links_back = back == found.between.end() ? 0 : back->second.count;
+      if (links_back != bundle.count)
+        of(*bundle.element).refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
+      if (ends.first < ends.second) connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, bundle.count));
+    }
+    if (found.to_switch.empty()) return;
+    const XmlElement& first = *found.to_switch.begin()->second.element;
+    const int hub = add_node(first, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
+    for (const auto& [gpu, bundle] : found.to_switch) connect(gpu, hub, LinkKind::kNvLink, rate(gpu, bundle.count));
+  }
+
+  double rate(int gpu, int links) const {
+    return links * topo::nvlink_gbps(system_.nodes[static_cast<std::size_t>(gpu)].sm);
+  }
+  const std::string& bus_id_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
+
+  // GPUs and ports that the file does not number are counted in its order.
+  void number(const std::vector<int>& nodes, const char* what) {
+    std::vector<int> taken;
+    taken.reserve(nodes.size());
+    for (const int id : nodes) taken.push_back(system_.nodes[static_cast<std::size_t>(id)].index);
+    int next = 0;
+    for (const int id : nodes) {
+      TopoNode& node = system_.nodes[static_cast<std::size_t>(id)];
+      if (node.index < 0) {
+        while (std::find(taken.begin(), taken.end(), next) != taken.end()) ++next;
+        node.index = next++;
+      }
+      node.name = node.name.empty() ? fmt::format("{} {}", what, node.index) : fmt::format("{} {}", what, node.name);
+    }
+  }
+
+  void choose_devices() {
+    std::vector<int> gpus;
+    gpus.reserve(gpus_.size());
+    for (const Gpu& gpu : gpus_) gpus.push_back(gpu.node);
+    number(gpus, "GPU");
+    number(system_.nets, "net");
+    const auto by_index = [&](int a, int b) {
+      return system_.nodes[static_cast<std::size_t>(a)].index < system_.nodes[static_cast<std::size_t>(b)].index;
+    };
+    system_.devices = !gpus.empty() ? gpus : !cores_.empty() ? cores_ : cpus_;
+    std::sort(system_.devices.begin(), system_.devices.end(), by_index);
+    std::sort(system_.nets.begin(), system_.nets.end(), by_index);
+  }
+
+  struct Gpu {
+    int node = 0;
+    const XmlElement* element = nullptr;  // none if the file leaves it out
+  };
+
+  const std::string& file_;
+  Here here_;
+  System system_;
+  std::map<std::string, int> claimed_;  // what, and the line
+  std::vector<int> cpus_, cores_;
+  std::vector<Gpu> gpus_;
+  std::string host_;
+  double numa_gbps_ = 0;
+  int switches_ = 0, nics_ = 0, caches_ = 0;
+};
+
+}  // namespace
+
+System parse_topology(std::string_view xml, const std::string& name, Here here) {
+  const XmlElement root = topo::parse_xml(xml, name, here);
+  return Builder(name, here).build(root);
+}
+
+}  // namespace slip

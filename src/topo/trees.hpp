@@ -1,0 +1,21 @@
+// Trees over positions 0 to count - 1, as parents; kNobody is the root's.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "slip/topology.hpp"
+
+namespace slip::topo {
+
+std::vector<int> chain_parents(int count);   // each below the one before
+std::vector<int> heap_parents(int count);    // binary, root 0
+std::vector<int> binary_parents(int count);  // binary, in order: leaves at even positions, depth floor(log2(count))
+// The two trees of Sanders, Speck and Träff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan",
+// 2009): each position is a leaf in at least one, so that together they use what each can send and receive.
+std::array<std::vector<int>, 2> double_binary_parents(int count);
+
+CommTree tree_of(std::vector<int> parent);  // adds the children, in order
+int depth_of(const CommTree& tree);         // edges from the farthest rank up to its root
+
+}  // namespace slip::topo

@@ -1,0 +1,95 @@
+// `slip topo`: what it draws, writes and refuses.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "cli/program.hpp"
+
+namespace slip::cli_test {
+namespace {
+
+std::string data(const std::string& name) { return std::string(SLIP_SOURCE_DIR) + "/tests/topo/data/" + name; }
+
+TEST(CliTopo, ThisMachineIsDrawn) {
+  const Outcome outcome = run("topo");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"this machine", "CPU 0", "rings", "trees", "LOC"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+}
+
+TEST(CliTopo, AFileOnSeveralNodes) {
+  const Outcome outcome = run("topo --nodes 4 --file " + data("nvswitch8.xml"));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word :
+       {"8 GPUs, 4 nets", "32 ranks on 4 nodes", "PXN", "rings   96 GB/s", "NVSwitch", "switch  96 GB/s"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << "\n" << outcome.out;
+  const Outcome mixed = run("topo --file " + data("nvswitch8.xml") + " --file " + data("host_nic.xml"));
+  EXPECT_EQ(mixed.status, 0) << mixed.err;
+  EXPECT_NE(mixed.out.find("12 ranks on 2 nodes"), std::string::npos) << mixed.out;
+}
+
+TEST(CliTopo, TheFileFromTheEnvironment) {
+  ::setenv("SLIP_TOPO_FILE", data("host_nic.xml").c_str(), 1);
+  const Outcome outcome = run("topo");
+  ::setenv("SLIP_TOPO_FILE", "/nowhere/x.xml", 1);
+  const Outcome nowhere = run("topo");
+  ::unsetenv("SLIP_TOPO_FILE");
+  EXPECT_NE(outcome.out.find("4 GPUs, 1 net"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("instead of 8 GB/s through host memory"), std::string::npos) << outcome.out;
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_NE(nowhere.err.find("/nowhere/x.xml"), std::string::npos) << nowhere.err;
+}
+
+TEST(CliTopo, WritesPictureDocumentAndData) {
+  const std::string svg = scratch("t.svg"), xml = scratch("t.xml"), json = scratch("t.json");
+  const Outcome outcome =
+      run("topo --nodes 3 --file " + data("nvswitch8.xml") + " --svg " + svg + " --xml " + xml + " --json " + json);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(read_file(xml), read_file(data("nvswitch8.xml")));
+  const std::string picture = read_file(svg);
+  EXPECT_TRUE(picture.starts_with("<svg xmlns="));
+  EXPECT_TRUE(picture.ends_with("</svg>\n"));
+  for (const char* word : {"GPU 7", "mlx5_3", "NVSwitch", "The two trees between 3 machines"})
+    EXPECT_NE(picture.find(word), std::string::npos) << word;
+  const auto values = nlohmann::json::parse(read_file(json));
+  EXPECT_EQ(values.at("machines").size(), 1U);
+  EXPECT_EQ(values.at("machines").at(0).at("devices").size(), 8U);
+  EXPECT_EQ(values.at("channels").at(0).at("ring").size(), 24U);
+  EXPECT_EQ(values.at("channels").at(0).at("trees").size(), 2U);
+  EXPECT_DOUBLE_EQ(values.at("ring_gbps").get<double>(), 96);
+}
+
+TEST(CliTopo, WrongLinesAndFilesAreNamed) {
+  const std::string bad = scratch("bad.xml");
+  run("topo --file " + data("host_nic.xml") + " --xml " + bad);
+  std::string text = read_file(bad);
+  text.replace(text.find("link_width=\"16\""), 15, "link_width=\"-1\"");
+  ASSERT_EQ(std::system(("printf '%s' '" + text + "' >" + bad).c_str()), 0);
+  struct Wrong {
+    std::string arguments;
+    int status;
+    const char *value, *words;
+  };
+  for (const Wrong& each :
+       {Wrong{"topo --nodes 0", 2, "--nodes 0", "1 to 512"}, Wrong{"topo --channels 65", 2, "--channels 65", "1 to 64"},
+        Wrong{"topo --colour", 2, "--colour", "--svg"},
+        Wrong{"topo --file /nowhere/x.xml", 1, "/nowhere/x.xml", "cannot open"},
+        Wrong{"topo --file " + bad, 1, "link_width", "line 3"},
+        Wrong{"topo --svg /nowhere/x.svg", 1, "/nowhere/x.svg", "cannot write"}}) {
+    const Outcome outcome = run(each.arguments);
+    EXPECT_EQ(outcome.status, each.status) << each.arguments;
+    EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+    EXPECT_NE(outcome.err.find(each.value), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(each.words), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(CliTopo, HelpTeaches) {
+  const Outcome outcome = run("topo --help");
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* word : {"PXN", "NCCL_TOPO_DUMP_FILE", "SLIP_TOPO_FILE", "--nodes 4"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+}
+
+}  // namespace
+}  // namespace slip::cli_test

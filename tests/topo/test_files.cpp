@@ -1,0 +1,188 @@
+// Topology files: what is read, what survives writing, and what hostile ones are told.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "support/errors.hpp"
+#include "topo/made_system.hpp"
+#include "topo/rates.hpp"
+
+namespace slip::topo_test {
+namespace {
+
+const TopoNode& device(const System& system, std::size_t i) {
+  return system.nodes[static_cast<std::size_t>(system.devices.at(i))];
+}
+
+double link_rate(const System& system, int from, int to) {
+  for (const TopoLink& link : system.links) {
+    if (link.from == from && link.to == to) return link.gbps;
+  }
+  return 0;
+}
+
+TEST(TopoFiles, PublishedFilesAreRead) {
+  struct Expected {
+    const char* name;
+    std::size_t gpus, nets;
+    double pci;
+  };
+  for (const Expected& each : {Expected{"aws_p4d-24xl-topo.xml", 8, 4, 12}, Expected{"azure_ndv4-topo.xml", 8, 8, 24},
+                               Expected{"azure_ncv4-topo.xml", 4, 1, 12}}) {
+    const System system = data_system(each.name);
+    EXPECT_EQ(system.devices.size(), each.gpus) << each.name;
+    EXPECT_EQ(system.nets.size(), each.nets) << each.name;
+    for (const int gpu : system.devices) {
+      const TopoNode& node = system.nodes[static_cast<std::size_t>(gpu)];
+      EXPECT_EQ(node.kind, TopoKind::kGpu);
+      EXPECT_DOUBLE_EQ(link_rate(system, gpu, node.parent), each.pci) << each.name;
+    }
+  }
+  const System system = data_system("azure_ncv4-topo.xml");
+  EXPECT_EQ(device(system, 2).bus_id, "0003:00:00.0");
+  EXPECT_EQ(device(system, 2).sm, 80);
+  const TopoNode& net = system.nodes[static_cast<std::size_t>(system.nets[0])];
+  EXPECT_DOUBLE_EQ(link_rate(system, net.parent, system.nets[0]), 12.5);
+  EXPECT_FALSE(net.gdr);
+}
+
+TEST(TopoFiles, WritingAndReadingAgainGivesTheSame) {
+  for (const char* name :
+       {"aws_p4d-24xl-topo.xml", "azure_ndv4-topo.xml", "azure_ncv4-topo.xml", "nvswitch8.xml", "host_nic.xml"}) {
+    const System first = data_system(name);
+    const System again = parse_topology(first.xml, name);
+    EXPECT_EQ(first.xml, again.xml);
+    ASSERT_EQ(first.nodes.size(), again.nodes.size());
+    for (std::size_t i = 0; i < first.nodes.size(); ++i) EXPECT_EQ(first.nodes[i].name, again.nodes[i].name);
+    ASSERT_EQ(first.links.size(), again.links.size());
+    for (std::size_t i = 0; i < first.links.size(); ++i) EXPECT_EQ(first.links[i].gbps, again.links[i].gbps);
+  }
+  // Our own file is written as it stands.
+  std::ifstream file(data_path("nvswitch8.xml"));
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(data_system("nvswitch8.xml").xml, text.str());
+}
+
+TEST(TopoFiles, WhatNobodyKnowsSurvives) {
+  const std::string xml =
+      "<system version=\"1\" colour=\"&lt;&amp;&quot;&#9;\xC3\xA9\">\n"
+      "  <cpu numaid=\"0\" mood=\"blue\">\n"
+      "    <c2c bw=\"7\"/>\n"
+      "    <pci busid=\"0000:01:00.0\" class=\"0x030200\" numa_node=\"0\">\n"
+      "      <gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"1\" warp=\"9\"/>\n"
+      "    </pci>\n"
+      "  </cpu>\n"
+      "</system>\n";
+  EXPECT_EQ(parse_topology(xml, "x").xml, xml);
+}
+
+struct Hostile {
+  const char* xml;
+  std::initializer_list<std::string_view> words;
+};
+
+const Hostile kHostile[] = {
+    {"", {"line 1", "end of the file"}},
+    {"text", {"line 1", "'t'"}},
+    {"<graph/>", {"line 1", "<graph>", "<system>"}},
+    {"<system version=\"1\"/>", {"line 1", "no <cpu>"}},
+    {"<system>\n<cpu numaid=\"0\">\n<pci", {"line 3", "<pci>", "does not end"}},
+    {"<system>\n<cpu numaid=\"0\">\n", {"line 2", "<cpu>", "cut off"}},
+    {"<system>\n<cpu numaid=\"0", {"line 2", "numaid", "does not end"}},
+    {"<system><cpu numaid=\"0\">\n</system>", {"line 2", "</system>", "<cpu>"}},
+    {"<system><cpu numaid=\"0\"/></system>x", {"'x'", "after the end"}},
+    {"<system><cpu numaid=\"0\" numaid=\"1\"/></system>", {"numaid", "twice"}},
+    {"<system><cpu numaid=\"0\"a=\"1\"/></system>", {"space is missing"}},
+    {"<!DOCTYPE system [<!ENTITY a \"b\">]>\n<system/>", {"line 1", "DOCTYPE"}},
+    {"<system>\n<cpu numaid=\"&lol;\"/></system>", {"line 2", "&amp;"}},
+    {"<system>\n<cpu numaid=\"&#xD800;\"/></system>", {"line 2", "&#xD800;"}},
+    {"<system>\n<cpu numaid=\"\xFF\"/></system>", {"line 2", "numaid", "UTF-8"}},
+    {"<system>\n<cpu/></system>", {"line 2", "<cpu>", "'numaid'", "missing"}},
+    {"<system>\n<cpu numaid=\"many\"/></system>", {"line 2", "numaid", "many", "whole number"}},
+    {"<system>\n<cpu numaid=\"99999999999999999999\"/></system>", {"line 2", "numaid", "99999999999999999999"}},
+    {"<system><cpu numaid=\"0\"/>\n<cpu numaid=\"0\"/></system>", {"line 2", "numaid", "line 1"}},
+    {"<system><cpu numaid=\"0\" host_hash=\"1\"/>\n<cpu numaid=\"1\" host_hash=\"2\"/></system>",
+     {"line 2", "host_hash"}},
+    {"<system><cpu numaid=\"0\" affinity=\"0-3\"/></system>", {"line 1", "affinity", "0-3"}},
+    {"<system><cpu numaid=\"0\">\n<net dev=\"0\"/></cpu></system>", {"line 2", "<net>", "<cpu>", "nic"}},
+    {"<system><cpu numaid=\"0\">\n<pci class=\"0x060400\"/></cpu></system>", {"line 2", "busid", "missing"}},
+    {"<system><cpu numaid=\"0\">\n<pci busid=\"zz\"/></cpu></system>", {"line 2", "busid", "zz"}},
+    {"<system><cpu numaid=\"0\">\n<pci busid=\"0000:01:00.0\" link_width=\"-1\"/></cpu></system>",
+     {"line 2", "link_width", "-1"}},
+    {"<system><cpu numaid=\"0\">\n<pci busid=\"0000:01:00.0\" link_speed=\"warp\"/></cpu></system>",
+     {"line 2", "link_speed", "warp"}},
+    {"<system><cpu numaid=\"0\">\n<pci busid=\"0000:01:00.0\" link_speed=\"1e300 GT/s\"/></cpu></system>",
+     {"line 2", "link_speed"}},
+    {"<system><cpu numaid=\"0\"><pci busid=\"0000:0A:00.0\"/>\n<pci busid=\"0000:0a:00.0\"/></cpu></system>",
+     {"line 2", "busid", "line 1"}},
+    {"<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\">\n<gpu sm=\"80\"/></pci></cpu></system>",
+     {"line 2", "<gpu>", "dev", "missing"}},
+    {"<system><cpu numaid=\"0\"><nic><net dev=\"0\" speed=\"1e9\"/></nic></cpu></system>", {"<net>", "speed", "1e9"}},
+    {"<system><cpu numaid=\"0\"><nic><net dev=\"0\" latency=\"nan\"/></nic></cpu></system>",
+     {"<net>", "latency", "nan"}},
+    {"<system><cpu numaid=\"0\"><nic><net dev=\"0\"/>\n<net dev=\"0\"/></nic></cpu></system>",
+     {"line 2", "dev", "line 1"}},
+};
+
+TEST(TopoFiles, HostileOnesAreToldLineAndAttribute) {
+  for (const Hostile& each : kHostile)
+    EXPECT_TRUE(test::fails([&] { parse_topology(each.xml, "bad.xml"); }, Code::kParse, each.words)) << each.xml;
+}
+
+std::string two_gpus(const std::string& first, const std::string& second) {
+  return "<system><cpu numaid=\"0\">\n<pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"80\">" + first +
+         "</gpu></pci>\n<pci busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"80\">" + second + "</gpu></pci></cpu></system>";
+}
+
+TEST(TopoFiles, NvLinksMustAgree) {
+  const std::string there = R"(<nvlink target="0000:02:00.0" count="4" tclass="0x030200"/>)";
+  const std::string back = R"(<nvlink target="0000:01:00.0" count="4" tclass="0x030200"/>)";
+  const System system = parse_topology(two_gpus(there, back), "x");
+  EXPECT_DOUBLE_EQ(link_rate(system, system.devices[0], system.devices[1]), 80);
+  const auto refused = [](const std::string& xml, std::initializer_list<std::string_view> words) {
+    EXPECT_TRUE(test::fails([&] { parse_topology(xml, "x"); }, Code::kParse, words)) << xml;
+  };
+  refused(two_gpus(there, ""), {"line 2", "count", "0 links back"});
+  refused(two_gpus("<nvlink target=\"0000:02:00.0\" count=\"0\"/>", back), {"line 2", "count"});
+  refused(two_gpus("<nvlink target=\"0000:02:00.0\" count=\"1000000\"/>", back), {"line 2", "count", "1000000"});
+  refused(two_gpus("<nvlink count=\"1\"/>", ""), {"line 2", "target", "missing"});
+  refused(two_gpus("<nvlink target=\"0000:c0:00.0\" count=\"1\"/>", ""), {"line 2", "tclass", "missing"});
+  // To itself, as a published file has it, and to a GPU that is not there: no link.
+  const std::string nowhere = R"(<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>)"
+                              R"(<nvlink target="0000:77:00.0" count="1" tclass="0x030200"/>)";
+  EXPECT_EQ(parse_topology(two_gpus(nowhere, ""), "x").links.size(), 4U);
+}
+
+TEST(TopoFiles, DepthAndSizeAreBounded) {
+  std::string deep = "<system><cpu numaid=\"0\">";
+  for (int i = 0; i < 100'000; ++i) deep += "<pci busid=\"0000:01:00.0\">";
+  EXPECT_TRUE(test::fails([&] { parse_topology(deep, "x"); }, Code::kParse, {"line 1", "64 deep"}));
+  std::string wide = "<system><cpu numaid=\"0\">\n";
+  for (int i = 0; i < 2000; ++i) wide += "<core dev=\"" + std::to_string(i) + "\"/>\n";
+  EXPECT_TRUE(test::fails([&] { parse_topology(wide + "</cpu></system>", "x"); }, Code::kParse, {"1024 nodes"}));
+  std::string long_one = "<system";
+  for (int i = 0; i < 100'000; ++i) long_one += " a" + std::to_string(i) + "=\"\"";
+  EXPECT_TRUE(test::fails([&] { parse_topology(long_one + "/>", "x"); }, Code::kParse, {"64 attributes"}));
+}
+
+TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("8.0 GT/s PCIe", 16).value(), 12);
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("16 GT/s", 8).value(), 12);
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("2.5 GT/s", 1).value(), 0.234375);
+  EXPECT_DOUBLE_EQ(topo::pci_gbps("", 0).value(), 12);
+  EXPECT_FALSE(topo::pci_gbps("16", 8).has_value());
+  EXPECT_FALSE(topo::pci_gbps("-8 GT/s", 8).has_value());
+  EXPECT_GT(topo::nvlink_gbps(90), topo::nvlink_gbps(80));
+  EXPECT_GT(topo::nvlink_gbps(70), topo::nvlink_gbps(60));
+  EXPECT_GT(topo::numa_gbps({"x86_64", "GenuineIntel", 6, 0x8F}), topo::numa_gbps({"x86_64", "GenuineIntel", 6, 0x55}));
+}
+
+TEST(TopoFiles, AFileThatIsNotThereIsNamed) {
+  EXPECT_TRUE(test::fails([] { read_topology("/nowhere/x.xml"); }, Code::kIo, {"/nowhere/x.xml"}));
+}
+
+}  // namespace
+}  // namespace slip::topo_test
