@@ -29,7 +29,7 @@ cxx="-O3 -mcpu=native -std=c++17 -w"
 [ "$(uname -m)" = x86_64 ] && cxx="-O3 -march=native -std=c++17 -w"
 build() { echo "build $1" >&2; shift; "$@" >>"$log" 2>&1 || echo "  failed: see $log" >&2; }
 has_header() { echo "#include <$1>" | g++ -E -x c++ - >/dev/null 2>&1; }
-lacks() { echo "$1 is left out: install $2" | tee -a "$log" >&2; }
+lacks() { echo "$1 is left out: install $2 (scripts/setup.sh bench)" | tee -a "$log" >&2; }
 rm -f "$bin"/*   # a library removed since must not be measured
 build limit    g++ $cxx "$here/limit_bench.cpp" -o "$bin/limit" -pthread
 build ceilings g++ $cxx "$here/ceilings.cpp" -o "$bin/ceilings" -pthread
