@@ -59,7 +59,9 @@ struct Loop {
                                                           nullptr};
     // So the compiler knows that nothing is left over.
     const std::size_t elements = (call.bytes / kBlockBytes) * (kBlockBytes / sizeof(Stored));
-#pragma GCC ivdep  // a target that is a source is the same element, never a neighbour
+#if !defined(__clang__)  // which compares the addresses first
+#pragma GCC ivdep        // a target that is a source is the same element, never a neighbour
+#endif
     for (std::size_t i = 0; i < elements; ++i) {
       typename Format::Carried sum = before.template apply<0>(first[i].value);
       ((sum = Format::round(
