@@ -1,5 +1,6 @@
-# Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all. CUDA code, known
-# by its place as everywhere (cmake/cuda.cmake), is left out without CUDA.
+# Every folder bench/<area>/ with sources is one program bench_<area>; bench/support/ is linked to all, and bench/peers/
+# builds its own programs where their libraries are (bench/collectives/run.sh). CUDA code, known by its place
+# as everywhere (cmake/cuda.cmake), is left out without CUDA.
 find_package(benchmark QUIET)
 find_package(TBB QUIET)
 
@@ -23,9 +24,10 @@ endif()
 file(GLOB_RECURSE slip_bench_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/bench"
      "${PROJECT_SOURCE_DIR}/bench/*.cpp" "${PROJECT_SOURCE_DIR}/bench/*.cu")
 slip_drop_cuda(slip_bench_sources)
+set(slip_special_benches support peers)
 set(slip_bench_areas)
 foreach(source IN LISTS slip_bench_sources)
-  if(source MATCHES "^([a-z0-9_]+)/" AND NOT CMAKE_MATCH_1 STREQUAL "support")
+  if(source MATCHES "^([a-z0-9_]+)/" AND NOT CMAKE_MATCH_1 IN_LIST slip_special_benches)
     set(area "${CMAKE_MATCH_1}")
     list(APPEND slip_bench_areas ${area})
     list(APPEND slip_bench_${area} "${PROJECT_SOURCE_DIR}/bench/${source}")

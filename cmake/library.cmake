@@ -80,6 +80,16 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set_property(SOURCE ${slip_cpu_kernels} APPEND PROPERTY COMPILE_OPTIONS -O3)
 endif()
 
+# The loops of collectives are vectorised, which trapping floats would forbid, and never use fused multiply-add: not every
+# machine has it, and the bits are the same on all.
+file(GLOB slip_reduce_loops CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/reduce_*.cpp")
+set_property(SOURCE ${slip_reduce_loops} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-trapping-math
+             "$<$<CONFIG:Release>:-O3>")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/comm/reduce_arm.cpp" APPEND PROPERTY COMPILE_OPTIONS
+               -march=armv8.2-a+fp16+bf16)   # asked of the processor before it runs
+endif()
+
 # Device descriptions of the sim backend.
 if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/src/backend/sim/devices")
   file(GLOB slip_devices CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/backend/sim/devices/*.json")

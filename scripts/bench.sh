@@ -11,7 +11,7 @@ mkdir -p build/bench
 ran=0
 for folder in bench/*/; do
   area=$(basename "$folder")
-  if [[ $area == support || ( -n $only && $area != "$only" ) ]]; then continue; fi
+  if [[ $area == support || $area == peers || ( -n $only && $area != "$only" ) ]]; then continue; fi
   out="build/bench/$area.json"
   if [[ -f bench/$area/run.sh ]]; then
     command=(bash "bench/$area/run.sh" "$out")

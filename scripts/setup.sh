@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes sure that what the build needs is installed, and installs only what is missing.
 #
-# usage: scripts/setup.sh [build|test|tidy]  build (default): to build and run; test: the browser for the page's
-#                                            tests as well; tidy: clang-tidy as well
-#        scripts/setup.sh --list             the packages and why
+# usage: scripts/setup.sh [build|test|tidy|bench]  build (default): to build and run; test: the browser for the page's
+#                                                  tests as well; tidy: clang-tidy as well; bench: the peers of
+#                                                  collectives as well, which nothing installs unasked
+#        scripts/setup.sh --list                   the packages and why
 #
 # On Debian, packages are asked of dpkg and installed with apt-get, as root or with a sudo that asks no
 # password. Elsewhere, or where nothing can be installed, the tools and headers themselves are looked for,
@@ -39,19 +40,27 @@ tidy_packages=(
   'clang|cmd:clang++|need|the compiler with thread-safety analysis'
   'clang-tidy|cmd:clang-tidy|need|naming and bug-pattern checks'
 )
+bench_packages=(
+  'openmpi-bin|cmd:mpirun.openmpi|want|runs a peer of the collectives benchmark'
+  'libopenmpi-dev|cmd:mpicxx.openmpi|want|builds it'
+  'mpich|cmd:mpiexec.mpich|want|runs another one; both go side by side'
+  'libmpich-dev|cmd:mpicxx.mpich|want|builds it'
+  'libgloo-dev|hdr:gloo/allreduce.h|want|a third peer'
+)
 
 packages=("${build_packages[@]}")
 case "${1:-build}" in
   build) group=build ;;
   test) group=test; packages+=("${test_packages[@]}") ;;
   tidy) group=tidy; packages+=("${tidy_packages[@]}") ;;
+  bench) group=bench; packages+=("${bench_packages[@]}") ;;
   --list)
-    for row in "${build_packages[@]}" "${test_packages[@]}" "${tidy_packages[@]}"; do
+    for row in "${build_packages[@]}" "${test_packages[@]}" "${tidy_packages[@]}" "${bench_packages[@]}"; do
       IFS='|' read -r package _ _ why <<<"$row"
       printf '%-20s %s\n' "$package" "$why"
     done
     exit 0 ;;
-  *) echo "usage: $0 [build|test|tidy|--list]" >&2; exit 2 ;;
+  *) echo "usage: $0 [build|test|tidy|bench|--list]" >&2; exit 2 ;;
 esac
 
 stamp="build/.setup-$group-$(printf '%s\n' "${packages[@]}" | sha256sum | cut -c1-16)"

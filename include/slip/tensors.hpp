@@ -14,30 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "slip/data_type.hpp"
 #include "slip/error.hpp"
 
 namespace slip {
-
-enum class DataType : std::uint8_t {
-  kBool,
-  kU8,
-  kI8,
-  kF8E4M3,
-  kF8E5M2,
-  kU16,
-  kI16,
-  kF16,
-  kBF16,
-  kU32,
-  kI32,
-  kF32,
-  kU64,
-  kI64,
-  kF64,
-};
-const char* data_type_name(DataType type);  // as in the files: "BF16"
-std::optional<DataType> data_type_of(std::string_view name);
-std::size_t bytes_of(DataType type);  // of one element
 
 using Shape = std::vector<std::uint64_t>;
 std::string shape_text(const Shape& shape);  // "[4096, 11008]"

@@ -92,7 +92,7 @@ void fill(std::uint64_t key, const Spread& spread, std::uint64_t first, std::spa
   const std::size_t count = into.size() / sizeof(T);
   for_each_index((count + kRun - 1) / kRun, [=](std::size_t run) {
     for (std::size_t i = run * kRun; i < std::min((run + 1) * kRun, count); ++i)
-      elements[i] = cpu::from_float<T>(noise(key, first + i) * spread.scale + spread.middle);
+      elements[i] = from_float<T>(noise(key, first + i) * spread.scale + spread.middle);
   });
 }
 
@@ -111,7 +111,7 @@ void fill_stack_weight(const Graph& graph, const StackOptions& options, Value we
   const GraphValue& value = graph[weight];
   const Spread spread = spread_of(value, options);
   const std::uint64_t key = key_of(options.seed, value.name), first = offset / bytes_of(value.type);
-  if (value.type == DataType::kBF16) fill<cpu::Bf16>(key, spread, first, into);
+  if (value.type == DataType::kBF16) fill<Bf16>(key, spread, first, into);
   else fill<float>(key, spread, first, into);
 }
 

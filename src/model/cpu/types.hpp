@@ -6,33 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/small_floats.hpp"
 #include "slip/kernel.hpp"
 #include "slip/tensors.hpp"
 
 namespace slip::cpu {
-
-// bf16: the upper half of a float.
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-inline float to_float(float value) { return value; }
-inline float to_float(Bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
-
-template <class T>
-T from_float(float value);
-template <>
-inline float from_float<float>(float value) {
-  return value;
-}
-// To nearest, ties to even. A NaN stays one: rounding could carry its bits into an infinity.
-template <>
-inline Bf16 from_float<Bf16>(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const std::uint32_t quiet = (bits >> 16) | 0x40;
-  return {static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded)};
-}
 
 // Four floats, as compilers for all machines know them, and eight of them.
 using Floats = float __attribute__((vector_size(16)));

@@ -1,0 +1,10 @@
+// The parts of this benchmark.
+#pragma once
+
+#include "support/harness.hpp"
+
+namespace slip::bench {
+
+void add_reduce_bars(Harness& harness);
+
+}  // namespace slip::bench

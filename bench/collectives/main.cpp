@@ -1,0 +1,8 @@
+// `make bench ONLY=collectives`: the arithmetic of collectives. bench/collectives/run.sh runs the peers, too.
+#include "bars.hpp"
+
+int main(int argc, char** argv) {
+  slip::bench::Harness harness;
+  slip::bench::add_reduce_bars(harness);
+  return harness.run(argc, argv);
+}
