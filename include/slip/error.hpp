@@ -42,6 +42,7 @@ enum class Code {
   kParse,
   kUnsupported,
   kRankLost,  // a rank died, was stopped, is cut off or left before its work was done
+  kMismatch,  // ranks asked for different things
   kAborted,   // a wait that was ended from another thread, or by another rank
 };
 

@@ -13,6 +13,7 @@
 namespace slip {
 
 class EventState;    // a backend's part of an event, if it needs one
+class Exchange;      // an op with other ranks
 struct StreamState;  // a backend's part of a stream
 struct PlanOps;      // a plan as backends see it
 
@@ -39,6 +40,7 @@ enum class OpKind : std::uint8_t {
   kAlloc,       // stream-ordered allocation: *address <- memory of `bytes`
   kFree,        // stream-ordered free of `address`
   kPlan,        // a whole plan, on devices that compile plans
+  kExchange,    // with other ranks: a collective
 };
 
 enum class Engine : std::uint8_t { kNone, kCompute, kCopyIn, kCopyOut, kHost };
@@ -72,6 +74,7 @@ struct Op {
   void** address = nullptr;        // kAlloc, kFree
   std::size_t bytes = 0;           // kAlloc, kFree
   const PlanOps* plan = nullptr;   // kPlan
+  Exchange* exchange = nullptr;    // kExchange
 };
 
 // What a kernel launch uses. `name` overrides the kernel's own in traces and errors.

@@ -4,6 +4,7 @@
 #include "slip/analysis.hpp"
 #include "slip/buffer.hpp"
 #include "slip/check.hpp"
+#include "slip/communicator.hpp"
 #include "slip/costs.hpp"
 #include "slip/data_type.hpp"
 #include "slip/device.hpp"

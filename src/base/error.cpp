@@ -34,6 +34,7 @@ const char* code_name(Code code) {
     case Code::kParse: return "parse error";
     case Code::kUnsupported: return "unsupported";
     case Code::kRankLost: return "rank lost";
+    case Code::kMismatch: return "mismatch between ranks";
     case Code::kAborted: return "aborted";
   }
   return "unknown";

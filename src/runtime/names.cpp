@@ -19,6 +19,7 @@ const char* kind_name(OpKind kind) {
     case OpKind::kAlloc: return "alloc";
     case OpKind::kFree: return "free";
     case OpKind::kPlan: return "plan";
+    case OpKind::kExchange: return "exchange";
   }
   return "unknown";
 }

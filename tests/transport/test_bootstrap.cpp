@@ -3,7 +3,7 @@
 
 #include "base/clock.hpp"
 #include "support/errors.hpp"
-#include "transport/ranks.hpp"
+#include "support/ranks.hpp"
 
 namespace slip::test {
 namespace {

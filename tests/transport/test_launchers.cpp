@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
 #include "transport/launch_info.hpp"
-#include "transport/processes.hpp"
-#include "transport/ranks.hpp"
 #include "transport/socket.hpp"
 
 namespace slip::test {

@@ -3,9 +3,9 @@
 
 #include "base/clock.hpp"
 #include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
 #include "transport/frame.hpp"
-#include "transport/processes.hpp"
-#include "transport/ranks.hpp"
 #include "transport/socket.hpp"
 
 namespace slip::test {

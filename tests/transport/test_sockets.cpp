@@ -5,8 +5,8 @@
 
 #include "base/clock.hpp"
 #include "support/errors.hpp"
+#include "support/ranks.hpp"
 #include "transport/interfaces.hpp"
-#include "transport/ranks.hpp"
 #include "transport/socket.hpp"
 
 namespace slip::test {

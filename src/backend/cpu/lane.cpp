@@ -31,6 +31,7 @@ void perform(Lane& lane, PackedOp& op) {
       break;
     case OpKind::kFill: std::memset(op.pieces()[0].data, static_cast<int>(op.value), op.pieces()[0].bytes); break;
     case OpKind::kHost: (*op.host)(); break;
+    case OpKind::kExchange: op.exchange->finish(false); break;
     // release: what this stream wrote before is visible to who sees the word.
     case OpKind::kWriteValue: word(op).store(op.value, std::memory_order_release); break;
     default: break;
@@ -50,7 +51,8 @@ void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
     lane.core->fault.put(failure);
     fail_stream(lane, failure);
   } catch (const Error& error) {
-    const Code code = error.code() == Code::kUndeclaredAccess ? error.code() : Code::kLaunchFailed;
+    const bool kept = error.code() == Code::kUndeclaredAccess || op.kind == OpKind::kExchange;
+    const Code code = kept ? error.code() : Code::kLaunchFailed;
     fail_stream(lane, {code, told(op, error.what()), position, op.here()});
   } catch (const std::exception& error) {
     fail_stream(lane, {Code::kLaunchFailed, told(op, error.what()), position, op.here()});
@@ -111,6 +113,15 @@ Waiter* take_served(Lane& lane) {
   return served;
 }
 
+bool exchange(Lane& lane, PackedOp& op, std::uint64_t position) {
+  if (op.target) inherit_failure(lane, op, position);
+  if (lane.failure.set() || lane.core->fault.set()) return true;
+  const StrictScope strict(lane, op);
+  bool done = false;
+  strict.call([&] { done = op.exchange->advance(); });
+  return done;
+}
+
 void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   if (op.target) inherit_failure(lane, op, position);
   if (op.kind == OpKind::kWait) return;
@@ -126,9 +137,11 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
     fail_stream(lane, {cause.code, cause.text, position, cause.here});
   }
   const bool tells = observed();
-  const Picos started = tells ? now_ns() * 1000 : 0;
+  const bool exchanges = op.kind == OpKind::kExchange;
+  const Picos started = tells ? (exchanges && !skip ? op.exchange->began_ns() : now_ns()) * 1000 : 0;
   if (!skip) [[likely]]
     perform_guarded(lane, op, position);
+  else if (exchanges) op.exchange->finish(true);
   if (op.kind == OpKind::kHost) delete op.host;
   if (tells)
     tell({.kind = RecordKind::kRun,

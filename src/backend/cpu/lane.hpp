@@ -44,6 +44,7 @@ struct PackedOp {
     const Kernel* kernel;         // kKernel
     std::function<void()>* host;  // kHost; owned
     Stamp* stamp;                 // kRecord; counted
+    Exchange* exchange;           // kExchange
   };
   Lane* target;          // null: no wait
   std::uint64_t number;  // the position waited for; without a wait the order of issue
@@ -127,6 +128,8 @@ struct Lane : StreamState {
 bool leave_if_empty(Lane& lane);
 // Takes the waiters that the lane has served: wakes threads, returns lanes in their order, linked by Waiter::next.
 Waiter* take_served(Lane& lane);
+// Lets a kExchange go on. False: it waits for others. One whose stream or device has failed is not begun.
+bool exchange(Lane& lane, PackedOp& op, std::uint64_t position);
 // Runs the op, or skips it when its stream or device has failed; keeps errors, sets stamps, tells observers. Never
 // throws.
 void execute(Lane& lane, PackedOp& op, std::uint64_t position);

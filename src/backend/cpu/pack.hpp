@@ -5,6 +5,7 @@
 #include <new>
 
 #include "backend/cpu/lane.hpp"
+#include "runtime/exchange.hpp"
 
 namespace slip {
 
@@ -39,6 +40,7 @@ inline void pack(const Op& op, std::uint64_t cells, Point wait, std::uint64_t nu
   packed.target = static_cast<Lane*>(wait.stream);
   packed.number = wait.stream ? wait.position : number;
   if (op.kind == OpKind::kHost) packed.host = new std::function<void()>(std::move(*op.host));
+  if (op.kind == OpKind::kExchange) packed.exchange = op.exchange;
   if (op.kind == OpKind::kRecord) {
     packed.stamp = static_cast<Stamp*>(op.event);
     packed.stamp->retain();
@@ -54,5 +56,10 @@ inline void pack(const Op& op, std::uint64_t cells, Point wait, std::uint64_t nu
 inline bool point_reached(const PackedOp& op) { return !op.target || load_acquire(op.target->done) >= op.number; }
 // Whether the word of a kWaitValue has come. acquire: so is what was done before the word was set.
 inline bool word_reached(PackedOp& op) { return op.kind != OpKind::kWaitValue || load_acquire(word(op)) >= op.value; }
+
+// Whether a lane that is parked for its op's word or exchange can go on.
+inline bool can_go_on(PackedOp& op) {
+  return op.kind == OpKind::kExchange ? op.exchange->can_advance() : word_reached(op);
+}
 
 }  // namespace slip

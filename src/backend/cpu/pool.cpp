@@ -89,6 +89,18 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     park_on_word(lane);
     return false;
   }
+  if (op.kind == OpKind::kExchange) {
+    publish(self, lane);
+    if (self.has_local()) {  // it may take long
+      keep(self);
+      light_fence();  // see search()
+      share_local(self);
+    }
+    if (!exchange(lane, op, lane.head + op.cells)) {
+      park_on_word(lane);
+      return false;
+    }
+  }
   if (lane.queue && !lane.dispatched) {
     lane.dispatched = true;
     if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);

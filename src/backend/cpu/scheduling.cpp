@@ -301,7 +301,8 @@ void Pool::start_worker() {
   }
 }
 
-// Parks the lane until its word changes. Words are polled by the searcher and by who waits.
+// Parks the lane until its word changes, or what its exchange waits for. These are polled by the searcher and by who
+// waits.
 void Pool::park_on_word(Lane& lane) {
   {
     const std::lock_guard lock(words_lock_);
@@ -317,7 +318,7 @@ void Pool::poll_words(Runner* self) {
   if (!self || !words_lock_.try_lock()) return;
   std::vector<Lane*> ready;
   std::erase_if(words_, [&](Lane* lane) {
-    if (!word_reached(lane->at(lane->head))) return false;
+    if (!can_go_on(lane->at(lane->head))) return false;
     ready.push_back(lane);
     return true;
   });

@@ -1,0 +1,79 @@
+// Primitives: what collectives are made of. An algorithm writes a program of them for each rank; one loop runs it, and
+// because it is data it can be checked and timed without running it.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+namespace slip {
+
+enum class Space : std::uint8_t {
+  kInput,    // what the call gives, of this rank alone
+  kOutput,   // what the call makes, of this rank alone
+  kStaging,  // of `rank`; all ranks of a host reach it
+};
+
+struct Place {
+  Space space = Space::kInput;
+  std::uint16_t rank = 0;    // kStaging
+  std::uint64_t offset = 0;  // bytes
+};
+
+inline constexpr std::uint64_t kEverybody = ~std::uint64_t{0};
+
+struct Primitive {
+  enum class Kind : std::uint8_t {
+    kCopy,    // `bytes` from one place to another
+    kReduce,  // of several sources, in their order, into one or two places
+    kPost,    // this rank has come to the call, and what it put into its box is there
+    kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
+    kSignal,  // this rank has reached phase `value` of the call
+    kWait,    // until all others have
+  };
+  Kind kind = Kind::kCopy;
+  bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
+  std::uint16_t targets = 0;  // in Program::places, from `first` on; then the sources
+  std::uint16_t sources = 0;
+  std::uint32_t first = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t value = 0;
+};
+
+// A piece of a call as one rank runs it, one primitive after the other.
+struct Program {
+  std::vector<Primitive> steps;
+  std::vector<Place> places;
+
+  void clear() {
+    steps.clear();
+    places.clear();
+  }
+  void copy(Place to, Place from, std::uint64_t bytes) {
+    if (bytes > 0) add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to}, {&from, 1});
+  }
+  void reduce(std::initializer_list<Place> to, std::span<const Place> from, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    add({.kind = Primitive::Kind::kReduce,
+         .whole = true,
+         .targets = static_cast<std::uint16_t>(to.size()),
+         .sources = static_cast<std::uint16_t>(from.size()),
+         .bytes = bytes},
+        to, from);
+  }
+  void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
+  void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
+  void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
+  void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
+
+ private:
+  void add(Primitive step, std::initializer_list<Place> to, std::span<const Place> from) {
+    step.first = static_cast<std::uint32_t>(places.size());
+    places.insert(places.end(), to);
+    places.insert(places.end(), from.begin(), from.end());
+    steps.push_back(step);
+  }
+};
+
+}  // namespace slip

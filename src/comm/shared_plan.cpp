@@ -1,0 +1,210 @@
+#include "comm/shared_plan.hpp"
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to one
+constexpr std::size_t kMostSources = 1024;
+
+using Layout = SharedLayout;
+
+Place input(std::uint64_t offset) { return {Space::kInput, 0, offset}; }
+Place output(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
+
+}  // namespace
+
+SharedPlan::SharedPlan(const Call& call, std::uint64_t number, int rank, int nranks)
+    : call_(call), rank_(rank), nranks_(nranks), number_(number), block_(call.block_bytes()) {
+  const auto all = static_cast<std::uint64_t>(nranks);
+  by_blocks_ = call.kind == Collective::kReduceScatter || call.kind == Collective::kAllToAll ||
+               call.kind == Collective::kScatter;
+  small_ = block_ * (by_blocks_ ? all : 1) <= Layout::kBoxBytes;
+  // As many chunks as it takes, of nearly the same size. Slices have a whole number of lines each and the same borders
+  // in all chunks, for a chunk is copied in while the one before the last is still read.
+  const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;
+  const std::uint64_t most =
+      std::max((by_blocks_ ? Layout::kHalfBytes / all : Layout::kHalfBytes) / grain, 1UL) * grain;
+  chunks_ = (block_ + most - 1) / most;
+  if (chunks_ > 0) chunk_bytes_ = (block_ + chunks_ * grain - 1) / (chunks_ * grain) * grain;
+}
+
+SharedPlan::Span SharedPlan::span(std::uint64_t chunk) const {
+  const std::uint64_t begin = chunk * chunk_bytes_;
+  return {begin, std::min(chunk_bytes_, block_ - begin)};
+}
+
+// The part of a chunk of so many bytes that one rank reduces.
+SharedPlan::Span SharedPlan::slice(std::uint64_t bytes, int rank) const {
+  const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
+  const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
+  return {begin, std::min(share, bytes - begin)};
+}
+
+Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
+  return {Space::kStaging, static_cast<std::uint16_t>(rank), Layout::kHalves + chunk % 2 * Layout::kHalfBytes + offset};
+}
+
+Place SharedPlan::box(int rank) const {
+  const std::uint64_t turn = number_ % Layout::kTurns;
+  const std::uint64_t bytes = block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1);
+  const std::uint64_t offset = bytes <= Layout::kInSlot ? turn * Layout::kSlotBytes + Layout::kSlotData
+                                                        : Layout::kBoxes + turn * Layout::kBoxBytes;
+  return {Space::kStaging, static_cast<std::uint16_t>(rank), offset};
+}
+
+void SharedPlan::write(std::uint64_t piece, Program& program) const {
+  if (small_) return write_small(program);
+  if (piece == 0) {
+    program.post();
+    program.wait(0);  // the call before: nobody reads from staging any more
+    copy_in(0, program);
+    program.signal(1);
+    return program.meet();
+  }
+  const std::uint64_t stage = piece - 1;
+  if (stage == chunks_ && !ends_with_copies()) return;
+  program.wait(stage + 1);
+  if (ends_with_copies()) {
+    if (stage > 0) copy_out(stage - 1, program);
+    if (stage < chunks_) reduce(stage, program);
+  } else if (call_.kind == Collective::kReduceScatter) {
+    reduce(stage, program);
+  } else {
+    copy_out(stage, program);
+  }
+  if (stage + 1 < chunks_) copy_in(stage + 1, program);
+  program.signal(stage + 2);
+}
+
+void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
+  switch (call_.kind) {
+    case Collective::kAllReduce:
+    case Collective::kReduce: {  // all but the own slice, in two runs
+      const Span own = slice(now.bytes, rank_);
+      program.copy(own_half(0), input(now.begin), own.begin);
+      const std::uint64_t end = own.begin + own.bytes;
+      program.copy(own_half(end), input(now.begin + end), now.bytes - end);
+      break;
+    }
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      for (int to = 0; to < nranks_; ++to) {
+        const auto block = static_cast<std::uint64_t>(to);
+        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
+      }
+      break;
+    case Collective::kScatter:
+      for (int to = 0; is_root() && to < nranks_; ++to) {
+        const auto block = static_cast<std::uint64_t>(to);
+        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
+      }
+      break;
+    case Collective::kAllGather: program.copy(own_half(0), input(now.begin), now.bytes); break;
+    case Collective::kBroadcast:
+      if (is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
+      break;
+    case Collective::kGather:
+      if (!is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
+      break;
+    case Collective::kBarrier: break;
+  }
+}
+
+void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  const bool scatters = call_.kind == Collective::kReduceScatter;
+  const auto block = static_cast<std::uint64_t>(rank_);
+  const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
+  if (own.bytes == 0) return;
+  Place sources[kMostSources];
+  for (int from = 0; from < nranks_; ++from) {
+    const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
+    sources[from] =
+        from == rank_ ? input((scatters ? block * block_ : 0) + now.begin + own.begin) : half(from, chunk, offset);
+  }
+  const std::span<const Place> all(sources, static_cast<std::size_t>(nranks_));
+  const Place there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
+  if (scatters || (call_.kind == Collective::kReduce && is_root())) return program.reduce({there}, all, own.bytes);
+  if (call_.kind == Collective::kReduce) return program.reduce({shown}, all, own.bytes);
+  program.reduce({there, shown}, all, own.bytes);
+}
+
+void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  for (int step = 0; step < nranks_; ++step) {
+    const int from = (rank_ + step) % nranks_;  // each begins with itself: not all at the same place at once
+    const auto block = static_cast<std::uint64_t>(from);
+    const Place there = output(block * block_ + now.begin);
+    switch (call_.kind) {
+      case Collective::kAllReduce:
+      case Collective::kReduce: {
+        const Span made = slice(now.bytes, from);
+        if (from != rank_ && (call_.kind == Collective::kAllReduce || is_root()))
+          program.copy(output(now.begin + made.begin), half(from, chunk, made.begin), made.bytes);
+        break;
+      }
+      case Collective::kAllGather:
+        program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kGather:
+        if (is_root()) program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kAllToAll: {
+        const auto own = static_cast<std::uint64_t>(rank_);
+        program.copy(there, from == rank_ ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_),
+                     now.bytes);
+        break;
+      }
+      case Collective::kBroadcast:
+        if (from == call_.root)
+          program.copy(output(now.begin), is_root() ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kScatter: {
+        const auto own = static_cast<std::uint64_t>(rank_);
+        if (from != call_.root) break;
+        program.copy(output(now.begin),
+                     is_root() ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_), now.bytes);
+        break;
+      }
+      case Collective::kReduceScatter:
+      case Collective::kBarrier: break;
+    }
+  }
+}
+
+void SharedPlan::write_small(Program& program) const {
+  const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
+  const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
+  if (!from_root || is_root()) program.copy(box(rank_), input(0), block_ * (by_blocks_ ? all : 1));
+  program.post();
+  const auto boxed = [&](int from, std::uint64_t offset) {
+    Place place = box(from);
+    place.offset += offset;
+    return place;
+  };
+  if (from_root) {
+    if (!is_root()) program.meet(static_cast<std::uint64_t>(call_.root));
+    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+    return program.copy(output(0), is_root() ? input(offset) : boxed(call_.root, offset), block_);
+  }
+  const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
+  if (to_root && !is_root()) return;
+  program.meet();
+  if (reduces(call_.kind)) {
+    Place sources[kMostSources];
+    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+    for (int from = 0; from < nranks_; ++from) sources[from] = from == rank_ ? input(offset) : boxed(from, offset);
+    return program.reduce({output(0)}, {sources, static_cast<std::size_t>(nranks_)}, block_);
+  }
+  for (int from = 0; from < nranks_; ++from) {
+    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+    program.copy(output(static_cast<std::uint64_t>(from) * block_), from == rank_ ? input(offset) : boxed(from, offset),
+                 block_);
+  }
+}
+
+}  // namespace slip

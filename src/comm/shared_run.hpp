@@ -1,0 +1,73 @@
+// SharedRun: a call of one rank under way: it runs the call's program against the memory that the ranks share, and can
+// stop at each wait and go on later, in another thread.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <optional>
+
+#include "comm/shared_host.hpp"
+#include "runtime/exchange.hpp"
+
+namespace slip {
+
+// What the calls of a rank in one communicator have in common.
+struct SharedCalls {
+  SharedCalls(SharedHost& shared, Bootstrap& boot, std::int64_t timeout)
+      : host(shared), bootstrap(boot), timeout_ns(timeout) {}
+
+  SharedHost& host;
+  Bootstrap& bootstrap;
+  const std::int64_t timeout_ns;
+  std::atomic<std::uint64_t> turn{1};  // the number of the call that may run
+  std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
+  Program program;                     // of who has the turn: kept, so that nothing is allocated
+  std::atomic<bool> aborted{false};
+};
+
+class SharedRun final : public Exchange {
+ public:
+  explicit SharedRun(SharedCalls& calls) : calls_(calls) {}
+
+  void prepare(const Call& call, std::uint64_t number, std::byte* output, const std::byte* input);
+
+  bool advance() noexcept override;
+  bool can_advance() noexcept override;
+  std::int64_t began_ns() const noexcept override { return began_ns_; }
+  void finish(bool skipped) override;
+
+  std::atomic<bool> free{true};  // for the next call. release when finished, acquire when taken
+
+ private:
+  enum class Wait { kNothing, kTurn, kPost, kMeet, kPhase };
+  bool go_on();
+  bool run(const Primitive& step);
+  void copy(const Primitive& step) const;
+  void reduce(const Primitive& step) const;
+  bool await(Wait what, std::uint64_t value);
+  bool is_there();
+  void require_same(int rank) const;
+  void look_for_trouble();
+  [[noreturn]] void time_out() const;
+  std::byte* at(const Place& place) const;
+  void end();
+
+  SharedCalls& calls_;
+  Call call_;
+  std::uint64_t number_ = 0;
+  std::byte* output_ = nullptr;
+  const std::byte* input_ = nullptr;
+  Signature signature_;
+  std::optional<SharedPlan> plan_;
+  std::uint64_t piece_ = 0;
+  std::size_t step_ = 0;
+  bool begun_ = false;
+  Wait waits_for_ = Wait::kNothing;
+  std::uint64_t value_ = 0;       // of what it waits for
+  int next_rank_ = 0;             // the first that it still waits for
+  std::int64_t deadline_ns_ = 0;  // of the present wait; 0: it has just begun
+  std::int64_t began_ns_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace slip

@@ -1,0 +1,26 @@
+// Exchange: an op that needs others, a collective say. It goes on in steps; while it waits for the others its stream
+// waits, but no thread does.
+#pragma once
+
+#include <cstdint>
+
+namespace slip {
+
+class Exchange {
+ public:
+  // Goes on as far as it can, for the others perhaps a moment longer. True: done, with or without success. One thread
+  // at a time, but not always the same.
+  virtual bool advance() noexcept = 0;
+  // Whether advance() would get on. Cheap; by the same thread as the last advance(), or one ordered after it.
+  virtual bool can_advance() noexcept = 0;
+  // When its first step began, in now_ns().
+  virtual std::int64_t began_ns() const noexcept = 0;
+  // Once, as the op's end. `skipped`: it never ran, for its stream or device has failed. Throws what went wrong; the
+  // object belongs to nobody afterwards.
+  virtual void finish(bool skipped) = 0;
+
+ protected:
+  ~Exchange() = default;
+};
+
+}  // namespace slip

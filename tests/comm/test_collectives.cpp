@@ -1,0 +1,364 @@
+// Collectives between ranks of one host, as threads and as processes, against what one thread computes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "comm/reduce.hpp"
+#include "reduce_reference.hpp"
+#include "slip/communicator.hpp"
+#include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "support/share.hpp"
+
+namespace slip {
+namespace {
+
+using test::as_ranks;
+using test::Child;
+using test::expect_no_errors;
+using test::fails;
+using test::kShare;
+using test::Met;
+
+using Bytes = std::vector<std::byte>;
+
+// Numbers of the type that add up to numbers: random bits would be NaN often.
+Bytes values(DataType type, std::uint64_t elements, unsigned seed) {
+  std::mt19937_64 random(seed);
+  const std::size_t size = bytes_of(type);
+  Bytes bytes(elements * size);
+  for (std::uint64_t i = 0; i < elements; ++i) {
+    const std::uint64_t bits = is_float(type) ? encode(type, static_cast<double>(random() % 1000) / 64 - 7) : random();
+    std::memcpy(bytes.data() + i * size, &bits, size);
+  }
+  return bytes;
+}
+
+// A rank: its device, a stream and buffers in device memory.
+class Rank {
+ public:
+  explicit Rank(Communicator& communicator) : comm(communicator) {}
+
+  Buffer upload(const Bytes& bytes) const {
+    Buffer pinned = device.alloc(std::max<std::size_t>(bytes.size(), 1), MemoryKind::kPinned);
+    if (!bytes.empty()) std::memcpy(pinned.host_write<std::byte>().begin(), bytes.data(), bytes.size());
+    return pinned;
+  }
+  Bytes download(const Buffer& buffer, std::size_t bytes) const {
+    stream.sync();
+    const HostView<const std::byte> view = buffer.host_read<std::byte>();
+    return {view.begin(), view.begin() + bytes};
+  }
+
+  Communicator& comm;
+  Device device = Device::open("cpu", {.compute_workers = 2});
+  Stream stream = device.stream();
+};
+
+// Each rank in a thread, with a communicator of all.
+std::vector<Met> with_ranks(int count, const std::function<void(Rank&)>& body, CommunicatorOptions options = {}) {
+  const std::vector<Device> devices(static_cast<std::size_t>(count), Device::open("cpu", {.compute_workers = 2}));
+  std::vector<Communicator> comms = Communicator::init_all(devices, options);
+  return as_ranks(count, [&](int index) {
+    Rank rank(comms[static_cast<std::size_t>(index)]);
+    body(rank);
+  });
+}
+
+Bytes reduced(DataType type, ReduceOp op, const std::vector<Bytes>& from) {
+  Bytes to(from.front().size());
+  std::vector<const void*> sources;
+  for (const Bytes& one : from) sources.push_back(one.data());
+  if (!to.empty()) {
+    const std::uint64_t divisor = op == ReduceOp::kAvg ? from.size() : 1;
+    reduce({type, op, divisor, {}}, to.data(), sources, to.size() / bytes_of(type));
+  }
+  return to;
+}
+
+// Sizes around each border: in a slot, in a box, a chunk, two chunks, many.
+constexpr std::uint64_t kElements[] = {0, 1, 3, 10, 11, 1000, 4096, 4097, 9001, 131'072, 131'075, 400'001};
+
+class Sizes : public testing::TestWithParam<int> {};
+
+TEST_P(Sizes, ReductionsGiveWhatOneThreadComputes) {
+  const int nranks = GetParam();
+  expect_no_errors(with_ranks(nranks, [&](Rank& rank) {
+    for (const std::uint64_t elements : kElements) {
+      SCOPED_TRACE(testing::Message() << elements << " elements");
+      std::vector<Bytes> all, blocks;
+      for (int i = 0; i < nranks; ++i) {
+        all.push_back(values(DataType::kF32, elements * static_cast<unsigned>(nranks), static_cast<unsigned>(i)));
+        blocks.emplace_back(all.back().begin(), all.back().begin() + static_cast<std::ptrdiff_t>(elements * 4));
+      }
+      const auto me = static_cast<std::size_t>(rank.comm.rank());
+      const std::size_t bytes = elements * 4;
+      const Bytes sum = reduced(DataType::kF32, ReduceOp::kSum, blocks);
+      const Buffer in = rank.upload(all[me]), out = rank.upload(Bytes(bytes));
+      rank.comm.all_reduce(out.slice(0, bytes), in.slice(0, bytes), DataType::kF32, ReduceOp::kSum, rank.stream);
+      EXPECT_EQ(rank.download(out, bytes), sum);
+      const int root = nranks - 1;
+      const Buffer rooted = rank.upload(Bytes(bytes));
+      rank.comm.reduce(rooted.slice(0, bytes), in.slice(0, bytes), DataType::kF32, ReduceOp::kSum, root, rank.stream);
+      EXPECT_EQ(rank.download(rooted, bytes), rank.comm.rank() == root ? sum : Bytes(bytes));
+      rank.comm.reduce_scatter(out.slice(0, bytes), in.slice(0, bytes * static_cast<std::size_t>(nranks)),
+                               DataType::kF32, ReduceOp::kSum, rank.stream);
+      std::vector<Bytes> mine;
+      for (const Bytes& one : all)
+        mine.emplace_back(one.begin() + static_cast<std::ptrdiff_t>(me * bytes),
+                          one.begin() + static_cast<std::ptrdiff_t>((me + 1) * bytes));
+      EXPECT_EQ(rank.download(out, bytes), reduced(DataType::kF32, ReduceOp::kSum, mine));
+    }
+  }));
+}
+
+TEST_P(Sizes, CopiesArriveWhereTheyBelong) {
+  const int nranks = GetParam();
+  const auto n = static_cast<std::size_t>(nranks);
+  expect_no_errors(with_ranks(nranks, [&](Rank& rank) {
+    const auto me = static_cast<std::size_t>(rank.comm.rank());
+    for (const std::uint64_t elements : kElements) {
+      const std::size_t bytes = elements + elements / 2;  // odd ones, too
+      SCOPED_TRACE(testing::Message() << bytes << " bytes");
+      const auto block = [&](std::size_t from, std::size_t to) {
+        return values(DataType::kU8, bytes, static_cast<unsigned>(100 + from * n + to));
+      };
+      const auto joined = [&](const std::function<Bytes(std::size_t)>& piece) {
+        Bytes whole;
+        for (std::size_t i = 0; i < n; ++i) {
+          const Bytes one = piece(i);
+          whole.insert(whole.end(), one.begin(), one.end());
+        }
+        return whole;
+      };
+      const std::size_t root = n / 2;
+      const Buffer one = rank.upload(block(me, 0)), out = rank.upload(Bytes(bytes)),
+                   many = rank.upload(Bytes(bytes * n));
+      const Buffer blocks = rank.upload(joined([&](std::size_t to) { return block(me, to); }));
+      rank.comm.broadcast(out.slice(0, bytes), one.slice(0, bytes), static_cast<int>(root), rank.stream);
+      EXPECT_EQ(rank.download(out, bytes), block(root, 0));
+      rank.comm.all_gather(many.slice(0, bytes * n), one.slice(0, bytes), rank.stream);
+      EXPECT_EQ(rank.download(many, bytes * n), joined([&](std::size_t from) { return block(from, 0); }));
+      rank.comm.all_to_all(many.slice(0, bytes * n), blocks.slice(0, bytes * n), rank.stream);
+      EXPECT_EQ(rank.download(many, bytes * n), joined([&](std::size_t from) { return block(from, me); }));
+      rank.comm.scatter(out.slice(0, bytes), blocks.slice(0, bytes * n), static_cast<int>(root), rank.stream);
+      EXPECT_EQ(rank.download(out, bytes), block(root, me));
+      const Buffer gathered = rank.upload(Bytes(bytes * n));
+      rank.comm.gather(gathered.slice(0, bytes * n), one.slice(0, bytes), static_cast<int>(root), rank.stream);
+      EXPECT_EQ(rank.download(gathered, bytes * n),
+                me == root ? joined([&](std::size_t from) { return block(from, 0); }) : Bytes(bytes * n));
+      rank.comm.barrier(rank.stream);
+    }
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Sizes, testing::Values(1, 2, 3, 5), testing::PrintToStringParamName());
+
+TEST(Collectives, EveryTypeAndOperation) {
+  for (const DataType type : kReducedTypes) {
+    for (const ReduceOp op : kReduceOps) {
+      if (op == ReduceOp::kPreMulSum) continue;
+      SCOPED_TRACE(testing::Message() << data_type_name(type) << " " << reduce_op_name(op));
+      expect_no_errors(with_ranks(3, [&](Rank& rank) {
+        for (const std::uint64_t elements : {std::uint64_t{5}, std::uint64_t{999}, std::uint64_t{70'001}}) {
+          std::vector<Bytes> all;
+          for (unsigned i = 0; i < 3; ++i) all.push_back(values(type, elements, i));
+          const std::size_t bytes = all.front().size();
+          const Buffer both = rank.upload(all[static_cast<std::size_t>(rank.comm.rank())]);  // in place
+          rank.comm.all_reduce(both.slice(0, bytes), both.slice(0, bytes), type, op, rank.stream);
+          EXPECT_EQ(rank.download(both, bytes), reduced(type, op, all));
+        }
+      }));
+    }
+  }
+}
+
+TEST(Collectives, EachRankHasAFactorOfItsOwn) {
+  expect_no_errors(with_ranks(3, [&](Rank& rank) {
+    for (const std::uint64_t elements : {std::uint64_t{2}, std::uint64_t{50'000}}) {
+      const std::vector<float> ones(elements, 1.0F);
+      Bytes bytes(elements * 4);
+      std::memcpy(bytes.data(), ones.data(), bytes.size());
+      const Buffer in = rank.upload(bytes), out = rank.upload(bytes);
+      rank.comm.all_reduce_scaled(out, in, DataType::kF32, std::pow(10.0, rank.comm.rank()), rank.stream);
+      const Bytes got = rank.download(out, bytes.size());
+      for (std::uint64_t i = 0; i < elements; ++i) {
+        float value = 0;
+        std::memcpy(&value, got.data() + i * 4, 4);
+        ASSERT_EQ(value, 111.0F) << i;
+      }
+    }
+  }));
+}
+
+// Calls of all sizes one behind the other, nobody waits in between: slots, boxes and halves go round many times.
+TEST(Collectives, ManyCallsUnderWayAtOnce) {
+  const unsigned calls = 400 / kShare + 20;
+  expect_no_errors(with_ranks(3, [&](Rank& rank) {
+    std::vector<Buffer> buffers;
+    std::mt19937 random(7);  // the same on all ranks
+    std::vector<std::uint64_t> sizes;
+    for (unsigned i = 0; i < calls; ++i) {
+      const std::uint64_t elements = random() % 4 == 0 ? 20'000 + random() % 200'000 : random() % 3000;
+      sizes.push_back(elements);
+      Bytes bytes(elements * 4 + 4);
+      for (std::uint64_t k = 0; k < elements; ++k) {
+        const auto value = static_cast<std::uint32_t>(i + k + static_cast<unsigned>(rank.comm.rank()));
+        std::memcpy(bytes.data() + k * 4, &value, 4);
+      }
+      buffers.push_back(rank.upload(bytes));
+      const Range range = buffers.back().slice(0, elements * 4);
+      rank.comm.all_reduce(range, range, DataType::kU32, ReduceOp::kSum, rank.stream);
+    }
+    rank.stream.sync();
+    for (unsigned i = 0; i < calls; ++i) {
+      const HostView<const std::uint32_t> view = buffers[i].host_read<std::uint32_t>();
+      for (std::uint64_t k = 0; k < sizes[i]; ++k) ASSERT_EQ(view[k], 3 * (i + k) + 3) << "call " << i << " at " << k;
+    }
+  }));
+}
+
+// N1, N2: a call returns when it is enqueued; what its stream does later waits for it.
+TEST(Collectives, ACallIsAnOpOfItsStream) {
+  const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
+  std::vector<Communicator> comms = Communicator::init_all(devices);
+  const Stream streams[] = {devices[0].stream(), devices[1].stream()};
+  Buffer data[] = {devices[0].alloc(4, MemoryKind::kPinned), devices[1].alloc(4, MemoryKind::kPinned)};
+  std::atomic<bool> passed{false};
+  *data[0].host_write<int>().begin() = 1;
+  *data[1].host_write<int>().begin() = 2;
+  comms[0].all_reduce(data[0], data[0], DataType::kI32, ReduceOp::kSum, streams[0]);
+  streams[0].host([&] { passed.store(true); });
+  EXPECT_FALSE(streams[0].query());
+  EXPECT_FALSE(streams[0].sync_for(std::chrono::milliseconds(5)));
+  EXPECT_FALSE(passed.load());
+  comms[1].all_reduce(data[1], data[1], DataType::kI32, ReduceOp::kSum, streams[1]);
+  streams[0].sync();
+  streams[1].sync();
+  EXPECT_TRUE(passed.load());
+  EXPECT_EQ(data[0].host_read<int>()[0], 3);
+  EXPECT_EQ(data[1].host_read<int>()[0], 3);
+}
+
+TEST(Collectives, CallsThatDiffersAreToldToAll) {
+  const std::vector<Met> met = with_ranks(2, [](Rank& rank) {
+    const Buffer data = rank.upload(Bytes(80'000));
+    const std::size_t bytes = rank.comm.rank() == 0 ? 40'000 : 80;
+    rank.comm.all_reduce(data.slice(0, bytes), data.slice(0, bytes), DataType::kF32, ReduceOp::kSum, rank.stream);
+    rank.stream.sync();
+  });
+  for (const Met& one : met) {
+    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    for (const char* words : {"all_reduce of 10000 F32 by sum, call 1", "all_reduce of 20 F32", "rank 0", "rank 1"})
+      EXPECT_NE(one.text.find(words), std::string::npos) << one.text;
+  }
+}
+
+TEST(Collectives, WhoDoesNotComeIsNamed) {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::milliseconds(100);
+  const std::vector<Met> met = with_ranks(
+      3,
+      [](Rank& rank) {
+        rank.comm.barrier(rank.stream);
+        if (rank.comm.rank() == 1) return;
+        const Buffer data = rank.upload(Bytes(64));
+        rank.comm.all_reduce(data, data, DataType::kI32, ReduceOp::kMax, rank.stream);
+        rank.stream.sync();
+      },
+      options);
+  EXPECT_FALSE(met[1].code);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(met[rank].code, Code::kTimeout);
+    for (const char* words : {"all_reduce of 16 I32 by max, call 2", "rank 1 (last in barrier, call 1)"})
+      EXPECT_NE(met[rank].text.find(words), std::string::npos) << met[rank].text;
+  }
+}
+
+TEST(Collectives, AbortEndsWhatIsUnderWay) {
+  const std::vector<Met> met = with_ranks(2, [](Rank& rank) {
+    if (rank.comm.rank() == 1) return;
+    rank.comm.barrier(rank.stream);
+    std::thread other([&] { rank.comm.abort(); });
+    other.join();
+    rank.stream.sync();
+  });
+  EXPECT_EQ(met[0].code, Code::kAborted) << met[0].text;
+}
+
+TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
+  expect_no_errors(with_ranks(1, [](Rank& rank) {
+    const Buffer data = rank.upload(Bytes(64));
+    EXPECT_TRUE(fails([&] { rank.comm.broadcast(data, data, 3, rank.stream); }, Code::kInvalidValue, {"root 3", "1"}));
+    EXPECT_TRUE(
+        fails([&] { rank.comm.all_reduce(data.slice(0, 8), data, DataType::kF32, ReduceOp::kSum, rank.stream); },
+              Code::kInvalidValue, {"64", "8"}));
+    EXPECT_TRUE(fails([&] { rank.comm.all_reduce(data, data, DataType::kBool, ReduceOp::kSum, rank.stream); },
+                      Code::kInvalidValue, {"BOOL"}));
+    EXPECT_TRUE(fails(
+        [&] { rank.comm.all_reduce(data.slice(0, 6), data.slice(0, 6), DataType::kF32, ReduceOp::kSum, rank.stream); },
+        Code::kInvalidValue, {"6"}));
+  }));
+  EXPECT_TRUE(fails(
+      [] {
+        const std::vector<Device> devices{Device::open("sim:h200")};
+        Communicator::init_all(devices);
+      },
+      Code::kUnsupported, {"sim:h200"}));
+}
+
+std::string sums_as_a_process(const UniqueId& id, int nranks, int rank) {
+  const Device device = Device::open("cpu", {.compute_workers = 2});
+  Communicator comm = Communicator::init(id, nranks, rank, device);
+  const Stream stream = device.stream();
+  for (const std::size_t elements : {1U, 100U, 5000U, 300'000U}) {
+    Buffer data = device.alloc(elements * 4, MemoryKind::kPinned);
+    for (float& one : data.host_write<float>().span()) one = static_cast<float>(rank + 1);
+    comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
+    stream.sync();
+    for (const float one : data.host_read<float>().span()) {
+      if (one != static_cast<float>(nranks * (nranks + 1) / 2)) return "wrong: " + std::to_string(one);
+    }
+  }
+  return "fine";
+}
+
+TEST(Collectives, RanksAreProcesses) {
+  if (!test::kThreadsAfterFork) GTEST_SKIP() << "TSan stops children that start threads";
+  for (const int nranks : {2, 4}) {
+    const UniqueId id = UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()) + "-" + std::to_string(nranks));
+    std::vector<Child> children;
+    for (int rank = 0; rank < nranks; ++rank)
+      children.emplace_back([&] { return sums_as_a_process(id, nranks, rank); });
+    for (const Child& child : children) EXPECT_EQ(child.report(), "fine");
+  }
+}
+
+TEST(Collectives, AKilledRankIsToldToTheOthers) {
+  if (!test::kThreadsAfterFork) GTEST_SKIP() << "TSan stops children that start threads";
+  const UniqueId id = UniqueId::parse("unix:slip-kill-" + std::to_string(::getpid()));
+  std::vector<Child> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    children.emplace_back([&]() -> std::string {
+      const Device device = Device::open("cpu", {.compute_workers = 2});
+      Communicator comm = Communicator::init(id, 3, rank, device);
+      const Stream stream = device.stream();
+      Buffer data = device.alloc(400'000, MemoryKind::kPinned);
+      for (int call = 0;; ++call) {
+        if (rank == 2 && call == 50) ::raise(SIGKILL);
+        comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
+        stream.sync();
+      }
+    });
+  }
+  for (const std::size_t rank : {0U, 1U}) {
+    const std::string report = children[rank].report();
+    EXPECT_NE(report.find("rank 2 is gone"), std::string::npos) << report;
+  }
+}
+
+}  // namespace
+}  // namespace slip
