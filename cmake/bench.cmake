@@ -48,6 +48,10 @@ foreach(area IN LISTS slip_bench_areas)
     target_link_libraries(bench_${area} PRIVATE CUDA::cudart_static)
   endif()
 endforeach()
+# Slipstream's column among the peers, which are built by bench/peers/run.sh.
+add_executable(bench_peers_slip "${PROJECT_SOURCE_DIR}/bench/peers/slip_bench.cpp")
+target_link_libraries(bench_peers_slip PRIVATE slip)
+
 if(TARGET bench_streams AND TARGET TBB::tbb)
   target_link_libraries(bench_streams PRIVATE TBB::tbb)
   target_compile_definitions(bench_streams PRIVATE SLIP_BENCH_TBB=1)

@@ -43,6 +43,9 @@ if command -v mpicxx.mpich mpiexec.mpich >/dev/null; then
   build mpich    mpicxx.mpich $cxx "$here/mpi_bench.cpp" -o "$bin/mpich"
 else lacks MPICH 'mpich libmpich-dev'; fi
 
+slip=${BUILD:-$here/../../build/release}/bench_peers_slip
+[ -x "$slip" ] || lacks Slipstream "it: cmake --build build/release --target bench_peers_slip"
+
 export BENCH_CTL=/dev/shm/peers_ctl.$$
 store=$OUT/store.$$
 cleanup() { rm -rf "$BENCH_CTL" "$store"; }
@@ -115,6 +118,7 @@ all_configs() {  # uses $n
     cfg gloo.sync     all $g --mode sync --pin $((n <= $(nproc))) --variant sync
     cfg gloo.busypoll all $g --mode busypoll --variant busypoll
   }
+  [ -x "$slip" ] && cfg slip.shm all "$slip" --ranks $n --lib slip --transport shm
   # Add a new library here.
 }
 

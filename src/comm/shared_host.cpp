@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/cores.hpp"
 #include "base/sync.hpp"
 
 namespace slip {
@@ -26,6 +27,9 @@ SharedHost::SharedHost(Bootstrap& bootstrap)
                               kHeaderBytes + static_cast<std::size_t>(nranks_) * SharedLayout::kRankBytes)),
       regions_(segment_.data() + kHeaderBytes),
       known_(static_cast<std::size_t>(nranks_), 0) {
+  CoreSet cores;
+  for (const CoreSet& one : bootstrap.all_gather(core_set())) cores |= one;
+  crowded_ = static_cast<std::size_t>(nranks_) > cores.count();
   static_assert(sizeof(Failure) <= kHeaderBytes);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
 }

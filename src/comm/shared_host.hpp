@@ -23,6 +23,9 @@ class SharedHost {
   int nranks() const { return nranks_; }
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
 
+  // More ranks than cores: who waits gives its core away at once.
+  bool crowded() const { return crowded_; }
+
   // Whether this rank's slot for the call is free: everybody has taken what was posted there before.
   bool may_post(std::uint64_t number);
   void post(std::uint64_t number, const Signature& signature) const;
@@ -68,6 +71,7 @@ class SharedHost {
   const int rank_, nranks_;
   Segment segment_;
   std::byte* regions_ = nullptr;
+  bool crowded_ = false;
   std::vector<std::uint64_t> known_;  // by rank: a call that it surely has posted
 };
 

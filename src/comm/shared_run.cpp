@@ -4,7 +4,6 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "base/thread.hpp"
 #include "comm/copy.hpp"
 #include "runtime/observers.hpp"
 
@@ -176,8 +175,7 @@ bool SharedRun::await(Wait what, std::uint64_t value) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const bool crowded = calls_.host.nranks() > core_count();
-  for (int turn = 0; turn < (crowded ? kSpinsCrowded : kSpins); ++turn) {
+  for (int turn = 0; turn < (calls_.host.crowded() ? kSpinsCrowded : kSpins); ++turn) {
     if (is_there()) {
       waits_for_ = Wait::kNothing;
       return true;
