@@ -42,6 +42,10 @@ Topology load(const std::string& synthetic, Here here) {
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0)
     throw Error(Code::kInvalidValue, fmt::format("hwloc does not understand the machine '{}'", synthetic), here);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  // PCI devices as Linux tells them in /sys: libpciaccess, which the component "pci" asks, tells the same and leaks.
+  // The other two would load an OpenCL driver and connect to an X server, and nothing of theirs is used.
+  for (const char* component : {"pci", "opencl", "gl"})
+    static_cast<void>(hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component));
   if (hwloc_topology_load(raw) != 0) throw Error(Code::kIo, "hwloc cannot describe this machine", here);
   return topology;
 }

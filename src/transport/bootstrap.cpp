@@ -72,7 +72,8 @@ void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_ran
   switchboard_->gather(table, bytes_per_rank, deadline());
 }
 
-void Bootstrap::barrier() { switchboard_->gather({}, 0, deadline()); }
+void Bootstrap::barrier() { barrier(timeout_); }
+void Bootstrap::barrier(std::chrono::milliseconds timeout) { switchboard_->gather({}, 0, deadline_in(timeout)); }
 
 void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {
   switchboard_->send(rank, tag, bytes, address(rank), deadline());

@@ -54,6 +54,7 @@ class Bootstrap {
     return table;
   }
   void barrier();
+  void barrier(std::chrono::milliseconds timeout);
 
   // Between two ranks. Messages of one tag come in the order in which they were sent; those of other tags are kept. A
   // send returns when the system has taken the bytes.

@@ -75,7 +75,9 @@ class Signals {
   Signals() {
     sigset_t wanted;
     sigemptyset(&wanted);
-    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) sigaddset(&wanted, number);
+    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) {
+      if (number == SIGCHLD || !ignored(number)) sigaddset(&wanted, number);
+    }
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor_ < 0) throw Error(Code::kIo, fmt::format("cannot take signals: {}", std::strerror(errno)), {});
@@ -95,6 +97,13 @@ class Signals {
   const sigset_t& before() const { return before_; }
 
  private:
+  // As nohup and shells do for what runs in the background. A blocked signal comes though it is ignored, and the ranks,
+  // which inherit that they ignore it, would have to be killed.
+  static bool ignored(int number) {
+    struct sigaction action {};
+    return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  }
+
   sigset_t before_{};
   int descriptor_ = -1;
 };

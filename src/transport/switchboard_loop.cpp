@@ -67,11 +67,11 @@ void Switchboard::wait_for_something() {
 void Switchboard::turn() {
   const std::int64_t now = now_ns();
   note_suspension(now);
-  if (leaving_ && farewell_end_ns_ == 0) begin_farewell(now);
   if (abort_->is_set() && !abort_noted_) {
     abort_noted_ = true;
     note_loss({self_.rank, Loss::Cause::kAborted, self_.rank});
   }
+  if (leaving_ && farewell_end_ns_ == 0) begin_farewell(now);  // last: nobody listens to what comes behind a farewell
   accept_all(now);
   for (Link& link : links_) serve(link, now);
   beat(now);

@@ -41,6 +41,13 @@ bool eventually(const Ready& ready) {
   return true;
 }
 
+// Lets other threads go ahead so many times, but not for long where the machine is busy: beside another program each
+// turn takes milliseconds.
+inline void give_turns(int count) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  for (int i = 0; i < count && std::chrono::steady_clock::now() < end; ++i) sched_yield();
+}
+
 inline bool finishes(StreamRef stream) { return stream.sync_for(kPatience); }
 
 // The code that the call throws; kOk when it returns.

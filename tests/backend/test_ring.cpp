@@ -165,7 +165,7 @@ void expect_held_between(std::uint64_t least, std::uint64_t most, const DeviceOp
   });
   EXPECT_TRUE(test::eventually([&] { return launched.load() >= least; })) << "held at " << launched.load();
   // It must not come further, whatever the timing; so give it many turns to try.
-  for (int i = 0; i < 5'000; ++i) sched_yield();
+  test::give_turns(5'000);
   EXPECT_LE(launched.load(), most);
   gate.open();
   host.join();

@@ -1,70 +1,106 @@
-// Ranks as processes: children forked by the test, which it can stop and kill, and which report in words.
+// Ranks as processes: this test program started again as one rank each, which the test can stop and kill. They are
+// started, not forked: a fork takes along what other threads have locked, and the thread sanitizer ends a forked child
+// that starts threads.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <array>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "slip/unique_id.hpp"
+#include "transport/launch_info.hpp"
+#include "transport/socket.hpp"
 
 namespace slip::test {
 
-class Child {
+inline constexpr int kLine = 3;  // the descriptor by which such a process talks with the test
+// The leak check takes seconds at every exit on aarch64; the test program itself has one.
+inline constexpr const char* kWithoutLeakCheck = "ASAN_OPTIONS=detect_leaks=0";
+
+inline std::string own_path() {
+  std::array<char, 4096> path{};
+  const ssize_t bytes = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  return {path.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))};
+}
+
+class RankProcess {
  public:
-  // Runs the body in a child; what it returns, or the text of what it throws, is its report.
-  explicit Child(const std::function<std::string()>& body) {
+  // Runs the disabled test `test` as this rank, with the variables of a launcher.
+  RankProcess(const std::string& test, const UniqueId& id, int nranks, int rank) {
     int ends[2];
-    if (::pipe(ends) != 0) std::abort();
-    std::fflush(nullptr);  // or the child would print it again
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::close(ends[0]);
-      std::string report;
-      try {
-        report = body();
-      } catch (const std::exception& error) {
-        report = error.what();
-      }
-      static_cast<void>(!::write(ends[1], report.data(), report.size()));
-      ::_exit(0);
-    }
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, ends[1], kLine);
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    std::vector<std::string> words{own_path(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests"};
+    std::vector<std::string> variables = env_with(
+        {{"SLIP_RANK", std::to_string(rank)}, {"SLIP_NRANKS", std::to_string(nranks)}, {"SLIP_ID", id.text()}});
+    if (::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data()) !=
+        0)
+      std::abort();
+    ::posix_spawn_file_actions_destroy(&actions);
     ::close(ends[1]);
-    from_ = ends[0];
+    line_ = ends[0];
   }
-  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)), from_(std::exchange(other.from_, -1)) {}
-  Child& operator=(Child&&) = delete;
-  ~Child() {
+  RankProcess(RankProcess&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), line_(std::exchange(other.line_, -1)) {}
+  RankProcess& operator=(RankProcess&&) = delete;
+  ~RankProcess() {
     if (pid_ < 0) return;
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    ::close(from_);
+    ::close(line_);
   }
 
   void signal(int number) const { ::kill(pid_, number); }
-  // Until the child ends: its own deadlines see to that.
-  std::string report() const {
+  void tell(char word) const { static_cast<void>(!::send(line_, &word, 1, MSG_NOSIGNAL)); }
+  std::string hear(std::size_t bytes) const {  // no more than that, fewer if it ends
     std::string result;
-    char bytes[4096];
-    for (ssize_t got = 0; (got = ::read(from_, bytes, sizeof(bytes))) > 0;)
-      result.append(bytes, static_cast<std::size_t>(got));
+    for (char byte = 0; result.size() < bytes && arrives() && ::read(line_, &byte, 1) == 1;) result += byte;
     return result;
   }
+  std::string report() const { return hear(std::string::npos); }
 
  private:
+  static std::vector<char*> pointers(std::vector<std::string>& words) {
+    std::vector<char*> result;
+    for (std::string& word : words) result.push_back(word.data());
+    result.push_back(nullptr);
+    return result;
+  }
+  bool arrives() const { return wait_for(line_, POLLIN, {deadline_after(60'000'000'000), nullptr}) == Waited::kReady; }
+
   pid_t pid_ = -1;
-  int from_ = -1;
+  int line_ = -1;
 };
 
-// TSan stops a program that starts threads after a fork of a threaded one.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kThreadsAfterFork = false;
-#else
-inline constexpr bool kThreadsAfterFork = true;
-#endif
+// The other side: such a process plays its part, reports what that returns or throws, and ends.
+[[noreturn]] inline void play(const std::function<std::string(const LaunchInfo&)>& part) {
+  std::string report;
+  try {
+    report = part(launch_info().value());
+  } catch (const std::exception& error) {
+    report = error.what();
+  }
+  static_cast<void>(!::write(kLine, report.data(), report.size()));
+  ::_exit(0);
+}
 
 }  // namespace slip::test

@@ -44,7 +44,8 @@ struct Outcome {
 };
 
 Outcome shell(const std::string& command) {
-  std::FILE* const pipe = ::popen(("( " + command + " ) 2>&1").c_str(), "r");
+  const std::string words = "export " + std::string(kWithoutLeakCheck) + "; ( " + command + " ) 2>&1";
+  std::FILE* const pipe = ::popen(words.c_str(), "r");
   Outcome result;
   std::array<char, 4096> bytes;
   for (std::size_t got = 0; (got = std::fread(bytes.data(), 1, bytes.size(), pipe)) > 0;)
@@ -58,10 +59,7 @@ bool has_program(const char* name) { return shell("command -v " + std::string(na
 
 // The command line of one rank, and what the ranks must have said.
 std::string rank_program() {
-  std::array<char, 4096> path{};
-  const ssize_t bytes = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  return std::string(path.data(), static_cast<std::size_t>(bytes)) +
-         " --gtest_filter=Launched.DISABLED_Rank --gtest_also_run_disabled_tests --gtest_brief=1";
+  return own_path() + " --gtest_filter=Launched.DISABLED_Rank --gtest_also_run_disabled_tests --gtest_brief=1";
 }
 
 void expect_ranks(const Outcome& outcome, int nranks, const std::string& launcher) {
@@ -94,9 +92,23 @@ TEST(Launchers, Slurm) {
   expect_ranks(shell("timeout 60 srun --overcommit -n 3 " + rank_program()), 3, "srun");
 }
 
+// Listens at a port whose next one is free, and stays so: the system gives none below 32768 to those who do not care.
+Socket listen_below_a_free_port() {
+  for (int port = 10'000 + ::getpid() % 10'000; port < 32'000; port += 2) {
+    try {
+      Socket held = Socket::listen(SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port)));
+      static_cast<void>(Socket::listen(SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port + 1))));
+      return held;
+    } catch (const Error&) {
+      continue;  // another's
+    }
+  }
+  throw Error(Code::kIo, "no two free ports", {});
+}
+
 // The variables of torchrun, given by another launcher: rank 0 listens beside the port that torchrun itself holds.
 TEST(Launchers, VariablesOfTorchrun) {
-  const Socket held = Socket::listen(SocketAddress::loopback(AF_INET));
+  const Socket held = listen_below_a_free_port();
   const std::string port = std::to_string(held.local().port());
   const std::string set =
       "RANK=$SLIP_RANK WORLD_SIZE=$SLIP_NRANKS LOCAL_RANK=$SLIP_RANK MASTER_ADDR=localhost MASTER_PORT=" + port +
@@ -157,7 +169,10 @@ class HeldPipe {
     if (launcher_ == 0) {
       ::dup2(ends[1], STDOUT_FILENO);
       ::close(ends[1]);
-      ::execl(SLIP_PROGRAM, "slip", "launch", "-n", "3", "--", "sh", "-c", "echo x; exec sleep 600", nullptr);
+      // Whoever runs the tests in the background ignores it, and so would all of these.
+      ::signal(SIGINT, SIG_DFL);
+      ::execl("/usr/bin/env", "env", kWithoutLeakCheck, SLIP_PROGRAM, "launch", "-n", "3", "--", "sh", "-c",
+              "echo x; exec sleep 600", nullptr);
       ::_exit(99);
     }
     ::close(ends[1]);
