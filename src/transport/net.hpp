@@ -25,9 +25,10 @@
 namespace slip {
 
 inline constexpr std::size_t kNetHandleBytes = 128;
-using NetHandle = std::array<std::byte, kNetHandleBytes>;  // where a listener is: plain data, for the Bootstrap to carry
+using NetHandle =
+    std::array<std::byte, kNetHandleBytes>;  // where a listener is: plain data, for the Bootstrap to carry
 
-inline constexpr std::size_t kNetMostParts = 8;      // messages that one irecv takes
+inline constexpr std::size_t kNetMostParts = 8;       // messages that one irecv takes
 inline constexpr std::size_t kNetMostRequests = 256;  // of a line at the same time
 
 struct NetOptions {
@@ -36,9 +37,9 @@ struct NetOptions {
   std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
   // The sender decides how a line is made. Loopback: one socket is fastest, for a core copies as fast as it can, and
   // MSG_ZEROCOPY copies all the same and then tells so.
-  int sockets = 1;                                     // that share large messages
-  std::size_t stripe_bytes = std::size_t{512} << 10;   // that a socket gets in turn
-  std::size_t zero_copy_from = 0;                      // bytes of the smallest message sent so; 0: none, and on loopback
+  int sockets = 1;                                    // that share large messages
+  std::size_t stripe_bytes = std::size_t{512} << 10;  // that a socket gets in turn
+  std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and on loopback
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, and not the line.
@@ -97,8 +98,8 @@ class NetLine {
   std::span<const pollfd> watched() const { return watched_; }  // what can make progress() move something
 
  protected:
-  void require_whole() const;              // throws the error, if there was one
-  [[noreturn]] void fail(Error error);     // keeps and throws it
+  void require_whole() const;           // throws the error, if there was one
+  [[noreturn]] void fail(Error error);  // keeps and throws it
   void check_part(const NetPart& part) const;
   NetRequest* take_request(NetRequest::Kind kind);  // null: all are in use
   void give_back(NetRequest* request);

@@ -15,7 +15,7 @@ namespace slip {
 namespace {
 
 constexpr std::int64_t kGreetingLimitNs = 10'000'000'000;  // then who has not said who it is gets closed
-constexpr std::size_t kMostGuests = 4096;                   // that have not; the oldest goes first
+constexpr std::size_t kMostGuests = 4096;                  // that have not; the oldest goes first
 
 class TcpListener final : public NetListener {
  public:
@@ -54,7 +54,8 @@ class TcpListener final : public NetListener {
       if (guests_.size() > kMostGuests) guests_.pop_front();
     }
     if (error != 0)
-      throw Error(Code::kIo, fmt::format("cannot accept at {}: {}", listener_.local().text(), std::strerror(error)), {});
+      throw Error(Code::kIo, fmt::format("cannot accept at {}: {}", listener_.local().text(), std::strerror(error)),
+                  {});
   }
 
   // True: it may still be one of ours.
@@ -105,8 +106,8 @@ class TcpListener final : public NetListener {
       ++silent;
       watched.push_back({guest.socket.descriptor(), POLLIN, 0});
     }
-    const std::string what = fmt::format("waiting at {} as rank {} for a sender", SocketAddress(told_.address).text(),
-                                         told_.rank);
+    const std::string what =
+        fmt::format("waiting at {} as rank {} for a sender", SocketAddress(told_.address).text(), told_.rank);
     if (patience.abort && patience.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
     const std::int64_t now = now_ns();
     if (patience.deadline_ns != 0 && now >= patience.deadline_ns)

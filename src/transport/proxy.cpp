@@ -10,9 +10,9 @@
 
 namespace slip {
 namespace {
-constexpr double kSpinUs = 50;          // of who waits, with nothing moving; then others get the core
-constexpr double kYieldUs = 300;        // and then it sleeps
-constexpr double kThreadSpinUs = 20;    // of the thread, after something moved
+constexpr double kSpinUs = 50;        // of who waits, with nothing moving; then others get the core
+constexpr double kYieldUs = 300;      // and then it sleeps
+constexpr double kThreadSpinUs = 20;  // of the thread, after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
 }  // namespace
 
@@ -39,10 +39,10 @@ ProxyLine::~ProxyLine() { proxy_.remove(this); }
 bool ProxyLine::post(std::size_t offset, std::size_t bytes) {
   if (failed()) throw_error();
   if (offset > bytes_.size() || bytes > bytes_.size() - offset)
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: bytes {} to {} of a memory of {} bytes", peer().text(), offset, offset + bytes,
-                            bytes_.size()),
-                {});
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("{}: bytes {} to {} of a memory of {} bytes", peer().text(), offset, offset + bytes, bytes_.size()),
+        {});
   const std::uint64_t head = posted();
   if (head - done() == kDepth) return false;
   entry(head).offset = offset;

@@ -1,7 +1,7 @@
 // Proxy: the thread that keeps the network lines of this process moving while their ranks compute. Each line is fed
-// through a ring of (offset, bytes) of its memory: who posts counts the head up, and the line counts up what is done, in
-// order. The thread sleeps in poll while nothing moves; who waits drives its line itself, and the thread leaves it alone
-// meanwhile.
+// through a ring of (offset, bytes) of its memory: who posts counts the head up, and the line counts up what is done,
+// in order. The thread sleeps in poll while nothing moves; who waits drives its line itself, and the thread leaves it
+// alone meanwhile.
 //
 // One thread posts to a line, and one waits for it; they may be the same. The memory must stay until the ProxyLine is
 // destroyed. A proxy is not used over fork: of_process() makes a new one in the child.

@@ -27,7 +27,7 @@ class TcpSender final : public NetSender {
   struct Message {
     TcpHeader header;
     std::size_t next = kNone;
-    std::size_t ways_left = 0;     // that have not passed it
+    std::size_t ways_left = 0;       // that have not passed it
     std::uint32_t notices_left = 0;  // of the kernel, that it no longer reads the bytes
   };
   struct Way {
@@ -126,7 +126,7 @@ class TcpReceiver final : public NetReceiver {
   std::vector<Posted> posted_{kNetMostRequests};
   std::size_t waiting_ = 0;     // parts without a message
   std::size_t unfinished_ = 0;  // parts that are not complete
-  std::list<Kept> kept_;       // messages that nobody has asked for yet
+  std::list<Kept> kept_;        // messages that nobody has asked for yet
   std::size_t kept_bytes_ = 0;
 };
 

@@ -129,9 +129,9 @@ bool TcpReceiver::read_into_inbox(Reading& reading) {
 }
 
 std::size_t TcpReceiver::receive(Way& way, std::span<const iovec> pieces) {
-  const Socket::Moved moved = pieces.size() == 1
-                                  ? way.socket.try_recv({static_cast<std::byte*>(pieces[0].iov_base), pieces[0].iov_len})
-                                  : way.socket.try_recv(pieces);
+  const Socket::Moved moved =
+      pieces.size() == 1 ? way.socket.try_recv({static_cast<std::byte*>(pieces[0].iov_base), pieces[0].iov_len})
+                         : way.socket.try_recv(pieces);
   if (moved.ended) lost(moved.error);
   return moved.bytes;
 }
@@ -183,20 +183,22 @@ void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
   if (header.bytes <= part.bytes) return;
   const TcpTooLarge told{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
   static_cast<void>(ways_[0].socket.try_send(std::as_bytes(std::span(&told, 1))));
-  fail(Error(Code::kInvalidValue,
-             fmt::format("{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
-                         peer_.text(), header.bytes, header.tag, part.bytes),
-             {}));
+  fail(
+      Error(Code::kInvalidValue,
+            fmt::format("{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
+                        peer_.text(), header.bytes, header.tag, part.bytes),
+            {}));
 }
 
 // Somebody waits for another tag, which is behind this message.
 void TcpReceiver::keep(const TcpHeader& header, Arrival& into) {
   if (header.bytes > kTcpMostKept - kept_bytes_)
-    fail(Error(Code::kOutOfMemory,
-               fmt::format("{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
-                           "wait already: at most {} are kept; post receives in the order of the sends",
-                           peer_.text(), header.bytes, header.tag, kept_bytes_, kTcpMostKept),
-               {}));
+    fail(
+        Error(Code::kOutOfMemory,
+              fmt::format("{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
+                          "wait already: at most {} are kept; post receives in the order of the sends",
+                          peer_.text(), header.bytes, header.tag, kept_bytes_, kTcpMostKept),
+              {}));
   kept_bytes_ += header.bytes;
   Kept& kept = kept_.emplace_back();
   kept.header = header;
@@ -247,8 +249,8 @@ void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t
 
 void TcpReceiver::lost(int error) {
   fail(Error(Code::kRankLost,
-             fmt::format("{} is gone: it closed the connection while {} of its messages were expected{}{}", peer_.text(),
-                         unfinished_, error ? ": " : "", error ? std::strerror(error) : ""),
+             fmt::format("{} is gone: it closed the connection while {} of its messages were expected{}{}",
+                         peer_.text(), unfinished_, error ? ": " : "", error ? std::strerror(error) : ""),
              {}));
 }
 

@@ -7,8 +7,8 @@
 
 namespace slip {
 namespace {
-constexpr std::size_t kMostPieces = 32;                            // of one system call
-constexpr std::size_t kTurnBytes = std::size_t{8} << 20;           // by one way; then the other lines get their turn
+constexpr std::size_t kMostPieces = 32;                   // of one system call
+constexpr std::size_t kTurnBytes = std::size_t{8} << 20;  // by one way; then the other lines get their turn
 }  // namespace
 
 TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from)
