@@ -36,7 +36,7 @@ ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetReceiver> receiver, std::s
 
 ProxyLine::~ProxyLine() { proxy_.remove(this); }
 
-bool ProxyLine::post(std::size_t offset, std::size_t bytes) {
+bool ProxyLine::post(std::size_t offset, std::size_t bytes, Next next) {
   if (failed()) throw_error();
   if (offset > bytes_.size() || bytes > bytes_.size() - offset)
     throw Error(
@@ -52,7 +52,7 @@ bool ProxyLine::post(std::size_t offset, std::size_t bytes) {
   full_fence();  // between the head and the flags of the sleepers, who look at the head after they set them
   if (!busy()) return true;
   if (resting_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
-  else if (!driven_.load(std::memory_order_relaxed)) proxy_.poke();
+  else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.poke();
   return true;
 }
 

@@ -37,7 +37,9 @@ class ProxyLine {
   ProxyLine& operator=(const ProxyLine&) = delete;
 
   // Sends these bytes of the memory, or receives at most so many into it. False: the ring is full.
-  bool post(std::size_t offset, std::size_t bytes);
+  // kWait: the caller waits for it at once, so the thread need not be woken for it.
+  enum class Next { kCompute, kWait };
+  bool post(std::size_t offset, std::size_t bytes, Next next = Next::kCompute);
   std::uint64_t posted() const { return head_.load(std::memory_order_relaxed); }  // relaxed: the poster's own count
   // acquire: who sees the count sees the bytes that were received.
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }

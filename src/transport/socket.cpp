@@ -230,6 +230,10 @@ void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
 SocketAddress Socket::local() const { return address_of(&::getsockname, descriptor_); }
 SocketAddress Socket::peer() const { return address_of(&::getpeername, descriptor_); }
 std::string Socket::text() const { return local().text() + " to " + peer().text(); }
+void Socket::acknowledge_later() const {
+  const int off = 0;
+  static_cast<void>(::setsockopt(descriptor_, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
+}
 void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
 
 bool Socket::same_user() const {

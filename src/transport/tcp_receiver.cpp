@@ -13,7 +13,10 @@ constexpr std::size_t kTurnSteps = 64;  // by one way; then the other lines get 
 TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes)
     : stripes_{sockets.size(), stripe_bytes} {
   peer_ = std::move(peer);
-  for (Socket& socket : sockets) ways_.push_back({std::move(socket), 0, 0});
+  for (Socket& socket : sockets) {
+    socket.acknowledge_later();
+    ways_.push_back({std::move(socket), 0, 0});
+  }
   order_.reserve(kNetMostRequests);
   update_watched();
 }

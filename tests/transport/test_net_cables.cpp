@@ -36,6 +36,8 @@ void send_over(const std::string& discipline, std::size_t bytes, NetOptions how 
 
 TEST(Cables, CarryMessages) { send_over("", 8 << 20); }
 TEST(Cables, MayBeSlow) { send_over("tbf rate 400mbit burst 64kb latency 20ms", 4 << 20); }
+// A queue of a few packets: what comes faster than they leave is dropped.
+TEST(Cables, MayDropPackets) { send_over("tbf rate 200mbit burst 4kb limit 6kb", 1 << 20); }
 TEST(Cables, MayLoseAndDelayPackets) { send_over("netem delay 1ms loss 2%", 1 << 20); }
 
 TEST(Cables, ShareALineOfSeveralSockets) {

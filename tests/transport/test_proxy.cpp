@@ -41,7 +41,8 @@ TEST(Proxies, AreDrivenByWhoWaits) {
   expect_no_errors(as_ranks(2, [&](int rank) {
     ProxyLine& line = rank == 0 ? *lines.receiver : *lines.sender;
     for (std::uint64_t i = 0; i < lines.from.size() / kChunk; ++i) {
-      while (!line.post(i * kChunk, kChunk)) line.wait(i - ProxyLine::kDepth / 2, patient());
+      const auto next = i % 16 == 0 ? ProxyLine::Next::kWait : ProxyLine::Next::kCompute;
+      while (!line.post(i * kChunk, kChunk, next)) line.wait(i - ProxyLine::kDepth / 2, patient());
       if (i % 16 == 0) line.wait(i + 1, patient());
     }
     line.wait(lines.from.size() / kChunk, patient());
