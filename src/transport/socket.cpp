@@ -51,6 +51,17 @@ SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor)
 
 bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
+Socket::Moved sent(ssize_t count) {
+  if (count >= 0) return {static_cast<std::size_t>(count), false, 0};
+  if (again(errno) || errno == EINTR) return {};
+  return {0, true, errno};
+}
+
+Socket::Moved received(ssize_t count) {
+  if (count == 0) return {0, true, 0};
+  return sent(count);
+}
+
 int open_descriptor(int family) {
   const int descriptor = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) fail("cannot make a socket", errno);
@@ -73,6 +84,13 @@ Waited wait_for(int descriptor, short events, const Patience& patience) {
     if (count > 0 && watched[0].revents != 0) return Waited::kReady;
     if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns) return Waited::kTimeout;
   }
+}
+
+void wait_for_any(std::span<const pollfd> watched, const Patience& patience) {
+  std::vector<pollfd> all(watched.begin(), watched.end());
+  all.push_back({patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0});
+  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(patience.deadline_ns));
+  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
 Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience) {
@@ -164,18 +182,22 @@ Socket Socket::accept(const Patience& patience) const {
 }
 
 Socket::Moved Socket::try_send(std::span<const std::byte> bytes) const {
-  const ssize_t count = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  if (count >= 0) return {static_cast<std::size_t>(count), false, 0};
-  if (again(errno) || errno == EINTR) return {};
-  return {0, true, errno};
+  return sent(::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
 Socket::Moved Socket::try_recv(std::span<std::byte> bytes) const {
-  const ssize_t count = ::recv(descriptor_, bytes.data(), bytes.size(), 0);
-  if (count > 0) return {static_cast<std::size_t>(count), false, 0};
-  if (count == 0) return {0, true, 0};
-  if (again(errno) || errno == EINTR) return {};
-  return {0, true, errno};
+  return received(::recv(descriptor_, bytes.data(), bytes.size(), 0));
+}
+
+Socket::Moved Socket::try_send(std::span<const iovec> pieces, int flags) const {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  return sent(::sendmsg(descriptor_, &message, flags | MSG_NOSIGNAL));
+}
+
+Socket::Moved Socket::try_recv(std::span<const iovec> pieces) const {
+  return received(::readv(descriptor_, pieces.data(), static_cast<int>(pieces.size())));
 }
 
 void Socket::send(std::span<const std::byte> bytes, const Patience& patience) const {
@@ -208,6 +230,10 @@ void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
 SocketAddress Socket::local() const { return address_of(&::getsockname, descriptor_); }
 SocketAddress Socket::peer() const { return address_of(&::getpeername, descriptor_); }
 std::string Socket::text() const { return local().text() + " to " + peer().text(); }
+void Socket::acknowledge_later() const {
+  const int off = 0;
+  static_cast<void>(::setsockopt(descriptor_, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
+}
 void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
 
 bool Socket::same_user() const {

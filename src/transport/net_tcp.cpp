@@ -1,0 +1,194 @@
+// The TCP network: how lines are made. The sender opens all sockets of a line and writes a greeting on each; nothing is
+// answered, so connect never waits for accept.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <list>
+
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "transport/interfaces.hpp"
+#include "transport/secret.hpp"
+#include "transport/tcp_lines.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int64_t kGreetingLimitNs = 10'000'000'000;  // then who has not said who it is gets closed
+constexpr std::size_t kMostGuests = 4096;                  // that have not; the oldest goes first
+
+class TcpListener final : public NetListener {
+ public:
+  explicit TcpListener(const NetOptions& options) {
+    const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
+    const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
+    listener_ = Socket::listen(at.with_port(0));
+    told_.secret = random_secret();
+    told_.address = at.with_port(listener_.local().port()).wire();
+    told_.rank = options.rank;
+    std::memcpy(handle_.data(), &told_, sizeof(told_));
+  }
+
+  std::unique_ptr<NetReceiver> accept(const Patience& patience) override {
+    for (;;) {
+      take_guests();
+      read_greetings();
+      if (auto line = whole_line()) return line;
+      wait(patience);
+    }
+  }
+
+ private:
+  struct Guest {
+    Socket socket;
+    std::int64_t since_ns = 0;
+    TcpGreeting greeting;
+    std::size_t got = 0;
+    bool greeted() const { return got == sizeof(greeting); }
+  };
+
+  void take_guests() {
+    int error = 0;
+    while (std::optional<Socket> socket = listener_.try_accept(error)) {
+      guests_.push_back({std::move(*socket), now_ns(), {}, 0});
+      if (guests_.size() > kMostGuests) guests_.pop_front();
+    }
+    if (error != 0)
+      throw Error(Code::kIo, fmt::format("cannot accept at {}: {}", listener_.local().text(), std::strerror(error)),
+                  {});
+  }
+
+  // True: it may still be one of ours.
+  bool listen_to(Guest& guest) const {
+    if (guest.greeted()) return true;
+    auto bytes = std::as_writable_bytes(std::span(&guest.greeting, 1));
+    const Socket::Moved moved = guest.socket.try_recv(bytes.subspan(guest.got));
+    guest.got += moved.bytes;
+    const std::size_t known = std::min(guest.got, sizeof(told_.secret));
+    if (moved.ended || std::memcmp(&guest.greeting, &told_.secret, known) != 0) return false;
+    if (!guest.greeted()) return now_ns() - guest.since_ns < kGreetingLimitNs;
+    const TcpGreeting& said = guest.greeting;
+    return said.version == kTcpVersion && said.sockets >= 1 && said.sockets <= kTcpMostSockets && said.index >= 0 &&
+           said.index < said.sockets && said.stripe_bytes > 0;
+  }
+
+  void read_greetings() {
+    guests_.remove_if([this](Guest& guest) { return !listen_to(guest); });
+  }
+
+  std::unique_ptr<NetReceiver> whole_line() {
+    for (const Guest& first : guests_) {
+      if (!first.greeted() || first.greeting.index != 0) continue;
+      const TcpGreeting said = first.greeting;
+      std::vector<Socket*> places(static_cast<std::size_t>(said.sockets));
+      std::size_t found = 0;
+      for (Guest& guest : guests_) {
+        if (!guest.greeted() || guest.greeting.line != said.line || guest.greeting.sockets != said.sockets) continue;
+        Socket*& place = places[static_cast<std::size_t>(guest.greeting.index)];
+        if (!place) ++found;
+        place = &guest.socket;
+      }
+      if (found < places.size()) continue;
+      std::vector<Socket> sockets;
+      for (Socket* place : places) sockets.push_back(std::move(*place));
+      guests_.remove_if([&](const Guest& guest) { return guest.greeted() && guest.greeting.line == said.line; });
+      NetPeer peer{said.rank, sockets[0].peer().text()};
+      return std::make_unique<TcpReceiver>(std::move(peer), std::move(sockets), said.stripe_bytes);
+    }
+    return nullptr;
+  }
+
+  void wait(const Patience& patience) const {
+    std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
+    std::size_t silent = 0;
+    for (const Guest& guest : guests_) {
+      if (guest.greeted()) continue;
+      ++silent;
+      watched.push_back({guest.socket.descriptor(), POLLIN, 0});
+    }
+    const std::string what =
+        fmt::format("waiting at {} as rank {} for a sender", SocketAddress(told_.address).text(), told_.rank);
+    if (patience.abort && patience.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
+    const std::int64_t now = now_ns();
+    if (patience.deadline_ns != 0 && now >= patience.deadline_ns)
+      throw Error(Code::kTimeout,
+                  fmt::format("{} took longer than its deadline allows: {} connected and did not say who they are, {} "
+                              "are of lines whose other sockets have not come",
+                              what, silent, guests_.size() - silent),
+                  {});
+    const std::int64_t look_again = now + kGreetingLimitNs;
+    const bool sooner = patience.deadline_ns != 0 && patience.deadline_ns < look_again;
+    wait_for_any(watched, {sooner ? patience.deadline_ns : look_again, patience.abort});
+  }
+
+  Socket listener_;
+  TcpHandle told_;
+  std::list<Guest> guests_;
+};
+
+TcpHandle read_handle(const NetHandle& handle) {
+  TcpHandle told;
+  const TcpHandle expected;
+  std::memcpy(&told, handle.data(), sizeof(told));
+  if (std::memcmp(told.mark, expected.mark, sizeof(told.mark)) != 0 || told.version != kTcpVersion)
+    throw Error(Code::kInvalidValue,
+                fmt::format("these {} bytes are no handle of the tcp network, version {}: pass on what handle() gave",
+                            handle.size(), kTcpVersion),
+                {});
+  return told;
+}
+
+void check_options(const NetOptions& options) {
+  if (options.sockets < 1 || options.sockets > kTcpMostSockets || options.stripe_bytes == 0)
+    throw Error(Code::kInvalidValue,
+                fmt::format("a line of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
+                            "byte are possible",
+                            options.sockets, options.stripe_bytes, kTcpMostSockets),
+                {});
+}
+
+class TcpNet final : public Net {
+ public:
+  std::unique_ptr<NetListener> listen(const NetOptions& options) const override {
+    return std::make_unique<TcpListener>(options);
+  }
+
+  std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
+                                     const Patience& patience) const override {
+    check_options(options);
+    const TcpHandle told = read_handle(handle);
+    const SocketAddress to(told.address);
+    TcpGreeting greeting{.secret = told.secret,
+                         .line = random_secret(),
+                         .stripe_bytes = options.stripe_bytes,
+                         .rank = options.rank,
+                         .sockets = options.sockets};
+    std::vector<Socket> sockets;
+    for (; greeting.index < options.sockets; ++greeting.index) {
+      sockets.push_back(connect_one(told, to, patience));
+      sockets.back().send(std::as_bytes(std::span(&greeting, 1)), patience);
+    }
+    const std::size_t zero_copy_from = to.is_loopback() ? 0 : options.zero_copy_from;
+    return std::make_unique<TcpSender>(NetPeer{told.rank, to.text()}, std::move(sockets), options.stripe_bytes,
+                                       zero_copy_from);
+  }
+
+ private:
+  static Socket connect_one(const TcpHandle& told, const SocketAddress& to, const Patience& patience) {
+    try {
+      return Socket::connect(to, patience);
+    } catch (const Error& error) {
+      throw Error(error.code() == Code::kIo ? Code::kRankLost : error.code(),
+                  fmt::format("rank {}: {}", told.rank, error.what()), {});
+    }
+  }
+};
+
+}  // namespace
+
+const Net& net_tcp() {
+  static const TcpNet net;
+  return net;
+}
+
+}  // namespace slip

@@ -1,0 +1,232 @@
+#include "transport/proxy.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.hpp"
+
+namespace slip {
+namespace {
+constexpr double kSpinUs = 50;        // of who waits, with nothing moving; then others get the core
+constexpr double kYieldUs = 300;      // and then it sleeps
+constexpr double kThreadSpinUs = 20;  // of the thread, after something moved
+constexpr std::int64_t kLookAgainNs = 1'000'000'000;
+}  // namespace
+
+ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetSender> sender, std::span<std::byte> memory)
+    : proxy_(proxy),
+      sender_(std::move(sender)),
+      line_(sender_.get()),
+      bytes_(memory),
+      memory_(line_->register_memory(memory)) {
+  proxy_.add(this);
+}
+
+ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetReceiver> receiver, std::span<std::byte> memory)
+    : proxy_(proxy),
+      receiver_(std::move(receiver)),
+      line_(receiver_.get()),
+      bytes_(memory),
+      memory_(line_->register_memory(memory)) {
+  proxy_.add(this);
+}
+
+ProxyLine::~ProxyLine() { proxy_.remove(this); }
+
+bool ProxyLine::post(std::size_t offset, std::size_t bytes, Next next) {
+  if (failed()) throw_error();
+  if (offset > bytes_.size() || bytes > bytes_.size() - offset)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("{}: bytes {} to {} of a memory of {} bytes", peer().text(), offset, offset + bytes, bytes_.size()),
+        {});
+  const std::uint64_t head = posted();
+  if (head - done() == kDepth) return false;
+  entry(head).offset = offset;
+  entry(head).bytes = bytes;
+  head_.store(head + 1, std::memory_order_release);  // release: the entry is written
+  static_cast<void>(try_drive());
+  full_fence();  // between the head and the flags of the sleepers, who look at the head after they set them
+  if (!busy()) return true;
+  if (resting_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
+  else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.poke();
+  return true;
+}
+
+std::size_t ProxyLine::moved(std::uint64_t operation) const { return ring_[operation % kDepth].moved; }
+
+void ProxyLine::throw_error() const { throw Error(*error_); }
+
+void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
+  const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  std::uint64_t since = ticks();
+  driven_.store(true, std::memory_order_relaxed);  // relaxed: a hint to the thread; the lock decides
+  while (done() < count) {
+    const bool went = try_drive();
+    const bool aborted = patience.abort && patience.abort->is_set();
+    const std::uint64_t now = ticks();
+    if (went) since = now;
+    if (!failed() && !aborted && now - since < spin) continue;
+    const bool late = patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns;
+    if (failed() || ((aborted || late) && done() < count)) {
+      hand_over();
+      if (failed()) throw_error();
+      throw Error(aborted ? Code::kAborted : Code::kTimeout,
+                  fmt::format("{}: {} {} of {} are done: {}", peer().text(), done(), sender_ ? "sends" : "receives",
+                              count, aborted ? "the wait was aborted" : "it did not come before the deadline"),
+                  {});
+    }
+    if (now - since < yield) yield_thread();
+    else rest(patience);
+  }
+  hand_over();
+}
+
+// Sleeps until the line can move, something was posted, or somebody else moved it.
+void ProxyLine::rest(const Patience& patience) {
+  std::vector<pollfd> watched;
+  resting_.store(true, std::memory_order_relaxed);
+  full_fence();  // resting_ before the looks at what there is
+  lock_.lock();
+  const bool unstarted = started_ < head_.load(std::memory_order_acquire);
+  watched.assign(line_->watched().begin(), line_->watched().end());
+  lock_.unlock();
+  const std::uint64_t known = done();
+  watched.push_back({wake_up_.descriptor(), POLLIN, 0});
+  const std::int64_t again = now_ns() + kLookAgainNs;
+  const bool sooner = patience.deadline_ns != 0 && patience.deadline_ns < again;
+  if (!unstarted && !failed() && known == done())
+    wait_for_any(watched, {sooner ? patience.deadline_ns : again, patience.abort});
+  resting_.store(false, std::memory_order_relaxed);
+  wake_up_.drain();
+}
+
+void ProxyLine::hand_over() {
+  driven_.store(false, std::memory_order_relaxed);
+  full_fence();  // between this and the thread's flag: it looks at driven_ after it set that
+  if (busy()) proxy_.poke();
+}
+
+bool ProxyLine::try_drive() {
+  if (failed() || !lock_.try_lock()) return false;
+  bool went = false;
+  try {
+    went = drive();
+  } catch (const Error& error) {
+    error_.emplace(error);
+    failed_.store(true, std::memory_order_release);  // release: the error is written
+    went = true;
+  }
+  lock_.unlock();
+  if (!went) return false;
+  full_fence();  // between what was counted and the flag of who rests
+  if (resting_.load(std::memory_order_relaxed)) wake_up_.signal();
+  return true;
+}
+
+bool ProxyLine::drive() {
+  bool went = false;
+  const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: the entries below it are written
+  while (started_ < head && start(entry(started_))) ++started_;
+  std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
+  if (done < started_ && !entry(done).request->done) went = line_->progress();
+  const std::uint64_t before = done;
+  while (done < started_ && entry(done).request->done) {
+    Entry& one = entry(done);
+    std::size_t moved = one.bytes;
+    line_->test(one.request, std::span(&moved, sender_ ? 0 : 1));
+    one.moved = moved;
+    ++done;
+  }
+  if (done != before) done_.store(done, std::memory_order_release);  // release: the bytes and `moved` are there
+  return went || done != before;
+}
+
+bool ProxyLine::start(Entry& one) {
+  const NetPart part{bytes_.data() + one.offset, one.bytes, 0, memory_.get()};
+  one.request = sender_ ? sender_->isend(part) : receiver_->irecv(std::span(&part, 1));
+  return one.request != nullptr;
+}
+
+Proxy::Proxy() {
+  thread_.start("slip proxy", [this] { live(); });
+}
+
+Proxy::~Proxy() {
+  stopping_.store(true, std::memory_order_release);  // release: pairs with live()
+  wake_up_.signal();
+  thread_.join();
+}
+
+Proxy& Proxy::of_process() {
+  static std::mutex mutex;
+  static Proxy* proxy = nullptr;  // never deleted: lines of others may outlive any order of ends
+  static pid_t owner = 0;
+  const std::lock_guard lock(mutex);
+  if (owner != ::getpid()) {
+    proxy = new Proxy;
+    owner = ::getpid();
+  }
+  return *proxy;
+}
+
+void Proxy::add(ProxyLine* line) {
+  const std::lock_guard lock(mutex_);
+  lines_.push_back(line);
+}
+
+void Proxy::remove(ProxyLine* line) {
+  const std::lock_guard lock(mutex_);
+  lines_.erase(std::find(lines_.begin(), lines_.end(), line));
+}
+
+void Proxy::poke() {
+  // relaxed, both: the caller's fence orders what it left before this, and the thread's what it looks at after it.
+  if (asleep_.load(std::memory_order_relaxed) && asleep_.exchange(false, std::memory_order_relaxed)) wake_up_.signal();
+}
+
+void Proxy::live() {
+  const auto spin = static_cast<std::uint64_t>(kThreadSpinUs * ticks_per_us());
+  std::uint64_t since = ticks() - spin;
+  while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
+    if (turn()) since = ticks();
+    else if (ticks() - since >= spin) sleep();
+  }
+}
+
+bool Proxy::turn() {
+  const std::lock_guard lock(mutex_);
+  bool went = false;
+  for (ProxyLine* line : lines_) {
+    // relaxed: a hint only
+    if (!line->driven_.load(std::memory_order_relaxed) && line->busy()) went = line->try_drive() || went;
+  }
+  return went;
+}
+
+// A line that is driven, or whose lock is held, is left out: who drives it pokes when it stops.
+void Proxy::sleep() {
+  std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
+  asleep_.store(true, std::memory_order_relaxed);
+  full_fence();  // asleep_ before the looks at the lines; see poke()
+  bool unstarted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (ProxyLine* line : lines_) {
+      if (line->driven_.load(std::memory_order_relaxed) || !line->busy() || !line->lock_.try_lock()) continue;
+      unstarted = unstarted || line->started_ < line->head_.load(std::memory_order_acquire);
+      const std::span<const pollfd> its = line->line_->watched();
+      watched.insert(watched.end(), its.begin(), its.end());
+      line->lock_.unlock();
+    }
+  }
+  if (!unstarted) wait_for_any(watched, {now_ns() + kLookAgainNs, nullptr});
+  asleep_.store(false, std::memory_order_relaxed);
+  wake_up_.drain();
+}
+
+}  // namespace slip

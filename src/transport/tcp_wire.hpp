@@ -1,0 +1,77 @@
+// What the TCP network writes: handles, greetings, headers of messages, and how a message is dealt out to the sockets
+// of a line. The first socket carries a header for each message and its first stripe, the others stripes only: what
+// belongs where follows from the order of the headers.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "transport/address.hpp"
+#include "transport/net.hpp"
+
+namespace slip {
+
+static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
+
+inline constexpr std::uint32_t kTcpVersion = 1;
+inline constexpr int kTcpMostSockets = 16;
+
+struct TcpHandle {
+  char mark[4] = {'t', 'c', 'p', ' '};
+  std::uint32_t version = kTcpVersion;
+  std::uint64_t secret = 0;
+  SocketAddress::Wire address;
+  std::int32_t rank = 0;
+};
+static_assert(sizeof(TcpHandle) <= kNetHandleBytes);
+
+// First on each socket.
+struct TcpGreeting {
+  std::uint64_t secret = 0;  // of the listener's handle: who does not know it is a stranger
+  std::uint64_t line = 0;    // the same on all sockets of one
+  std::uint64_t stripe_bytes = 0;
+  std::uint32_t version = kTcpVersion;
+  std::int32_t rank = 0;
+  std::int32_t index = 0, sockets = 0;
+};
+
+struct TcpHeader {
+  static constexpr std::uint32_t kMark = 0x6d736731;
+  std::uint64_t bytes = 0;
+  std::int32_t tag = 0;
+  std::uint32_t mark = kMark;
+};
+static_assert(sizeof(TcpHeader) == 16);
+
+// The only thing that a receiver ever says.
+struct TcpTooLarge {
+  static constexpr std::uint32_t kMark = 0x62696731;
+  std::uint32_t mark = kMark;
+  std::int32_t tag = 0;
+  std::uint64_t bytes = 0, room = 0;
+};
+
+struct Stripes {
+  std::size_t ways = 1, bytes = std::numeric_limits<std::size_t>::max();
+
+  // Of a message of `total` bytes, those that go by this way.
+  std::size_t on(std::size_t way, std::size_t total) const {
+    if (ways == 1) return total;
+    const std::size_t round = ways * bytes, rest = total % round, before = way * bytes;
+    return total / round * bytes + (rest > before ? std::min(rest - before, bytes) : 0);
+  }
+  struct Piece {
+    std::size_t offset, bytes;  // in the message
+  };
+  // What comes by this way after `done` bytes of the message did.
+  Piece piece(std::size_t way, std::size_t total, std::size_t done) const {
+    if (ways == 1) return {done, total - done};
+    const std::size_t within = done % bytes, offset = (done / bytes * ways + way) * bytes + within;
+    return {offset, std::min(bytes - within, total - offset)};
+  }
+};
+
+}  // namespace slip

@@ -1,0 +1,83 @@
+// Lines over a cable that is slow, loses packets or is cut.
+#include "support/errors.hpp"
+#include "transport/cable.hpp"
+#include "transport/lines.hpp"
+
+namespace slip::test {
+namespace {
+
+// End 0 sends to end 1 over a cable of this kind, and both check what came.
+void send_over(const std::string& discipline, std::size_t bytes, NetOptions how = {}) {
+  std::promise<NetHandle> handle;
+  bool shaped = true;
+  const std::string reason = Cable::run([&](int end) {
+    NetOptions options = how;
+    options.rank = end;
+    options.host = kCableHosts[end];
+    if (end == 1) {
+      const auto listener = find_net("tcp").listen(options);
+      handle.set_value(listener->handle());
+      const auto receiver = listener->accept(patient());
+      Memory to(*receiver, bytes), expected(*receiver, bytes);
+      expected.fill(6);
+      receiver->wait(irecv(*receiver, to.part()), patient());
+      EXPECT_EQ(to.bytes, expected.bytes);
+      return;
+    }
+    shaped = discipline.empty() || Cable::shape(discipline);
+    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, patient());
+    Memory from(*sender, bytes);
+    from.fill(6);
+    sender->wait(sender->isend(from.part()), patient());
+  });
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  if (!shaped) GTEST_SKIP() << "sent over a plain cable: the tool tc cannot do '" << discipline << "' here";
+}
+
+TEST(Cables, CarryMessages) { send_over("", 8 << 20); }
+TEST(Cables, MayBeSlow) { send_over("tbf rate 400mbit burst 64kb latency 20ms", 4 << 20); }
+// A queue of a few packets: what comes faster than they leave is dropped.
+TEST(Cables, MayDropPackets) { send_over("tbf rate 200mbit burst 4kb limit 6kb", 1 << 20); }
+TEST(Cables, MayLoseAndDelayPackets) { send_over("netem delay 1ms loss 2%", 1 << 20); }
+
+TEST(Cables, ShareALineOfSeveralSockets) {
+  NetOptions options;
+  options.sockets = 4;
+  options.stripe_bytes = 64 << 10;
+  send_over("", 8 << 20, options);
+}
+
+TEST(Cables, SendWithoutCopies) {
+  NetOptions options;
+  options.zero_copy_from = 10'000;
+  send_over("", 8 << 20, options);
+}
+
+// Both ends find out by their deadlines, and say who is silent.
+TEST(Cables, MayBeCut) {
+  std::promise<NetHandle> handle;
+  const Patience soon{deadline_after(1'500'000'000), nullptr};
+  const std::string reason = Cable::run([&](int end) {
+    NetOptions options;
+    options.rank = end;
+    options.host = kCableHosts[end];
+    if (end == 1) {
+      const auto listener = find_net("tcp").listen(options);
+      handle.set_value(listener->handle());
+      const auto receiver = listener->accept(patient());
+      Memory to(*receiver, 64 << 20);
+      EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part(3)), soon); }, Code::kTimeout,
+                        {"rank 0 at 10.77.0.1:", "with tag 3"}));
+      return;
+    }
+    const auto sender = find_net("tcp").connect(handle.get_future().get(), options, patient());
+    Memory from(*sender, 64 << 20);
+    NetRequest* request = sender->isend(from.part(3));
+    EXPECT_TRUE(Cable::cut());
+    EXPECT_TRUE(fails([&] { sender->wait(request, soon); }, Code::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
+  });
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+}  // namespace
+}  // namespace slip::test

@@ -1,0 +1,187 @@
+// Lines whose other end is wrong, late, gone or a stranger: an error that says who, never a hang.
+#include <thread>
+
+#include "support/errors.hpp"
+#include "transport/lines.hpp"
+#include "transport/processes.hpp"
+#include "transport/tcp_wire.hpp"
+
+namespace slip::test {
+namespace {
+
+SocketAddress address_of(const NetListener& listener) {
+  TcpHandle told;
+  std::memcpy(&told, listener.handle().data(), sizeof(told));
+  return SocketAddress(told.address);
+}
+
+TEST(NetFailures, AMessageTooLargeFailsBothSides) {
+  for (const std::size_t size : {100, 64 << 20}) {
+    Ends ends;
+    Memory from(*ends.sender, size), to(*ends.receiver, 99);
+    NetRequest* send = ends.sender->isend(from.part(3));
+    NetRequest* receive = irecv(*ends.receiver, to.part(3));
+    EXPECT_TRUE(fails([&] { ends.receiver->wait(receive, patient()); }, Code::kInvalidValue,
+                      {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
+    EXPECT_TRUE(fails(
+        [&] {
+          // The small one was taken by the system at once; the error then comes to whoever uses the line next.
+          const std::int64_t deadline = patient().deadline_ns;
+          while (now_ns() < deadline) static_cast<void>(ends.sender->progress());
+        },
+        Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
+    EXPECT_TRUE(
+        fails([&] { ends.sender->isend(from.part(3)); }, Code::kInvalidValue, {"room for 99"}));  // and it stays
+    EXPECT_TRUE(fails([&] { irecv(*ends.receiver, to.part(3)); }, Code::kInvalidValue, {"room for 99"}));
+    if (!send->done) {
+      EXPECT_TRUE(fails([&] { ends.sender->wait(send, patient()); }, Code::kInvalidValue));
+    }
+  }
+}
+
+TEST(NetFailures, AWaitEndsAtItsDeadline) {
+  Ends ends;
+  Memory from(*ends.sender, 64 << 20), to(*ends.receiver, 8);
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(irecv(*ends.receiver, to.part(7)), hasty()); }, Code::kTimeout,
+                    {"rank 1 at", "at most 8 bytes with tag 7"}));
+  EXPECT_TRUE(fails([&] { ends.sender->wait(ends.sender->isend(from.part(6)), hasty()); }, Code::kTimeout,
+                    {"rank 0 at", "67108864 bytes with tag 6"}));
+}
+
+TEST(NetFailures, AWaitEndsWhenAborted) {
+  Ends ends;
+  Memory to(*ends.receiver, 8);
+  AbortFlag abort;
+  NetRequest* request = irecv(*ends.receiver, to.part());
+  std::thread aborter([&] { abort.set(); });
+  EXPECT_TRUE(fails([&] { ends.receiver->wait(request, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
+  aborter.join();
+  const auto listener = find_net("tcp").listen(local_options(3));
+  EXPECT_TRUE(fails([&] { listener->accept({0, &abort}); }, Code::kAborted, {"rank 3"}));
+}
+
+TEST(NetFailures, APeerThatClosedIsLost) {
+  Ends one, two;
+  Memory from(*one.sender, 64 << 20), to(*two.receiver, 64);
+  NetRequest* send = one.sender->isend(from.part());
+  one.receiver.reset();
+  EXPECT_TRUE(fails([&] { one.sender->wait(send, patient()); }, Code::kRankLost, {"rank 0 at 127.0.0.1:"}));
+  NetRequest* receive = irecv(*two.receiver, to.part());
+  two.sender.reset();
+  EXPECT_TRUE(fails([&] { two.receiver->wait(receive, patient()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+}
+
+TEST(NetFailures, WhatWasSentBeforeTheEndStillComes) {
+  Ends ends;
+  Memory from(*ends.sender, 1000), to(*ends.receiver, 1000);
+  from.fill(1);
+  for (int i = 0; i < 3; ++i) ends.sender->wait(ends.sender->isend(from.part(i)), patient());
+  ends.sender.reset();
+  for (int i = 0; i < 3; ++i) {
+    std::fill(to.bytes.begin(), to.bytes.end(), std::byte{});
+    ends.receiver->wait(irecv(*ends.receiver, to.part(i)), patient());
+    EXPECT_EQ(from.bytes, to.bytes);
+  }
+}
+
+// A child that dies after it sent a part of a message.
+TEST(NetFailures, APeerKilledInTheMiddleOfAMessageIsLost) {
+  const auto listener = find_net("tcp").listen(local_options(0));
+  const NetHandle handle = listener->handle();
+  const Child child([&] {
+    const auto sender = find_net("tcp").connect(handle, local_options(1), patient());
+    Memory from(*sender, 64 << 20);
+    sender->wait(sender->isend(from.part()), patient());
+    return std::string("sent");
+  });
+  const auto receiver = listener->accept(patient());
+  Memory to(*receiver, 64 << 20);
+  NetRequest* request = irecv(*receiver, to.part());
+  while (!receiver->progress()) ASSERT_FALSE(request->done);
+  child.signal(SIGKILL);
+  EXPECT_TRUE(fails([&] { receiver->wait(request, patient()); }, Code::kRankLost, {"rank 1 at 127.0.0.1:"}));
+}
+
+TEST(NetFailures, AStoppedPeerEndsTheWaitAtItsDeadline) {
+  const auto listener = find_net("tcp").listen(local_options(0));
+  const NetHandle handle = listener->handle();
+  const Child child([&] {
+    const auto sender = find_net("tcp").connect(handle, local_options(1), patient());
+    ::raise(SIGSTOP);
+    return std::string();
+  });
+  const auto receiver = listener->accept(patient());
+  Memory to(*receiver, 64);
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), hasty()); }, Code::kTimeout, {"rank 1 at"}));
+}
+
+TEST(NetFailures, StrangersAreTurnedAway) {
+  const auto listener = find_net("tcp").listen(local_options(0));
+  const SocketAddress address = address_of(*listener);
+  const Socket silent = Socket::connect(address, patient());
+  const Socket talker = Socket::connect(address, patient());
+  talker.send(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")), patient());
+  Socket gone = Socket::connect(address, patient());
+  gone.close();
+  TcpGreeting wrong{.secret = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};
+  const Socket liar = Socket::connect(address, patient());
+  liar.send(std::as_bytes(std::span(&wrong, 1)), patient());
+  const auto sender = find_net("tcp").connect(listener->handle(), local_options(8), patient());
+  const auto receiver = listener->accept(patient());
+  EXPECT_EQ(receiver->peer().rank, 8);
+  Memory from(*sender, 100), to(*receiver, 100);
+  from.fill(2);
+  finish(*sender, sender->isend(from.part()), *receiver, irecv(*receiver, to.part()));
+  EXPECT_EQ(from.bytes, to.bytes);
+  std::byte answer{};
+  EXPECT_TRUE(fails([&] { talker.recv({&answer, 1}, patient()); }, Code::kIo));
+  EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, patient()); }, Code::kIo));
+}
+
+// A greeting that knows the secret but makes no sense, and a line whose sockets do not all come.
+TEST(NetFailures, HalfALineIsNotAccepted) {
+  const auto listener = find_net("tcp").listen(local_options(0));
+  TcpHandle told;
+  std::memcpy(&told, listener->handle().data(), sizeof(told));
+  const Socket half = Socket::connect(address_of(*listener), patient());
+  const TcpGreeting greeting{
+      .secret = told.secret, .line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
+  half.send(std::as_bytes(std::span(&greeting, 1)), patient());
+  const Socket senseless = Socket::connect(address_of(*listener), patient());
+  const TcpGreeting none{.secret = told.secret, .line = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
+  senseless.send(std::as_bytes(std::span(&none, 1)), patient());
+  EXPECT_TRUE(fails(
+      [&] {
+        listener->accept({deadline_after(100'000'000), nullptr});
+      },
+      Code::kTimeout, {"as rank 0", "1 are of lines"}));
+}
+
+TEST(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
+  auto listener = find_net("tcp").listen(local_options(5));
+  const NetHandle handle = listener->handle();
+  listener.reset();
+  EXPECT_TRUE(fails([&] { find_net("tcp").connect(handle, local_options(1), patient()); }, Code::kRankLost,
+                    {"rank 5", "127.0.0.1:"}));
+  EXPECT_TRUE(fails([&] { find_net("tcp").connect(NetHandle{}, local_options(1), patient()); }, Code::kInvalidValue));
+  NetOptions many = local_options(1);
+  many.sockets = 17;
+  EXPECT_TRUE(fails([&] { find_net("tcp").connect(handle, many, patient()); }, Code::kInvalidValue, {"17 sockets"}));
+}
+
+TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
+  const auto listener = find_net("tcp").listen(local_options(0));
+  TcpHandle told;
+  std::memcpy(&told, listener->handle().data(), sizeof(told));
+  const Socket there = Socket::connect(address_of(*listener), patient());
+  const TcpGreeting greeting{
+      .secret = told.secret, .line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  there.send(std::as_bytes(std::span(&greeting, 1)), patient());
+  there.send(std::as_bytes(std::span("0123456789abcdefghij")), patient());
+  const auto receiver = listener->accept(patient());
+  Memory to(*receiver, 64);
+  EXPECT_TRUE(fails([&] { receiver->wait(irecv(*receiver, to.part()), patient()); }, Code::kIo, {"rank 2 at"}));
+}
+
+}  // namespace
+}  // namespace slip::test
