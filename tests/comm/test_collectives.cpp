@@ -17,11 +17,11 @@ namespace slip {
 namespace {
 
 using test::as_ranks;
-using test::Child;
 using test::expect_no_errors;
 using test::fails;
 using test::kShare;
 using test::Met;
+using test::RankProcess;
 
 using Bytes = std::vector<std::byte>;
 
@@ -310,52 +310,55 @@ TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
       Code::kUnsupported, {"sim:h200"}));
 }
 
-std::string sums_as_a_process(const UniqueId& id, int nranks, int rank) {
-  const Device device = Device::open("cpu", {.compute_workers = 2});
-  Communicator comm = Communicator::init(id, nranks, rank, device);
-  const Stream stream = device.stream();
-  for (const std::size_t elements : {1U, 100U, 5000U, 300'000U}) {
-    Buffer data = device.alloc(elements * 4, MemoryKind::kPinned);
-    for (float& one : data.host_write<float>().span()) one = static_cast<float>(rank + 1);
-    comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
-    stream.sync();
-    for (const float one : data.host_read<float>().span()) {
-      if (one != static_cast<float>(nranks * (nranks + 1) / 2)) return "wrong: " + std::to_string(one);
+// One of the ranks, each a process.
+TEST(Collectives, DISABLED_Sum) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);  // as the launcher says
+    if (comm.rank() != info.rank || comm.nranks() != info.nranks) return "another rank";
+    const Stream stream = device.stream();
+    for (const std::size_t elements : {1U, 100U, 5000U, 300'000U}) {
+      Buffer data = device.alloc(elements * 4, MemoryKind::kPinned);
+      for (float& one : data.host_write<float>().span()) one = static_cast<float>(info.rank + 1);
+      comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
+      stream.sync();
+      for (const float one : data.host_read<float>().span()) {
+        if (one != static_cast<float>(info.nranks * (info.nranks + 1) / 2)) return "wrong: " + std::to_string(one);
+      }
     }
-  }
-  return "fine";
+    return "fine";
+  });
 }
 
 TEST(Collectives, RanksAreProcesses) {
-  if (!test::kThreadsAfterFork) GTEST_SKIP() << "TSan stops children that start threads";
   for (const int nranks : {2, 4}) {
-    const UniqueId id = UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()) + "-" + std::to_string(nranks));
-    std::vector<Child> children;
-    for (int rank = 0; rank < nranks; ++rank)
-      children.emplace_back([&] { return sums_as_a_process(id, nranks, rank); });
-    for (const Child& child : children) EXPECT_EQ(child.report(), "fine");
+    const UniqueId id = test::local_id();
+    std::vector<RankProcess> ranks;
+    for (int rank = 0; rank < nranks; ++rank) ranks.emplace_back("Collectives.DISABLED_Sum", id, nranks, rank);
+    for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "fine");
   }
 }
 
+TEST(Collectives, DISABLED_SumUntilOneIsKilled) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);
+    const Stream stream = device.stream();
+    const Buffer data = device.alloc(400'000, MemoryKind::kPinned);
+    for (int call = 0;; ++call) {
+      if (info.rank == 2 && call == 50) ::raise(SIGKILL);
+      comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
+      stream.sync();
+    }
+  });
+}
+
 TEST(Collectives, AKilledRankIsToldToTheOthers) {
-  if (!test::kThreadsAfterFork) GTEST_SKIP() << "TSan stops children that start threads";
-  const UniqueId id = UniqueId::parse("unix:slip-kill-" + std::to_string(::getpid()));
-  std::vector<Child> children;
-  for (int rank = 0; rank < 3; ++rank) {
-    children.emplace_back([&]() -> std::string {
-      const Device device = Device::open("cpu", {.compute_workers = 2});
-      Communicator comm = Communicator::init(id, 3, rank, device);
-      const Stream stream = device.stream();
-      Buffer data = device.alloc(400'000, MemoryKind::kPinned);
-      for (int call = 0;; ++call) {
-        if (rank == 2 && call == 50) ::raise(SIGKILL);
-        comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
-        stream.sync();
-      }
-    });
-  }
+  const UniqueId id = test::local_id();
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Collectives.DISABLED_SumUntilOneIsKilled", id, 3, rank);
   for (const std::size_t rank : {0U, 1U}) {
-    const std::string report = children[rank].report();
+    const std::string report = ranks[rank].report();
     EXPECT_NE(report.find("rank 2 is gone"), std::string::npos) << report;
   }
 }

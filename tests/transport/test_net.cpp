@@ -2,9 +2,9 @@
 #include <thread>
 
 #include "support/errors.hpp"
+#include "support/forked.hpp"
+#include "support/ranks.hpp"
 #include "transport/lines.hpp"
-#include "transport/processes.hpp"
-#include "transport/ranks.hpp"
 
 namespace slip::test {
 namespace {

@@ -2,8 +2,8 @@
 #include <thread>
 
 #include "support/errors.hpp"
+#include "support/forked.hpp"
 #include "transport/lines.hpp"
-#include "transport/processes.hpp"
 #include "transport/tcp_wire.hpp"
 
 namespace slip::test {

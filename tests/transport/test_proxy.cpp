@@ -1,9 +1,9 @@
 // The proxy: lines that move without anybody waiting for them, and waits that drive them.
 #include "support/errors.hpp"
+#include "support/forked.hpp"
+#include "support/ranks.hpp"
 #include "transport/lines.hpp"
-#include "transport/processes.hpp"
 #include "transport/proxy.hpp"
-#include "transport/ranks.hpp"
 
 namespace slip::test {
 namespace {
