@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,16 @@ void require_one_host(const Bootstrap& bootstrap, Here here) {
                             rank, other.host, placements.front().host),
                 here);
   }
+}
+
+// Made once: a name is looked up when it is made.
+Name name_of(Collective kind) {
+  static const auto kNames = [] {
+    std::array<Name, static_cast<std::size_t>(Collective::kBarrier) + 1> names;
+    for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
+    return names;
+  }();
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 ReduceScale scale_of(DataType type, double factor, Here here) {
@@ -81,8 +92,9 @@ struct Communicator::State {
   Bootstrap bootstrap;
   std::optional<SharedHost> host;
   std::optional<SharedCalls> calls;
-  std::mutex mutex;  // guards what follows, and keeps the order of calls the same in numbers and in the stream
-  std::uint64_t next = 1;
+  std::mutex mutex;          // guards what follows, and keeps the order of calls the same in numbers and in the stream
+  std::uint64_t next = 1;    // number of the next call
+  std::uint64_t chunks = 0;  // of all calls so far
   std::vector<std::unique_ptr<SharedRun>> runs;
 };
 
@@ -90,31 +102,32 @@ struct Communicator::State {
 void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
   StreamState& state = *stream.state(here);
   const int rank = host->rank(), nranks = host->nranks();
-  const char* const name = collective_name(call.kind);
+  const Name name = name_of(call.kind);
   if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
-    throw Error(Code::kInvalidValue, fmt::format("{}: root {} of {} ranks", name, call.root, nranks), here);
+    throw Error(Code::kInvalidValue, fmt::format("{}: root {} of {} ranks", name.text(), call.root, nranks), here);
   if (reduces(call.kind) && !can_reduce(call.type))
-    throw Error(Code::kInvalidValue, fmt::format("{}: values of {} cannot be reduced", name, data_type_name(call.type)),
-                here);
+    throw Error(Code::kInvalidValue,
+                fmt::format("{}: values of {} cannot be reduced", name.text(), data_type_name(call.type)), here);
   if (stream.capturing())
-    throw Error(Code::kCaptureUnsupported, fmt::format("{}: collectives cannot be captured yet", name), here);
+    throw Error(Code::kCaptureUnsupported, fmt::format("{}: collectives cannot be captured yet", name.text()), here);
   const Blocks blocks = blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
     throw Error(Code::kInvalidValue,
-                fmt::format("{} on rank {} of {}: from {} bytes to {}; expected {} and {}", name, rank, nranks,
+                fmt::format("{} on rank {} of {}: from {} bytes to {}; expected {} and {}", name.text(), rank, nranks,
                             from.bytes, to.bytes, in, out),
                 here);
   Range reads[1], writes[1];
   std::size_t read = 0, written = 0;
-  if (in > 0) require_kernel_range(*state.core, reads[read++] = from, Name(name), here);
-  if (out > 0) require_kernel_range(*state.core, writes[written++] = to, Name(name), here);
+  if (in > 0) require_kernel_range(*state.core, reads[read++] = from, name, here);
+  if (out > 0) require_kernel_range(*state.core, writes[written++] = to, name, here);
   const std::lock_guard lock(mutex);
   SharedRun& run = take_run();
-  run.prepare(call, next, out > 0 ? address(to) : nullptr, in > 0 ? address(from) : nullptr);
+  const std::uint64_t here_too =
+      run.prepare(call, next, chunks, out > 0 ? address(to) : nullptr, in > 0 ? address(from) : nullptr);
   try {
     issue(state, {.kind = OpKind::kExchange,
-                  .name = Name(name),
+                  .name = name,
                   .here = here,
                   .reads = std::span<const Range>(reads, read),
                   .writes = std::span<const Range>(writes, written),
@@ -125,6 +138,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
     throw;
   }
   ++next;
+  chunks += here_too;
 }
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -15,8 +15,13 @@ Place output(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
 
 }  // namespace
 
-SharedPlan::SharedPlan(const Call& call, std::uint64_t number, int rank, int nranks)
-    : call_(call), rank_(rank), nranks_(nranks), number_(number), block_(call.block_bytes()) {
+SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks)
+    : call_(call),
+      rank_(rank),
+      nranks_(nranks),
+      number_(number),
+      chunks_before_(chunks_before),
+      block_(call.block_bytes()) {
   const auto all = static_cast<std::uint64_t>(nranks);
   by_blocks_ = call.kind == Collective::kReduceScatter || call.kind == Collective::kAllToAll ||
                call.kind == Collective::kScatter;
@@ -43,7 +48,8 @@ SharedPlan::Span SharedPlan::slice(std::uint64_t bytes, int rank) const {
 }
 
 Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
-  return {Space::kStaging, static_cast<std::uint16_t>(rank), Layout::kHalves + chunk % 2 * Layout::kHalfBytes + offset};
+  const std::uint64_t turn = (chunks_before_ + chunk) % 2;
+  return {Space::kStaging, static_cast<std::uint16_t>(rank), Layout::kHalves + turn * Layout::kHalfBytes + offset};
 }
 
 Place SharedPlan::box(int rank) const {
@@ -57,15 +63,12 @@ Place SharedPlan::box(int rank) const {
 void SharedPlan::write(std::uint64_t piece, Program& program) const {
   if (small_) return write_small(program);
   if (piece == 0) {
-    program.post();
-    program.wait(0);  // the call before: nobody reads from staging any more
     copy_in(0, program);
-    program.signal(1);
+    program.post();
     return program.meet();
   }
   const std::uint64_t stage = piece - 1;
-  if (stage == chunks_ && !ends_with_copies()) return;
-  program.wait(stage + 1);
+  if (stage > 0) program.wait(stage);
   if (ends_with_copies()) {
     if (stage > 0) copy_out(stage - 1, program);
     if (stage < chunks_) reduce(stage, program);
@@ -75,7 +78,7 @@ void SharedPlan::write(std::uint64_t piece, Program& program) const {
     copy_out(stage, program);
   }
   if (stage + 1 < chunks_) copy_in(stage + 1, program);
-  program.signal(stage + 2);
+  if (stage < chunks_) program.signal(stage + 1);
 }
 
 void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {

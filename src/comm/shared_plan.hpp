@@ -9,7 +9,9 @@
 //   O  copies out what others made.
 // Stage k of a rank is: wait until all others have ended stage k - 1, then O(k - 1), R(k), A(k + 1): one wait a chunk.
 // A(k + 1) writes the half that O(k - 1) of others may still read, but not the same slices of it; R(k + 1), which
-// writes those, comes one wait later. Collectives that reduce nothing have O(k) in the place of R(k).
+// writes those, comes one wait later. Collectives that reduce nothing have O(k) in the place of R(k). A(0) comes before
+// the call is posted, so that meeting is its wait. Halves take turns from call to call, too: others may still copy out
+// the last chunk of the call before, which is in the other half.
 #pragma once
 
 #include "comm/call.hpp"
@@ -29,13 +31,15 @@ struct SharedLayout {
 
 class SharedPlan {
  public:
-  SharedPlan(const Call& call, std::uint64_t number, int rank, int nranks);
+  // `chunks_before`: of all calls before this one.
+  SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
-  std::uint64_t pieces() const { return small_ ? 1 : chunks_ + 2; }
+  std::uint64_t chunks() const { return small_ ? 0 : chunks_; }
+  std::uint64_t pieces() const { return small_ ? 1 : chunks_ + (ends_with_copies() ? 2 : 1); }
   // Adds the program of a piece: the call is all of them, in their order.
   void write(std::uint64_t piece, Program& program) const;
   // Phases that are signalled in the whole call: the next one's come after them.
-  std::uint64_t phases() const { return small_ ? 0 : chunks_ + (ends_with_copies() ? 2 : 1); }
+  std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
  private:
   struct Span {  // of a chunk, in bytes: of the block, or of each block
@@ -55,7 +59,7 @@ class SharedPlan {
 
   const Call call_;
   const int rank_, nranks_;
-  const std::uint64_t number_, block_;
+  const std::uint64_t number_, chunks_before_, block_;
   bool small_ = false;
   bool by_blocks_ = false;  // a chunk is the same span of each block, which is what one rank gets
   std::uint64_t chunk_bytes_ = 0, chunks_ = 0;

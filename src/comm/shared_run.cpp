@@ -17,19 +17,21 @@ constexpr double kYieldUs = 500;  // then the thread may have better things to d
 
 }  // namespace
 
-void SharedRun::prepare(const Call& call, std::uint64_t number, std::byte* output, const std::byte* input) {
+std::uint64_t SharedRun::prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
+                                 const std::byte* input) {
   call_ = call;
   number_ = number;
   output_ = output;
   input_ = input;
   signature_ = Signature::of(call, number);
-  plan_.emplace(call, number, calls_.host.rank(), calls_.host.nranks());
+  plan_.emplace(call, number, chunks_before, calls_.host.rank(), calls_.host.nranks());
   piece_ = 0;
   step_ = 0;
   begun_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
   error_ = nullptr;
+  return plan_->chunks();
 }
 
 bool SharedRun::advance() noexcept {

@@ -29,7 +29,9 @@ class SharedRun final : public Exchange {
  public:
   explicit SharedRun(SharedCalls& calls) : calls_(calls) {}
 
-  void prepare(const Call& call, std::uint64_t number, std::byte* output, const std::byte* input);
+  // Returns how many chunks the call has.
+  std::uint64_t prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
+                        const std::byte* input);
 
   bool advance() noexcept override;
   bool can_advance() noexcept override;
