@@ -51,16 +51,17 @@ struct Program {
     places.clear();
   }
   void copy(Place to, Place from, std::uint64_t bytes) {
-    if (bytes > 0) add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to}, {&from, 1});
-  }
-  void reduce(std::initializer_list<Place> to, std::span<const Place> from, std::uint64_t bytes) {
     if (bytes == 0) return;
-    add({.kind = Primitive::Kind::kReduce,
-         .whole = true,
-         .targets = static_cast<std::uint16_t>(to.size()),
-         .sources = static_cast<std::uint16_t>(from.size()),
-         .bytes = bytes},
-        to, from);
+    add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to})[0] = from;
+  }
+  // Of all ranks; the caller fills in the sources, one for each. Not with 0 bytes.
+  std::span<Place> reduce(std::initializer_list<Place> to, int nranks, std::uint64_t bytes) {
+    return add({.kind = Primitive::Kind::kReduce,
+                .whole = true,
+                .targets = static_cast<std::uint16_t>(to.size()),
+                .sources = static_cast<std::uint16_t>(nranks),
+                .bytes = bytes},
+               to);
   }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
   void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
@@ -68,11 +69,13 @@ struct Program {
   void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
 
  private:
-  void add(Primitive step, std::initializer_list<Place> to, std::span<const Place> from) {
+  // The step with its targets; returns the places of its sources.
+  std::span<Place> add(Primitive step, std::initializer_list<Place> to) {
     step.first = static_cast<std::uint32_t>(places.size());
     places.insert(places.end(), to);
-    places.insert(places.end(), from.begin(), from.end());
+    places.resize(places.size() + step.sources);
     steps.push_back(step);
+    return {places.data() + step.first + step.targets, step.sources};
   }
 };
 

@@ -6,7 +6,6 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to one
-constexpr std::size_t kMostSources = 1024;
 
 using Layout = SharedLayout;
 
@@ -123,17 +122,16 @@ void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {
   const auto block = static_cast<std::uint64_t>(rank_);
   const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
   if (own.bytes == 0) return;
-  Place sources[kMostSources];
+  const Place there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
+  const bool rooted = call_.kind == Collective::kReduce;
+  const std::span<Place> sources = scatters || (rooted && is_root()) ? program.reduce({there}, nranks_, own.bytes)
+                                   : rooted                          ? program.reduce({shown}, nranks_, own.bytes)
+                                            : program.reduce({there, shown}, nranks_, own.bytes);
   for (int from = 0; from < nranks_; ++from) {
     const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
-    sources[from] =
+    sources[static_cast<std::size_t>(from)] =
         from == rank_ ? input((scatters ? block * block_ : 0) + now.begin + own.begin) : half(from, chunk, offset);
   }
-  const std::span<const Place> all(sources, static_cast<std::size_t>(nranks_));
-  const Place there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
-  if (scatters || (call_.kind == Collective::kReduce && is_root())) return program.reduce({there}, all, own.bytes);
-  if (call_.kind == Collective::kReduce) return program.reduce({shown}, all, own.bytes);
-  program.reduce({there, shown}, all, own.bytes);
 }
 
 void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
@@ -198,10 +196,12 @@ void SharedPlan::write_small(Program& program) const {
   if (to_root && !is_root()) return;
   program.meet();
   if (reduces(call_.kind)) {
-    Place sources[kMostSources];
+    if (block_ == 0) return;
     const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
-    for (int from = 0; from < nranks_; ++from) sources[from] = from == rank_ ? input(offset) : boxed(from, offset);
-    return program.reduce({output(0)}, {sources, static_cast<std::size_t>(nranks_)}, block_);
+    const std::span<Place> sources = program.reduce({output(0)}, nranks_, block_);
+    for (int from = 0; from < nranks_; ++from)
+      sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
+    return;
   }
   for (int from = 0; from < nranks_; ++from) {
     const std::uint64_t offset = by_blocks_ ? own * block_ : 0;

@@ -10,7 +10,6 @@
 namespace slip {
 namespace {
 
-constexpr std::size_t kMostSources = 1024;
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
 constexpr double kYieldUs = 500;  // then the thread may have better things to do
@@ -122,19 +121,18 @@ void SharedRun::copy(const Primitive& step) const {
 
 void SharedRun::reduce(const Primitive& step) const {
   const Place* const places = calls_.program.places.data() + step.first;
+  const std::span<const void*> from(calls_.sources.data(), step.sources);
   void* to[2];
-  const void* from[kMostSources];
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
   for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(places[step.targets + i]);
   const bool divides = call_.op == ReduceOp::kAvg && step.whole;
   Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.host.nranks()) : 1, {}};
-  ReduceScale scales[kMostSources];
   if (call_.op == ReduceOp::kPreMulSum) {
     for (std::uint16_t i = 0; i < step.sources; ++i)
-      scales[i] = places[step.targets + i].space == Space::kInput ? call_.scale : ReduceScale::one(call_.type);
-    how.scales = {scales, step.sources};
+      calls_.scales[i] = places[step.targets + i].space == Space::kInput ? call_.scale : ReduceScale::one(call_.type);
+    how.scales = {calls_.scales.data(), step.sources};
   }
-  slip::reduce(how, {to, step.targets}, {from, step.sources}, step.bytes / bytes_of(call_.type));
+  slip::reduce(how, {to, step.targets}, from, step.bytes / bytes_of(call_.type));
 }
 
 // Whether what it waits for has come. Goes on where the last look ended.

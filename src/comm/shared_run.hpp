@@ -14,14 +14,21 @@ namespace slip {
 // What the calls of a rank in one communicator have in common.
 struct SharedCalls {
   SharedCalls(SharedHost& shared, Bootstrap& boot, std::int64_t timeout)
-      : host(shared), bootstrap(boot), timeout_ns(timeout) {}
+      : host(shared),
+        bootstrap(boot),
+        timeout_ns(timeout),
+        sources(static_cast<std::size_t>(shared.nranks())),
+        scales(static_cast<std::size_t>(shared.nranks())) {}
 
   SharedHost& host;
   Bootstrap& bootstrap;
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> turn{1};  // the number of the call that may run
   std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
-  Program program;                     // of who has the turn: kept, so that nothing is allocated
+  // Of who has the turn; kept, so that nothing is allocated.
+  Program program;
+  std::vector<const void*> sources;
+  std::vector<ReduceScale> scales;
   std::atomic<bool> aborted{false};
 };
 
