@@ -90,8 +90,13 @@ std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknow
     if (node.kind != OpKind::kWaitValue) continue;
     const auto word = words.find({node.reads[0].id, node.reads[0].offset});
     if (word != words.end()) {
+      // Of each stream only the first that lets it go: those behind it may well wait for this op in turn.
+      std::vector<bool> has_one(plan.streams());
       for (const std::uint32_t writer : word->second) {
-        if (lets_go(plan.nodes()[writer].value, node.value)) result[op].any.push_back(writer);
+        const PlanNode& write = plan.nodes()[writer];
+        if (has_one[write.stream] || !lets_go(write.value, node.value)) continue;
+        has_one[write.stream] = true;
+        result[op].any.push_back(writer);
       }
     }
     if (result[op].any.empty()) unknown.push_back(op);
