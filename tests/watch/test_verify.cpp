@@ -101,6 +101,32 @@ TEST_F(Verify, AWordOrdersWhoeverIsIssuedFirst) {
   EXPECT_TRUE(found.proven()) << found.text(plan);
 }
 
+// Two streams in turns, each counting its own word up: what lets the first wait go is the first write, and the last one
+// comes long after it.
+TEST_F(Verify, WordsThatCountUpPassTheTurnToAndFro) {
+  const Buffer answer = device.alloc(4, MemoryKind::kDevice, "answer");
+  const auto turns = [&](std::uint32_t stream, const Buffer& mine, const Buffer& other, std::uint32_t left_out) {
+    for (std::uint32_t turn = 1; turn <= 3; ++turn) {
+      PlanNode wait{.stream = stream, .kind = OpKind::kWaitValue, .value = turn - (stream == 0), .name = "wait"};
+      wait.reads.push_back(other);
+      if (wait.value > 0 && !(stream == 0 && turn == left_out)) plan.add(std::move(wait));
+      add(stream, {}, {x});
+      PlanNode write{.stream = stream, .kind = OpKind::kWriteValue, .value = turn, .name = "write"};
+      write.writes.push_back(mine);
+      plan.add(std::move(write));
+    }
+  };
+  turns(0, flag, answer, 0);
+  turns(1, answer, flag, 0);
+  EXPECT_TRUE(verify(plan).proven()) << verify(plan).text(plan);
+  for (const std::uint32_t left_out : {2U, 3U}) {
+    plan = Plan();
+    turns(0, flag, answer, left_out);
+    turns(1, answer, flag, left_out);
+    EXPECT_EQ(verify(plan).verdict, Verdict::kRace) << left_out;
+  }
+}
+
 TEST_F(Verify, AWordThatNobodyWritesIsUnknown) {
   word(OpKind::kWaitValue, 0, 2);
   word(OpKind::kWriteValue, 1, 1);
