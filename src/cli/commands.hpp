@@ -37,6 +37,8 @@ std::function<int()> add_model(CLI::App& app);
 std::function<int()> add_plan(CLI::App& app);
 std::function<int()> add_run(CLI::App& app);
 std::function<int()> add_bench(CLI::App& app);
+std::function<int()> add_weights_bench(CLI::App& bench);       // of `slip bench`
+std::function<int()> add_collective_benches(CLI::App& bench);  // of `slip bench`
 std::function<int()> add_launch(CLI::App& app);
 std::function<int()> add_topo(CLI::App& app);
 

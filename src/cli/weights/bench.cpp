@@ -142,12 +142,10 @@ int bench_weights(const Asked& asked) {
 
 }  // namespace
 
-std::function<int()> add_bench(CLI::App& app) {
+std::function<int()> add_weights_bench(CLI::App& bench) {
   auto asked = std::make_shared<Asked>();
-  CLI::App* bench = app.add_subcommand("bench", "Compare ways to run a model: slip bench weights MODEL");
-  bench->require_subcommand(1);
   CLI::App* weights =
-      bench->add_subcommand("weights", "All weights resident beside 75, 50 and 25 % of them, and two slots");
+      bench.add_subcommand("weights", "All weights resident beside 75, 50 and 25 % of them, and two slots");
   weights->footer(
       "\nRuns the model each way and shows time, memory, the rate of loading and what was predicted. `two slots`: no\n"
       "weight stays, and the ring holds twice what any op needs at once. Example:\n"

@@ -1,0 +1,55 @@
+// `slip bench all_reduce` and the others: what they measure and what they refuse.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/program.hpp"
+
+namespace slip::cli_test {
+namespace {
+
+using nlohmann::json;
+
+TEST(CliCollectives, EveryCollectiveIsRightAtEverySize) {
+  for (const char* name :
+       {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}) {
+    const Outcome outcome = run(std::string("bench ") + name + " -n 3 -b 4 -e 1M -f 64 --iters 2 -w 1 --json");
+    ASSERT_EQ(outcome.status, 0) << name << "\n" << outcome.err;
+    const json rows = json::parse(outcome.out, nullptr, false);
+    ASSERT_EQ(rows.size(), 4U) << outcome.out;
+    for (const json& row : rows) {
+      EXPECT_EQ(row["collective"], name);
+      EXPECT_EQ(row["ranks"], 3);
+      EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
+      EXPECT_GT(row["out_of_place"]["time_us"], 0.0);
+      EXPECT_GT(row["out_of_place"]["busbw_gb_s"], 0.0);
+      if (!row["in_place"].is_null()) EXPECT_EQ(row["in_place"]["wrong"], 0) << row;
+    }
+  }
+}
+
+TEST(CliCollectives, TheTableHasTheColumnsOfNcclTests) {
+  const Outcome outcome = run("bench all_reduce -n 2 -b 1K -e 2K -d BF16 -o max --iters 2 --each");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"size", "count", "type", "redop", "root", "algbw", "busbw", "#wrong", "in place", "BF16",
+                           "max", "1024", "2048", "2 ranks", "wrong elements: 0"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << "\n" << outcome.out;
+}
+
+TEST(CliCollectives, WhatCannotBeIsRefused) {
+  const struct {
+    const char *arguments, *word;
+  } kCases[] = {
+      {"-b 64K -e 8", "64K"}, {"-d BOOL", "BOOL"}, {"-o premulsum", "premulsum"}, {"-b x", "x"}, {"-n 0", "0"}};
+  for (const auto& one : kCases) {
+    const Outcome outcome = run(std::string("bench all_reduce ") + one.arguments);
+    EXPECT_EQ(outcome.status, 2) << one.arguments << outcome.err;
+    EXPECT_NE(outcome.err.find(one.word), std::string::npos) << outcome.err;
+  }
+  const Outcome outcome = run("bench broadcast -n 2 -r 7 --iters 1");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_NE(outcome.err.find("there are 2 ranks"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace slip::cli_test
