@@ -12,6 +12,7 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
+constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr double kYieldUs = 500;  // then the thread may have better things to do
 
 }  // namespace
@@ -180,7 +181,7 @@ bool SharedRun::await(Wait what, std::uint64_t value) {
       waits_for_ = Wait::kNothing;
       return true;
     }
-    cpu_relax();
+    if (turn >= kTight) cpu_relax();
   }
   look_for_trouble();
   const std::uint64_t begun = ticks();
