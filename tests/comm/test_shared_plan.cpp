@@ -156,7 +156,7 @@ TEST_P(SharedPlans, NoTwoRanksAreInEachOthersWay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, SharedPlans, testing::ValuesIn(kAll),
-                         [](const auto& info) { return std::string(collective_name(info.param)); });
+                         [](const auto& of) { return std::string(collective_name(of.param)); });
 
 TEST(SharedPlanOf, CallsOfAllKindsOneAfterTheOther) {
   std::vector<Call> calls;
