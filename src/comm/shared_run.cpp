@@ -12,7 +12,7 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
-constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
+constexpr int kTight = 200;       // of them without a pause, which would be longer than what is left to wait
 constexpr double kYieldUs = 500;  // then the thread may have better things to do
 
 }  // namespace
