@@ -176,6 +176,7 @@ int run_cold(const std::string& folder, std::uint64_t budget) {
   const WeightSource source = WeightSource::files(folder);
   Costs costs = model_costs(graph, "sim:laptop");  // load-bound whatever they are: measuring would take more memory
   costs.read = costs.load = {4e9, 0};
+  costs.device = "cpu";  // where it runs: the planner leaves room for reads
   WeightsOptions options;
   options.budget = budget;
   options.host_memory = 0;
