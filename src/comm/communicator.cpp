@@ -4,6 +4,7 @@
 
 #include <array>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 
@@ -44,14 +45,30 @@ Name name_of(Collective kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+void require_no_factor(ReduceOp op, Here here) {
+  if (op == ReduceOp::kPreMulSum)
+    throw Error(Code::kInvalidValue, "premulsum needs this rank's factor: call all_reduce_scaled", here);
+}
+
+template <class T>
+ReduceScale whole_scale(double factor, DataType type, Here here) {
+  // Compared as doubles: 2^63 and 2^64, which the largest 64-bit numbers round to, do not fit.
+  constexpr double kLeast = static_cast<double>(std::numeric_limits<T>::min());
+  constexpr double kTooLarge = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
+  if (!(factor >= kLeast && factor < kTooLarge))
+    throw Error(Code::kInvalidValue,
+                fmt::format("a factor of {} is no number of type {}", factor, data_type_name(type)), here);
+  return ReduceScale::of(static_cast<T>(factor));
+}
+
 ReduceScale scale_of(DataType type, double factor, Here here) {
   switch (type) {
-    case DataType::kU8: return ReduceScale::of(static_cast<std::uint8_t>(factor));
-    case DataType::kI8: return ReduceScale::of(static_cast<std::int8_t>(factor));
-    case DataType::kU32: return ReduceScale::of(static_cast<std::uint32_t>(factor));
-    case DataType::kI32: return ReduceScale::of(static_cast<std::int32_t>(factor));
-    case DataType::kU64: return ReduceScale::of(static_cast<std::uint64_t>(factor));
-    case DataType::kI64: return ReduceScale::of(static_cast<std::int64_t>(factor));
+    case DataType::kU8: return whole_scale<std::uint8_t>(factor, type, here);
+    case DataType::kI8: return whole_scale<std::int8_t>(factor, type, here);
+    case DataType::kU32: return whole_scale<std::uint32_t>(factor, type, here);
+    case DataType::kI32: return whole_scale<std::int32_t>(factor, type, here);
+    case DataType::kU64: return whole_scale<std::uint64_t>(factor, type, here);
+    case DataType::kI64: return whole_scale<std::int64_t>(factor, type, here);
     case DataType::kF16: return ReduceScale::of(from_float<F16>(static_cast<float>(factor)));
     case DataType::kBF16: return ReduceScale::of(from_float<Bf16>(static_cast<float>(factor)));
     case DataType::kF8E4M3: return ReduceScale::of(from_float<F8E4M3>(static_cast<float>(factor)));
@@ -216,6 +233,7 @@ void Communicator::abort() noexcept {
 }
 
 void Communicator::all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
+  require_no_factor(op, here);
   state_->issue_call({.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)},
                      to, from, stream, here);
 }
@@ -230,12 +248,14 @@ void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double
 }
 
 void Communicator::reduce(Range to, Range from, DataType type, ReduceOp op, int root, StreamRef stream, Here here) {
+  require_no_factor(op, here);
   state_->issue_call(
       {.kind = Collective::kReduce, .type = type, .op = op, .root = root, .elements = from.bytes / bytes_of(type)}, to,
       from, stream, here);
 }
 
 void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
+  require_no_factor(op, here);
   state_->issue_call(
       {.kind = Collective::kReduceScatter, .type = type, .op = op, .elements = to.bytes / bytes_of(type)}, to, from,
       stream, here);

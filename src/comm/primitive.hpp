@@ -27,6 +27,7 @@ struct Primitive {
   enum class Kind : std::uint8_t {
     kCopy,    // `bytes` from one place to another
     kReduce,  // of several sources, in their order, into one or two places
+    kRoom,    // until this rank's slot and box are empty: everybody has taken what was there before
     kPost,    // this rank has come to the call, and what it put into its box is there
     kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
@@ -63,6 +64,7 @@ struct Program {
                 .bytes = bytes},
                to);
   }
+  void room() { steps.push_back({.kind = Primitive::Kind::kRoom}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
   void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }

@@ -34,7 +34,7 @@ SharedHost::SharedHost(Bootstrap& bootstrap)
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
 }
 
-bool SharedHost::may_post(std::uint64_t number) {
+bool SharedHost::has_room(std::uint64_t number) {
   // Who has posted call n has taken all of call n - 1.
   const std::uint64_t needed = number < SharedLayout::kTurns ? 0 : number - SharedLayout::kTurns + 1;
   for (int rank = 0; rank < nranks_; ++rank) {

@@ -26,8 +26,8 @@ class SharedHost {
   // More ranks than cores: who waits gives its core away at once.
   bool crowded() const { return crowded_; }
 
-  // Whether this rank's slot for the call is free: everybody has taken what was posted there before.
-  bool may_post(std::uint64_t number);
+  // Whether this rank's slot and box for the call are empty: everybody has taken what was posted there before.
+  bool has_room(std::uint64_t number);
   void post(std::uint64_t number, const Signature& signature) const;
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number);

@@ -63,6 +63,7 @@ void SharedPlan::write(std::uint64_t piece, Program& program) const {
   if (small_) return write_small(program);
   if (piece == 0) {
     copy_in(0, program);
+    program.room();
     program.post();
     return program.meet();
   }
@@ -180,6 +181,7 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
 void SharedPlan::write_small(Program& program) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
   const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
+  program.room();
   if (!from_root || is_root()) program.copy(box(rank_), input(0), block_ * (by_blocks_ ? all : 1));
   program.post();
   const auto boxed = [&](int from, std::uint64_t offset) {

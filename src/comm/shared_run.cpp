@@ -40,7 +40,9 @@ bool SharedRun::advance() noexcept {
   } catch (const Error& error) {
     calls_.host.fail(error.code(), error.what());
     error_ = std::current_exception();
-  } catch (...) {
+  } catch (const std::exception& error) {
+    calls_.host.fail(Code::kLaunchFailed,
+                     fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
     error_ = std::current_exception();
   }
   end();
@@ -51,7 +53,7 @@ bool SharedRun::go_on() {
   if (!begun_) {
     if (!await(Wait::kTurn, number_)) return false;
     if (calls_.host.failed()) throw calls_.host.why();  // phases may be out of step
-    if (observed()) began_ns_ = now_ns();
+    began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
     calls_.program.clear();
     plan_->write(0, calls_.program);
@@ -90,10 +92,8 @@ bool SharedRun::run(const Primitive& step) {
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
-    case Primitive::Kind::kPost:
-      if (!await(Wait::kPost, number_)) return false;
-      calls_.host.post(number_, signature_);
-      return true;
+    case Primitive::Kind::kRoom: return await(Wait::kRoom, number_);
+    case Primitive::Kind::kPost: calls_.host.post(number_, signature_); return true;
     case Primitive::Kind::kMeet: return await(Wait::kMeet, step.value);
     case Primitive::Kind::kSignal: calls_.host.signal(calls_.phase + step.value); return true;
     case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value);
@@ -142,7 +142,7 @@ bool SharedRun::is_there() {
   switch (waits_for_) {
     case Wait::kNothing: return true;
     case Wait::kTurn: return calls_.turn.load(std::memory_order_acquire) == value_;  // acquire: see end()
-    case Wait::kPost: return host.may_post(value_);
+    case Wait::kRoom: return host.has_room(value_);
     case Wait::kMeet:
     case Wait::kPhase: break;
   }

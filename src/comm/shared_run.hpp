@@ -48,7 +48,7 @@ class SharedRun final : public Exchange {
   std::atomic<bool> free{true};  // for the next call. release when finished, acquire when taken
 
  private:
-  enum class Wait { kNothing, kTurn, kPost, kMeet, kPhase };
+  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase };
   bool go_on();
   bool run(const Primitive& step);
   void copy(const Primitive& step) const;

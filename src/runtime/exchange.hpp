@@ -13,7 +13,7 @@ class Exchange {
   virtual bool advance() noexcept = 0;
   // Whether advance() would get on. Cheap; by the same thread as the last advance(), or one ordered after it.
   virtual bool can_advance() noexcept = 0;
-  // When its first step began, in now_ns().
+  // When its first step began, in now_ns(); 0: nobody watched then.
   virtual std::int64_t began_ns() const noexcept = 0;
   // Once, as the op's end. `skipped`: it never ran, for its stream or device has failed. Throws what went wrong; the
   // object belongs to nobody afterwards.

@@ -221,6 +221,27 @@ TEST(Collectives, ManyCallsUnderWayAtOnce) {
   }));
 }
 
+// A root that waits for nobody gets ahead of its receivers, but not by more than there are boxes.
+TEST(Collectives, ARootMayBeFarAhead) {
+  const unsigned calls = 2000 / kShare;
+  expect_no_errors(with_ranks(3, [&](Rank& rank) {
+    for (const std::size_t elements : {std::size_t{2}, std::size_t{1000}}) {
+      const Buffer data = rank.upload(Bytes(elements * 4 * calls));
+      if (rank.comm.rank() == 0) {
+        const HostView<std::uint32_t> view = const_cast<Buffer&>(data).host_write<std::uint32_t>();
+        for (std::size_t i = 0; i < view.size(); ++i) view[i] = static_cast<std::uint32_t>(i);
+      }
+      for (unsigned call = 0; call < calls; ++call) {
+        const Range range = data.slice(call * elements * 4, elements * 4);
+        rank.comm.broadcast(range, range, 0, rank.stream);
+      }
+      rank.stream.sync();
+      const HostView<const std::uint32_t> view = data.host_read<std::uint32_t>();
+      for (std::size_t i = 0; i < view.size(); ++i) ASSERT_EQ(view[i], i);
+    }
+  }));
+}
+
 // N1, N2: a call returns when it is enqueued; what its stream does later waits for it.
 TEST(Collectives, ACallIsAnOpOfItsStream) {
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
@@ -296,6 +317,12 @@ TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
     EXPECT_TRUE(
         fails([&] { rank.comm.all_reduce(data.slice(0, 8), data, DataType::kF32, ReduceOp::kSum, rank.stream); },
               Code::kInvalidValue, {"64", "8"}));
+    EXPECT_TRUE(fails([&] { rank.comm.all_reduce(data, data, DataType::kF32, ReduceOp::kPreMulSum, rank.stream); },
+                      Code::kInvalidValue, {"all_reduce_scaled"}));
+    for (const double factor : {-1.0, 256.0, std::nan("")})
+      EXPECT_TRUE(fails([&] { rank.comm.all_reduce_scaled(data, data, DataType::kU8, factor, rank.stream); },
+                        Code::kInvalidValue, {"U8"}))
+          << factor;
     EXPECT_TRUE(fails([&] { rank.comm.all_reduce(data, data, DataType::kBool, ReduceOp::kSum, rank.stream); },
                       Code::kInvalidValue, {"BOOL"}));
     EXPECT_TRUE(fails(

@@ -138,7 +138,8 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   }
   const bool tells = observed();
   const bool exchanges = op.kind == OpKind::kExchange;
-  const Picos started = tells ? (exchanges && !skip ? op.exchange->began_ns() : now_ns()) * 1000 : 0;
+  const std::int64_t began = tells && exchanges && !skip ? op.exchange->began_ns() : 0;
+  const Picos started = tells ? (began != 0 ? began : now_ns()) * 1000 : 0;
   if (!skip) [[likely]]
     perform_guarded(lane, op, position);
   else if (exchanges) op.exchange->finish(true);
