@@ -8,12 +8,14 @@
 // All ranks must make the same calls in the same order. A call that does not match is an error on every rank, with both
 // sides in its text; one that waits too long says for whom. After an error the communicator is of no use any more.
 //
-// Bits: the same call gives the same bits in every run, for ranks are always reduced in the order of their numbers.
+// Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
+// reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "slip/data_type.hpp"
@@ -23,9 +25,44 @@
 
 namespace slip {
 
+// While one is there, sends and receives of its thread are kept, and begin together when it ends: as one op of their
+// stream for each communicator. If they are of several streams, all of these wait for each other before and after.
+// Collectives are ops of their own all the same. A group within a group is part of it.
+class Group {
+ public:
+  Group();
+  ~Group();  // ends it; what goes wrong there is told by the next call of the communicator
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  void end();
+
+ private:
+  bool open_ = true;
+};
+
+// How ranks of several hosts, or of one if it is asked for, do a collective.
+enum class Algorithm : unsigned char {
+  kAuto,      // what a model with measured figures finds fastest; SLIP_DEBUG=tune shows it
+  kDirect,    // each rank with each other at once, reduced in the order of the ranks
+  kRing,      // round a ring, or along it
+  kTree,      // up and down two trees
+  kDoubling,  // in log2 rounds of everything: small all_reduce
+};
+const char* algorithm_name(Algorithm algorithm);
+
+enum class Transport : unsigned char {
+  kAuto,  // shared memory between ranks of one host, the network between hosts
+  kNet,   // the network only
+};
+
+// The same on all ranks.
 struct CommunicatorOptions {
   std::chrono::milliseconds timeout{600'000};      // how long a call waits for another rank
   std::chrono::milliseconds init_timeout{60'000};  // and how long init does
+  Algorithm algorithm = Algorithm::kAuto;          // for the calls that it can do; or SLIP_ALGORITHM=NAME
+  Transport transport = Transport::kAuto;          // or SLIP_TRANSPORT=net
+  bool deterministic = false;                      // bits that depend on the input only
+  std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 
 class Communicator {
@@ -63,6 +100,13 @@ class Communicator {
   // Both have n blocks: block i goes to rank i, and what comes from rank i is block i.
   void all_to_all(Range to, Range from, StreamRef stream, Here here = Here::at());
   void barrier(StreamRef stream, Here here = Here::at());
+
+  // To or from one other rank, or this one. A send may wait until the other receives: what two ranks send to each other
+  // belongs in a group.
+  void send(Range from, int to, StreamRef stream, Here here = Here::at());
+  void recv(Range to, int from, StreamRef stream, Here here = Here::at());
+  // Blocks of any size: `from[i]` goes to rank i, and `to[i]` is what comes from it.
+  void all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here = Here::at());
 
   // Ends the calls of this rank that are under way, and all later ones, with kAborted; the other ranks are told.
   void abort() noexcept;

@@ -22,6 +22,7 @@ enum class Collective : std::uint8_t {
   kGather,
   kScatter,
   kBarrier,
+  kMessage,  // sends and receives: each is of two ranks only
 };
 
 const char* collective_name(Collective kind);
@@ -52,6 +53,7 @@ struct Signature {
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
 
   static Signature of(const Call& call, std::uint64_t number);
+  static Signature of_message(std::uint64_t bytes, std::uint64_t number);
   friend bool operator==(const Signature&, const Signature&) = default;
   std::string text() const;  // "all_reduce of 1024 f32 by sum, call 7"
 };

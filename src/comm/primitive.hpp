@@ -13,6 +13,8 @@ enum class Space : std::uint8_t {
   kInput,    // what the call gives, of this rank alone
   kOutput,   // what the call makes, of this rank alone
   kStaging,  // of `rank`; all ranks of a host reach it
+  kScratch,  // of this rank alone
+  kAddress,  // of this rank alone: the offset is the address
 };
 
 struct Place {
@@ -32,14 +34,21 @@ struct Primitive {
     kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
     kWait,    // until all others have
+    // Messages between two ranks, `value` is the other one. They come in the order in which they were sent.
+    kSend,      // begins: `bytes` of a place go there
+    kReceive,   // begins: `bytes` come from there into a place
+    kSent,      // until all sends there are done, but for the last `left`
+    kReceived,  // until all receives from there are done, but for the last `left`
   };
   Kind kind = Kind::kCopy;
   bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
+  bool begins = false;        // kSend, kReceive: a message of the user's begins here, of `left` bytes in all
   std::uint16_t targets = 0;  // in Program::places, from `first` on; then the sources
   std::uint16_t sources = 0;
   std::uint32_t first = 0;
   std::uint64_t bytes = 0;
   std::uint64_t value = 0;
+  std::uint64_t left = 0;
 };
 
 // A piece of a call as one rank runs it, one primitive after the other.
@@ -55,14 +64,22 @@ struct Program {
     if (bytes == 0) return;
     add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to})[0] = from;
   }
-  // Of all ranks; the caller fills in the sources, one for each. Not with 0 bytes.
-  std::span<Place> reduce(std::initializer_list<Place> to, int nranks, std::uint64_t bytes) {
+  // The caller fills in the sources. `whole`: they are of all ranks. Not with 0 bytes.
+  std::span<Place> reduce(std::initializer_list<Place> to, int sources, std::uint64_t bytes, bool whole = true) {
     return add({.kind = Primitive::Kind::kReduce,
-                .whole = true,
+                .whole = whole,
                 .targets = static_cast<std::uint16_t>(to.size()),
-                .sources = static_cast<std::uint16_t>(nranks),
+                .sources = static_cast<std::uint16_t>(sources),
                 .bytes = bytes},
                to);
+  }
+  void send(int rank, Place from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
+  void receive(int rank, Place to, std::uint64_t bytes) { message(Primitive::Kind::kReceive, rank, to, bytes); }
+  void sent(int rank, std::uint64_t left = 0) {
+    steps.push_back({.kind = Primitive::Kind::kSent, .value = static_cast<std::uint64_t>(rank), .left = left});
+  }
+  void received(int rank, std::uint64_t left = 0) {
+    steps.push_back({.kind = Primitive::Kind::kReceived, .value = static_cast<std::uint64_t>(rank), .left = left});
   }
   void room() { steps.push_back({.kind = Primitive::Kind::kRoom}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
@@ -71,6 +88,13 @@ struct Program {
   void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
 
  private:
+  void message(Primitive::Kind kind, int rank, Place place, std::uint64_t bytes) {
+    steps.push_back({.kind = kind,
+                     .first = static_cast<std::uint32_t>(places.size()),
+                     .bytes = bytes,
+                     .value = static_cast<std::uint64_t>(rank)});
+    places.push_back(place);
+  }
   // The step with its targets; returns the places of its sources.
   std::span<Place> add(Primitive step, std::initializer_list<Place> to) {
     step.first = static_cast<std::uint32_t>(places.size());

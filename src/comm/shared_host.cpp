@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <utility>
 
-#include "base/cores.hpp"
 #include "base/sync.hpp"
 
 namespace slip {
@@ -12,26 +11,37 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-std::vector<int> all_ranks(int nranks) {
-  std::vector<int> ranks(static_cast<std::size_t>(nranks));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks from the begin.
+constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
+
+std::size_t segment_bytes(std::size_t members, bool whole) {
+  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + members * members * kPipeBytes;
 }
 
 }  // namespace
 
-SharedHost::SharedHost(Bootstrap& bootstrap)
+SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members)
     : rank_(bootstrap.rank()),
       nranks_(bootstrap.nranks()),
-      segment_(Segment::share(bootstrap, all_ranks(nranks_),
-                              kHeaderBytes + static_cast<std::size_t>(nranks_) * SharedLayout::kRankBytes)),
+      members_(std::move(members)),
+      whole_(members_.size() == static_cast<std::size_t>(nranks_)),
+      segment_(Segment::share(bootstrap, members_, segment_bytes(members_.size(), whole_))),
       regions_(segment_.data() + kHeaderBytes),
       known_(static_cast<std::size_t>(nranks_), 0) {
-  CoreSet cores;
-  for (const CoreSet& one : bootstrap.all_gather(core_set())) cores |= one;
-  crowded_ = static_cast<std::size_t>(nranks_) > cores.count();
   static_assert(sizeof(Failure) <= kHeaderBytes);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
+}
+
+int SharedHost::index_of(int rank) const {
+  const auto found = std::lower_bound(members_.begin(), members_.end(), rank);
+  return found != members_.end() && *found == rank ? static_cast<int>(found - members_.begin()) : -1;
+}
+
+PipeMemory& SharedHost::pipe(int from, int to) const {
+  const std::size_t members = members_.size();
+  std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
+  const std::size_t index = static_cast<std::size_t>(index_of(from)) * members + static_cast<std::size_t>(index_of(to));
+  return *reinterpret_cast<PipeMemory*>(pipes + index * kPipeBytes);
 }
 
 bool SharedHost::has_room(std::uint64_t number) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/call.hpp"
+#include "comm/pipe.hpp"
 #include "comm/shared_plan.hpp"
 #include "transport/segment.hpp"
 
@@ -16,15 +17,15 @@ namespace slip {
 
 class SharedHost {
  public:
-  // All ranks of the bootstrap, which are of one host.
-  explicit SharedHost(Bootstrap& bootstrap);
+  // `members`: the ranks of this host, which all make theirs together. Only if they are all ranks of the bootstrap
+  // there are slots, boxes and staging; pipes and the failure are there for any.
+  SharedHost(Bootstrap& bootstrap, std::vector<int> members);
 
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
+  bool has(int rank) const { return index_of(rank) >= 0; }
+  PipeMemory& pipe(int from, int to) const;
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
-
-  // More ranks than cores: who waits gives its core away at once.
-  bool crowded() const { return crowded_; }
 
   // Whether this rank's slot and box for the call are empty: everybody has taken what was posted there before.
   bool has_room(std::uint64_t number);
@@ -66,12 +67,14 @@ class SharedHost {
   std::atomic<std::uint64_t>& phase_of(int rank) const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + SharedLayout::kPhase);
   }
+  int index_of(int rank) const;  // among the members; -1: it is none
   Failure& failure() const { return *reinterpret_cast<Failure*>(segment_.data()); }
 
   const int rank_, nranks_;
+  const std::vector<int> members_;  // in order
+  const bool whole_;                // they are all ranks
   Segment segment_;
   std::byte* regions_ = nullptr;
-  bool crowded_ = false;
   std::vector<std::uint64_t> known_;  // by rank: a call that it surely has posted
 };
 

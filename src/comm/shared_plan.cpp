@@ -113,7 +113,8 @@ void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
     case Collective::kGather:
       if (!is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
       break;
-    case Collective::kBarrier: break;
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
   }
 }
 
@@ -173,7 +174,8 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
         break;
       }
       case Collective::kReduceScatter:
-      case Collective::kBarrier: break;
+      case Collective::kBarrier:
+      case Collective::kMessage: break;
     }
   }
 }

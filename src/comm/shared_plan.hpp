@@ -31,9 +31,10 @@ struct SharedLayout {
 
 class SharedPlan {
  public:
-  // `chunks_before`: of all calls before this one.
+  // `number`: among the calls that are done so; `chunks_before`: of all of them before this one.
   SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
+  std::uint64_t number() const { return number_; }
   std::uint64_t chunks() const { return small_ ? 0 : chunks_; }
   std::uint64_t pieces() const { return small_ ? 1 : chunks_ + (ends_with_copies() ? 2 : 1); }
   // Adds the program of a piece: the call is all of them, in their order.
@@ -57,9 +58,9 @@ class SharedPlan {
   Place box(int rank) const;
   bool is_root() const { return rank_ == call_.root; }
 
-  const Call call_;
-  const int rank_, nranks_;
-  const std::uint64_t number_, chunks_before_, block_;
+  Call call_;
+  int rank_, nranks_;
+  std::uint64_t number_, chunks_before_, block_;
   bool small_ = false;
   bool by_blocks_ = false;  // a chunk is the same span of each block, which is what one rank gets
   std::uint64_t chunk_bytes_ = 0, chunks_ = 0;

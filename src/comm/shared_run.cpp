@@ -17,32 +17,42 @@ constexpr double kYieldUs = 500;  // then the thread may have better things to d
 
 }  // namespace
 
-std::uint64_t SharedRun::prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
-                                 const std::byte* input) {
+void SharedCalls::fail(Code code, const std::string& text) const {
+  if (host) host->fail(code, text);
+}
+
+void SharedCalls::throw_failure() const {
+  if (host && host->failed()) throw host->why();
+}
+
+void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, std::byte* output,
+                        const std::byte* input) {
   call_ = call;
-  number_ = number;
+  turn_ = turn;
   output_ = output;
   input_ = input;
   signature_ = Signature::of(call, number);
-  plan_.emplace(call, number, chunks_before, calls_.host.rank(), calls_.host.nranks());
+  plan_ = std::move(plan);
+  if (const auto* shared = std::get_if<SharedPlan>(&plan_)) slot_ = shared->number();
   piece_ = 0;
   step_ = 0;
   begun_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
   error_ = nullptr;
-  return plan_->chunks();
 }
 
 bool SharedRun::advance() noexcept {
   try {
-    if (!go_on()) return false;
+    if (!go_on()) {
+      calls_.links.attend(false);
+      return false;
+    }
   } catch (const Error& error) {
-    calls_.host.fail(error.code(), error.what());
+    calls_.fail(error.code(), error.what());
     error_ = std::current_exception();
   } catch (const std::exception& error) {
-    calls_.host.fail(Code::kLaunchFailed,
-                     fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
+    calls_.fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.rank, signature_.text(), error.what()));
     error_ = std::current_exception();
   }
   end();
@@ -51,37 +61,50 @@ bool SharedRun::advance() noexcept {
 
 bool SharedRun::go_on() {
   if (!begun_) {
-    if (!await(Wait::kTurn, number_)) return false;
-    if (calls_.host.failed()) throw calls_.host.why();  // phases may be out of step
+    if (!await(Wait::kTurn, turn_)) return false;
+    calls_.throw_failure();  // phases may be out of step
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
-    calls_.program.clear();
-    plan_->write(0, calls_.program);
+    write_piece();
   }
   for (;;) {
     for (; step_ < calls_.program.steps.size(); ++step_) {
       if (!run(calls_.program.steps[step_])) return false;
     }
-    if (++piece_ >= plan_->pieces()) return true;
+    if (++piece_ >= pieces()) return true;
     step_ = 0;
-    calls_.program.clear();
-    plan_->write(piece_, calls_.program);
+    write_piece();
   }
+}
+
+std::uint64_t SharedRun::pieces() const {
+  if (const auto* shared = std::get_if<SharedPlan>(&plan_)) return shared->pieces();
+  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces();
+  return 0;
+}
+
+void SharedRun::write_piece() {
+  calls_.program.clear();
+  if (piece_ >= pieces()) return;
+  if (const auto* shared = std::get_if<SharedPlan>(&plan_)) return shared->write(piece_, calls_.program);
+  const MessagePlan& messages = std::get<MessagePlan>(plan_);
+  if (piece_ == 0 && calls_.scratch.size() < messages.scratch()) calls_.scratch.resize(messages.scratch());
+  messages.write(piece_, calls_.program);
 }
 
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
-  if (begun_) calls_.phase += plan_->phases();
-  calls_.turn.store(number_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
+  if (const auto* shared = std::get_if<SharedPlan>(&plan_); shared && begun_) calls_.phase += shared->phases();
+  calls_.turn.store(turn_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
 }
 
 void SharedRun::finish(bool skipped) {
   const std::exception_ptr error = error_;
   if (skipped) {
-    calls_.host.fail(Code::kAborted, fmt::format("rank {} left out {}, for its stream had failed before",
-                                                 calls_.host.rank(), signature_.text()));
-    if (!begun_) calls_.turn.store(number_ + 1, std::memory_order_release);  // it fails, too, and does not hang
+    calls_.fail(Code::kAborted,
+                fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
+    if (!begun_) calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
   }
   error_ = nullptr;
   free.store(true, std::memory_order_release);
@@ -92,11 +115,15 @@ bool SharedRun::run(const Primitive& step) {
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
-    case Primitive::Kind::kRoom: return await(Wait::kRoom, number_);
-    case Primitive::Kind::kPost: calls_.host.post(number_, signature_); return true;
+    case Primitive::Kind::kRoom: return await(Wait::kRoom, slot_);
+    case Primitive::Kind::kPost: calls_.host->post(slot_, signature_); return true;
     case Primitive::Kind::kMeet: return await(Wait::kMeet, step.value);
-    case Primitive::Kind::kSignal: calls_.host.signal(calls_.phase + step.value); return true;
+    case Primitive::Kind::kSignal: calls_.host->signal(calls_.phase + step.value); return true;
     case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value);
+    case Primitive::Kind::kSend:
+    case Primitive::Kind::kReceive: return begin_message(step);
+    case Primitive::Kind::kSent:
+    case Primitive::Kind::kReceived: return await_link(Wait::kLink, step, step.left);
   }
   return true;
 }
@@ -105,7 +132,9 @@ std::byte* SharedRun::at(const Place& place) const {
   switch (place.space) {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
     case Space::kOutput: return output_ + place.offset;
-    case Space::kStaging: return calls_.host.memory(place.rank) + place.offset;
+    case Space::kStaging: return calls_.host->memory(place.rank) + place.offset;
+    case Space::kScratch: return calls_.scratch.data() + place.offset;
+    case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
   return nullptr;
 }
@@ -113,7 +142,6 @@ std::byte* SharedRun::at(const Place& place) const {
 void SharedRun::copy(const Primitive& step) const {
   const Place& from = calls_.program.places[step.first + 1];
   void* const to = at(calls_.program.places[step.first]);
-  if (to == at(from)) return;
   if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != Space::kInput)
     return slip::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // others are to find it multiplied
@@ -127,7 +155,7 @@ void SharedRun::reduce(const Primitive& step) const {
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
   for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(places[step.targets + i]);
   const bool divides = call_.op == ReduceOp::kAvg && step.whole;
-  Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.host.nranks()) : 1, {}};
+  Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.nranks) : 1, {}};
   if (call_.op == ReduceOp::kPreMulSum) {
     for (std::uint16_t i = 0; i < step.sources; ++i)
       calls_.scales[i] = places[step.targets + i].space == Space::kInput ? call_.scale : ReduceScale::one(call_.type);
@@ -136,37 +164,62 @@ void SharedRun::reduce(const Primitive& step) const {
   slip::reduce(how, {to, step.targets}, from, step.bytes / bytes_of(call_.type));
 }
 
-// Whether what it waits for has come. Goes on where the last look ended.
-bool SharedRun::is_there() {
-  SharedHost& host = calls_.host;
-  switch (waits_for_) {
-    case Wait::kNothing: return true;
-    case Wait::kTurn: return calls_.turn.load(std::memory_order_acquire) == value_;  // acquire: see end()
-    case Wait::kRoom: return host.has_room(value_);
-    case Wait::kMeet:
-    case Wait::kPhase: break;
+LinkEnd& SharedRun::link_of(const Primitive& step) const {
+  const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
+  const auto rank = static_cast<int>(step.value);
+  return out ? calls_.links.to(rank) : calls_.links.from(rank);
+}
+
+bool SharedRun::await_link(Wait what, const Primitive& step, std::uint64_t value) {
+  link_ = &link_of(step);
+  link_rank_ = static_cast<int>(step.value);
+  link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
+  return await(what, value);
+}
+
+bool SharedRun::begin_message(const Primitive& step) {
+  LinkEnd& link = link_of(step);
+  if (link.full() && !await_link(Wait::kLinkRoom, step, 0)) return false;
+  std::vector<SharedCalls::Said>& all = step.kind == Primitive::Kind::kSend ? calls_.said_to : calls_.said_from;
+  SharedCalls::Said& said = all[step.value];
+  std::byte* const place = at(calls_.program.places[step.first]);
+  if (call_.kind == Collective::kMessage) {
+    const Signature message = Signature::of_message(step.left, said.messages);
+    if (step.begins) ++said.messages;
+    link.begin(place, step.bytes, step.begins ? &message : nullptr);
+  } else {
+    const bool first = std::exchange(said.turn, turn_) != turn_;
+    link.begin(place, step.bytes, first ? &signature_ : nullptr);
   }
-  for (; next_rank_ < host.nranks(); ++next_rank_) {
-    if (next_rank_ == host.rank()) continue;
-    if (waits_for_ == Wait::kPhase) {
-      if (!host.has_reached(next_rank_, value_)) return false;
-    } else if (value_ == kEverybody || value_ == static_cast<std::uint64_t>(next_rank_)) {
-      if (!host.has_posted(next_rank_, number_)) return false;
-      require_same(next_rank_);
-    }
-  }
+  static_cast<void>(link.drive());
   return true;
 }
 
-// A rank that asks for something else: both sides are told what each asked for.
-void SharedRun::require_same(int rank) const {
-  const Signature& other = calls_.host.posted(rank, number_);
-  if (other == signature_) return;
-  throw Error(Code::kMismatch,
-              fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
-                          "the same order",
-                          calls_.host.rank(), signature_.text(), rank, other.text()),
-              {});
+// Whether what it waits for has come. Goes on where the last look ended.
+bool SharedRun::is_there() {
+  SharedHost* const host = calls_.host;
+  switch (waits_for_) {
+    case Wait::kNothing: return true;
+    case Wait::kTurn: return calls_.turn.load(std::memory_order_acquire) == value_;  // acquire: see end()
+    case Wait::kRoom: return host->has_room(value_);
+    case Wait::kLinkRoom: static_cast<void>(calls_.links.drive()); return !link_->full();
+    case Wait::kLink:
+      if (link_->begun() - link_->done() <= value_) return true;
+      static_cast<void>(calls_.links.drive());
+      return link_->begun() - link_->done() <= value_;
+    case Wait::kMeet:
+    case Wait::kPhase: break;
+  }
+  for (; next_rank_ < calls_.nranks; ++next_rank_) {
+    if (next_rank_ == calls_.rank) continue;
+    if (waits_for_ == Wait::kPhase) {
+      if (!host->has_reached(next_rank_, value_)) return false;
+    } else if (value_ == kEverybody || value_ == static_cast<std::uint64_t>(next_rank_)) {
+      if (!host->has_posted(next_rank_, slot_)) return false;
+      require_same(calls_.rank, signature_, next_rank_, host->posted(next_rank_, slot_));
+    }
+  }
+  return true;
 }
 
 bool SharedRun::await(Wait what, std::uint64_t value) {
@@ -176,7 +229,7 @@ bool SharedRun::await(Wait what, std::uint64_t value) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  for (int turn = 0; turn < (calls_.host.crowded() ? kSpinsCrowded : kSpins); ++turn) {
+  for (int turn = 0; turn < (calls_.crowded ? kSpinsCrowded : kSpins); ++turn) {
     if (is_there()) {
       waits_for_ = Wait::kNothing;
       return true;
@@ -207,14 +260,13 @@ bool SharedRun::can_advance() noexcept {
 
 void SharedRun::look_for_trouble() {
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
-    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.host.rank(), signature_.text()), {});
-  if (calls_.host.failed()) throw calls_.host.why();
+    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.rank, signature_.text()), {});
+  calls_.throw_failure();
   if (calls_.bootstrap.broken()) {
     const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(Code::kRankLost,
-                fmt::format("rank {} is gone; rank {} was in {}", loss ? loss->rank : -1, calls_.host.rank(),
-                            signature_.text()),
-                {});
+    throw Error(
+        Code::kRankLost,
+        fmt::format("rank {} is gone; rank {} was in {}", loss ? loss->rank : -1, calls_.rank, signature_.text()), {});
   }
   if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
   else if (now_ns() > deadline_ns_) time_out();
@@ -222,17 +274,21 @@ void SharedRun::look_for_trouble() {
 
 void SharedRun::time_out() const {
   std::string missing;
-  for (int rank = 0; rank < calls_.host.nranks(); ++rank) {
-    const std::uint64_t last = calls_.host.last_posted(rank);
-    if (rank == calls_.host.rank() || last > number_ || (last == number_ && waits_for_ != Wait::kPhase)) continue;
-    missing += fmt::format("{}rank {} ({})", missing.empty() ? "" : ", ", rank,
-                           last == 0 ? "no call yet" : "last in " + calls_.host.posted(rank, last).text());
+  if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) {
+    missing = fmt::format("rank {} to {}", link_rank_, link_sends_ ? "take what it sends" : "send");
+  } else if (waits_for_ != Wait::kTurn) {
+    for (int rank = 0; rank < calls_.nranks; ++rank) {
+      const std::uint64_t last = calls_.host->last_posted(rank);
+      if (rank == calls_.rank || last > slot_ || (last == slot_ && waits_for_ != Wait::kPhase)) continue;
+      missing += fmt::format("{}rank {} ({})", missing.empty() ? "" : ", ", rank,
+                             last == 0 ? "no call yet" : "last in " + calls_.host->posted(rank, last).text());
+    }
   }
-  throw Error(Code::kTimeout,
-              fmt::format("rank {} waited {:.1f} s in {} for {}", calls_.host.rank(),
-                          static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
-                          missing.empty() ? "its own earlier call" : missing),
-              {});
+  throw Error(
+      Code::kTimeout,
+      fmt::format("rank {} waited {:.1f} s in {} for {}", calls_.rank, static_cast<double>(calls_.timeout_ns) / 1e9,
+                  signature_.text(), missing.empty() ? "its own earlier call" : missing),
+      {});
 }
 
 }  // namespace slip

@@ -1,11 +1,14 @@
-// SharedRun: a call of one rank under way: it runs the call's program against the memory that the ranks share, and can
-// stop at each wait and go on later, in another thread.
+// SharedRun: a call of one rank under way: it runs the call's program against the memory that the ranks share and the
+// links between them, and can stop at each wait and go on later, in another thread.
 #pragma once
 
 #include <atomic>
 #include <exception>
 #include <optional>
+#include <variant>
 
+#include "comm/links.hpp"
+#include "comm/message_plan.hpp"
 #include "comm/shared_host.hpp"
 #include "runtime/exchange.hpp"
 
@@ -13,49 +16,76 @@ namespace slip {
 
 // What the calls of a rank in one communicator have in common.
 struct SharedCalls {
-  SharedCalls(SharedHost& shared, Bootstrap& boot, std::int64_t timeout)
-      : host(shared),
+  SharedCalls(Bootstrap& boot, SharedHost* shared, Links& between, bool few_cores, std::int64_t timeout)
+      : rank(boot.rank()),
+        nranks(boot.nranks()),
         bootstrap(boot),
+        host(shared),
+        links(between),
+        crowded(few_cores),
         timeout_ns(timeout),
-        sources(static_cast<std::size_t>(shared.nranks())),
-        scales(static_cast<std::size_t>(shared.nranks())) {}
+        sources(static_cast<std::size_t>(nranks)),
+        scales(static_cast<std::size_t>(nranks)),
+        said_to(static_cast<std::size_t>(nranks)),
+        said_from(static_cast<std::size_t>(nranks)) {}
 
-  SharedHost& host;
+  void fail(Code code, const std::string& text) const;
+  void throw_failure() const;  // of any rank, if there was one
+
+  const int rank, nranks;
   Bootstrap& bootstrap;
+  SharedHost* const host;  // null: this rank shares memory with nobody
+  Links& links;
+  const bool crowded;  // more ranks than cores: who waits gives its core away at once
   const std::int64_t timeout_ns;
-  std::atomic<std::uint64_t> turn{1};  // the number of the call that may run
+  std::atomic<std::uint64_t> turn{1};  // of the call that may run
   std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
   // Of who has the turn; kept, so that nothing is allocated.
   Program program;
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
+  std::vector<std::byte> scratch;
+  struct Said {
+    std::uint64_t turn = 0;      // of the last call that sent its signature
+    std::uint64_t messages = 0;  // of the user's
+  };
+  std::vector<Said> said_to, said_from;  // by rank
   std::atomic<bool> aborted{false};
 };
+
+// What a rank does in a call: through shared memory, all at once, or by messages.
+using CallPlan = std::variant<std::monostate, SharedPlan, MessagePlan>;
 
 class SharedRun final : public Exchange {
  public:
   explicit SharedRun(SharedCalls& calls) : calls_(calls) {}
 
-  // Returns how many chunks the call has.
-  std::uint64_t prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
-                        const std::byte* input);
+  // `turn`: of all calls of this rank; `number`: of those that all ranks make.
+  void prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, std::byte* output,
+               const std::byte* input);
 
   bool advance() noexcept override;
   bool can_advance() noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
   void finish(bool skipped) override;
 
+  std::vector<Parcel> parcels;  // of a call of messages: for its plan to refer to
+
   std::atomic<bool> free{true};  // for the next call. release when finished, acquire when taken
 
  private:
-  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase };
+  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase, kLinkRoom, kLink };
   bool go_on();
   bool run(const Primitive& step);
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
+  bool begin_message(const Primitive& step);
+  bool await_link(Wait what, const Primitive& step, std::uint64_t value);
+  LinkEnd& link_of(const Primitive& step) const;
+  void write_piece();
+  std::uint64_t pieces() const;
   bool await(Wait what, std::uint64_t value);
   bool is_there();
-  void require_same(int rank) const;
   void look_for_trouble();
   [[noreturn]] void time_out() const;
   std::byte* at(const Place& place) const;
@@ -63,16 +93,20 @@ class SharedRun final : public Exchange {
 
   SharedCalls& calls_;
   Call call_;
-  std::uint64_t number_ = 0;
+  std::uint64_t turn_ = 0;
+  std::uint64_t slot_ = 0;  // the plan's number, if it is a SharedPlan
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;
   Signature signature_;
-  std::optional<SharedPlan> plan_;
+  CallPlan plan_;
   std::uint64_t piece_ = 0;
   std::size_t step_ = 0;
   bool begun_ = false;
   Wait waits_for_ = Wait::kNothing;
-  std::uint64_t value_ = 0;       // of what it waits for
+  std::uint64_t value_ = 0;  // of what it waits for
+  LinkEnd* link_ = nullptr;  // kLinkRoom, kLink; then the value is how many messages may be left
+  int link_rank_ = 0;
+  bool link_sends_ = false;
   int next_rank_ = 0;             // the first that it still waits for
   std::int64_t deadline_ns_ = 0;  // of the present wait; 0: it has just begun
   std::int64_t began_ns_ = 0;

@@ -43,6 +43,7 @@ class Bootstrap {
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
+  std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
 
   // `table` has a slot for each rank; this rank's is given, the others are filled.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank);

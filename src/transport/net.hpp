@@ -133,7 +133,9 @@ class NetReceiver : public NetLine {
 class NetListener {
  public:
   virtual ~NetListener() = default;
-  virtual std::unique_ptr<NetReceiver> accept(const Patience& patience) = 0;  // strangers are turned away
+  // Strangers are turned away. Without patience it does not wait, and is null if nobody has come.
+  virtual std::unique_ptr<NetReceiver> accept(const Patience* patience) = 0;
+  std::unique_ptr<NetReceiver> accept(const Patience& patience) { return accept(&patience); }
   const NetHandle& handle() const { return handle_; }
 
  protected:

@@ -42,7 +42,7 @@ Placement Placement::own() {
   static_cast<void>(::gethostname(result.host, sizeof(result.host) - 1));
   const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
   result.boot = secret_of(boot.empty() ? std::string(result.host) : boot);
-  result.shared_memory = identity_of("/dev/shm");
+  result.net_space = identity_of("/proc/thread-self/ns/net");
   result.pid_space = identity_of("/proc/self/ns/pid");
   result.started = start_ticks();
   result.pid = ::getpid();
@@ -57,7 +57,7 @@ bool same_process(const Placement& a, const Placement& b) {
 }
 
 bool share_memory(const Placement& a, const Placement& b) {
-  return same_host(a, b) && a.shared_memory == b.shared_memory && a.shared_memory != 0 && a.user == b.user;
+  return same_host(a, b) && a.net_space == b.net_space && a.user == b.user;
 }
 
 }  // namespace slip

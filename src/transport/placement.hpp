@@ -6,10 +6,10 @@
 namespace slip {
 
 struct Placement {
-  std::uint64_t boot = 0;           // of the running kernel: its boot id
-  std::uint64_t shared_memory = 0;  // of /dev/shm: containers of one host may each have their own
-  std::uint64_t pid_space = 0;      // in which `pid` counts
-  std::uint64_t started = 0;        // when the process began, in ticks of its host: pids are used again
+  std::uint64_t boot = 0;       // of the running kernel: its boot id
+  std::uint64_t net_space = 0;  // its network namespace: containers of one host may each have their own
+  std::uint64_t pid_space = 0;  // in which `pid` counts
+  std::uint64_t started = 0;    // when the process began, in ticks of its host: pids are used again
   std::int32_t pid = 0;
   std::uint32_t user = 0;
   char host[64] = {};
@@ -19,7 +19,7 @@ struct Placement {
 
 bool same_host(const Placement& a, const Placement& b);
 bool same_process(const Placement& a, const Placement& b);
-// Each can map what the other puts into /dev/shm.
+// Each can hand memory to the other, over a Unix socket.
 bool share_memory(const Placement& a, const Placement& b);
 
 }  // namespace slip

@@ -89,7 +89,7 @@ bool Switchboard::wait_until(std::unique_lock<std::mutex>& lock, std::int64_t de
 
 void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
-  links_.push_back({Channel(std::move(to_successor), self_.session), Role::kSuccessor, successor(), now_ns()});
+  links_.push_back({FrameSocket(std::move(to_successor), self_.session), Role::kSuccessor, successor(), now_ns()});
   Link& link = links_.back();
   link.channel.trust();
   link.channel.queue({.kind = FrameKind::kGreetRing, .rank = self_.rank, .nranks = self_.nranks});
@@ -183,7 +183,7 @@ void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> b
     }
     lock.lock();
     if (!outgoing(rank)) {  // another thread may have been quicker
-      links_.push_back({Channel(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
+      links_.push_back({FrameSocket(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
       links_.back().channel.trust();
       links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
     }

@@ -76,7 +76,7 @@ class Switchboard {
  private:
   enum class Role { kUnknown, kSuccessor, kPredecessor, kDirectIn, kDirectOut };
   struct Link {
-    Channel channel;
+    FrameSocket channel;
     Role role;
     int rank;               // -1: not known yet
     std::int64_t heard_ns;  // the last sign of life; of an unknown one when it connected

@@ -92,7 +92,7 @@ void Switchboard::accept_all(std::int64_t now) {
     std::optional<Socket> socket = listener_.try_accept(error);
     crowded_ = error != 0;  // no descriptors left: look again in a moment
     if (!socket) return;
-    links_.push_back({Channel(std::move(*socket), self_.session), Role::kUnknown, -1, now, POLLIN});
+    links_.push_back({FrameSocket(std::move(*socket), self_.session), Role::kUnknown, -1, now, POLLIN});
     const auto unknown = [](const Link& link) { return link.role == Role::kUnknown; };
     // Many who connect and say nothing must not keep the others out.
     if (static_cast<std::size_t>(std::count_if(links_.begin(), links_.end(), unknown)) > kMostUnknown)

@@ -67,6 +67,8 @@ class Rehearsal {
       case Space::kInput: return buffers_[buffers_.size() - 2].slice(place.offset, bytes);
       case Space::kOutput: return buffers_.back().slice(place.offset, bytes);
       case Space::kStaging: return shared_[place.rank].slice(place.offset, bytes);
+      case Space::kScratch:
+      case Space::kAddress: break;  // of programs by messages
     }
     return {};
   }
@@ -122,6 +124,10 @@ class Rehearsal {
         case Primitive::Kind::kWait:
           others([&](int other) { await(rank, other, Layout::kTurns, phase + step.value, left_out); });
           break;
+        case Primitive::Kind::kSend:
+        case Primitive::Kind::kReceive:
+        case Primitive::Kind::kSent:
+        case Primitive::Kind::kReceived: FAIL() << "no messages here";
       }
     }
   }
