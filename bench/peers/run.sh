@@ -119,6 +119,7 @@ all_configs() {  # uses $n
     cfg gloo.busypoll all $g --mode busypoll --variant busypoll
   }
   [ -x "$slip" ] && cfg slip.shm all "$slip" --ranks $n --lib slip --transport shm
+  [ -x "$slip" ] && cfg slip.tcp all env SLIP_TRANSPORT=net "$slip" --ranks $n --lib slip --transport tcp
   # Add a new library here.
 }
 

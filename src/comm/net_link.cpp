@@ -15,7 +15,9 @@ void attend(ProxyLine* line, bool attended) {
   else line->leave();
 }
 
-void post(ProxyLine& line, std::span<std::byte> bytes) { static_cast<void>(line.post(bytes, ProxyLine::Next::kWait)); }
+void post(ProxyLine& line, std::span<std::byte> bytes, ProxyLine::Next next = ProxyLine::Next::kWait) {
+  static_cast<void>(line.post(bytes, next));
+}
 
 }  // namespace
 
@@ -25,7 +27,7 @@ void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
   const std::uint64_t slot = begun_ % kDepth;
   if (signature) {
     signatures_[slot] = *signature;
-    post(*line_, bytes_of(signatures_[slot]));
+    post(*line_, bytes_of(signatures_[slot]), bytes > 0 ? ProxyLine::Next::kPost : ProxyLine::Next::kWait);
   }
   if (bytes > 0) post(*line_, {data, bytes});
   ends_[slot] = line_->posted();

@@ -119,7 +119,9 @@ class NetSender : public NetLine {
  public:
   // Null: all requests are in use, make progress and try again. A send is done when its bytes may be changed: the
   // network has them, which does not say that they were received.
-  virtual NetRequest* isend(const NetPart& part) = 0;
+  // `more`: another one follows at once, and both may leave together.
+  virtual NetRequest* isend(const NetPart& part, bool more) = 0;
+  NetRequest* isend(const NetPart& part) { return isend(part, false); }
 };
 
 class NetReceiver : public NetLine {

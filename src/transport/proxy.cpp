@@ -35,6 +35,7 @@ bool ProxyLine::post(std::span<std::byte> bytes, Next next) {
   if (head - done() == kDepth) return false;
   entry(head).bytes = bytes;
   head_.store(head + 1, std::memory_order_release);  // release: the entry is written
+  if (next == Next::kPost) return true;
   static_cast<void>(try_drive());
   full_fence();  // between the head and the flags of the sleepers, who look at the head after they set them
   if (!busy()) return true;
@@ -124,7 +125,7 @@ bool ProxyLine::drive() {
 bool ProxyLine::move() {
   bool went = false;
   const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: the entries below it are written
-  while (started_ < head && start(entry(started_))) ++started_;
+  while (started_ < head && start(entry(started_), started_ + 1 < head)) ++started_;
   std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
   if (done < started_ && !entry(done).request->done) went = line_->progress();
   const std::uint64_t before = done;
@@ -139,9 +140,9 @@ bool ProxyLine::move() {
   return went || done != before;
 }
 
-bool ProxyLine::start(Entry& one) {
+bool ProxyLine::start(Entry& one, bool more) {
   const NetPart part{one.bytes.data(), one.bytes.size(), 0, registered(one.bytes)};
-  one.request = sender_ ? sender_->isend(part) : receiver_->irecv(std::span(&part, 1));
+  one.request = sender_ ? sender_->isend(part, more) : receiver_->irecv(std::span(&part, 1));
   return one.request != nullptr;
 }
 

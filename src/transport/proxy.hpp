@@ -37,8 +37,9 @@ class ProxyLine {
   ProxyLine& operator=(const ProxyLine&) = delete;
 
   // Sends these bytes, or receives at most so many into them. False: the ring is full.
-  // kWait: the caller waits for it at once, so the thread need not be woken for it.
-  enum class Next { kCompute, kWait };
+  // kWait: the caller waits for it at once, so the thread need not be woken for it. kPost: it posts another one at
+  // once, and both can go together.
+  enum class Next { kCompute, kWait, kPost };
   bool post(std::span<std::byte> bytes, Next next = Next::kCompute);
   std::uint64_t posted() const { return head_.load(std::memory_order_relaxed); }  // relaxed: the poster's own count
   // acquire: who sees the count sees the bytes that were received.
@@ -74,7 +75,7 @@ class ProxyLine {
 
   bool try_drive();  // as drive(), but the error is kept for later
   bool move();       // under lock_
-  bool start(Entry& one);
+  bool start(Entry& one, bool more);
   const NetMemory* registered(std::span<std::byte> bytes);
   void rest(const Patience& patience);
   void throw_error() const;
