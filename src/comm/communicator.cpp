@@ -10,12 +10,14 @@
 #include <numeric>
 #include <optional>
 
+#include "base/clock.hpp"
 #include "base/cores.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/small_floats.hpp"
 #include "base/thread.hpp"
 #include "comm/group.hpp"
+#include "comm/measure_links.hpp"
 #include "comm/shared_run.hpp"
 #include "comm/tuning.hpp"
 #include "runtime/core.hpp"
@@ -183,6 +185,7 @@ struct Communicator::State final : PostOffice {
     formation = Formation::of(std::move(order));
     const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
     links.emplace(bootstrap, host ? &*host : nullptr, timeout);
+    rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
     calls.emplace(bootstrap, host ? &*host : nullptr, *links, is_crowded(bootstrap), timeout);
   }
 
