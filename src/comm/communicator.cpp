@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/biased_lock.hpp"
 #include "base/small_floats.hpp"
 #include "base/thread.hpp"
 #include "comm/shared_run.hpp"
@@ -94,9 +95,9 @@ struct Communicator::State {
 
   SharedRun& take_run() {
     for (const auto& run : runs) {
-      // acquire: the call that used it has left it.
-      if (run->free.load(std::memory_order_relaxed) && run->free.exchange(false, std::memory_order_acquire))
-        return *run;
+      if (!load_acquire(run->free)) continue;             // acquire: the call that used it has left it
+      run->free.store(false, std::memory_order_relaxed);  // relaxed: only who holds the lock takes one
+      return *run;
     }
     runs.push_back(std::make_unique<SharedRun>(*calls));
     runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: nobody else knows it
@@ -109,7 +110,7 @@ struct Communicator::State {
   Bootstrap bootstrap;
   std::optional<SharedHost> host;
   std::optional<SharedCalls> calls;
-  std::mutex mutex;          // guards what follows, and keeps the order of calls the same in numbers and in the stream
+  BiasedLock mutex;          // guards what follows, and keeps the order of calls the same in numbers and in the stream
   std::uint64_t next = 1;    // number of the next call
   std::uint64_t chunks = 0;  // of all calls so far
   std::vector<std::unique_ptr<SharedRun>> runs;

@@ -27,11 +27,11 @@ struct Primitive {
   enum class Kind : std::uint8_t {
     kCopy,    // `bytes` from one place to another
     kReduce,  // of several sources, in their order, into one or two places
-    kRoom,    // until this rank's slot and box are empty: everybody has taken what was there before
+    kRoom,    // until all others have come to the call `value` calls before this one, and so have ended what was before
     kPost,    // this rank has come to the call, and what it put into its box is there
-    kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
+    kMeet,    // until `whom` have come, and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
-    kWait,    // until all others have
+    kWait,    // until `whom` have
   };
   Kind kind = Kind::kCopy;
   bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
@@ -40,6 +40,7 @@ struct Primitive {
   std::uint32_t first = 0;
   std::uint64_t bytes = 0;
   std::uint64_t value = 0;
+  std::uint64_t whom = kEverybody;  // of the other ranks, or one alone
 };
 
 // A piece of a call as one rank runs it, one primitive after the other.
@@ -64,11 +65,13 @@ struct Program {
                 .bytes = bytes},
                to);
   }
-  void room() { steps.push_back({.kind = Primitive::Kind::kRoom}); }
+  void room(std::uint64_t calls_before) { steps.push_back({.kind = Primitive::Kind::kRoom, .value = calls_before}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
-  void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
+  void meet(std::uint64_t whom = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .whom = whom}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
-  void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
+  void wait(std::uint64_t phase, std::uint64_t whom = kEverybody) {
+    steps.push_back({.kind = Primitive::Kind::kWait, .value = phase, .whom = whom});
+  }
 
  private:
   // The step with its targets; returns the places of its sources.

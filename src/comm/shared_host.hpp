@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "comm/call.hpp"
 #include "comm/shared_plan.hpp"
 #include "transport/segment.hpp"
@@ -26,8 +27,8 @@ class SharedHost {
   // More ranks than cores: who waits gives its core away at once.
   bool crowded() const { return crowded_; }
 
-  // Whether this rank's slot and box for the call are empty: everybody has taken what was posted there before.
-  bool has_room(std::uint64_t number);
+  // Whether everybody has come to the call of that number, and so has ended all before it.
+  bool all_have_posted(std::uint64_t number);
   void post(std::uint64_t number, const Signature& signature) const;
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number);
@@ -40,7 +41,7 @@ class SharedHost {
     phase_of(rank_).store(phase, std::memory_order_release);
   }
   bool has_reached(int rank, std::uint64_t phase) const {
-    return phase_of(rank).load(std::memory_order_acquire) >= phase;  // acquire: see signal()
+    return load_acquire(phase_of(rank)) >= phase;  // acquire: see signal()
   }
 
   // The first failure of any rank.

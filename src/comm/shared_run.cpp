@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
@@ -34,6 +36,15 @@ std::uint64_t SharedRun::prepare(const Call& call, std::uint64_t number, std::ui
   return plan_->chunks();
 }
 
+// What a small call gives is in its box, and posted, before the host is back from enqueuing it.
+bool SharedRun::begin() noexcept {
+  if (plan_->chunks() > 0) return false;
+  patient_ = false;
+  const bool done = advance();
+  patient_ = true;
+  return done;
+}
+
 bool SharedRun::advance() noexcept {
   try {
     if (!go_on()) return false;
@@ -55,18 +66,32 @@ bool SharedRun::go_on() {
     if (calls_.host.failed()) throw calls_.host.why();  // phases may be out of step
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
-    calls_.program.clear();
-    plan_->write(0, calls_.program);
+    write_program();
   }
   for (;;) {
-    for (; step_ < calls_.program.steps.size(); ++step_) {
-      if (!run(calls_.program.steps[step_])) return false;
+    for (; step_ < program_->steps.size(); ++step_) {
+      if (!run(program_->steps[step_])) return false;
     }
     if (++piece_ >= plan_->pieces()) return true;
     step_ = 0;
+    write_program();
+  }
+}
+
+void SharedRun::write_program() {
+  if (plan_->chunks() > 0) {
     calls_.program.clear();
     plan_->write(piece_, calls_.program);
+    program_ = &calls_.program;
+    return;
   }
+  SharedCalls::Written& kept = calls_.small[number_ % SharedLayout::kTurns];
+  const Signature call = Signature::of(call_, 0);
+  program_ = &kept.program;
+  if (kept.call == call) return;
+  kept.program.clear();
+  plan_->write(piece_, kept.program);
+  kept.call = call;
 }
 
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
@@ -77,26 +102,29 @@ void SharedRun::end() {
 }
 
 void SharedRun::finish(bool skipped) {
-  const std::exception_ptr error = error_;
   if (skipped) {
     calls_.host.fail(Code::kAborted, fmt::format("rank {} left out {}, for its stream had failed before",
                                                  calls_.host.rank(), signature_.text()));
     if (!begun_) calls_.turn.store(number_ + 1, std::memory_order_release);  // it fails, too, and does not hang
   }
-  error_ = nullptr;
+  if (!error_) [[likely]] {
+    free.store(true, std::memory_order_release);
+    return;
+  }
+  const std::exception_ptr error = std::exchange(error_, nullptr);
   free.store(true, std::memory_order_release);
-  if (error) std::rethrow_exception(error);
+  std::rethrow_exception(error);
 }
 
 bool SharedRun::run(const Primitive& step) {
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
-    case Primitive::Kind::kRoom: return await(Wait::kRoom, number_);
+    case Primitive::Kind::kRoom: return step.value >= number_ || await(Wait::kRoom, number_ - step.value);
     case Primitive::Kind::kPost: calls_.host.post(number_, signature_); return true;
-    case Primitive::Kind::kMeet: return await(Wait::kMeet, step.value);
+    case Primitive::Kind::kMeet: return await(Wait::kMeet, number_, step.whom);
     case Primitive::Kind::kSignal: calls_.host.signal(calls_.phase + step.value); return true;
-    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value);
+    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value, step.whom);
   }
   return true;
 }
@@ -111,8 +139,8 @@ std::byte* SharedRun::at(const Place& place) const {
 }
 
 void SharedRun::copy(const Primitive& step) const {
-  const Place& from = calls_.program.places[step.first + 1];
-  void* const to = at(calls_.program.places[step.first]);
+  const Place& from = program_->places[step.first + 1];
+  void* const to = at(program_->places[step.first]);
   if (to == at(from)) return;
   if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != Space::kInput)
     return slip::copy(to, at(from), step.bytes);
@@ -121,7 +149,7 @@ void SharedRun::copy(const Primitive& step) const {
 }
 
 void SharedRun::reduce(const Primitive& step) const {
-  const Place* const places = calls_.program.places.data() + step.first;
+  const Place* const places = program_->places.data() + step.first;
   const std::span<const void*> from(calls_.sources.data(), step.sources);
   void* to[2];
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
@@ -141,16 +169,16 @@ bool SharedRun::is_there() {
   SharedHost& host = calls_.host;
   switch (waits_for_) {
     case Wait::kNothing: return true;
-    case Wait::kTurn: return calls_.turn.load(std::memory_order_acquire) == value_;  // acquire: see end()
-    case Wait::kRoom: return host.has_room(value_);
+    case Wait::kTurn: return load_acquire(calls_.turn) == value_;  // acquire: see end()
+    case Wait::kRoom: return host.all_have_posted(value_);
     case Wait::kMeet:
     case Wait::kPhase: break;
   }
   for (; next_rank_ < host.nranks(); ++next_rank_) {
-    if (next_rank_ == host.rank()) continue;
+    if (next_rank_ == host.rank() || (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(next_rank_))) continue;
     if (waits_for_ == Wait::kPhase) {
       if (!host.has_reached(next_rank_, value_)) return false;
-    } else if (value_ == kEverybody || value_ == static_cast<std::uint64_t>(next_rank_)) {
+    } else {
       if (!host.has_posted(next_rank_, number_)) return false;
       require_same(next_rank_);
     }
@@ -169,20 +197,23 @@ void SharedRun::require_same(int rank) const {
               {});
 }
 
-bool SharedRun::await(Wait what, std::uint64_t value) {
-  if (waits_for_ != what || value_ != value) {
+bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
+  if (waits_for_ != what || value_ != value || whom_ != whom) {
     waits_for_ = what;
     value_ = value;
+    whom_ = whom;
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  for (int turn = 0; turn < (calls_.host.crowded() ? kSpinsCrowded : kSpins); ++turn) {
+  const int spins = !patient_ ? 1 : calls_.host.crowded() ? kSpinsCrowded : kSpins;
+  for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) {
       waits_for_ = Wait::kNothing;
       return true;
     }
     if (turn >= kTight) cpu_relax();
   }
+  if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());

@@ -58,7 +58,7 @@ CpuBackend::~CpuBackend() {
     lane->done.store(lane->tail, std::memory_order_relaxed);
     lane->idle.store(true, std::memory_order_relaxed);
     // A lane that a driver claimed may still have had an entry in the queue of the executor that is gone.
-    lane->enqueued = lane->queue_parked = lane->dispatched = false;
+    lane->enqueued = lane->left_to_host = lane->queue_parked = lane->dispatched = false;
     lane->granted = Engine::kNone;
     lane->has_pending.store(false, std::memory_order_relaxed);
     lane->pending = {};

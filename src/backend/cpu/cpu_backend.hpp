@@ -39,7 +39,7 @@ class CpuBackend final : public Backend {
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
-  bool rouse(Lane& lane);
+  bool rouse(Lane& lane, LaneState becomes = LaneState::kQueued);
   // Whether legacy work was submitted that the lane does not wait for yet. relaxed: under submit_lock it is exact,
   // since submit_legacy() holds that lock while it publishes.
   bool behind_legacy(const Lane& lane) const {

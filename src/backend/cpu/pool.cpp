@@ -67,6 +67,20 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
   }
 }
 
+// Begins the exchange of an idle lane at once, by the thread that submitted it, unless something is before it.
+void Pool::begin(Lane& lane) {
+  PackedOp& op = lane.at(lane.head);
+  const bool first = !op.padding && op.kind == OpKind::kExchange && !op.target && !lane.queue;
+  if (first && !lane.failure.set() && !lane.core->fault.set() && op.exchange->begin()) {
+    const std::uint64_t end = lane.head + op.cells;
+    execute(lane, op, end);
+    lane.head = lane.limit = end;
+    publish(host_, lane);
+    if (leave_if_empty(lane)) return;
+  }
+  Executor::begin(lane);
+}
+
 // Whether others should have this thread, or its engine, before the lane goes on.
 bool Pool::turn_over(const Runner& self, const Lane& lane, unsigned ops) const {
   if (ops == 0) return false;
@@ -243,6 +257,7 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
       break;
     }
   }
+  if (!self) hurry();
   const int spins = one_core_ ? 1 : 100;
   int idle = 0;
   while (!reached() && idle < spins) {

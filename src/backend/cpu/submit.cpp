@@ -66,9 +66,12 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       push_wait(lane, *legacy_, barrier);
     }
     const std::uint64_t position = push(lane, op);
-    const bool idle = rouse(lane);
+    const bool begins = op.kind == OpKind::kExchange;
+    const bool idle = rouse(lane, begins ? LaneState::kRunning : LaneState::kQueued);
     lane.submit_lock.unlock();
-    if (idle) executor_->wake(lane);
+    if (!idle) return position;
+    if (begins) executor_->begin(lane);
+    else executor_->wake(lane);
     return position;
   }
 }
@@ -195,9 +198,9 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, Point wait) {
   return lane.tail;
 }
 
-// Whether the lane was idle with work in it; it is queued then, and the caller must wake the executor. REQUIRES:
-// submit_lock, what was written is published.
-bool CpuBackend::rouse(Lane& lane) {
+// Whether the lane was idle with work in it; it is queued then, and the caller must wake the executor, or has it.
+// REQUIRES: submit_lock, what was written is published.
+bool CpuBackend::rouse(Lane& lane, LaneState becomes) {
   light_fence();  // see leave_if_empty()
   if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
     return false;
@@ -208,7 +211,7 @@ bool CpuBackend::rouse(Lane& lane) {
     lane.idle.store(true, std::memory_order_release);
     return false;
   }
-  lane.state.store(LaneState::kQueued, std::memory_order_release);
+  lane.state.store(becomes, std::memory_order_release);
   return true;
 }
 
