@@ -52,6 +52,7 @@ struct Signature {
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
 
   static Signature of(const Call& call, std::uint64_t number);
+  Signature without_number() const { return {elements, rest & ~std::uint64_t{0xffffffff}}; }
   friend bool operator==(const Signature&, const Signature&) = default;
   std::string text() const;  // "all_reduce of 1024 f32 by sum, call 7"
 };

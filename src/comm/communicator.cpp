@@ -37,14 +37,12 @@ void require_one_host(const Bootstrap& bootstrap, Here here) {
 }
 
 // Made once: a name is looked up when it is made.
-Name name_of(Collective kind) {
-  static const auto kNames = [] {
-    std::array<Name, static_cast<std::size_t>(Collective::kBarrier) + 1> names;
-    for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
-    return names;
-  }();
-  return kNames[static_cast<std::size_t>(kind)];
-}
+const std::array kNames = [] {
+  std::array<Name, static_cast<std::size_t>(Collective::kBarrier) + 1> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
+  return names;
+}();
+Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
 void require_no_factor(ReduceOp op, Here here) {
   if (op == ReduceOp::kPreMulSum)

@@ -47,14 +47,6 @@ void SharedHost::post(std::uint64_t number, const Signature& signature) const {
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
 }
 
-bool SharedHost::has_posted(int rank, std::uint64_t number) {
-  std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
-  // A later call in the slot means this one, too.
-  if (load_acquire(slot(rank, number).number) < number) return false;
-  known = std::max(known, number);
-  return true;
-}
-
 std::uint64_t SharedHost::last_posted(int rank) const {
   std::uint64_t last = 0;
   for (std::uint64_t turn = 0; turn < SharedLayout::kTurns; ++turn)

@@ -2,6 +2,7 @@
 // phase that each has reached, boxes, staging, and the first error of any of them, which then is everybody's.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -31,7 +32,13 @@ class SharedHost {
   bool all_have_posted(std::uint64_t number);
   void post(std::uint64_t number, const Signature& signature) const;
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
-  bool has_posted(int rank, std::uint64_t number);
+  bool has_posted(int rank, std::uint64_t number) {
+    // A later call in the slot means this one, too.
+    if (load_acquire(slot(rank, number).number) < number) return false;
+    std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
+    known = std::max(known, number);
+    return true;
+  }
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;

@@ -149,6 +149,8 @@ void SharedPlan::write_broadcast(std::uint64_t chunk, Program& program) const {
   if (chunk == 0) program.post();
   program.signal(chunk + 1);
   program.copy(output(now.begin), input(now.begin), now.bytes);
+  // What is left for others to take when it ends is in one half.
+  if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
 }
 
 void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {

@@ -14,7 +14,11 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
-constexpr int kTight = 200;       // of them without a pause, which would be longer than what is left to wait
+constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
+constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
+// Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
+// thread, or another look at the stream; who is late is not waited for, some 0.4 us are lost.
+constexpr int kBeginLooks = 128;
 constexpr double kYieldUs = 500;  // then the thread may have better things to do
 
 }  // namespace
@@ -29,23 +33,24 @@ std::uint64_t SharedRun::prepare(const Call& call, std::uint64_t number, std::ui
   plan_.emplace(call, number, chunks_before, calls_.host.rank(), calls_.host.nranks());
   piece_ = 0;
   step_ = 0;
-  begun_ = false;
+  begun_ = ended_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
   error_ = nullptr;
   return plan_->chunks();
 }
 
-// What a small call gives is in its box, and posted, before the host is back from enqueuing it.
+// What a small call gives is there, and posted, before the host is back from enqueuing it.
 bool SharedRun::begin() noexcept {
-  if (plan_->chunks() > 0) return false;
+  if (call_.block_bytes() > kBeginsBytes) return false;
   patient_ = false;
-  const bool done = advance();
+  ended_ = advance();
   patient_ = true;
-  return done;
+  return ended_;
 }
 
 bool SharedRun::advance() noexcept {
+  if (ended_) return true;
   try {
     if (!go_on()) return false;
   } catch (const Error& error) {
@@ -86,7 +91,7 @@ void SharedRun::write_program() {
     return;
   }
   SharedCalls::Written& kept = calls_.small[number_ % SharedLayout::kTurns];
-  const Signature call = Signature::of(call_, 0);
+  const Signature call = signature_.without_number();
   program_ = &kept.program;
   if (kept.call == call) return;
   kept.program.clear();
@@ -205,7 +210,8 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const int spins = !patient_ ? 1 : calls_.host.crowded() ? kSpinsCrowded : kSpins;
+  const bool crowded = calls_.host.crowded();
+  const int spins = patient_ ? (crowded ? kSpinsCrowded : kSpins) : what == Wait::kMeet && !crowded ? kBeginLooks : 1;
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) {
       waits_for_ = Wait::kNothing;

@@ -80,6 +80,7 @@ class SharedRun final : public Exchange {
   std::uint64_t piece_ = 0;
   std::size_t step_ = 0;
   bool begun_ = false;
+  bool ended_ = false;   // by begin()
   bool patient_ = true;  // looks more than once at what has not come
   Wait waits_for_ = Wait::kNothing;
   std::uint64_t value_ = 0;  // of what it waits for

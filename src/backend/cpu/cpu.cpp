@@ -164,7 +164,7 @@ bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t 
     Lane& lane = static_cast<Lane&>(*stream);
     if (position == kEverything) {
       settle_pending(lane);
-      position = lane.published.load(std::memory_order_acquire);
+      position = load_acquire(lane.published);
     }
     lane.syncs.fetch_add(1, std::memory_order_relaxed);
     return executor_->wait(lane, position, deadline_ns);

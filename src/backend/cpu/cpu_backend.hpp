@@ -46,6 +46,7 @@ class CpuBackend final : public Backend {
     return lane.joins_legacy &&
            legacy_->published.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
   }
+  bool may_begin(const Lane& lane) const;
   bool make_room(Lane& lane, std::uint64_t cells);
   PackedOp& reserve(Lane& lane, std::uint64_t cells);
 

@@ -12,8 +12,10 @@ class Executor {
   virtual ~Executor() = default;
   // Work came for a lane that was idle; its state is kQueued now.
   virtual void wake(Lane& lane) = 0;
-  // The same with an exchange in front; the lane is the caller's, its state kRunning.
-  virtual void begin(Lane& lane) {
+  // Whether an exchange that comes to an idle lane is begun by the thread that submits it.
+  virtual bool begins_early() const { return false; }
+  // Such an exchange is already done. The lane is the caller's, its state kRunning.
+  virtual void end_begun(Lane& lane) {
     lane.state.store(LaneState::kQueued, std::memory_order_release);  // release: who runs it sees what was done to it
     wake(lane);
   }

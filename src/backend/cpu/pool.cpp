@@ -67,18 +67,15 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
   }
 }
 
-// Begins the exchange of an idle lane at once, by the thread that submitted it, unless something is before it.
-void Pool::begin(Lane& lane) {
+// Ends an exchange that was all done when it was submitted, by the thread that did so.
+void Pool::end_begun(Lane& lane) {
+  while (lane.at(lane.head).padding) lane.head += lane.at(lane.head).cells;
   PackedOp& op = lane.at(lane.head);
-  const bool first = !op.padding && op.kind == OpKind::kExchange && !op.target && !lane.queue;
-  if (first && !lane.failure.set() && !lane.core->fault.set() && op.exchange->begin()) {
-    const std::uint64_t end = lane.head + op.cells;
-    execute(lane, op, end);
-    lane.head = lane.limit = end;
-    publish(host_, lane);
-    if (leave_if_empty(lane)) return;
-  }
-  Executor::begin(lane);
+  const std::uint64_t end = lane.head + op.cells;
+  execute(lane, op, end);
+  lane.head = lane.limit = end;
+  publish(host_, lane);
+  if (!leave_if_empty(lane)) Executor::end_begun(lane);
 }
 
 // Whether others should have this thread, or its engine, before the lane goes on.
@@ -230,9 +227,9 @@ bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
   for (int depth = 0; depth < kChase; ++depth) {
     if (target->executor.load(std::memory_order_relaxed) != this) return false;  // another device runs its lanes itself
-    LaneState state = target->state.load(std::memory_order_acquire);
-    if (state == LaneState::kQueued &&
-        target->state.compare_exchange_strong(state, LaneState::kRunning, std::memory_order_acquire)) {
+    LaneState state = load_acquire(target->state);
+    if (state == LaneState::kQueued && target->state.compare_exchange_strong(state, LaneState::kRunning, kAcquire)) {
+      acquire_fence();  // the lane as who queued it left it
       run(self, *target, position);
       let_go(self);
       return true;
@@ -247,12 +244,13 @@ bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
 }
 
 bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
-  const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
+  const auto reached = [&] { return load_acquire(lane.done) >= position; };
   if (reached()) return true;
   Runner* self = nullptr;
   for (Runner& driver : drivers_) {
     if (deadline_ns != 0) break;  // an op cannot be left in the middle: who must be back in time lets others run it
-    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, std::memory_order_acquire)) {
+    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, kAcquire)) {
+      acquire_fence();  // the slot as its last user left it
       self = &driver;
       break;
     }

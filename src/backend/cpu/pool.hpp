@@ -86,7 +86,8 @@ class Pool final : public Executor {
   Pool(int compute_workers, int cores);
   ~Pool() override;
   void wake(Lane& lane) override { share(lane); }
-  void begin(Lane& lane) override;
+  bool begins_early() const override { return true; }
+  void end_begun(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
   void nudge() override { hurry(); }
 

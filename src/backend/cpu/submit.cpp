@@ -65,15 +65,24 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       lane.legacy_seen.store(barrier, std::memory_order_relaxed);
       push_wait(lane, *legacy_, barrier);
     }
+    // Before it is written: the sooner the others see it, the better.
+    const bool ended = op.kind == OpKind::kExchange && may_begin(lane) && op.exchange->begin();
     const std::uint64_t position = push(lane, op);
-    const bool begins = op.kind == OpKind::kExchange;
-    const bool idle = rouse(lane, begins ? LaneState::kRunning : LaneState::kQueued);
+    const bool idle = rouse(lane, ended ? LaneState::kRunning : LaneState::kQueued);
     lane.submit_lock.unlock();
-    if (!idle) return position;
-    if (begins) executor_->begin(lane);
+    if (!idle) return position;  // somebody runs it, also what has ended
+    if (ended) executor_->end_begun(lane);
     else executor_->wake(lane);
     return position;
   }
+}
+
+// Whether nothing is before the next op. Not while somebody watches: that it was submitted is told before that it ran.
+// REQUIRES: submit_lock: an idle lane stays idle.
+bool CpuBackend::may_begin(const Lane& lane) const {
+  // acquire: the lane as its last owner left it.
+  return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && !lane.pending.stream && !lane.queue &&
+         executor_->begins_early() && !lane.failure.set() && !core_.fault.set() && !observed();
 }
 
 // An op in the legacy stream waits for the ends of all blocking streams and is waited for by their next ops (rules
