@@ -229,19 +229,19 @@ void SharedPlan::write_small(Program& program) const {
   }
   const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
   if (to_root && !is_root()) return;
-  program.meet();
+  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
   if (reduces(call_.kind)) {
+    program.meet();
     if (block_ == 0) return;
-    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
     const std::span<Place> sources = program.reduce({output(0)}, nranks_, block_);
     for (int from = 0; from < nranks_; ++from)
       sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
     return;
   }
+  program.copy(output(own * block_), input(offset), block_);  // while what the others give is on its way
+  program.meet();
   for (int from = 0; from < nranks_; ++from) {
-    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
-    program.copy(output(static_cast<std::uint64_t>(from) * block_), from == rank_ ? input(offset) : boxed(from, offset),
-                 block_);
+    if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
   }
 }
 

@@ -211,7 +211,9 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     deadline_ns_ = 0;
   }
   const bool crowded = calls_.host.crowded();
-  const int spins = patient_ ? (crowded ? kSpinsCrowded : kSpins) : what == Wait::kMeet && !crowded ? kBeginLooks : 1;
+  const int spins = patient_                                                ? (crowded ? kSpinsCrowded : kSpins)
+                    : what == Wait::kMeet && whom == kEverybody && !crowded ? kBeginLooks
+                                                                            : 1;
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) {
       waits_for_ = Wait::kNothing;
