@@ -54,6 +54,7 @@ struct Signature {
 
   static Signature of(const Call& call, std::uint64_t number);
   static Signature of_message(std::uint64_t bytes, std::uint64_t number);
+  Signature without_number() const { return {elements, rest & ~std::uint64_t{0xffffffff}}; }
   friend bool operator==(const Signature&, const Signature&) = default;
   std::string text() const;  // "all_reduce of 1024 f32 by sum, call 7"
 };

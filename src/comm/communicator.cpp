@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/biased_lock.hpp"
 #include "base/clock.hpp"
 #include "base/cores.hpp"
 #include "base/env.hpp"
@@ -116,14 +117,12 @@ bool is_crowded(Bootstrap& bootstrap) {
 }
 
 // Made once: a name is looked up when it is made.
-Name name_of(Collective kind) {
-  static const auto kNames = [] {
-    std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names;
-    for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
-    return names;
-  }();
-  return kNames[static_cast<std::size_t>(kind)];
-}
+const std::array kNames = [] {
+  std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
+  return names;
+}();
+Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
 void require_no_factor(ReduceOp op, Here here) {
   if (op == ReduceOp::kPreMulSum)
@@ -191,9 +190,9 @@ struct Communicator::State final : PostOffice {
 
   SharedRun& take_run() {
     for (const auto& run : runs) {
-      // acquire: the call that used it has left it.
-      if (run->free.load(std::memory_order_relaxed) && run->free.exchange(false, std::memory_order_acquire))
-        return *run;
+      if (!load_acquire(run->free)) continue;             // acquire: the call that used it has left it
+      run->free.store(false, std::memory_order_relaxed);  // relaxed: only who holds the lock takes one
+      return *run;
     }
     runs.push_back(std::make_unique<SharedRun>(*calls));
     runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: nobody else knows it
@@ -215,7 +214,7 @@ struct Communicator::State final : PostOffice {
   LinkRates rates;
   std::optional<Links> links;
   std::optional<SharedCalls> calls;
-  std::mutex mutex;        // guards what follows, and keeps the order of calls the same in numbers and in the stream
+  BiasedLock mutex;        // guards what follows, and keeps the order of calls the same in numbers and in the stream
   std::uint64_t turn = 1;  // of the next call of this rank
   std::uint64_t next = 1;  // number of the next call of all ranks
   std::uint64_t next_shared = 1;  // and among those through shared memory
@@ -302,6 +301,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   std::vector<Range> reads, writes, own_out, own_in;
   std::vector<Parcel> parcels;
+  std::uint64_t bytes = 0;
   for (const Letter& letter : letters) {
     const Name name(letter.out ? "send" : "recv");
     if (letter.rank < 0 || letter.rank >= nranks)
@@ -316,6 +316,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
       continue;
     }
     (letter.out ? reads : writes).push_back(letter.range);
+    bytes += letter.range.bytes;
     parcels.push_back(
         {letter.out, letter.rank, letter.range.bytes > 0 ? address(letter.range) : nullptr, letter.range.bytes});
   }
@@ -330,8 +331,8 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   const std::lock_guard lock(mutex);
   SharedRun& run = take_run();
   run.parcels = std::move(parcels);
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8}, MessagePlan(run.parcels), turn, 0, nullptr,
-              nullptr);
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
+              0, nullptr, nullptr);
   issue_run(run, name_of(Collective::kMessage), reads, writes, stream, here);
 }
 

@@ -50,7 +50,7 @@ void MessagePlan::write_parcels(std::uint64_t piece, Program& program) const {
       if (parcel.out) program.send(parcel.rank, place, bytes);
       else program.receive(parcel.rank, place, bytes);
       program.steps.back().begins = part == 0;
-      program.steps.back().left = parcel.bytes;
+      program.steps.back().value = parcel.bytes;
     }
   }
   // Until those of the piece before are done, or all of them. A link is looked at once, with its last parcel.

@@ -29,26 +29,26 @@ struct Primitive {
   enum class Kind : std::uint8_t {
     kCopy,    // `bytes` from one place to another
     kReduce,  // of several sources, in their order, into one or two places
-    kRoom,    // until this rank's slot and box are empty: everybody has taken what was there before
+    kRoom,    // until all others have come to the call `value` calls before this one, and so have ended what was before
     kPost,    // this rank has come to the call, and what it put into its box is there
-    kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
+    kMeet,    // until `whom` have come, and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
-    kWait,    // until all others have
-    // Messages between two ranks, `value` is the other one. They come in the order in which they were sent.
+    kWait,    // until `whom` have
+    // Messages between two ranks, `whom` is the other one. They come in the order in which they were sent.
     kSend,      // begins: `bytes` of a place go there
     kReceive,   // begins: `bytes` come from there into a place
-    kSent,      // until all sends there are done, but for the last `left`
-    kReceived,  // until all receives from there are done, but for the last `left`
+    kSent,      // until all sends there are done, but for the last `value`
+    kReceived,  // until all receives from there are done, but for the last `value`
   };
   Kind kind = Kind::kCopy;
   bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
-  bool begins = false;        // kSend, kReceive: a message of the user's begins here, of `left` bytes in all
+  bool begins = false;        // kSend, kReceive: a message of the user's begins here, of `value` bytes in all
   std::uint16_t targets = 0;  // in Program::places, from `first` on; then the sources
   std::uint16_t sources = 0;
   std::uint32_t first = 0;
   std::uint64_t bytes = 0;
   std::uint64_t value = 0;
-  std::uint64_t left = 0;
+  std::uint64_t whom = kEverybody;  // of the other ranks, or one alone
 };
 
 // A piece of a call as one rank runs it, one primitive after the other.
@@ -76,23 +76,25 @@ struct Program {
   void send(int rank, Place from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
   void receive(int rank, Place to, std::uint64_t bytes) { message(Primitive::Kind::kReceive, rank, to, bytes); }
   void sent(int rank, std::uint64_t left = 0) {
-    steps.push_back({.kind = Primitive::Kind::kSent, .value = static_cast<std::uint64_t>(rank), .left = left});
+    steps.push_back({.kind = Primitive::Kind::kSent, .value = left, .whom = static_cast<std::uint64_t>(rank)});
   }
   void received(int rank, std::uint64_t left = 0) {
-    steps.push_back({.kind = Primitive::Kind::kReceived, .value = static_cast<std::uint64_t>(rank), .left = left});
+    steps.push_back({.kind = Primitive::Kind::kReceived, .value = left, .whom = static_cast<std::uint64_t>(rank)});
   }
-  void room() { steps.push_back({.kind = Primitive::Kind::kRoom}); }
+  void room(std::uint64_t calls_before) { steps.push_back({.kind = Primitive::Kind::kRoom, .value = calls_before}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
-  void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
+  void meet(std::uint64_t whom = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .whom = whom}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
-  void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
+  void wait(std::uint64_t phase, std::uint64_t whom = kEverybody) {
+    steps.push_back({.kind = Primitive::Kind::kWait, .value = phase, .whom = whom});
+  }
 
  private:
   void message(Primitive::Kind kind, int rank, Place place, std::uint64_t bytes) {
     steps.push_back({.kind = kind,
                      .first = static_cast<std::uint32_t>(places.size()),
                      .bytes = bytes,
-                     .value = static_cast<std::uint64_t>(rank)});
+                     .whom = static_cast<std::uint64_t>(rank)});
     places.push_back(place);
   }
   // The step with its targets; returns the places of its sources.

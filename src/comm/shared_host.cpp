@@ -44,11 +44,9 @@ PipeMemory& SharedHost::pipe(int from, int to) const {
   return *reinterpret_cast<PipeMemory*>(pipes + index * kPipeBytes);
 }
 
-bool SharedHost::has_room(std::uint64_t number) {
-  // Who has posted call n has taken all of call n - 1.
-  const std::uint64_t needed = number < SharedLayout::kTurns ? 0 : number - SharedLayout::kTurns + 1;
+bool SharedHost::all_have_posted(std::uint64_t number) {
   for (int rank = 0; rank < nranks_; ++rank) {
-    if (rank != rank_ && known_[static_cast<std::size_t>(rank)] < needed && !has_posted(rank, needed)) return false;
+    if (rank != rank_ && known_[static_cast<std::size_t>(rank)] < number && !has_posted(rank, number)) return false;
   }
   return true;
 }
@@ -57,14 +55,6 @@ void SharedHost::post(std::uint64_t number, const Signature& signature) const {
   Slot& own = slot(rank_, number);
   own.signature = signature;
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
-}
-
-bool SharedHost::has_posted(int rank, std::uint64_t number) {
-  std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
-  // A later call in the slot means this one, too.
-  if (slot(rank, number).number.load(std::memory_order_acquire) < number) return false;
-  known = std::max(known, number);
-  return true;
 }
 
 std::uint64_t SharedHost::last_posted(int rank) const {

@@ -2,12 +2,14 @@
 // phase that each has reached, boxes, staging, and the first error of any of them, which then is everybody's.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "comm/call.hpp"
 #include "comm/pipe.hpp"
 #include "comm/shared_plan.hpp"
@@ -27,11 +29,17 @@ class SharedHost {
   PipeMemory& pipe(int from, int to) const;
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
 
-  // Whether this rank's slot and box for the call are empty: everybody has taken what was posted there before.
-  bool has_room(std::uint64_t number);
+  // Whether everybody has come to the call of that number, and so has ended all before it.
+  bool all_have_posted(std::uint64_t number);
   void post(std::uint64_t number, const Signature& signature) const;
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
-  bool has_posted(int rank, std::uint64_t number);
+  bool has_posted(int rank, std::uint64_t number) {
+    // A later call in the slot means this one, too.
+    if (load_acquire(slot(rank, number).number) < number) return false;
+    std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
+    known = std::max(known, number);
+    return true;
+  }
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;
@@ -41,7 +49,7 @@ class SharedHost {
     phase_of(rank_).store(phase, std::memory_order_release);
   }
   bool has_reached(int rank, std::uint64_t phase) const {
-    return phase_of(rank).load(std::memory_order_acquire) >= phase;  // acquire: see signal()
+    return load_acquire(phase_of(rank)) >= phase;  // acquire: see signal()
   }
 
   // The first failure of any rank.

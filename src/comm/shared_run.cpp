@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
@@ -12,7 +14,11 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
-constexpr int kTight = 200;       // of them without a pause, which would be longer than what is left to wait
+constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
+constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
+// Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
+// thread, or another look at the stream; who is late is not waited for, some 0.4 us are lost.
+constexpr int kBeginLooks = 128;
 constexpr double kYieldUs = 500;  // then the thread may have better things to do
 
 }  // namespace
@@ -36,13 +42,23 @@ void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std
   if (const auto* shared = std::get_if<SharedPlan>(&plan_)) slot_ = shared->number();
   piece_ = 0;
   step_ = 0;
-  begun_ = false;
+  begun_ = ended_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
   error_ = nullptr;
 }
 
+// What a small call gives is there, and posted, before the host is back from enqueuing it.
+bool SharedRun::begin() noexcept {
+  if (call_.block_bytes() > kBeginsBytes) return false;
+  patient_ = false;
+  ended_ = advance();
+  patient_ = true;
+  return ended_;
+}
+
 bool SharedRun::advance() noexcept {
+  if (ended_) return true;
   try {
     if (!go_on()) {
       calls_.links.attend(false);
@@ -65,15 +81,15 @@ bool SharedRun::go_on() {
     calls_.throw_failure();  // phases may be out of step
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
-    write_piece();
+    write_program();
   }
   for (;;) {
-    for (; step_ < calls_.program.steps.size(); ++step_) {
-      if (!run(calls_.program.steps[step_])) return false;
+    for (; step_ < program_->steps.size(); ++step_) {
+      if (!run(program_->steps[step_])) return false;
     }
     if (++piece_ >= pieces()) return true;
     step_ = 0;
-    write_piece();
+    write_program();
   }
 }
 
@@ -83,13 +99,24 @@ std::uint64_t SharedRun::pieces() const {
   return 0;
 }
 
-void SharedRun::write_piece() {
-  calls_.program.clear();
-  if (piece_ >= pieces()) return;
-  if (const auto* shared = std::get_if<SharedPlan>(&plan_)) return shared->write(piece_, calls_.program);
-  const MessagePlan& messages = std::get<MessagePlan>(plan_);
-  if (piece_ == 0 && calls_.scratch.size() < messages.scratch()) calls_.scratch.resize(messages.scratch());
-  messages.write(piece_, calls_.program);
+void SharedRun::write_program() {
+  program_ = &calls_.program;
+  const auto* const shared = std::get_if<SharedPlan>(&plan_);
+  if (!shared || shared->chunks() > 0) {
+    calls_.program.clear();
+    if (piece_ >= pieces()) return;
+    if (shared) return shared->write(piece_, calls_.program);
+    const MessagePlan& messages = std::get<MessagePlan>(plan_);
+    if (piece_ == 0 && calls_.scratch.size() < messages.scratch()) calls_.scratch.resize(messages.scratch());
+    return messages.write(piece_, calls_.program);
+  }
+  SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kTurns];
+  const Signature call = signature_.without_number();
+  program_ = &kept.program;
+  if (kept.call == call) return;
+  kept.program.clear();
+  shared->write(piece_, kept.program);
+  kept.call = call;
 }
 
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
@@ -100,30 +127,33 @@ void SharedRun::end() {
 }
 
 void SharedRun::finish(bool skipped) {
-  const std::exception_ptr error = error_;
   if (skipped) {
     calls_.fail(Code::kAborted,
                 fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
     if (!begun_) calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
   }
-  error_ = nullptr;
+  if (!error_) [[likely]] {
+    free.store(true, std::memory_order_release);
+    return;
+  }
+  const std::exception_ptr error = std::exchange(error_, nullptr);
   free.store(true, std::memory_order_release);
-  if (error) std::rethrow_exception(error);
+  std::rethrow_exception(error);
 }
 
 bool SharedRun::run(const Primitive& step) {
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
-    case Primitive::Kind::kRoom: return await(Wait::kRoom, slot_);
+    case Primitive::Kind::kRoom: return step.value >= slot_ || await(Wait::kRoom, slot_ - step.value);
     case Primitive::Kind::kPost: calls_.host->post(slot_, signature_); return true;
-    case Primitive::Kind::kMeet: return await(Wait::kMeet, step.value);
+    case Primitive::Kind::kMeet: return await(Wait::kMeet, slot_, step.whom);
     case Primitive::Kind::kSignal: calls_.host->signal(calls_.phase + step.value); return true;
-    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value);
+    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value, step.whom);
     case Primitive::Kind::kSend:
     case Primitive::Kind::kReceive: return begin_message(step);
     case Primitive::Kind::kSent:
-    case Primitive::Kind::kReceived: return await_link(Wait::kLink, step, step.left);
+    case Primitive::Kind::kReceived: return await_link(Wait::kLink, step, step.value);
   }
   return true;
 }
@@ -140,8 +170,8 @@ std::byte* SharedRun::at(const Place& place) const {
 }
 
 void SharedRun::copy(const Primitive& step) const {
-  const Place& from = calls_.program.places[step.first + 1];
-  void* const to = at(calls_.program.places[step.first]);
+  const Place& from = program_->places[step.first + 1];
+  void* const to = at(program_->places[step.first]);
   if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != Space::kInput)
     return slip::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // others are to find it multiplied
@@ -149,7 +179,7 @@ void SharedRun::copy(const Primitive& step) const {
 }
 
 void SharedRun::reduce(const Primitive& step) const {
-  const Place* const places = calls_.program.places.data() + step.first;
+  const Place* const places = program_->places.data() + step.first;
   const std::span<const void*> from(calls_.sources.data(), step.sources);
   void* to[2];
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
@@ -166,25 +196,24 @@ void SharedRun::reduce(const Primitive& step) const {
 
 LinkEnd& SharedRun::link_of(const Primitive& step) const {
   const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
-  const auto rank = static_cast<int>(step.value);
+  const auto rank = static_cast<int>(step.whom);
   return out ? calls_.links.to(rank) : calls_.links.from(rank);
 }
 
 bool SharedRun::await_link(Wait what, const Primitive& step, std::uint64_t value) {
   link_ = &link_of(step);
-  link_rank_ = static_cast<int>(step.value);
   link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
-  return await(what, value);
+  return await(what, value, step.whom);
 }
 
 bool SharedRun::begin_message(const Primitive& step) {
   LinkEnd& link = link_of(step);
   if (link.full() && !await_link(Wait::kLinkRoom, step, 0)) return false;
   std::vector<SharedCalls::Said>& all = step.kind == Primitive::Kind::kSend ? calls_.said_to : calls_.said_from;
-  SharedCalls::Said& said = all[step.value];
-  std::byte* const place = at(calls_.program.places[step.first]);
+  SharedCalls::Said& said = all[step.whom];
+  std::byte* const place = at(program_->places[step.first]);
   if (call_.kind == Collective::kMessage) {
-    const Signature message = Signature::of_message(step.left, said.messages);
+    const Signature message = Signature::of_message(step.value, said.messages);
     if (step.begins) ++said.messages;
     link.begin(place, step.bytes, step.begins ? &message : nullptr);
   } else {
@@ -200,8 +229,8 @@ bool SharedRun::is_there() {
   SharedHost* const host = calls_.host;
   switch (waits_for_) {
     case Wait::kNothing: return true;
-    case Wait::kTurn: return calls_.turn.load(std::memory_order_acquire) == value_;  // acquire: see end()
-    case Wait::kRoom: return host->has_room(value_);
+    case Wait::kTurn: return load_acquire(calls_.turn) == value_;  // acquire: see end()
+    case Wait::kRoom: return host->all_have_posted(value_);
     case Wait::kLinkRoom: static_cast<void>(calls_.links.drive()); return !link_->full();
     case Wait::kLink:
       if (link_->begun() - link_->done() <= value_) return true;
@@ -211,10 +240,10 @@ bool SharedRun::is_there() {
     case Wait::kPhase: break;
   }
   for (; next_rank_ < calls_.nranks; ++next_rank_) {
-    if (next_rank_ == calls_.rank) continue;
+    if (next_rank_ == calls_.rank || (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(next_rank_))) continue;
     if (waits_for_ == Wait::kPhase) {
       if (!host->has_reached(next_rank_, value_)) return false;
-    } else if (value_ == kEverybody || value_ == static_cast<std::uint64_t>(next_rank_)) {
+    } else {
       if (!host->has_posted(next_rank_, slot_)) return false;
       require_same(calls_.rank, signature_, next_rank_, host->posted(next_rank_, slot_));
     }
@@ -222,20 +251,25 @@ bool SharedRun::is_there() {
   return true;
 }
 
-bool SharedRun::await(Wait what, std::uint64_t value) {
-  if (waits_for_ != what || value_ != value) {
+bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
+  if (waits_for_ != what || value_ != value || whom_ != whom) {
     waits_for_ = what;
     value_ = value;
+    whom_ = whom;
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  for (int turn = 0; turn < (calls_.crowded ? kSpinsCrowded : kSpins); ++turn) {
+  const bool cheap = (what == Wait::kMeet && whom == kEverybody) ||
+                     (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
+  const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
+  for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) {
       waits_for_ = Wait::kNothing;
       return true;
     }
     if (turn >= kTight) cpu_relax();
   }
+  if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
@@ -275,7 +309,7 @@ void SharedRun::look_for_trouble() {
 void SharedRun::time_out() const {
   std::string missing;
   if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) {
-    missing = fmt::format("rank {} to {}", link_rank_, link_sends_ ? "take what it sends" : "send");
+    missing = fmt::format("rank {} to {}", whom_, link_sends_ ? "take what it sends" : "send");
   } else if (waits_for_ != Wait::kTurn) {
     for (int rank = 0; rank < calls_.nranks; ++rank) {
       const std::uint64_t last = calls_.host->last_posted(rank);

@@ -2,6 +2,7 @@
 // links between them, and can stop at each wait and go on later, in another thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <exception>
 #include <optional>
@@ -40,8 +41,13 @@ struct SharedCalls {
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> turn{1};  // of the call that may run
   std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
-  // Of who has the turn; kept, so that nothing is allocated.
-  Program program;
+  // Of who has the turn; kept, so that nothing is allocated, and what comes again and again is not written again.
+  struct Written {
+    Signature call{0, ~std::uint64_t{0}};  // without its number; at first of no call
+    Program program;
+  };
+  std::array<Written, SharedLayout::kTurns> small;  // their programs depend on the number of the call modulo the turns
+  Program program;                                  // of a piece of a larger call
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
   std::vector<std::byte> scratch;
@@ -64,6 +70,7 @@ class SharedRun final : public Exchange {
   void prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, std::byte* output,
                const std::byte* input);
 
+  bool begin() noexcept override;
   bool advance() noexcept override;
   bool can_advance() noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
@@ -76,15 +83,15 @@ class SharedRun final : public Exchange {
  private:
   enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase, kLinkRoom, kLink };
   bool go_on();
+  void write_program();
   bool run(const Primitive& step);
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
   bool begin_message(const Primitive& step);
   bool await_link(Wait what, const Primitive& step, std::uint64_t value);
   LinkEnd& link_of(const Primitive& step) const;
-  void write_piece();
   std::uint64_t pieces() const;
-  bool await(Wait what, std::uint64_t value);
+  bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
   bool is_there();
   void look_for_trouble();
   [[noreturn]] void time_out() const;
@@ -99,13 +106,16 @@ class SharedRun final : public Exchange {
   const std::byte* input_ = nullptr;
   Signature signature_;
   CallPlan plan_;
+  const Program* program_ = nullptr;
   std::uint64_t piece_ = 0;
   std::size_t step_ = 0;
   bool begun_ = false;
+  bool ended_ = false;   // by begin()
+  bool patient_ = true;  // looks more than once at what has not come
   Wait waits_for_ = Wait::kNothing;
   std::uint64_t value_ = 0;  // of what it waits for
+  std::uint64_t whom_ = 0;
   LinkEnd* link_ = nullptr;  // kLinkRoom, kLink; then the value is how many messages may be left
-  int link_rank_ = 0;
   bool link_sends_ = false;
   int next_rank_ = 0;             // the first that it still waits for
   std::int64_t deadline_ns_ = 0;  // of the present wait; 0: it has just begun

@@ -18,10 +18,11 @@ using Layout = SharedLayout;
 
 const Kernel kReduce{"reduce", [](const Args&) {}};
 
-// A wait that is left out on purpose.
+// Waits that are left out on purpose.
 struct LeftOut {
   int rank = -1;
-  int wait = -1;  // of that rank, counted over all calls
+  int wait = -1;      // of that rank, counted over all calls, but not those for room
+  bool room = false;  // all waits for room
 };
 
 class Rehearsal {
@@ -105,8 +106,11 @@ class Rehearsal {
           break;
         }
         case Primitive::Kind::kRoom: {
-          const std::uint64_t needed = number < Layout::kTurns ? 0 : number - Layout::kTurns + 1;
-          others([&](int other) { await(rank, other, needed % Layout::kTurns, needed, left_out); });
+          const std::uint64_t needed = number < step.value ? 0 : number - step.value;
+          if (needed == 0 || left_out.room) break;
+          others([&](int other) {
+            stream.wait_value(word(other, needed % Layout::kTurns), static_cast<std::uint32_t>(needed));
+          });
           break;
         }
         case Primitive::Kind::kPost:
@@ -114,7 +118,7 @@ class Rehearsal {
           break;
         case Primitive::Kind::kMeet:
           others([&](int other) {
-            if (step.value == kEverybody || step.value == static_cast<std::uint64_t>(other))
+            if (step.whom == kEverybody || step.whom == static_cast<std::uint64_t>(other))
               await(rank, other, number % Layout::kTurns, number, left_out);
           });
           break;
@@ -122,7 +126,10 @@ class Rehearsal {
           stream.write_value(word(rank, Layout::kTurns), static_cast<std::uint32_t>(phase + step.value));
           break;
         case Primitive::Kind::kWait:
-          others([&](int other) { await(rank, other, Layout::kTurns, phase + step.value, left_out); });
+          others([&](int other) {
+            if (step.whom == kEverybody || step.whom == static_cast<std::uint64_t>(other))
+              await(rank, other, Layout::kTurns, phase + step.value, left_out);
+          });
           break;
         case Primitive::Kind::kSend:
         case Primitive::Kind::kReceive:
@@ -187,8 +194,23 @@ TEST(SharedPlanOf, CallsOfAllKindsOneAfterTheOther) {
   EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
 }
 
-// The checker sees what it should: without one of its waits a program of several chunks races. (Those for the slot of a
-// call long ago protect only that slot, which is a word here and not memory.)
+// Roots that change, and that do not: who gives may be ahead of who takes.
+TEST(SharedPlanOf, BroadcastsFromSeveralRoots) {
+  std::vector<Call> calls;
+  for (const std::uint64_t bytes : {40'000U, 700'000U, 100U, 1'700'000U, 40'000U}) {
+    for (const int root : {0, 0, 1, 2, 2, 0}) {
+      calls.push_back(call_of(Collective::kBroadcast, bytes));
+      calls.back().root = root;
+    }
+    calls.push_back(call_of(Collective::kAllReduce, bytes));
+  }
+  Rehearsal rehearsal(3);
+  const Plan plan = rehearsal.plan(calls, {});
+  const Verification proof = verify(plan);
+  EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+}
+
+// The checker sees what it should: without one of its waits a program of several chunks races.
 TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   const std::vector<Call> calls(2, call_of(Collective::kAllReduce, 2'100'000));
   Rehearsal whole(2);
@@ -197,6 +219,17 @@ TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   for (int wait = 0; wait < whole.waits(0); ++wait) {
     Rehearsal cut(2);
     EXPECT_EQ(verify(cut.plan(calls, {0, wait})).verdict, Verdict::kRace) << "wait " << wait;
+  }
+}
+
+// A root that waits for nobody would write what others still read.
+TEST(SharedPlanOf, RoomLeftOutIsFound) {
+  for (const std::uint64_t bytes : {5000U, 40'000U}) {
+    std::vector<Call> calls(3 * Layout::kTurns, call_of(Collective::kBroadcast, bytes));
+    Rehearsal whole(3);
+    EXPECT_TRUE(verify(whole.plan(calls, {})).proven());
+    Rehearsal cut(3);
+    EXPECT_EQ(verify(cut.plan(calls, {.room = true})).verdict, Verdict::kRace) << bytes << " bytes";
   }
 }
 
