@@ -54,7 +54,7 @@ Signature Signature::of(const Call& call, std::uint64_t number) {
 }
 
 std::string Signature::text() const {
-  const auto kind = static_cast<Collective>(rest >> 60);
+  const Collective kind = this->kind();
   const auto type = static_cast<DataType>(rest >> 52 & 0xff);
   const auto op = static_cast<ReduceOp>(rest >> 48 & 0xf);
   std::string said = collective_name(kind);

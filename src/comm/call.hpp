@@ -53,6 +53,7 @@ struct Signature {
 
   static Signature of(const Call& call, std::uint64_t number);
   friend bool operator==(const Signature&, const Signature&) = default;
+  Collective kind() const { return static_cast<Collective>(rest >> 60); }
   std::string text() const;  // "all_reduce of 1024 f32 by sum, call 7"
 };
 static_assert(sizeof(Signature) == 16);

@@ -89,7 +89,9 @@ struct Communicator::State {
       : device(on), bootstrap(id, nranks, rank, bootstrap_options(options)) {
     require_one_host(bootstrap, here);
     host.emplace(bootstrap);
-    calls.emplace(*host, bootstrap, std::chrono::nanoseconds(options.timeout).count());
+    seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
+    bootstrap.set_witness(seat);
+    calls.emplace(*host, bootstrap, *seat, std::chrono::nanoseconds(options.timeout).count());
   }
 
   SharedRun& take_run() {
@@ -107,6 +109,7 @@ struct Communicator::State {
 
   const Device device;
   Bootstrap bootstrap;
+  std::shared_ptr<LedgerSeat> seat;
   std::optional<SharedHost> host;
   std::optional<SharedCalls> calls;
   std::mutex mutex;          // guards what follows, and keeps the order of calls the same in numbers and in the stream
@@ -154,6 +157,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
+  seat->enqueue(next, state.id.load(std::memory_order_relaxed), in + out);  // relaxed: it was checked above
   ++next;
   chunks += here_too;
 }
@@ -229,6 +233,7 @@ int Communicator::nranks() const { return state_->host->nranks(); }
 
 void Communicator::abort() noexcept {
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  state_->seat->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
 

@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
+#include "comm/rank_sight.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -38,15 +39,20 @@ bool SharedRun::advance() noexcept {
   try {
     if (!go_on()) return false;
   } catch (const Error& error) {
-    calls_.host.fail(error.code(), error.what());
+    fail(error.code(), error.what());
     error_ = std::current_exception();
   } catch (const std::exception& error) {
-    calls_.host.fail(Code::kLaunchFailed,
-                     fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
+    fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
     error_ = std::current_exception();
   }
   end();
   return true;
+}
+
+// Told to the ranks of this host and to all others, unless somebody has told why before.
+void SharedRun::fail(Code code, const std::string& text) const {
+  calls_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
+  if (calls_.host.fail(code, text)) calls_.bootstrap.fail(code, text);
 }
 
 bool SharedRun::go_on() {
@@ -55,6 +61,7 @@ bool SharedRun::go_on() {
     if (calls_.host.failed()) throw calls_.host.why();  // phases may be out of step
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
+    calls_.seat.begin(number_, signature_.elements, signature_.rest);
     calls_.program.clear();
     plan_->write(0, calls_.program);
   }
@@ -73,14 +80,15 @@ bool SharedRun::go_on() {
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
   if (begun_) calls_.phase += plan_->phases();
+  calls_.seat.end(number_);
   calls_.turn.store(number_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
 }
 
 void SharedRun::finish(bool skipped) {
   const std::exception_ptr error = error_;
   if (skipped) {
-    calls_.host.fail(Code::kAborted, fmt::format("rank {} left out {}, for its stream had failed before",
-                                                 calls_.host.rank(), signature_.text()));
+    fail(Code::kAborted, fmt::format("rank {} left out {}, for its stream had failed before", calls_.host.rank(),
+                                     signature_.text()));
     if (!begun_) calls_.turn.store(number_ + 1, std::memory_order_release);  // it fails, too, and does not hang
   }
   error_ = nullptr;
@@ -177,61 +185,85 @@ bool SharedRun::await(Wait what, std::uint64_t value) {
     deadline_ns_ = 0;
   }
   for (int turn = 0; turn < (calls_.host.crowded() ? kSpinsCrowded : kSpins); ++turn) {
-    if (is_there()) {
-      waits_for_ = Wait::kNothing;
-      return true;
-    }
+    if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
   }
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   while (ticks() - begun < limit) {
-    if (is_there()) {
-      waits_for_ = Wait::kNothing;
-      return true;
-    }
+    if (is_there()) return come();
     yield_thread();
   }
+  note_wait();
   return false;
+}
+
+bool SharedRun::come() {
+  waits_for_ = Wait::kNothing;
+  if (noted_) calls_.seat.wait_over();
+  noted_ = false;
+  return true;
+}
+
+// Only now: until then nobody will ask. A call that waits for its turn has not begun, and another one has.
+void SharedRun::note_wait() {
+  if (waits_for_ == Wait::kTurn) return;
+  int rank = next_rank_;
+  for (int one = 0; waits_for_ == Wait::kRoom && one < calls_.host.nranks(); ++one) {
+    if (one != calls_.host.rank() && calls_.host.last_posted(one) + SharedLayout::kTurns <= number_) rank = one;
+  }
+  calls_.seat.wait(rank);
+  noted_ = true;
 }
 
 bool SharedRun::can_advance() noexcept {
   try {
-    look_for_trouble();
-    return is_there();
+    return in_trouble() || is_there();
   } catch (...) {
     return true;  // advance() meets it again, and can tell
   }
 }
 
+// Without saying which: advance() does.
+bool SharedRun::in_trouble() {
+  if (calls_.aborted.load(std::memory_order_relaxed) || calls_.host.failed() || calls_.bootstrap.broken()) return true;
+  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
+  return now_ns() > deadline_ns_;
+}
+
 void SharedRun::look_for_trouble() {
+  if (!in_trouble()) return;
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.host.rank(), signature_.text()), {});
   if (calls_.host.failed()) throw calls_.host.why();
   if (calls_.bootstrap.broken()) {
+    if (const std::optional<RankFailure> told = calls_.bootstrap.failure()) throw Error(told->code, told->text, {});
     const std::optional<Loss> loss = calls_.bootstrap.lost();
     throw Error(Code::kRankLost,
-                fmt::format("rank {} is gone; rank {} was in {}", loss ? loss->rank : -1, calls_.host.rank(),
+                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "a connection is gone", calls_.host.rank(),
                             signature_.text()),
                 {});
   }
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
-  else if (now_ns() > deadline_ns_) time_out();
+  time_out();
+}
+
+// Whether it has not come to this call, or not as far as is waited for.
+bool SharedRun::is_missing(int rank) const {
+  if (rank == calls_.host.rank()) return false;
+  const std::uint64_t last = calls_.host.last_posted(rank);
+  return last < number_ || (last == number_ && waits_for_ == Wait::kPhase);
 }
 
 void SharedRun::time_out() const {
-  std::string missing;
+  std::vector<int> missing;
   for (int rank = 0; rank < calls_.host.nranks(); ++rank) {
-    const std::uint64_t last = calls_.host.last_posted(rank);
-    if (rank == calls_.host.rank() || last > number_ || (last == number_ && waits_for_ != Wait::kPhase)) continue;
-    missing += fmt::format("{}rank {} ({})", missing.empty() ? "" : ", ", rank,
-                           last == 0 ? "no call yet" : "last in " + calls_.host.posted(rank, last).text());
+    if (is_missing(rank)) missing.push_back(rank);
   }
   throw Error(Code::kTimeout,
               fmt::format("rank {} waited {:.1f} s in {} for {}", calls_.host.rank(),
                           static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
-                          missing.empty() ? "its own earlier call" : missing),
+                          missing.empty() ? "its own earlier call" : whereabouts(calls_.bootstrap, missing)),
               {});
 }
 

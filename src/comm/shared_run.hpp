@@ -8,20 +8,23 @@
 
 #include "comm/shared_host.hpp"
 #include "runtime/exchange.hpp"
+#include "transport/ledger.hpp"
 
 namespace slip {
 
 // What the calls of a rank in one communicator have in common.
 struct SharedCalls {
-  SharedCalls(SharedHost& shared, Bootstrap& boot, std::int64_t timeout)
+  SharedCalls(SharedHost& shared, Bootstrap& boot, LedgerSeat& ledger, std::int64_t timeout)
       : host(shared),
         bootstrap(boot),
+        seat(ledger),
         timeout_ns(timeout),
         sources(static_cast<std::size_t>(shared.nranks())),
         scales(static_cast<std::size_t>(shared.nranks())) {}
 
   SharedHost& host;
   Bootstrap& bootstrap;
+  LedgerSeat& seat;
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> turn{1};  // the number of the call that may run
   std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
@@ -56,7 +59,12 @@ class SharedRun final : public Exchange {
   bool await(Wait what, std::uint64_t value);
   bool is_there();
   void require_same(int rank) const;
+  bool in_trouble();
   void look_for_trouble();
+  bool come();
+  void note_wait();
+  void fail(Code code, const std::string& text) const;
+  bool is_missing(int rank) const;
   [[noreturn]] void time_out() const;
   std::byte* at(const Place& place) const;
   void end();
@@ -71,6 +79,7 @@ class SharedRun final : public Exchange {
   std::uint64_t piece_ = 0;
   std::size_t step_ = 0;
   bool begun_ = false;
+  bool noted_ = false;  // the ledger says that it waits
   Wait waits_for_ = Wait::kNothing;
   std::uint64_t value_ = 0;       // of what it waits for
   int next_rank_ = 0;             // the first that it still waits for
