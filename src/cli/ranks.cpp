@@ -56,7 +56,13 @@ std::vector<HoldUp> hold_ups_of(const std::map<std::uint64_t, std::vector<Seen>>
 }
 
 Table table_of(const std::vector<Seen>& ranks) {
-  Table table("", {{"rank", ""}, {"pid", ""}, {"state", ""}, {"for", ""}, {"on", ""}, {"done", ""}, {"bytes", ""},
+  Table table("", {{"rank", ""},
+                   {"pid", ""},
+                   {"state", ""},
+                   {"for", ""},
+                   {"on", ""},
+                   {"done", ""},
+                   {"bytes", ""},
                    {"in, or last in", ""}});
   for (const Seen& one : ranks) {
     const LedgerView& view = one.sight.view;
@@ -114,7 +120,8 @@ int show(const Asked& asked) {
     fmt::print("communicator {}: {} of {} ranks on host {}, program {}\n\n{}\n", communicator_text(view), ranks.size(),
                view.nranks, view.host, ranks.front().program, table_of(ranks).text());
   }
-  for (const HoldUp& one : held) fmt::print("{}\n", paragraph(fmt::format("{}: {}", hold_up_name(one.kind), one.text), 4));
+  for (const HoldUp& one : held)
+    fmt::print("{}\n", paragraph(fmt::format("{}: {}", hold_up_name(one.kind), one.text), 4));
   if (!found.empty() && held.empty()) fmt::print("nobody is held up\n");
   return held.empty() ? kSuccess : kHeldUp;
 }

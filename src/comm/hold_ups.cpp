@@ -16,10 +16,10 @@ namespace {
 struct Edge {
   std::size_t to = 0;
   enum class Kind {
-    kMissing,   // has not come to the call
-    kLate,      // has come, and does not get on
-    kBehind,    // its own call stands in the same stream behind one of another communicator
-    kNotMade,   // its own call was not made, and it is in one of another communicator
+    kMissing,  // has not come to the call
+    kLate,     // has come, and does not get on
+    kBehind,   // its own call stands in the same stream behind one of another communicator
+    kNotMade,  // its own call was not made, and it is in one of another communicator
   } kind = Kind::kMissing;
 };
 
@@ -45,8 +45,7 @@ class Waits {
   // Has it not come to the call that the other is in? What ranks are at was read one after the other; but who had not
   // come when it was read had not come before, and the other cannot have gone on without it.
   bool missing(std::size_t rank, std::size_t waiting) const {
-    return rank != waiting && same_communicator(rank, waiting) &&
-           ranks_[rank].view.begun < ranks_[waiting].view.begun;
+    return rank != waiting && same_communicator(rank, waiting) && ranks_[rank].view.begun < ranks_[waiting].view.begun;
   }
   void add_waits_of(std::size_t waiting);
   void add_own_calls_before(std::size_t rank);
@@ -75,8 +74,7 @@ void Waits::add_waits_of(std::size_t waiting) {
 
 bool Waits::only_one_of_its_process(std::size_t rank) const {
   return std::ranges::count_if(ranks_, [&](const RankSight& other) {
-           return other.view.pid == ranks_[rank].view.pid &&
-                  other.view.communicator == ranks_[rank].view.communicator;
+           return other.view.pid == ranks_[rank].view.pid && other.view.communicator == ranks_[rank].view.communicator;
          }) == 1;
 }
 
@@ -104,10 +102,11 @@ std::string Waits::circle_text(const std::vector<std::size_t>& nodes, const std:
       text += fmt::format("{}{} waits in {} for rank {}, since {}", separator, name(nodes[i]), call_text(view),
                           ranks_[ways[i].to].view.rank, seconds_text(view.waits_ns));
     } else {
-      text += fmt::format("{}{} {} {}", separator, name(nodes[i]),
-                          ways[i].kind == Edge::Kind::kBehind ? "has that call enqueued in its stream behind its call in"
-                                          : "has not made that call and is meanwhile in a call of",
-                          communicator_text(ranks_[ways[i].to].view));
+      text +=
+          fmt::format("{}{} {} {}", separator, name(nodes[i]),
+                      ways[i].kind == Edge::Kind::kBehind ? "has that call enqueued in its stream behind its call in"
+                                                          : "has not made that call and is meanwhile in a call of",
+                      communicator_text(ranks_[ways[i].to].view));
     }
   }
   return text;
@@ -180,11 +179,12 @@ std::vector<HoldUp> Waits::blockers() const {
       return other.view.communicator == ranks_[i].view.communicator && other.view.rank == ranks_[i].view.waits_for;
     };
     if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_asked))
-      result.push_back({HoldUp::Kind::kNotCome,
-                        fmt::format("{} waits in {} for rank {}, since {}: that rank is not seen here, it is on another "
-                                    "host, of another user or gone",
-                                    name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
-                                    seconds_text(ranks_[i].view.waits_ns))});
+      result.push_back(
+          {HoldUp::Kind::kNotCome,
+           fmt::format("{} waits in {} for rank {}, since {}: that rank is not seen here, it is on another "
+                       "host, of another user or gone",
+                       name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
+                       seconds_text(ranks_[i].view.waits_ns))});
   }
   for (const auto& [rank, by] : waiting) {
     const auto noticeable = [&](std::size_t one) { return ranks_[one].view.waits_ns >= kNoticeableNs; };

@@ -20,12 +20,12 @@ struct RankSight {
   bool alive() const { return view.life == LedgerLife::kThere; }
 };
 
-std::string call_text(const LedgerView& view);                      // of the call begun last
-std::string communicator_text(const LedgerView& view);              // short
-std::string seconds_text(std::int64_t ns);                          // "4.2 s"
-std::string state_word(const RankSight& sight);                     // one or two words, for a table
-std::int64_t in_state_ns(const RankSight& sight);                   // for how long; 0: not known
-std::string doing(const RankSight& sight);                          // what may follow "rank 2 " or "it "
+std::string call_text(const LedgerView& view);          // of the call begun last
+std::string communicator_text(const LedgerView& view);  // short
+std::string seconds_text(std::int64_t ns);              // "4.2 s"
+std::string state_word(const RankSight& sight);         // one or two words, for a table
+std::int64_t in_state_ns(const RankSight& sight);       // for how long; 0: not known
+std::string doing(const RankSight& sight);              // what may follow "rank 2 " or "it "
 
 // What ranks of this communicator are doing, one phrase for each, in their order: "rank 2, which ended ...". On this
 // host it is read from their ledgers, so they may be stopped; others are asked and have a second to answer.

@@ -87,8 +87,8 @@ void SharedRun::end() {
 void SharedRun::finish(bool skipped) {
   const std::exception_ptr error = error_;
   if (skipped) {
-    fail(Code::kAborted, fmt::format("rank {} left out {}, for its stream had failed before", calls_.host.rank(),
-                                     signature_.text()));
+    fail(Code::kAborted,
+         fmt::format("rank {} left out {}, for its stream had failed before", calls_.host.rank(), signature_.text()));
     if (!begun_) calls_.turn.store(number_ + 1, std::memory_order_release);  // it fails, too, and does not hang
   }
   error_ = nullptr;
@@ -225,9 +225,10 @@ bool SharedRun::can_advance() noexcept {
   }
 }
 
-// Without saying which: advance() does.
+// Without saying which: look_for_trouble() does.
 bool SharedRun::in_trouble() {
   if (calls_.aborted.load(std::memory_order_relaxed) || calls_.host.failed() || calls_.bootstrap.broken()) return true;
+  if (awaits_who_left()) return true;
   if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
   return now_ns() > deadline_ns_;
 }
@@ -245,7 +246,18 @@ void SharedRun::look_for_trouble() {
                             signature_.text()),
                 {});
   }
+  if (awaits_who_left())
+    throw Error(Code::kRankLost,
+                fmt::format("rank {} has left the communicator; rank {} waits for it in {}", next_rank_,
+                            calls_.host.rank(), signature_.text()),
+                {});
   time_out();
+}
+
+// Who leaves has done all that others count on: what is not there by then never comes.
+bool SharedRun::awaits_who_left() {
+  const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
+  return for_rank && calls_.bootstrap.has_left(next_rank_) && !is_there();
 }
 
 // Whether it has not come to this call, or not as far as is waited for.

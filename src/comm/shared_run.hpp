@@ -60,6 +60,7 @@ class SharedRun final : public Exchange {
   bool is_there();
   void require_same(int rank) const;
   bool in_trouble();
+  bool awaits_who_left();
   void look_for_trouble();
   bool come();
   void note_wait();

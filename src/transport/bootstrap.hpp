@@ -74,7 +74,9 @@ class Bootstrap {
   // text. Does not wait. Only the first failure counts; of several at once the lowest rank's.
   void fail(Code code, std::string_view text) { switchboard_->fail(code, text); }
   std::optional<RankFailure> failure() const { return switchboard_->failure(); }
-  bool has_left(int rank) const { return switchboard_->has_left(rank); }  // in peace
+  bool has_left(int rank) const {  // in peace; one load as long as nobody has
+    return switchboard_->somebody_left() && switchboard_->has_left(rank);
+  }
 
   // Ends every wait of this rank at once with kAborted, for good; the other ranks are told that it gave up.
   void abort() noexcept { abort_->set(); }

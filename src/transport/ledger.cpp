@@ -105,14 +105,14 @@ class Change {
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
     // acquire: sees what the last one wrote; another thread of this process may be at it, for a moment.
-    for (int turn = 0; (version & 1) != 0 || !entry.version.compare_exchange_weak(
-                                                 version, version + 1, std::memory_order_acquire,
-                                                 std::memory_order_relaxed);
+    for (int turn = 0;
+         (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
+                                                                    std::memory_order_relaxed);
          ++turn) {
       spin(turn);
       version = entry.version.load(std::memory_order_relaxed);
     }
-    std::atomic_thread_fence(std::memory_order_release);  // the odd version is seen before what follows
+    full_fence();  // the odd version is seen before what follows
   }
   // release: what was written is seen by who sees the version.
   ~Change() { entry_.version.fetch_add(1, std::memory_order_release); }
@@ -135,12 +135,13 @@ void put_text(std::span<LedgerWord> words, std::string_view text) {
 
 void get_text(std::span<const LedgerWord> words, char* text) {
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::uint64_t word = words[i].load(std::memory_order_relaxed);
-    std::memcpy(text + i * 8, &word, 8);
+    const std::uint64_t piece = words[i].load(kAcquire);
+    std::memcpy(text + i * 8, &piece, 8);
   }
 }
 
-std::uint64_t word(const LedgerWord& from) { return from.load(std::memory_order_relaxed); }
+// kAcquire is relaxed: see acquire_fence().
+std::uint64_t word(const LedgerWord& from) { return from.load(kAcquire); }
 
 // The stream of a call, if the last ones tell: its own place, or all of them in the same stream.
 std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uint64_t enqueued) {
@@ -202,7 +203,7 @@ bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView
     view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
     view.ended_ns = word(entry.seen_ended) == view.ended ? age(now, entry.seen_ended_ns) : 0;
     view.looked_ns = age(now, entry.looked_ns);
-    std::atomic_thread_fence(std::memory_order_acquire);  // all of it was read before the version is looked at again
+    acquire_fence();  // all of it was read before the version is looked at again
     if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
       view.pid = header.pid;
       std::copy(std::begin(header.host), std::end(header.host), view.host);

@@ -69,10 +69,10 @@ struct LedgerView {
   std::int32_t waits_for = kWaitsForNobody;
   LedgerLife life = LedgerLife::kFree;
   std::uint64_t enqueued = 0, begun = 0, ended = 0, bytes = 0;
-  std::uint64_t call[2] = {};    // the one begun last; a Signature
-  std::uint64_t stream = 0;      // of the call begun last
-  std::uint64_t next_stream = 0;  // of the first that is enqueued and not begun; 0: none, or not known
-  std::int64_t waits_ns = 0;     // for how long it has waited
+  std::uint64_t call[2] = {};               // the one begun last; a Signature
+  std::uint64_t stream = 0;                 // of the call begun last
+  std::uint64_t next_stream = 0;            // of the first that is enqueued and not begun; 0: none, or not known
+  std::int64_t waits_ns = 0;                // for how long it has waited
   std::int64_t begun_ns = 0, ended_ns = 0;  // since the calls begun and ended last; at least, as far as it was seen
   std::int64_t opened_ns = 0;
   std::int64_t looked_ns = 0;  // since its process was surely running

@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "base/thread.hpp"
-#include "transport/abort_flag.hpp"
 #include "slip/error.hpp"
+#include "transport/abort_flag.hpp"
 #include "transport/channel.hpp"
 #include "transport/wake_up.hpp"
 #include "transport/witness.hpp"
@@ -87,7 +87,8 @@ class Switchboard {
   // Tells all others why this rank failed, unless something broke before. Does not wait.
   void fail(Code code, std::string_view text);
   std::optional<RankFailure> failure() const;
-  bool has_left(int rank) const;  // in peace
+  bool has_left(int rank) const;                                                                  // in peace
+  bool somebody_left() const noexcept { return somebody_left_.load(std::memory_order_acquire); }  // acquire: has_left()
 
   // acquire: who sees it finds the loss or the failure itself.
   bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
@@ -145,7 +146,7 @@ class Switchboard {
   const std::shared_ptr<AbortFlag> abort_;
   const std::int64_t interval_ns_, silence_ns_;
   WakeUp wake_up_;
-  std::atomic<bool> broken_{false};
+  std::atomic<bool> broken_{false}, somebody_left_{false};
   Thread thread_;
 
   mutable std::mutex mutex_;

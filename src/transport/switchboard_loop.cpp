@@ -164,6 +164,7 @@ void Switchboard::handle_left(Link& link, const Frame& frame) {
   if (rank == link.rank) link.closing = true;
   if (link.role != Role::kPredecessor || left_.contains(rank)) return;
   left_[rank] = now_ns();
+  somebody_left_.store(true, std::memory_order_release);  // release: pairs with somebody_left()
   if (rank != successor()) pass_on(frame.header, {});
 }
 

@@ -53,9 +53,8 @@ void Switchboard::look(std::int64_t now) {
 }
 
 void Switchboard::answer(Link& link, const Frame& frame) {
-  link.channel.queue(
-      {.kind = FrameKind::kAnswer, .rank = self_.rank, .tag = frame.header.tag, .nranks = self_.nranks},
-      witness_ ? witness_->answer() : std::vector<std::byte>());
+  link.channel.queue({.kind = FrameKind::kAnswer, .rank = self_.rank, .tag = frame.header.tag, .nranks = self_.nranks},
+                     witness_ ? witness_->answer() : std::vector<std::byte>());
 }
 
 // By a connection of its own to each, so that nobody between them is needed.
@@ -76,8 +75,8 @@ std::map<int, std::vector<std::byte>> Switchboard::ask(std::span<const std::pair
   }
   wake_up_.signal();
   const auto all_here = [&] {
-    return std::ranges::none_of(
-        answers_, [&](const auto& one) { return one.first.second == question && one.second.empty(); });
+    return std::ranges::none_of(answers_,
+                                [&](const auto& one) { return one.first.second == question && one.second.empty(); });
   };
   for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - now_ns()) > 0;)
     changed_.wait_for(lock, std::chrono::nanoseconds(rest));

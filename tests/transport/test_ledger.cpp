@@ -1,11 +1,10 @@
 // The ledger: what is written is read whole by others, in this process and in another, and while it changes.
-#include "transport/ledger.hpp"
-
 #include <thread>
 
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "support/share.hpp"
+#include "transport/ledger.hpp"
 #include "transport/ledger_reader.hpp"
 
 namespace slip::test {

@@ -70,7 +70,8 @@ TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
     if (rank == 1) return bootstrap.fail(Code::kMismatch, "left with words");
     static_cast<void>(bootstrap.recv(1, 1));
   });
-  for (const int rank : {0, 2}) EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("left with words"), std::string::npos);
+  for (const int rank : {0, 2})
+    EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("left with words"), std::string::npos);
 }
 
 class Said final : public Witness {
