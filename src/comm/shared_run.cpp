@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
@@ -39,7 +41,7 @@ bool SharedRun::advance() noexcept {
   try {
     if (!go_on()) return false;
   } catch (const Error& error) {
-    fail(error.code(), error.what());
+    fail(error.code(), error.what() + std::strlen(code_name(error.code())) + 2);  // the code is put before it again
     error_ = std::current_exception();
   } catch (const std::exception& error) {
     fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
@@ -80,6 +82,8 @@ bool SharedRun::go_on() {
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
   if (begun_) calls_.phase += plan_->phases();
+  if (noted_) calls_.seat.wait_over();  // it failed in a wait
+  noted_ = false;
   calls_.seat.end(number_);
   calls_.turn.store(number_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
 }
@@ -211,7 +215,7 @@ void SharedRun::note_wait() {
   if (waits_for_ == Wait::kTurn) return;
   int rank = next_rank_;
   for (int one = 0; waits_for_ == Wait::kRoom && one < calls_.host.nranks(); ++one) {
-    if (one != calls_.host.rank() && calls_.host.last_posted(one) + SharedLayout::kTurns <= number_) rank = one;
+    if (is_missing(one)) rank = one;
   }
   calls_.seat.wait(rank);
   noted_ = true;
@@ -241,7 +245,7 @@ void SharedRun::look_for_trouble() {
   if (calls_.bootstrap.broken()) {
     if (const std::optional<RankFailure> told = calls_.bootstrap.failure()) throw Error(told->code, told->text, {});
     const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(Code::kRankLost,
+    throw Error(loss && loss->cause == Loss::Cause::kAborted ? Code::kAborted : Code::kRankLost,
                 fmt::format("{}; rank {} was in {}", loss ? loss->text() : "a connection is gone", calls_.host.rank(),
                             signature_.text()),
                 {});
@@ -264,6 +268,7 @@ bool SharedRun::awaits_who_left() {
 bool SharedRun::is_missing(int rank) const {
   if (rank == calls_.host.rank()) return false;
   const std::uint64_t last = calls_.host.last_posted(rank);
+  if (waits_for_ == Wait::kRoom) return last + SharedLayout::kTurns <= number_;
   return last < number_ || (last == number_ && waits_for_ == Wait::kPhase);
 }
 

@@ -92,7 +92,9 @@ TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
   for (int rank = 0; rank < kLedgerEntries + 3; ++rank)
     many.push_back(std::make_unique<LedgerSeat>(LedgerSeat::Who{0xdef, rank, kLedgerEntries + 3, "cpu"}));
   int found = 0;
-  for (const LedgerView& view : read_ledger(::getpid())->ranks) found += view.communicator == 0xdef ? 1 : 0;
+  const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
+  ASSERT_TRUE(ledger);
+  for (const LedgerView& view : ledger->ranks) found += view.communicator == 0xdef ? 1 : 0;
   EXPECT_EQ(found, kLedgerEntries);
   EXPECT_EQ(many.back()->view().rank, kLedgerEntries + 2);  // for itself it is there all the same
 }
@@ -116,7 +118,7 @@ TEST(Ledgers, NothingIsTorn) {
     }
   });
   int texts = 0;
-  for (unsigned round = 0; round < 20'000 / kShare || texts < 10; ++round) {
+  for (unsigned round = 0; round < 1000 / kShare || texts < 10; ++round) {
     const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
     ASSERT_TRUE(ledger);
     for (const LedgerView& view : ledger->ranks) {
