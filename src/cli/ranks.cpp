@@ -154,7 +154,7 @@ std::function<int()> add_ranks(CLI::App& app) {
       "\n"
       "Below the table it says who holds up whom. A deadlock is a circle of waits that nothing can end: two\n"
       "communicators whose calls two ranks enqueued in another order, say (slip lab deadlock). Times are those\n"
-      "of the last look, up to a second late.\n"
+      "of the last look, up to a quarter of a second late.\n"
       "\n"
       "  slip ranks                      once\n"
       "  slip ranks --watch              every second, until interrupted\n"

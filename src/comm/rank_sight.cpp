@@ -2,19 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-#include <map>
-#include <vector>
-
 #include "comm/call.hpp"
-#include "transport/ledger_reader.hpp"
 
 namespace slip {
 namespace {
-
-constexpr std::chrono::milliseconds kAnswerTime{1000};
-constexpr std::size_t kMostNamed = 16;  // ranks; a thousand of them help nobody
 
 // "a moment ago", "4.2 s ago": what has only just happened has no time yet.
 std::string ago(std::int64_t ns) { return ns <= 0 ? "a moment ago" : seconds_text(ns) + " ago"; }
@@ -34,14 +25,6 @@ std::string doing_alive(const LedgerView& view) {
     return fmt::format("has enqueued call {}, but its stream has not come to it; it {}", view.ended + 1,
                        last_call(view));
   return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
-}
-
-std::optional<RankSight> sight_in(const std::optional<ProcessLedger>& ledger, std::uint64_t communicator, int rank) {
-  if (!ledger) return std::nullopt;
-  for (const LedgerView& view : ledger->ranks) {
-    if (view.communicator == communicator && view.rank == rank) return RankSight{view, ledger->process.state};
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -93,41 +76,6 @@ std::string doing(const RankSight& sight) {
     return fmt::format("is stopped (process {}, by a signal or a debugger), since {} at most; it {}", view.pid,
                        seconds_text(view.looked_ns), doing_alive(view));
   return doing_alive(view);
-}
-
-std::string whereabouts(const Bootstrap& bootstrap, std::span<const int> ranks) {
-  const std::span<const int> named = ranks.first(std::min(ranks.size(), kMostNamed));
-  const std::vector<Placement>& placements = bootstrap.placements();
-  const Placement& own = placements[static_cast<std::size_t>(bootstrap.rank())];
-  std::map<int, RankSight> sights;
-  std::vector<int> unseen;
-  for (const int rank : named) {
-    const Placement& there = placements[static_cast<std::size_t>(rank)];
-    std::optional<RankSight> sight;
-    if (same_host(own, there) && own.pid_space == there.pid_space)
-      sight = sight_in(read_ledger(there.pid), bootstrap.id(), rank);
-    if (sight) sights[rank] = *sight;
-    else unseen.push_back(rank);
-  }
-  if (!unseen.empty()) {
-    for (const auto& [rank, answer] : bootstrap.ask(unseen, kAnswerTime)) {
-      RankSight sight;
-      if (answer.size() != sizeof(sight.view)) continue;
-      std::memcpy(&sight.view, answer.data(), sizeof(sight.view));
-      sights[rank] = sight;
-    }
-  }
-  std::string text;
-  for (const int rank : named) {
-    const Placement& there = placements[static_cast<std::size_t>(rank)];
-    const auto found = sights.find(rank);
-    const std::string said = found == sights.end()
-                                 ? fmt::format("process {} on host '{}' gave no answer", there.pid, there.host)
-                                 : "it " + doing(found->second);
-    text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", rank, said);
-  }
-  if (ranks.size() > named.size()) text += fmt::format(" and {} more", ranks.size() - named.size());
-  return text;
 }
 
 }  // namespace slip

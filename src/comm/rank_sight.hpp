@@ -2,11 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <string>
 
-#include "transport/bootstrap.hpp"
 #include "transport/ledger_entry.hpp"
 
 namespace slip {
@@ -26,9 +23,5 @@ std::string seconds_text(std::int64_t ns);              // "4.2 s"
 std::string state_word(const RankSight& sight);         // one or two words, for a table
 std::int64_t in_state_ns(const RankSight& sight);       // for how long; 0: not known
 std::string doing(const RankSight& sight);              // what may follow "rank 2 " or "it "
-
-// What ranks of this communicator are doing, one phrase for each, in their order: "rank 2, which ended ...". On this
-// host it is read from their ledgers, so they may be stopped; others are asked and have a second to answer.
-std::string whereabouts(const Bootstrap& bootstrap, std::span<const int> ranks);
 
 }  // namespace slip

@@ -7,7 +7,7 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
-#include "comm/rank_sight.hpp"
+#include "comm/whereabouts.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {

@@ -267,19 +267,17 @@ LedgerView LedgerSeat::view() const {
   return view;
 }
 
-bool LedgerSeat::look() {
+void LedgerSeat::look() {
   const auto now = static_cast<std::uint64_t>(host_ns());
   const auto note = [&](LedgerWord& seen, LedgerWord& seen_ns, const LedgerWord& present) {
     const std::uint64_t value = word(present);
-    if (word(seen) == value) return false;
+    if (word(seen) == value) return;
     seen_ns.store(now, std::memory_order_relaxed);
     seen.store(value, std::memory_order_relaxed);
-    return true;
   };
-  const bool began = note(entry_->seen_begun, entry_->seen_begun_ns, entry_->begun);
-  const bool ended = note(entry_->seen_ended, entry_->seen_ended_ns, entry_->ended);
+  note(entry_->seen_begun, entry_->seen_begun_ns, entry_->begun);
+  note(entry_->seen_ended, entry_->seen_ended_ns, entry_->ended);
   entry_->looked_ns.store(now, std::memory_order_relaxed);
-  return began || ended;
 }
 
 std::vector<std::byte> LedgerSeat::answer() {

@@ -49,7 +49,7 @@ class LedgerSeat final : public Witness {
   void fail(LedgerLife life, std::string_view text);
 
   LedgerView view() const;
-  bool look() override;
+  void look() override;
   std::vector<std::byte> answer() override;
 
  private:

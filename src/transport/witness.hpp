@@ -9,8 +9,8 @@ namespace slip {
 class Witness {
  public:
   virtual ~Witness() = default;
-  // Now and then; true: something changes, so that it is worth looking again soon. Neither may block or throw.
-  virtual bool look() = 0;
+  // Some times a second. Neither may block or throw.
+  virtual void look() = 0;
   virtual std::vector<std::byte> answer() = 0;  // to another rank that asks what this one is doing
 };
 

@@ -132,6 +132,7 @@ TEST(CliLabDeadlock, TheLedgerNamesTheCircleAndWhoIsOutside) {
   const auto circle = rows.at(1).at("text").get<std::string>(), outside = rows.at(3).at("text").get<std::string>();
   EXPECT_NE(circle.find("has that call enqueued in its stream behind its call in"), std::string::npos) << circle;
   EXPECT_NE(outside.find("has not come to barrier, call 2: it ended barrier, call 1"), std::string::npos) << outside;
+  EXPECT_NE(rows.at(1).at("error").get<std::string>().find("; deadlock: rank "), std::string::npos) << rows.at(1);
   EXPECT_NE(rows.at(3).at("error").get<std::string>().find("outside Slipstream"), std::string::npos) << rows.at(3);
 }
 

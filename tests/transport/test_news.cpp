@@ -77,10 +77,7 @@ TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
 class Said final : public Witness {
  public:
   explicit Said(std::string words) : words_(std::move(words)) {}
-  bool look() override {
-    looks.fetch_add(1);
-    return true;
-  }
+  void look() override { looks.fetch_add(1); }
   std::vector<std::byte> answer() override {
     const auto bytes = as_bytes(words_);
     return {bytes.begin(), bytes.end()};
