@@ -60,7 +60,7 @@ Signature Signature::of_message(std::uint64_t bytes, std::uint64_t number) {
 }
 
 std::string Signature::text() const {
-  const auto kind = static_cast<Collective>(rest >> 60);
+  const Collective kind = this->kind();
   if (kind == Collective::kMessage)
     return fmt::format("send or recv of {} bytes, the {}. between the two", elements, (rest & 0xffffffff) + 1);
   const auto type = static_cast<DataType>(rest >> 52 & 0xff);

@@ -185,7 +185,9 @@ struct Communicator::State final : PostOffice {
     const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
     links.emplace(bootstrap, host ? &*host : nullptr, timeout);
     rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
-    calls.emplace(bootstrap, host ? &*host : nullptr, *links, is_crowded(bootstrap), timeout);
+    seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
+    bootstrap.set_witness(seat);
+    calls.emplace(bootstrap, host ? &*host : nullptr, *links, *seat, is_crowded(bootstrap), timeout);
   }
 
   SharedRun& take_run() {
@@ -208,6 +210,7 @@ struct Communicator::State final : PostOffice {
   const Device device;
   Bootstrap bootstrap;
   const Wishes wishes;
+  std::shared_ptr<LedgerSeat> seat;
   std::optional<SharedHost> host;
   bool all_share = false;  // all ranks are of this host and share memory
   Formation formation;
@@ -238,18 +241,20 @@ void Communicator::State::issue_run(SharedRun& run, Name name, std::span<const R
   std::uint64_t bytes = 0;
   for (const Range& range : reads) bytes += range.bytes;
   for (const Range& range : writes) bytes += range.bytes;
+  StreamState& state = *stream.state(here);
   try {
-    issue(*stream.state(here), {.kind = OpKind::kExchange,
-                                .name = name,
-                                .here = here,
-                                .reads = reads,
-                                .writes = writes,
-                                .cost = {.bytes = bytes},
-                                .exchange = &run});
+    issue(state, {.kind = OpKind::kExchange,
+                  .name = name,
+                  .here = here,
+                  .reads = reads,
+                  .writes = writes,
+                  .cost = {.bytes = bytes},
+                  .exchange = &run});
   } catch (...) {
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
+  seat->enqueue(turn, state.id.load(std::memory_order_relaxed), bytes);  // relaxed: it was checked above
   ++turn;
 }
 
@@ -407,6 +412,7 @@ int Communicator::nranks() const { return state_->bootstrap.nranks(); }
 
 void Communicator::abort() noexcept {
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  state_->seat->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
 

@@ -64,15 +64,16 @@ std::uint64_t SharedHost::last_posted(int rank) const {
   return last;
 }
 
-void SharedHost::fail(Code code, const std::string& text) const {
+bool SharedHost::fail(Code code, const std::string& text) const {
   std::uint32_t none = 0;
   // relaxed: only who is first matters; the text is published below.
-  if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return;
+  if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
   failure().code = static_cast<std::int32_t>(code);
   const std::size_t bytes = std::min(text.size(), sizeof(failure().text) - 1);
   std::memcpy(failure().text, text.data(), bytes);
   failure().text[bytes] = 0;
   failure().state.store(2, std::memory_order_release);
+  return true;
 }
 
 Error SharedHost::why() const {

@@ -54,7 +54,7 @@ class SharedHost {
 
   // The first failure of any rank.
   bool failed() const { return failure().state.load(std::memory_order_relaxed) != 0; }  // relaxed: why() acquires
-  void fail(Code code, const std::string& text) const;                                  // the first one counts
+  bool fail(Code code, const std::string& text) const;  // false: there was one before, which counts
   Error why() const;
 
  private:

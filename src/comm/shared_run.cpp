@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
+#include "comm/whereabouts.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -23,12 +25,10 @@ constexpr double kYieldUs = 500;  // then the thread may have better things to d
 
 }  // namespace
 
-void SharedCalls::fail(Code code, const std::string& text) const {
-  if (host) host->fail(code, text);
-}
-
 void SharedCalls::throw_failure() const {
   if (host && host->failed()) throw host->why();
+  if (!bootstrap.broken()) return;
+  if (const std::optional<RankFailure> told = bootstrap.failure()) throw Error(told->code, told->text, {});
 }
 
 void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, std::byte* output,
@@ -65,14 +65,20 @@ bool SharedRun::advance() noexcept {
       return false;
     }
   } catch (const Error& error) {
-    calls_.fail(error.code(), error.what());
+    fail(error.code(), error.what() + std::strlen(code_name(error.code())) + 2);  // the code is put before it again
     error_ = std::current_exception();
   } catch (const std::exception& error) {
-    calls_.fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.rank, signature_.text(), error.what()));
+    fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.rank, signature_.text(), error.what()));
     error_ = std::current_exception();
   }
   end();
   return true;
+}
+
+// Told to the ranks of this host and to all others, unless somebody has told why before.
+void SharedRun::fail(Code code, const std::string& text) const {
+  calls_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
+  if (!calls_.host || calls_.host->fail(code, text)) calls_.bootstrap.fail(code, text);
 }
 
 bool SharedRun::go_on() {
@@ -81,6 +87,7 @@ bool SharedRun::go_on() {
     calls_.throw_failure();  // phases may be out of step
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
+    calls_.seat.begin(turn_, signature_.elements, signature_.rest);
     write_program();
   }
   for (;;) {
@@ -123,13 +130,16 @@ void SharedRun::write_program() {
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
   if (const auto* shared = std::get_if<SharedPlan>(&plan_); shared && begun_) calls_.phase += shared->phases();
+  if (noted_) calls_.seat.wait_over();  // it failed in a wait
+  noted_ = false;
+  calls_.seat.end(turn_);
   calls_.turn.store(turn_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
 }
 
 void SharedRun::finish(bool skipped) {
   if (skipped) {
-    calls_.fail(Code::kAborted,
-                fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
+    fail(Code::kAborted,
+         fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
     if (!begun_) calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
   }
   if (!error_) [[likely]] {
@@ -263,10 +273,7 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
                      (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
   const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
   for (int turn = 0; turn < spins; ++turn) {
-    if (is_there()) {
-      waits_for_ = Wait::kNothing;
-      return true;
-    }
+    if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
   }
   if (!patient_) return false;
@@ -274,55 +281,100 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   while (ticks() - begun < limit) {
-    if (is_there()) {
-      waits_for_ = Wait::kNothing;
-      return true;
-    }
+    if (is_there()) return come();
     yield_thread();
   }
+  note_wait();
   return false;
+}
+
+bool SharedRun::come() {
+  waits_for_ = Wait::kNothing;
+  if (noted_) calls_.seat.wait_over();
+  noted_ = false;
+  return true;
+}
+
+// Only now: until then nobody will ask. A call that waits for its turn has not begun, and another one has.
+void SharedRun::note_wait() {
+  if (waits_for_ == Wait::kTurn) return;
+  const bool link = waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom;
+  int rank = link ? static_cast<int>(whom_) : next_rank_;
+  for (int one = 0; waits_for_ == Wait::kRoom && one < calls_.nranks; ++one) {
+    if (is_missing(one)) rank = one;
+  }
+  calls_.seat.wait(rank);
+  noted_ = true;
 }
 
 bool SharedRun::can_advance() noexcept {
   try {
-    look_for_trouble();
-    return is_there();
+    return in_trouble() || is_there();
   } catch (...) {
     return true;  // advance() meets it again, and can tell
   }
 }
 
+// Without saying which: look_for_trouble() does.
+bool SharedRun::in_trouble() {
+  if (calls_.aborted.load(std::memory_order_relaxed) || (calls_.host && calls_.host->failed()) ||
+      calls_.bootstrap.broken())
+    return true;
+  if (awaits_who_left()) return true;
+  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
+  return now_ns() > deadline_ns_;
+}
+
 void SharedRun::look_for_trouble() {
+  if (!in_trouble()) return;
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.rank, signature_.text()), {});
   calls_.throw_failure();
   if (calls_.bootstrap.broken()) {
     const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(
-        Code::kRankLost,
-        fmt::format("rank {} is gone; rank {} was in {}", loss ? loss->rank : -1, calls_.rank, signature_.text()), {});
+    throw Error(loss && loss->cause == Loss::Cause::kAborted ? Code::kAborted : Code::kRankLost,
+                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "a connection is gone", calls_.rank,
+                            signature_.text()),
+                {});
   }
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
-  else if (now_ns() > deadline_ns_) time_out();
+  if (awaits_who_left())
+    throw Error(Code::kRankLost,
+                fmt::format("rank {} has left the communicator; rank {} waits for it in {}", next_rank_, calls_.rank,
+                            signature_.text()),
+                {});
+  time_out();
+}
+
+// Who leaves has done all that others count on: what is not there by then never comes.
+bool SharedRun::awaits_who_left() {
+  const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
+  return for_rank && calls_.bootstrap.has_left(next_rank_) && !is_there();
+}
+
+// Whether it has not come to this call, or not as far as is waited for.
+bool SharedRun::is_missing(int rank) const {
+  if (rank == calls_.rank) return false;
+  if (waits_for_ == Wait::kTurn) return false;
+  if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
+  if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) return true;
+  const std::uint64_t last = calls_.host->last_posted(rank);
+  if (waits_for_ == Wait::kRoom) return last < value_;
+  return last < slot_ || (last == slot_ && waits_for_ == Wait::kPhase);
 }
 
 void SharedRun::time_out() const {
-  std::string missing;
-  if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) {
-    missing = fmt::format("rank {} to {}", whom_, link_sends_ ? "take what it sends" : "send");
-  } else if (waits_for_ != Wait::kTurn) {
-    for (int rank = 0; rank < calls_.nranks; ++rank) {
-      const std::uint64_t last = calls_.host->last_posted(rank);
-      if (rank == calls_.rank || last > slot_ || (last == slot_ && waits_for_ != Wait::kPhase)) continue;
-      missing += fmt::format("{}rank {} ({})", missing.empty() ? "" : ", ", rank,
-                             last == 0 ? "no call yet" : "last in " + calls_.host->posted(rank, last).text());
-    }
+  std::vector<int> missing;
+  for (int rank = 0; rank < calls_.nranks; ++rank) {
+    if (is_missing(rank)) missing.push_back(rank);
   }
-  throw Error(
-      Code::kTimeout,
-      fmt::format("rank {} waited {:.1f} s in {} for {}", calls_.rank, static_cast<double>(calls_.timeout_ns) / 1e9,
-                  signature_.text(), missing.empty() ? "its own earlier call" : missing),
-      {});
+  const char* const what = waits_for_ != Wait::kLink && waits_for_ != Wait::kLinkRoom ? ""
+                           : link_sends_                                              ? ", to take what it sends"
+                                                                                      : ", to send";
+  throw Error(Code::kTimeout,
+              fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank,
+                          static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
+                          missing.empty() ? "its own earlier call" : whereabouts(calls_.bootstrap, missing), what),
+              {});
 }
 
 }  // namespace slip

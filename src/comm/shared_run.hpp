@@ -12,17 +12,20 @@
 #include "comm/message_plan.hpp"
 #include "comm/shared_host.hpp"
 #include "runtime/exchange.hpp"
+#include "transport/ledger.hpp"
 
 namespace slip {
 
 // What the calls of a rank in one communicator have in common.
 struct SharedCalls {
-  SharedCalls(Bootstrap& boot, SharedHost* shared, Links& between, bool few_cores, std::int64_t timeout)
+  SharedCalls(Bootstrap& boot, SharedHost* shared, Links& between, LedgerSeat& ledger, bool few_cores,
+              std::int64_t timeout)
       : rank(boot.rank()),
         nranks(boot.nranks()),
         bootstrap(boot),
         host(shared),
         links(between),
+        seat(ledger),
         crowded(few_cores),
         timeout_ns(timeout),
         sources(static_cast<std::size_t>(nranks)),
@@ -30,13 +33,13 @@ struct SharedCalls {
         said_to(static_cast<std::size_t>(nranks)),
         said_from(static_cast<std::size_t>(nranks)) {}
 
-  void fail(Code code, const std::string& text) const;
   void throw_failure() const;  // of any rank, if there was one
 
   const int rank, nranks;
   Bootstrap& bootstrap;
   SharedHost* const host;  // null: this rank shares memory with nobody
   Links& links;
+  LedgerSeat& seat;
   const bool crowded;  // more ranks than cores: who waits gives its core away at once
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> turn{1};  // of the call that may run
@@ -93,7 +96,13 @@ class SharedRun final : public Exchange {
   std::uint64_t pieces() const;
   bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
   bool is_there();
+  bool in_trouble();
+  bool awaits_who_left();
   void look_for_trouble();
+  bool come();
+  void note_wait();
+  void fail(Code code, const std::string& text) const;
+  bool is_missing(int rank) const;
   [[noreturn]] void time_out() const;
   std::byte* at(const Place& place) const;
   void end();
@@ -112,6 +121,7 @@ class SharedRun final : public Exchange {
   bool begun_ = false;
   bool ended_ = false;   // by begin()
   bool patient_ = true;  // looks more than once at what has not come
+  bool noted_ = false;   // the ledger says that it waits
   Wait waits_for_ = Wait::kNothing;
   std::uint64_t value_ = 0;  // of what it waits for
   std::uint64_t whom_ = 0;

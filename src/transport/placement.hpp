@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace slip {
 
@@ -16,6 +17,14 @@ struct Placement {
 
   static Placement own();
 };
+
+// What /proc says of a process, by its number or "self".
+struct ProcessState {
+  char state = 0;  // as in proc(5): 'R', 'S', 'T' (stopped), 'Z' (dead); 0: no such process
+  std::uint64_t started = 0;
+  std::string program;
+};
+ProcessState process_state(const std::string& pid);
 
 bool same_host(const Placement& a, const Placement& b);
 bool same_process(const Placement& a, const Placement& b);

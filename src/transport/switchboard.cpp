@@ -70,6 +70,7 @@ std::vector<Loss> Switchboard::losses() const {
 void Switchboard::require_whole() const {
   if (!failure_.empty()) throw Error(Code::kIo, fmt::format("{}: {}", name(), failure_), {});
   if (abort_->is_set()) throw Error(Code::kAborted, fmt::format("{}: aborted from another thread", name()), {});
+  if (told_) throw Error(told_->code, fmt::format("{}: {}", name(), told_->text), {});
   if (losses_.empty()) return;
   const Loss& first = losses_.front();
   const Code code = first.cause == Loss::Cause::kAborted ? Code::kAborted : Code::kRankLost;
@@ -97,6 +98,7 @@ void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
   for (const Frame& frame : for_successor_) pass_on(frame.header, frame.body);
   for_successor_.clear();
   for (const Loss& loss : losses_) tell(link, loss);
+  if (told_) tell(link, *told_);
   wake_up_.signal();
   const auto left = [this] { return left_.contains(predecessor()) && !predecessor_came_; };
   if (wait_until(lock, deadline_ns, [&] { return predecessor_came_ || left(); }) && !left()) return;
@@ -160,6 +162,25 @@ Switchboard::Link* Switchboard::outgoing(int rank) {
   return nullptr;
 }
 
+void Switchboard::connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
+                             std::int64_t deadline_ns) {
+  if (outgoing(rank)) return;
+  lock.unlock();
+  Socket socket;
+  try {
+    socket = Socket::connect(to, {deadline_ns, abort_.get()});
+  } catch (const Error& error) {
+    lock.lock();
+    if (error.code() != Code::kIo) throw;
+    throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", name(), rank, error.what()), {});
+  }
+  lock.lock();
+  if (outgoing(rank)) return;  // another thread may have been quicker
+  links_.push_back({FrameSocket(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
+  links_.back().channel.trust();
+  links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
+}
+
 void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,
                        std::int64_t deadline_ns) {
   if (bytes.size() > kMaxBody)
@@ -172,22 +193,7 @@ void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> b
     changed_.notify_all();
     return;
   }
-  if (!outgoing(rank)) {
-    lock.unlock();
-    Socket socket;
-    try {
-      socket = Socket::connect(to, {deadline_ns, abort_.get()});
-    } catch (const Error& error) {
-      if (error.code() != Code::kIo) throw;
-      throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", name(), rank, error.what()), {});
-    }
-    lock.lock();
-    if (!outgoing(rank)) {  // another thread may have been quicker
-      links_.push_back({FrameSocket(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
-      links_.back().channel.trust();
-      links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
-    }
-  }
+  connect_to(lock, rank, to, deadline_ns);
   outgoing(rank)->channel.queue({.kind = FrameKind::kMessage, .rank = self_.rank, .tag = tag, .nranks = self_.nranks},
                                 bytes);
   wake_up_.signal();

@@ -46,6 +46,7 @@ void Switchboard::wait_for_something() {
     const std::int64_t now = now_ns();
     planned_ns_ = next_beat_ns_ == 0 ? now : next_beat_ns_;
     if (farewell_end_ns_ != 0) planned_ns_ = std::min(planned_ns_, farewell_end_ns_);
+    if (witness_) planned_ns_ = std::min(planned_ns_, std::max(next_look_ns_, now));
     if (crowded_) planned_ns_ = std::min(planned_ns_, now + kCrowdedPauseNs);
     watched.push_back({wake_up_.descriptor(), POLLIN, 0});
     watched.push_back({abort_noted_ ? -1 : abort_->descriptor(), POLLIN, 0});
@@ -75,6 +76,7 @@ void Switchboard::turn() {
   accept_all(now);
   for (Link& link : links_) serve(link, now);
   beat(now);
+  look(now);
   close_links(now);
   changed_.notify_all();
 }
@@ -129,6 +131,14 @@ void Switchboard::handle(Link& link, Frame& frame) {
       break;
     case FrameKind::kLost: handle_lost(frame); break;
     case FrameKind::kLeft: handle_left(link, frame); break;
+    case FrameKind::kFailed:
+      note_failure({header.rank, static_cast<Code>(header.tag), frame.text().substr(0, kMaxFailureText)});
+      break;
+    case FrameKind::kAsk: answer(link, frame); break;
+    case FrameKind::kAnswer:
+      if (const auto found = answers_.find({link.rank, header.tag}); found != answers_.end())
+        found->second = std::move(frame.body);
+      break;
     default: break;  // a heartbeat
   }
 }
@@ -154,6 +164,7 @@ void Switchboard::handle_left(Link& link, const Frame& frame) {
   if (rank == link.rank) link.closing = true;
   if (link.role != Role::kPredecessor || left_.contains(rank)) return;
   left_[rank] = now_ns();
+  somebody_left_.store(true, std::memory_order_release);  // release: pairs with somebody_left()
   if (rank != successor()) pass_on(frame.header, {});
 }
 
