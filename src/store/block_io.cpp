@@ -34,6 +34,10 @@ bool BlockIo::all_cached(const ReadRequest& request) const {
   return options_.cache == Cache::kFirst && slip::all_cached(*request.file, request.offset, request.bytes);
 }
 
+bool BlockIo::none_cached(const ReadRange& range) const {
+  return options_.cache == Cache::kNever || slip::none_cached(*range.file, range.offset, range.bytes);
+}
+
 bool BlockIo::take_cached(const ReadRange& range, ReadBlock& block) {
   if (options_.cache == Cache::kNever) return false;
   const std::size_t got = read_cached(*range.file, block.offset(), block.target(), block.bytes());

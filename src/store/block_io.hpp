@@ -18,6 +18,7 @@ class BlockIo {
   const ReaderOptions& options() const { return options_; }
   ReadRange range_of(const ReadRequest& request) const;
   bool all_cached(const ReadRequest& request) const;
+  bool none_cached(const ReadRange& range) const;  // or none is to be taken
 
   // Copies what the page cache has of the block. True: that was all of it.
   bool take_cached(const ReadRange& range, ReadBlock& block);

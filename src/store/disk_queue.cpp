@@ -30,7 +30,11 @@ bool DiskQueue::expects(const ReadRange& range) const {
 }
 
 void DiskQueue::append(const ReadRange& range) {
-  at(count_++) = {.range = range, .blocks = range.blocks(io_.options().block_bytes), .fault = std::nullopt};
+  Entry& entry = at(count_++);
+  entry = {};
+  entry.range = range;
+  entry.cold = io_.none_cached(range);
+  entry.blocks = range.blocks(io_.options().block_bytes);
 }
 
 // Those begun are waited for: the kernel would write into memory that its owner has back.
@@ -72,7 +76,7 @@ void DiskQueue::complete(std::size_t slot, std::int64_t result) {
 void DiskQueue::begin_blocks_of(Entry& entry) {
   while (!entry.all_begun() && !free_slots_.empty()) {
     ReadBlock block(entry.range, entry.begun++, io_.options().block_bytes);
-    if (io_.take_cached(entry.range, block)) continue;
+    if (!entry.cold && io_.take_cached(entry.range, block)) continue;
     const std::size_t slot = free_slots_.back();
     free_slots_.pop_back();
     block.aim(entry.range, io_.bounce(slot));

@@ -37,6 +37,7 @@ class DiskQueue {
  private:
   struct Entry {
     ReadRange range;
+    bool cold = false;  // nothing of it is in the page cache: no block asks again
     std::uint64_t blocks = 0, begun = 0;
     std::size_t in_flight = 0;
     std::optional<ReadFault> fault;  // the first
