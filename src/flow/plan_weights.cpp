@@ -161,10 +161,12 @@ class Planner {
     return {tries.begin(), tries.end()};
   }
 
-  // With less the disk would wait for ops: beside what these use, all that it has in flight must have its place.
+  // With less the disk would wait for ops: beside what these use, all that it has in flight must have its place. Half
+  // as much again for what is there and not used yet (measured: without it nothing is gained).
   std::uint64_t fast_ring(std::uint64_t most) const {
     const ReaderOptions reads;
-    const std::uint64_t wanted = smallest_ring_ + aligned(std::uint64_t{reads.in_flight} * reads.block_bytes);
+    const std::uint64_t wanted =
+        smallest_ring_ + smallest_ring_ / 2 + aligned(std::uint64_t{reads.in_flight} * reads.block_bytes);
     return std::min(wanted, std::max(smallest_ring_, aligned(most / kRingShare)));
   }
 
