@@ -10,18 +10,14 @@
 
 #include "base/small_floats.hpp"
 #include "base/thread.hpp"
+#include "comm/options.hpp"
 #include "comm/shared_run.hpp"
+#include "comm/split.hpp"
 #include "runtime/core.hpp"
 #include "transport/launch_info.hpp"
 
 namespace slip {
 namespace {
-
-BootstrapOptions bootstrap_options(const CommunicatorOptions& options) {
-  BootstrapOptions result;
-  result.timeout = options.init_timeout;
-  return result;
-}
 
 void require_one_host(const Bootstrap& bootstrap, Here here) {
   const std::vector<Placement>& placements = bootstrap.placements();
@@ -85,9 +81,13 @@ ReduceScale scale_of(DataType type, double factor, Here here) {
 }  // namespace
 
 struct Communicator::State {
-  State(const UniqueId& id, int nranks, int rank, const Device& on, const CommunicatorOptions& options, Here here)
-      : device(on), bootstrap(id, nranks, rank, bootstrap_options(options)) {
+  State(const Group& group, const Device& on, const CommunicatorOptions& opts, Here here,
+        std::shared_ptr<AbortFlag> abort = nullptr)
+      : device(on),
+        options(opts),
+        bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
     require_one_host(bootstrap, here);
+    require_same_heartbeat(bootstrap, options, here);
     host.emplace(bootstrap);
     calls.emplace(*host, bootstrap, std::chrono::nanoseconds(options.timeout).count());
   }
@@ -105,7 +105,12 @@ struct Communicator::State {
 
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
 
+  std::optional<Error> error() const;
+  void require_usable(Here here) const;
+  void drain();
+
   const Device device;
+  const CommunicatorOptions options;
   Bootstrap bootstrap;
   std::optional<SharedHost> host;
   std::optional<SharedCalls> calls;
@@ -113,10 +118,54 @@ struct Communicator::State {
   std::uint64_t next = 1;    // number of the next call
   std::uint64_t chunks = 0;  // of all calls so far
   std::vector<std::unique_ptr<SharedRun>> runs;
+  std::atomic<bool> finalized{false};  // relaxed: nothing is passed with it
+  mutable std::mutex error_mutex;
+  mutable std::optional<Error> first_error;  // guarded by error_mutex; it stays the first
 };
+
+std::optional<Error> Communicator::State::error() const {
+  const bool aborted = calls->aborted.load(std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  if (!aborted && !host->failed() && !bootstrap.broken()) return std::nullopt;
+  const std::lock_guard lock(error_mutex);
+  if (first_error) return first_error;
+  const std::optional<Loss> loss = bootstrap.lost();
+  const auto text = [&](const std::string& what) {
+    return fmt::format("rank {} of {}: {}", bootstrap.rank(), bootstrap.nranks(), what);
+  };
+  if (host->failed()) first_error = host->why();
+  else if (aborted) first_error.emplace(Code::kAborted, text("aborted by this rank"), Here{});
+  else if (loss) first_error.emplace(loss->code(), text(loss->text()), Here{});
+  else first_error.emplace(Code::kIo, text("its connections to the other ranks failed"), Here{});
+  return first_error;
+}
+
+void Communicator::State::require_usable(Here here) const {
+  if (const std::optional<Error> wrong = error()) throw Error(*wrong);
+  if (finalized.load(std::memory_order_relaxed))
+    throw Error(Code::kInvalidHandle, "the communicator was finalized: it can only be destroyed", here);
+}
+
+// Returns when the device has given back all calls, with or without success.
+void Communicator::State::drain() {
+  const auto busy = [&] {
+    const std::lock_guard lock(mutex);
+    for (const auto& run : runs) {
+      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: it is not used any more
+    }
+    return false;
+  };
+  for (int turn = 0; busy(); ++turn) {
+    try {
+      device.sync();
+    } catch (const Error&) {  // was told where it happened
+    }
+    spin(turn);
+  }
+}
 
 // Sizes are those that the call's blocks say; a range that does not count for this rank is left out.
 void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
+  require_usable(here);
   StreamState& state = *stream.state(here);
   const int rank = host->rank(), nranks = host->nranks();
   const Name name = name_of(call.kind);
@@ -160,24 +209,14 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (state_) state_->drain();
+  state_ = std::move(other.state_);
+  return *this;
+}
 
 Communicator::~Communicator() {
-  if (!state_) return;
-  // All of its calls have been given back when the device has done what was issued.
-  const auto busy = [&] {
-    for (const auto& run : state_->runs) {
-      if (!run->free.load(std::memory_order_acquire)) return true;
-    }
-    return false;
-  };
-  for (int turn = 0; busy(); ++turn) {
-    try {
-      state_->device.sync();
-    } catch (const Error&) {  // was told where it happened
-    }
-    spin(turn);
-  }
+  if (state_) state_->drain();
 }
 
 Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
@@ -187,12 +226,14 @@ Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const 
         Code::kUnsupported,
         fmt::format("a communicator on device '{}': only ranks on cpu devices are supported yet", device.info().name),
         here);
-  return Communicator(std::make_unique<State>(id, nranks, rank, device, options, here));
+  check_options(options, nranks, here);
+  return Communicator(std::make_unique<State>(Group{id, rank, nranks}, device, options, here));
 }
 
 Communicator Communicator::init(const Device& device, const CommunicatorOptions& options, Here here) {
   if (const std::optional<LaunchInfo> launched = launch_info())
     return init(launched->id, launched->nranks, launched->rank, device, options, here);
+  check_options(options, 1, here);
   return init(UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout}), 1, 0, device, options, here);
 }
 
@@ -200,6 +241,7 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
                                                  Here here) {
   const auto nranks = static_cast<int>(devices.size());
   if (nranks == 0) throw Error(Code::kInvalidValue, "init_all: no devices", here);
+  check_options(options, nranks, here);
   const UniqueId id = UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout});
   std::vector<std::optional<Communicator>> made(devices.size());
   std::vector<std::exception_ptr> errors(devices.size());
@@ -226,6 +268,32 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
 
 int Communicator::rank() const { return state_->host->rank(); }
 int Communicator::nranks() const { return state_->host->nranks(); }
+
+std::optional<Communicator> Communicator::split(int color, int key, Here here) {
+  state_->require_usable(here);
+  const std::optional<Group> group = split_group(state_->bootstrap, color, key);
+  if (!group) return std::nullopt;
+  return Communicator(std::make_unique<State>(*group, state_->device, state_->options, here));
+}
+
+Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
+  std::unique_ptr<State> made;
+  Recovery(state_->bootstrap, excluded).run([&](const Group& group, const std::shared_ptr<AbortFlag>& abort) {
+    made.reset();
+    made = std::make_unique<State>(group, state_->device, state_->options, here, abort);
+  });
+  return Communicator(std::move(made));
+}
+
+void Communicator::finalize(Here here) {
+  state_->require_usable(here);
+  state_->drain();
+  state_->require_usable(here);
+  state_->bootstrap.barrier(state_->options.timeout);
+  state_->finalized.store(true, std::memory_order_relaxed);
+}
+
+std::optional<Error> Communicator::error() const { return state_->error(); }
 
 void Communicator::abort() noexcept {
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it

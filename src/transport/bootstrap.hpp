@@ -43,6 +43,10 @@ class Bootstrap {
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
+  const SocketAddress& address(int rank) const;                             // where the rank listens
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const AbortFlag& abort_flag() const { return *abort_; }
+  Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
 
   // `table` has a slot for each rank; this rank's is given, the others are filled.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank);
@@ -69,7 +73,6 @@ class Bootstrap {
 
  private:
   std::int64_t deadline() const;
-  const SocketAddress& address(int rank) const;
 
   const int rank_, nranks_;
   const std::chrono::milliseconds timeout_;

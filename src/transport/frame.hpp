@@ -30,6 +30,7 @@ enum class FrameKind : std::uint16_t {
   kAlive,        // a heartbeat
   kLost,         // `rank` is lost; LostBody; passed on both ways round the ring
   kLeft,         // `rank` has left in peace; passed on to the successor
+  kAsk,          // answered by kAlive on the same connection
 };
 
 struct FrameHeader {

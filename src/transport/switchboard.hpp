@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/thread.hpp"
+#include "slip/error.hpp"
 #include "transport/abort_flag.hpp"
 #include "transport/channel.hpp"
 #include "transport/wake_up.hpp"
@@ -44,6 +45,7 @@ struct Loss {
   Cause cause = Cause::kEnded;
   int noticed_by = 0;
   std::string text() const;
+  Code code() const { return cause == Cause::kAborted ? Code::kAborted : Code::kRankLost; }
 };
 
 struct Heartbeat {
@@ -73,7 +75,25 @@ class Switchboard {
   bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
   std::vector<Loss> losses() const;  // the first one first
 
+  // For ranks that agree on how to go on after a loss, see recovery.hpp; these end only when this rank aborts.
+  std::set<int> gone() const;      // ranks that are lost or have left
+  void mention(const Loss& loss);  // that another has noticed
+  // Has the rank asked for signs of life from now on: it is lost when it gives none. False: it is gone.
+  bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
+  // To a rank that is watched; does not wait until it is taken. False: it is gone.
+  bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
+  struct Letter {
+    int rank = 0;
+    std::vector<std::byte> bytes;
+  };
+  // The next message of the tag from anybody; none at the deadline, or when `known` is not how many are gone.
+  std::optional<Letter> next_letter(std::uint64_t tag, std::size_t known, std::int64_t deadline_ns);
+  void on_loss(std::shared_ptr<AbortFlag> set);  // the flag is set at the next loss; null: no more
+  void watch_no_longer();
+
  private:
+  // A message may come on a connection of its own just behind the news that its sender left.
+  static constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
   enum class Role { kUnknown, kSuccessor, kPredecessor, kDirectIn, kDirectOut };
   struct Link {
     Channel channel;
@@ -82,7 +102,9 @@ class Switchboard {
     std::int64_t heard_ns;  // the last sign of life; of an unknown one when it connected
     short ready = 0;        // what poll said
     bool closing = false;   // no more is expected of it: close it once all is sent
+    bool watched = false;   // asked for signs of life
     bool in_ring() const { return role == Role::kSuccessor || role == Role::kPredecessor; }
+    bool must_be_heard() const { return in_ring() || watched; }
   };
 
   int successor() const { return (self_.rank + 1) % self_.nranks; }
@@ -92,6 +114,8 @@ class Switchboard {
   template <class Ready>
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;
+  void require_not_aborted() const;
+  std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   Link* outgoing(int rank);
   std::vector<int> missing(std::uint64_t round) const;
   std::string other_tags(int rank) const;  // that wait for being asked
@@ -136,7 +160,8 @@ class Switchboard {
   std::map<int, std::int64_t> left_;                                                  // rank, and when it was told
   std::set<int> undelivered_;  // left with messages for them still here
   std::vector<Loss> losses_;
-  std::string failure_;  // of the thread itself
+  std::shared_ptr<AbortFlag> at_loss_;  // is set; may be null
+  std::string failure_;                 // of the thread itself
   bool leaving_ = false;
 
   // The thread's own.

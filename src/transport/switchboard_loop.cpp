@@ -55,7 +55,8 @@ void Switchboard::wait_for_something() {
       watched.push_back({link.channel.socket().descriptor(), events, 0});
       links.push_back(&link);
       const std::int64_t limit = link.role == Role::kUnknown ? kGreetingLimitNs : silence_ns_;
-      if (link.role == Role::kUnknown || link.in_ring()) planned_ns_ = std::min(planned_ns_, link.heard_ns + limit);
+      if (link.role == Role::kUnknown || link.must_be_heard())
+        planned_ns_ = std::min(planned_ns_, link.heard_ns + limit);
     }
   }
   const std::int64_t rest = std::max<std::int64_t>(0, (planned_ns_ - now_ns() + 999'999) / 1'000'000);
@@ -129,6 +130,9 @@ void Switchboard::handle(Link& link, Frame& frame) {
       break;
     case FrameKind::kLost: handle_lost(frame); break;
     case FrameKind::kLeft: handle_left(link, frame); break;
+    case FrameKind::kAsk:
+      link.channel.queue({.kind = FrameKind::kAlive, .rank = self_.rank, .nranks = self_.nranks});
+      break;
     default: break;  // a heartbeat
   }
 }
@@ -152,6 +156,7 @@ void Switchboard::handle_greeting(Link& link, const Frame& frame) {
 void Switchboard::handle_left(Link& link, const Frame& frame) {
   const int rank = frame.header.rank;
   if (rank == link.rank) link.closing = true;
+  if (rank == link.rank && link.watched) left_.emplace(rank, now_ns());
   if (link.role != Role::kPredecessor || left_.contains(rank)) return;
   left_[rank] = now_ns();
   if (rank != successor()) pass_on(frame.header, {});
@@ -186,19 +191,21 @@ void Switchboard::note_loss(const Loss& loss) {
     tell(link, loss);
     if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
   }
+  if (at_loss_) at_loss_->set();
   broken_.store(true, std::memory_order_release);  // release: pairs with broken()
 }
 
 void Switchboard::beat(std::int64_t now) {
   for (const Link& link : links_) {
-    if (link.in_ring() && !link.closing && now - link.heard_ns >= silence_ns_)
+    if (link.must_be_heard() && !link.closing && now - link.heard_ns >= silence_ns_)
       return note_loss({link.rank, Loss::Cause::kSilent, self_.rank});
   }
   if (now < next_beat_ns_) return;
   next_beat_ns_ = now + interval_ns_;
   for (Link& link : links_) {
-    if (link.in_ring() && !link.closing && !link.channel.unsent())
-      link.channel.queue({.kind = FrameKind::kAlive, .rank = self_.rank, .nranks = self_.nranks});
+    if (!link.must_be_heard() || link.closing || link.channel.unsent()) continue;
+    const FrameKind kind = link.watched ? FrameKind::kAsk : FrameKind::kAlive;
+    link.channel.queue({.kind = kind, .rank = self_.rank, .nranks = self_.nranks});
   }
 }
 
