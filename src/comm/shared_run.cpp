@@ -211,9 +211,9 @@ void SharedRun::look_for_trouble() {
   if (calls_.host.failed()) throw calls_.host.why();
   if (calls_.bootstrap.broken()) {
     const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(Code::kRankLost,
-                fmt::format("rank {} is gone; rank {} was in {}", loss ? loss->rank : -1, calls_.host.rank(),
-                            signature_.text()),
+    throw Error(loss ? loss->code() : Code::kRankLost,
+                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
+                            calls_.host.rank(), signature_.text()),
                 {});
   }
   if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
