@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
 constexpr std::int64_t kTellingNs = 2'000'000'000;  // for who leads to tell at the deadline who has not come
 constexpr int kMostFruitless = 3;
+constexpr auto kNoWait = static_cast<std::size_t>(-1);  // so many are never gone
 
 struct JoinHead {
   std::uint64_t turn = 0;
@@ -141,7 +142,7 @@ std::optional<Recovery::Told> Recovery::hear(int leader) {
   for (;;) {
     const std::set<int> gone = switchboard_.gone();
     const std::optional<Switchboard::Letter> letter =
-        switchboard_.next_letter(kVerdictTag, gone.size(), deadline_ns_ + kTellingNs);
+        switchboard_.next_letter(kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kTellingNs);
     require_not_given_up();
     if (letter) {
       std::span<const std::byte> rest = letter->bytes;

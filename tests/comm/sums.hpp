@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "slip/communicator.hpp"
@@ -17,12 +18,16 @@ class Adder {
   const Device& device() const { return device_; }
   const Stream& stream() const { return stream_; }
 
-  // What is wrong with the sum of 1, 2, 3, ... in all ranks of the communicator; empty: nothing.
-  std::string wrong_sum(Communicator& comm, std::size_t elements = 5000) const {
+  // Begins to add 1, 2, 3, ... of all ranks of the communicator.
+  Buffer start_sum(Communicator& comm, std::size_t elements) const {
     Buffer data = device_.alloc(elements * 4, MemoryKind::kPinned);
-    for (std::uint32_t& one : data.host_write<std::uint32_t>().span())
-      one = static_cast<std::uint32_t>(comm.rank() + 1);
+    std::ranges::fill(data.host_write<std::uint32_t>().span(), static_cast<std::uint32_t>(comm.rank() + 1));
     comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream_);
+    return data;
+  }
+  // What is wrong with the sum; empty: nothing.
+  std::string wrong_sum(Communicator& comm, std::size_t elements = 5000) const {
+    const Buffer data = start_sum(comm, elements);
     stream_.sync();
     const auto expected = static_cast<std::uint32_t>(comm.nranks() * (comm.nranks() + 1) / 2);
     for (const std::uint32_t one : data.host_read<std::uint32_t>().span()) {
