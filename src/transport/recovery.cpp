@@ -200,9 +200,9 @@ void Recovery::take_join(const Switchboard::Letter& letter) {
   for (std::int32_t rank = 0; excluded.size() < head.excluded && take(rest, rank);) excluded.insert(rank);
   for (LostRank lost; take(rest, lost);)
     switchboard_.mention({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
-  if (excluded != excluded_)
-    fail_all(Code::kMismatch, fmt::format("rank {} leaves out {} in shrink, rank {} {}: all must name the same",
-                                          bootstrap_.rank(), names(excluded_), letter.rank, names(excluded)));
+  if (excluded != excluded_ && mismatch_.empty())
+    mismatch_ = fmt::format("rank {} leaves out {} in shrink, rank {} {}: all must name the same", bootstrap_.rank(),
+                            names(excluded_), letter.rank, names(excluded));
 }
 
 std::vector<int> Recovery::not_joined() const {
@@ -213,12 +213,14 @@ std::vector<int> Recovery::not_joined() const {
 
 void Recovery::collect_joins() {
   joined_.clear();
+  mismatch_.clear();
   for (const int rank : candidates()) {
     if (rank != bootstrap_.rank()) switchboard_.watch(rank, bootstrap_.address(rank), deadline_ns_);
   }
   for (;;) {
     const std::size_t gone = switchboard_.gone().size();
     const std::vector<int> missing = not_joined();
+    if (missing.empty() && !mismatch_.empty()) fail_all(Code::kMismatch, mismatch_);  // not before: all are to be told
     if (missing.empty()) return;
     if (const auto letter = switchboard_.next_letter(kJoinTag, gone, deadline_ns_)) {
       take_join(*letter);

@@ -71,6 +71,7 @@ class Recovery {
   std::uint64_t turn_ = 0;               // of this rank: what it says and is told belongs to one turn
   std::map<int, std::uint64_t> joined_;  // of who leads: the turn of each rank that has come
   std::vector<int> members_;             // who meets in this round
+  std::string mismatch_;                 // of who leads: lists that differ
   int fruitless_ = 0;                    // rounds that failed although nobody was lost
 };
 

@@ -136,6 +136,7 @@ class Switchboard {
   void tell(Link& link, const Loss& loss);
   void note_loss(const Loss& loss);
   void beat(std::int64_t now);
+  void take_last_words(Link& link);
   void close_links(std::int64_t now);
   void begin_farewell(std::int64_t now);
   bool farewell_over(std::int64_t now) const;

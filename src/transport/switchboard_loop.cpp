@@ -209,7 +209,19 @@ void Switchboard::beat(std::int64_t now) {
   }
 }
 
+// What a rank sent before it died may be behind the news of its death, which came on another connection.
+void Switchboard::take_last_words(Link& link) {
+  link.channel.pump();
+  while (std::optional<Frame> frame = link.channel.next()) {
+    if (frame->header.kind == FrameKind::kMessage)
+      mail_[{link.rank, frame->header.tag}].push_back(std::move(frame->body));
+  }
+}
+
 void Switchboard::close_links(std::int64_t now) {
+  for (Link& link : links_) {
+    if (link.closing && link.role == Role::kDirectIn) take_last_words(link);
+  }
   links_.remove_if([&](const Link& link) {
     if (link.role == Role::kUnknown && now - link.heard_ns >= kGreetingLimitNs) return true;
     // What a lost one does not take is not waited for.
