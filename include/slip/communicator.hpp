@@ -6,7 +6,8 @@
 //   stream.sync();
 //
 // All ranks must make the same calls in the same order. A call that does not match is an error on every rank, with both
-// sides in its text; one that waits too long says for whom. After an error the communicator is of no use any more.
+// sides in its text; one that waits too long says for whom. After an error every call throws that error at once; what
+// can still be done with the communicator is shrink(), which makes a new one of the ranks that are left.
 //
 // Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
 // reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
@@ -14,6 +15,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,12 +60,16 @@ enum class Transport : unsigned char {
 // The same on all ranks.
 struct CommunicatorOptions {
   std::chrono::milliseconds timeout{600'000};      // how long a call waits for another rank
-  std::chrono::milliseconds init_timeout{60'000};  // and how long init does
-  Algorithm algorithm = Algorithm::kAuto;          // for the calls that it can do; or SLIP_ALGORITHM=NAME
-  Transport transport = Transport::kAuto;          // or SLIP_TRANSPORT=net
-  bool deterministic = false;                      // bits that depend on the input only
+  std::chrono::milliseconds init_timeout{60'000};  // and how long init, split and shrink do
+  // Each rank shows that it lives so often, and is lost when its neighbours hear nothing for so long.
+  std::chrono::milliseconds heartbeat{1000}, silence{4000};
+  Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
+  Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
+  bool deterministic = false;              // bits that depend on the input only
   std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
+
+inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator
 
 class Communicator {
  public:
@@ -79,7 +85,9 @@ class Communicator {
 
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
-  ~Communicator();  // waits for the calls of this rank that are under way
+  // Waits for the calls of this rank that are under way: each ends at its timeout at the latest, and soon when another
+  // rank is lost.
+  ~Communicator();
 
   int rank() const;
   int nranks() const;
@@ -108,7 +116,25 @@ class Communicator {
   // Blocks of any size: `from[i]` goes to rank i, and `to[i]` is what comes from it.
   void all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here = Here::at());
 
-  // Ends the calls of this rank that are under way, and all later ones, with kAborted; the other ranks are told.
+  // All ranks call it, in the same order as each other's: those with the same colour get a communicator together, in
+  // the order of their keys and, where these are the same, of their ranks here. A colour below 0 gets none. It does not
+  // wait for calls on streams and does not disturb them.
+  std::optional<Communicator> split(int color, int key = 0, Here here = Here::at());
+
+  // After a loss all ranks that are left call it and get a communicator without those that are lost; they agree on who
+  // that is, and whoever is lost meanwhile is left out, too. Ranks keep their order. With `excluded` all but these call
+  // it, and name the same; this one stays as it is. A rank that the others gave up gets an error.
+  Communicator shrink(const std::vector<int>& excluded = {}, Here here = Here::at());
+
+  // Waits until this rank's calls are done and all ranks have come here. Afterwards it can only be destroyed, and no
+  // rank takes that for a loss.
+  void finalize(Here here = Here::at());
+
+  // What is wrong with the communicator, if anything is. From any thread, at any time; it waits for nothing.
+  std::optional<Error> error() const;
+
+  // Ends the calls of this rank that are under way, and all later ones, with kAborted; the other ranks are told. From
+  // any thread; returns at once.
   void abort() noexcept;
 
  private:

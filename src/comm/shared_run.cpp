@@ -332,9 +332,9 @@ void SharedRun::look_for_trouble() {
   calls_.throw_failure();
   if (calls_.bootstrap.broken()) {
     const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(loss && loss->cause == Loss::Cause::kAborted ? Code::kAborted : Code::kRankLost,
-                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "a connection is gone", calls_.rank,
-                            signature_.text()),
+    throw Error(loss ? loss->code() : Code::kRankLost,
+                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
+                            calls_.rank, signature_.text()),
                 {});
   }
   if (awaits_who_left())

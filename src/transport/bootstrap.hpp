@@ -44,8 +44,12 @@ class Bootstrap {
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
+  const SocketAddress& address(int rank) const;                             // where the rank listens
   std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
   std::uint64_t id() const { return id_; }                    // the same on all ranks, and no secret
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const AbortFlag& abort_flag() const { return *abort_; }
+  Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
 
   // `table` has a slot for each rank; this rank's is given, the others are filled.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank);
@@ -86,7 +90,6 @@ class Bootstrap {
 
  private:
   std::int64_t deadline() const;
-  const SocketAddress& address(int rank) const;
 
   const int rank_, nranks_;
   std::uint64_t id_ = 0;

@@ -33,6 +33,7 @@ enum class FrameKind : std::uint16_t {
   kFailed,       // why `rank` failed, in words; `tag` is the Code; passed on both ways round the ring
   kAsk,          // `rank` asks what the other is doing; `tag` counts questions
   kAnswer,       // on the same connection, with the same tag
+  kPing,         // answered by kAlive on the same connection
 };
 
 struct FrameHeader {

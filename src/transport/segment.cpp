@@ -109,7 +109,7 @@ Segment Segment::map(int descriptor, std::size_t bytes) {
 
 // The first rank listens under a name that nobody can guess, and tells it to the others.
 Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes) {
-  const Patience patience{now_ns() + kPatienceNs, nullptr};
+  const Patience patience{now_ns() + kPatienceNs, &bootstrap.abort_flag()};
   if (bootstrap.rank() != ranks.front()) {
     const std::vector<std::byte> name = bootstrap.recv(ranks.front(), kTag);
     const std::string_view text(reinterpret_cast<const char*>(name.data()), name.size());

@@ -13,8 +13,6 @@
 namespace slip {
 namespace {
 
-// A message may come on a connection of its own just behind the news that its sender left.
-constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
 constexpr std::int64_t kLongestWaitNs = std::int64_t{3600} * 1'000'000'000;
 
 std::int64_t nanoseconds(std::chrono::milliseconds time) {
@@ -67,14 +65,17 @@ std::vector<Loss> Switchboard::losses() const {
   return losses_;
 }
 
-void Switchboard::require_whole() const {
+void Switchboard::require_not_aborted() const {
   if (!failure_.empty()) throw Error(Code::kIo, fmt::format("{}: {}", name(), failure_), {});
   if (abort_->is_set()) throw Error(Code::kAborted, fmt::format("{}: aborted from another thread", name()), {});
+}
+
+void Switchboard::require_whole() const {
+  require_not_aborted();
   if (told_) throw Error(told_->code, fmt::format("{}: {}", name(), told_->text), {});
   if (losses_.empty()) return;
   const Loss& first = losses_.front();
-  const Code code = first.cause == Loss::Cause::kAborted ? Code::kAborted : Code::kRankLost;
-  throw Error(code, fmt::format("{}: {}", name(), first.text()), {});
+  throw Error(first.code(), fmt::format("{}: {}", name(), first.text()), {});
 }
 
 template <class Ready>

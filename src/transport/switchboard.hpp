@@ -47,6 +47,7 @@ struct Loss {
   Cause cause = Cause::kEnded;
   int noticed_by = 0;
   std::string text() const;
+  Code code() const { return cause == Cause::kAborted ? Code::kAborted : Code::kRankLost; }
 };
 
 // What a rank says of its end; all others get to know it. Of several at once the lowest rank's counts.
@@ -94,7 +95,25 @@ class Switchboard {
   bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
   std::vector<Loss> losses() const;  // the first one first
 
+  // For ranks that agree on how to go on after a loss, see recovery.hpp; these end only when this rank aborts.
+  std::set<int> gone() const;      // ranks that are lost or have left
+  void mention(const Loss& loss);  // that another has noticed
+  // Has the rank asked for signs of life from now on: it is lost when it gives none. False: it is gone.
+  bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
+  // To a rank that is watched; does not wait until it is taken. False: it is gone.
+  bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
+  struct Letter {
+    int rank = 0;
+    std::vector<std::byte> bytes;
+  };
+  // The next message of the tag from anybody; none at the deadline, or when `known` is not how many are gone.
+  std::optional<Letter> next_letter(std::uint64_t tag, std::size_t known, std::int64_t deadline_ns);
+  void on_loss(std::shared_ptr<AbortFlag> set);  // the flag is set at the next loss; null: no more
+  void watch_no_longer();
+
  private:
+  // A message may come on a connection of its own just behind the news that its sender left.
+  static constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
   enum class Role { kUnknown, kSuccessor, kPredecessor, kDirectIn, kDirectOut };
   struct Link {
     FrameSocket channel;
@@ -103,7 +122,9 @@ class Switchboard {
     std::int64_t heard_ns;  // the last sign of life; of an unknown one when it connected
     short ready = 0;        // what poll said
     bool closing = false;   // no more is expected of it: close it once all is sent
+    bool watched = false;   // asked for signs of life
     bool in_ring() const { return role == Role::kSuccessor || role == Role::kPredecessor; }
+    bool must_be_heard() const { return in_ring() || watched; }
   };
 
   int successor() const { return (self_.rank + 1) % self_.nranks; }
@@ -113,6 +134,8 @@ class Switchboard {
   template <class Ready>
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;
+  void require_not_aborted() const;
+  std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   Link* outgoing(int rank);
   void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
   std::vector<int> missing(std::uint64_t round) const;
@@ -138,6 +161,7 @@ class Switchboard {
   void answer(Link& link, const Frame& frame);
   void look(std::int64_t now);
   void beat(std::int64_t now);
+  void take_last_words(Link& link);
   void close_links(std::int64_t now);
   void begin_farewell(std::int64_t now);
   bool farewell_over(std::int64_t now) const;
@@ -166,7 +190,8 @@ class Switchboard {
   std::shared_ptr<Witness> witness_;
   std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> answers_;  // by rank and question; expected ones
   std::uint64_t questions_ = 0;
-  std::string failure_;  // of the thread itself
+  std::shared_ptr<AbortFlag> at_loss_;  // is set; may be null
+  std::string failure_;                 // of the thread itself
   bool leaving_ = false;
 
   // The thread's own.

@@ -53,10 +53,13 @@ inline std::vector<Met> with_ranks(int count, const std::function<void(Rank&)>& 
                                    CommunicatorOptions options = {}) {
   const std::vector<Device> devices(static_cast<std::size_t>(count), Device::open("cpu", {.compute_workers = 2}));
   std::vector<Communicator> comms = Communicator::init_all(devices, options);
-  return as_ranks(count, [&](int index) {
-    Rank rank(comms[static_cast<std::size_t>(index)]);
-    body(rank);
-  });
+  return as_ranks(
+      count,
+      [&](int index) {
+        Rank rank(comms[static_cast<std::size_t>(index)]);
+        body(rank);
+      },
+      [&](int index) { comms[static_cast<std::size_t>(index)].abort(); });
 }
 
 inline Bytes reduced(DataType type, ReduceOp op, const std::vector<Bytes>& from) {
