@@ -61,7 +61,8 @@ bool SharedRun::advance() noexcept {
   if (ended_) return true;
   try {
     if (!go_on()) {
-      calls_.links.attend(false);
+      // Who has just enqueued it will wait for it, or a worker looks after it: the proxy is for what takes long.
+      if (patient_) calls_.links.attend(false);
       return false;
     }
   } catch (const Error& error) {
