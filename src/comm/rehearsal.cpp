@@ -23,6 +23,10 @@ const Kernel& copy_kernel() {
   static const Kernel kKernel{"copy", [](const Args&) {}};
   return kKernel;
 }
+const Kernel& kept_kernel() {
+  static const Kernel kKernel{"kept to be sent again", [](const Args&) {}};
+  return kKernel;
+}
 const Kernel& user_kernel() {
   static const Kernel kKernel{"caller", [](const Args&) {}};
   return kKernel;
@@ -48,8 +52,7 @@ Scene scene_of(const Practice& practice, const Formation& formation) {
   scene.in_place = practice.in_place;
   for (int rank = 0; rank < nranks; ++rank) {
     const bool in_place = practice.in_place && has_both(practice.call, rank, nranks);
-    const MessagePlan plan(*practice.recipe,
-                           {practice.call, rank, nranks, in_place, practice.chunk_bytes, &formation});
+    const MessagePlan plan(*practice.recipe, {practice.call, rank, nranks, in_place, practice.chunk_bytes, &formation});
     scene.programs.push_back(whole(plan));
     scene.scratch = std::max(scene.scratch, plan.scratch());
   }
@@ -80,16 +83,16 @@ std::vector<Scene> shared_scenes(std::span<const Call> calls, int nranks) {
   return scenes;
 }
 
-Rehearsal::Rehearsal(std::vector<Device> ranks, Wires wires, int tracks)
-    : ranks_(std::move(ranks)), kind_(wires), tracks_each_(tracks) {}
+Rehearsal::Rehearsal(std::vector<Device> devices, Wires wires, int tracks)
+    : devices_(std::move(devices)), kind_(wires), tracks_each_(tracks) {}
 
 void Rehearsal::add(const Scene& scene, int track) { scenes_.emplace_back(scene, track); }
 
 // The caller's input and output; in place the smaller is its part of the larger.
-Rehearsal::Memory Rehearsal::memory_of(const Scene& scene, int rank) {
+Rehearsal::Memory Rehearsal::memory_of(const Scene& scene, int rank, int track) {
   const Blocks blocks = blocks_of(scene.call, rank, nranks());
   const std::uint64_t block = scene.call.block_bytes(), in = blocks.in * block, out = blocks.out * block;
-  const Device& device = ranks_[static_cast<std::size_t>(rank)];
+  const Device& device = device_of(rank, track);
   const auto fresh = [&](std::uint64_t bytes, const char* name) -> Range {
     if (bytes == 0) return {};
     return buffers_.emplace_back(device.alloc(bytes, MemoryKind::kDevice, name));
@@ -116,7 +119,7 @@ Range Rehearsal::range(const Place& place, std::uint64_t bytes, const Memory& me
 }
 
 Rehearsal::Wire& Rehearsal::wire(int from, int to, int track) {
-  const auto [place, fresh] = wires_.try_emplace({track, from, to}, Wire{from, to, 0, {}, {}});
+  const auto [place, fresh] = wires_.try_emplace({track, from, to}, Wire{from, to, track, 0, {}, {}});
   if (fresh) {
     const std::uint64_t before = static_cast<std::uint64_t>(nranks()) * kSharedWords;
     place->second.words = before + (wires_.size() - 1) * kWireWords;
@@ -145,14 +148,13 @@ Plan Rehearsal::plan() {
     }
   }
   const std::uint64_t words = static_cast<std::uint64_t>(nranks()) * kSharedWords + wires_.size() * kWireWords;
-  words_ = ranks_.front().alloc(words * 4, MemoryKind::kPinned, "words");
-  for (const Device& device : ranks_) {
-    for (int track = 0; track < tracks_each_; ++track)
-      tracks_.push_back({device.stream(StreamFlags::kNonBlocking), device.alloc(std::max<std::uint64_t>(scratch, 1)),
-                         device.alloc(std::max<std::uint64_t>(own, 1))});
-    if (shares) staging_.push_back(device.alloc(Layout::kRankBytes));
-  }
-  const Stream origin = ranks_.front().stream(StreamFlags::kNonBlocking);
+  words_ = devices_.front().alloc(words * 4, MemoryKind::kPinned, "words");
+  for (const Device& device : devices_)
+    tracks_.push_back({device.stream(StreamFlags::kNonBlocking), device.alloc(std::max<std::uint64_t>(scratch, 1)),
+                       device.alloc(std::max<std::uint64_t>(own, 1))});
+  for (int rank = 0; shares && rank < nranks(); ++rank)
+    staging_.push_back(device_of(rank, 0).alloc(Layout::kRankBytes));
+  const Stream origin = devices_.front().stream(StreamFlags::kNonBlocking);
   origin.begin_capture();
   const Event begun = origin.record();
   for (const Track& track : tracks_) track.stream.wait(begun);
@@ -160,8 +162,8 @@ Plan Rehearsal::plan() {
     for (int rank = 0; rank < nranks(); ++rank) perform(scene, rank, track);
   }
   for (const auto& [key, one] : wires_) {
-    for (int i = 0; i < (kind_ == Wires::kBuffered ? 2 : 1); ++i) {
-      wire_streams_.push_back(ranks_[static_cast<std::size_t>(one.from)].stream(StreamFlags::kNonBlocking));
+    for (std::size_t i = 0; i < streams_of_wire(); ++i) {
+      wire_streams_.push_back(device_of(one.from, one.track).stream(StreamFlags::kNonBlocking));
       wire_streams_.back().wait(begun);
     }
     run(one);
@@ -173,7 +175,7 @@ Plan Rehearsal::plan() {
 
 void Rehearsal::perform(const Scene& scene, int rank, int track) {
   const Program& program = scene.programs[static_cast<std::size_t>(rank)];
-  const Memory memory = memory_of(scene, rank);
+  const Memory memory = memory_of(scene, rank, track);
   Track& own = track_of(rank, track);
   for (const Primitive& step : program.steps) {
     switch (step.kind) {
@@ -199,7 +201,7 @@ void Rehearsal::use_again(const Memory& memory, const Track& track) const {
   for (const Range& range : {memory.input, memory.output, track.scratch.range(), track.own.range()}) {
     if (range.bytes > 0) writes.push_back(range);
   }
-  track.stream.launch(user_kernel(), {.writes = writes}, {.width = 1.0 / tracks_each_, .time = 1});
+  track.stream.launch(user_kernel(), {.writes = writes}, {.time = 1});
 }
 
 void Rehearsal::work(const Program& program, const Primitive& step, const Memory& memory, const Track& track) const {
@@ -208,7 +210,7 @@ void Rehearsal::work(const Program& program, const Primitive& step, const Memory
   for (int i = 0; i < step.targets; ++i) writes.push_back(range(places[i], step.bytes, memory, track));
   for (int i = 0; i < step.sources; ++i) reads.push_back(range(places[step.targets + i], step.bytes, memory, track));
   track.stream.launch(step.kind == Kind::kCopy ? copy_kernel() : reduce_kernel(), {.reads = reads, .writes = writes},
-                      {.bytes = step.bytes * (reads.size() + writes.size()), .width = 1.0 / tracks_each_});
+                      {.bytes = step.bytes * (reads.size() + writes.size())});
 }
 
 void Rehearsal::message(const Program& program, const Primitive& step, int rank, const Memory& memory, int track) {
@@ -217,9 +219,7 @@ void Rehearsal::message(const Program& program, const Primitive& step, int rank,
   Track& own = track_of(rank, track);
   Wire& link = sends ? wire(rank, other, track) : wire(other, rank, track);
   std::vector<Message>& all = sends ? link.out : link.in;
-  if (all.size() >= LinkEnd::kDepth)
-    own.stream.wait_value(word(link.words + (sends ? kSendDone : kReceiveDone)),
-                          static_cast<std::uint32_t>(all.size() - LinkEnd::kDepth + 1));
+  if (all.size() >= LinkEnd::kDepth) await_done(link, sends, all.size() - LinkEnd::kDepth + 1, own.stream);
   all.push_back({range(program.places[step.first], step.bytes, memory, own), step.bytes});
   own.stream.write_value(word(link.words + (sends ? kSendBegun : kReceiveBegun)),
                          static_cast<std::uint32_t>(all.size()));
@@ -230,10 +230,15 @@ void Rehearsal::done(const Primitive& step, int rank, int track) {
   const auto other = static_cast<int>(step.value);
   const Wire& link = sends ? wire(rank, other, track) : wire(other, rank, track);
   const std::uint64_t begun = (sends ? link.out : link.in).size();
-  if (begun <= step.left) return;
-  track_of(rank, track)
-      .stream.wait_value(word(link.words + (sends ? kSendDone : kReceiveDone)),
-                         static_cast<std::uint32_t>(begun - step.left));
+  if (begun > step.left) await_done(link, sends, begun - step.left, track_of(rank, track).stream);
+}
+
+void Rehearsal::await_done(const Wire& wire, bool sends, std::uint64_t count, const Stream& stream) const {
+  if (kind_ != Wires::kPipelined)
+    return stream.wait_value(word(wire.words + (sends ? kSendDone : kReceiveDone)), static_cast<std::uint32_t>(count));
+  for (std::uint64_t lane = 0; lane < std::min(kLanes, count); ++lane)
+    stream.wait_value(word(wire.words + kLanesDone + lane),
+                      static_cast<std::uint32_t>((count - lane + kLanes - 1) / kLanes));
 }
 
 void Rehearsal::run(const Wire& wire) {
@@ -247,9 +252,10 @@ void Rehearsal::run(const Wire& wire) {
     require(wire.out[i].bytes == wire.in[i].bytes,
             fmt::format("message {} is sent as {} bytes, received as {}", i, wire.out[i].bytes, wire.in[i].bytes));
   const Name name(fmt::format("{} to {}", wire.from, wire.to));
-  const std::size_t last = wire_streams_.size() - 1;
-  if (kind_ == Wires::kRendezvous) run_rendezvous(wire, name, wire_streams_[last]);
-  else run_buffered(wire, name, wire_streams_[last - 1], wire_streams_[last]);
+  const std::span<const Stream> streams = std::span<const Stream>(wire_streams_).last(streams_of_wire());
+  if (kind_ == Wires::kRendezvous) run_rendezvous(wire, name, streams[0]);
+  else if (kind_ == Wires::kPipelined) run_pipelined(wire, name, streams);
+  else run_buffered(wire, name, streams);
 }
 
 void Rehearsal::run_rendezvous(const Wire& wire, Name name, const Stream& stream) const {
@@ -263,21 +269,37 @@ void Rehearsal::run_rendezvous(const Wire& wire, Name name, const Stream& stream
   }
 }
 
-void Rehearsal::run_buffered(const Wire& wire, Name name, const Stream& out, const Stream& in) {
+void Rehearsal::run_pipelined(const Wire& wire, Name name, std::span<const Stream> streams) const {
+  for (std::size_t i = 0; i < wire.out.size(); ++i) {
+    const Stream& stream = streams[i % kLanes];
+    const auto count = static_cast<std::uint32_t>(i + 1);
+    stream.wait_value(word(wire.words + kSendBegun), count);
+    stream.wait_value(word(wire.words + kReceiveBegun), count);
+    if (wire.out[i].bytes > 0) stream.copy(wire.in[i].range, wire.out[i].range, name);
+    stream.write_value(word(wire.words + kLanesDone + i % kLanes), static_cast<std::uint32_t>(i / kLanes + 1));
+  }
+}
+
+void Rehearsal::run_buffered(const Wire& wire, Name name, std::span<const Stream> streams) {
+  const Stream &out = streams[0], &in = streams[1], &kept = streams[2];
   std::uint64_t bytes = 0, at = 0;
   for (const Message& message : wire.out) bytes += message.bytes;
-  const Buffer& inside = buffers_.emplace_back(ranks_.front().alloc(std::max<std::uint64_t>(bytes, 1)));
+  const Buffer& inside = buffers_.emplace_back(devices_.front().alloc(std::max<std::uint64_t>(bytes, 1)));
   for (std::size_t i = 0; i < wire.out.size(); ++i) {
     const auto count = static_cast<std::uint32_t>(i + 1);
+    const Range source = wire.out[i].range;
     const Range cell = wire.out[i].bytes > 0 ? inside.slice(at, wire.out[i].bytes) : Range{};
     at += wire.out[i].bytes;
     out.wait_value(word(wire.words + kSendBegun), count);
-    if (cell.bytes > 0) out.copy(cell, wire.out[i].range, name);
-    out.write_value(word(wire.words + kSendDone), count);
-    in.wait_value(word(wire.words + kSendDone), count);
+    if (cell.bytes > 0) out.copy(cell, source, name);
+    out.write_value(word(wire.words + kGone), count);
+    in.wait_value(word(wire.words + kGone), count);
     in.wait_value(word(wire.words + kReceiveBegun), count);
     if (cell.bytes > 0) in.copy(wire.in[i].range, cell, name);
     in.write_value(word(wire.words + kReceiveDone), count);
+    kept.wait_value(word(wire.words + kGone), count);
+    if (cell.bytes > 0) kept.launch(kept_kernel(), {.reads = {source}});
+    kept.write_value(word(wire.words + kSendDone), count);
   }
 }
 

@@ -68,8 +68,7 @@ TEST(SharedPlanOf, AWaitLeftOutIsFound) {
       std::vector<Scene> cut = whole;
       std::vector<Primitive>& others = cut[scene].programs[0].steps;
       others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
-      EXPECT_TRUE(test::proof_of(cut, Wires::kRendezvous).starts_with("race"))
-          << "call " << scene << ", step " << step;
+      EXPECT_TRUE(test::proof_of(cut, Wires::kRendezvous).starts_with("race")) << "call " << scene << ", step " << step;
       ++found;
     }
   }
