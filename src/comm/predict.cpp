@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kMostSteps = 1e6;  // some seconds, and a gigabyte
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
-// Of a sim device. Streams that share one would wait for each other, and each wire is several streams.
-constexpr std::size_t kQueues = 128, kMostWires = 31;
+// Of a sim device. Streams that share one would wait for each other, and a wire that is pipelined is four.
+constexpr std::size_t kQueues = 128, kMostPipelined = 31, kMostWires = 126;
 
 CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position) {
   CommTree tree;
@@ -81,9 +81,12 @@ class WorldOfLinks {
   // `channel`: whose nets are used; null: each rank's nearest.
   void add(int from, int to, int track, const Channel* channel) {
     if (!added_.insert({from, to, track}).second) return;
-    if (++wires_[{from, track}] > kMostWires)
+    most_wires_ = std::max(most_wires_, ++wires_[{from, track}]);
+    if (most_wires_ > kMostWires)
       throw Error(Code::kInvalidValue,
-                  fmt::format("prediction: a rank with more than {} others at once is not simulated", kMostWires), {});
+                  fmt::format("prediction: a rank with more than {} others at once is not simulated; give fewer ranks",
+                              kMostWires),
+                  {});
     const RankPlace a = place_of(from), b = place_of(to);
     std::vector<std::string> ways;
     const auto cross = [&](int node, int source, int target) {
@@ -112,6 +115,7 @@ class WorldOfLinks {
                            picos(within ? costs_.latency_us : costs_.net_latency_us), names);
   }
 
+  Wires wires() const { return most_wires_ > kMostPipelined ? Wires::kRendezvous : Wires::kPipelined; }
   std::vector<Device> open(int ranks) const {
     std::string links;
     for (const auto& [name, gbps] : rates_)
@@ -175,6 +179,7 @@ class WorldOfLinks {
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
+  std::size_t most_wires_ = 0;
   std::map<std::string, double> rates_;
   std::string routes_;
 };
@@ -211,8 +216,8 @@ void require_few(const Practice& practice, const Formation& formation, std::size
 }
 
 // All at once, each a track. In microseconds.
-double simulate(std::span<const Scene> scenes, const std::vector<Device>& devices) {
-  Rehearsal rehearsal(devices, Wires::kPipelined, static_cast<int>(scenes.size()));
+double simulate(std::span<const Scene> scenes, const std::vector<Device>& devices, Wires wires) {
+  Rehearsal rehearsal(devices, wires, static_cast<int>(scenes.size()));
   for (std::size_t track = 0; track < scenes.size(); ++track) rehearsal.add(scenes[track], static_cast<int>(track));
   Plan plan = rehearsal.plan();
   const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
@@ -255,7 +260,7 @@ Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const Predic
     for (const Program& program : scenes.back().programs) result.steps += program.steps.size();
     add_routes(world, scenes.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
   }
-  result.us = simulate(scenes, world.open(nranks + (asked.through_switch ? 1 : 0)));
+  result.us = simulate(scenes, world.open(nranks + (asked.through_switch ? 1 : 0)), world.wires());
   return result;
 }
 
