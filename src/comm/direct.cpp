@@ -139,7 +139,7 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
   if (own.bytes > 0) each_other(task, [&](int, int from) { program.received(from); });
   reduce_own(task, output_at(kind == Collective::kAllReduce ? own.begin : chunk.begin), own, program);
   if (kind == Collective::kAllReduce) {
-    all_sent();  // what comes may go where they were sent from
+    if (task.in_place && !task.scales()) all_sent();  // what comes goes where they are sent from
     each_other(task, [&](int to, int from) {
       if (own.bytes > 0) program.send(to, output_at(own.begin), own.bytes);
       const Span part = wanted(from);
