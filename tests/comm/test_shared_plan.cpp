@@ -3,148 +3,16 @@
 // circle.
 #include <gtest/gtest.h>
 
-#include <functional>
-
-#include "comm/shared_plan.hpp"
-#include "slip/device.hpp"
-#include "slip/kernel.hpp"
-#include "slip/plan.hpp"
-#include "slip/verify.hpp"
+#include "proof.hpp"
 
 namespace slip {
 namespace {
 
 using Layout = SharedLayout;
 
-const Kernel kReduce{"reduce", [](const Args&) {}};
-
-// Waits that are left out on purpose.
-struct LeftOut {
-  int rank = -1;
-  int wait = -1;      // of that rank, counted over all calls, but not those for room
-  bool room = false;  // all waits for room
-};
-
-class Rehearsal {
- public:
-  explicit Rehearsal(int nranks) : nranks_(nranks) {
-    for (int rank = 0; rank < nranks; ++rank) {
-      streams_.push_back(device_.stream(StreamFlags::kNonBlocking));
-      shared_.push_back(device_.alloc(Layout::kRankBytes));
-      words_.push_back(device_.alloc((Layout::kTurns + 1) * 4));
-    }
-    waits_.assign(static_cast<std::size_t>(nranks), 0);
-  }
-
-  Plan plan(const std::vector<Call>& calls, LeftOut left_out) {
-    const Stream origin = device_.stream(StreamFlags::kNonBlocking);
-    origin.begin_capture();
-    const Event begun = origin.record();
-    for (const Stream& stream : streams_) stream.wait(begun);
-    std::uint64_t number = 0, chunks = 0, phase = 0;
-    for (const Call& call : calls) {
-      ++number;
-      SharedPlan first(call, number, chunks, 0, nranks_);
-      for (int rank = 0; rank < nranks_; ++rank) {
-        const Blocks blocks = blocks_of(call, rank, nranks_);
-        buffers_.push_back(device_.alloc(std::max<std::uint64_t>(blocks.in * call.block_bytes(), 1)));
-        buffers_.push_back(device_.alloc(std::max<std::uint64_t>(blocks.out * call.block_bytes(), 1)));
-        const SharedPlan plan(call, number, chunks, rank, nranks_);
-        Program program;
-        for (std::uint64_t piece = 0; piece < plan.pieces(); ++piece) plan.write(piece, program);
-        issue(program, rank, number, phase, left_out);
-      }
-      chunks += first.chunks();
-      phase += first.phases();
-    }
-    for (const Stream& stream : streams_) origin.wait(stream.record());
-    return origin.end_capture();
-  }
-  int waits(int rank) const { return waits_[static_cast<std::size_t>(rank)]; }
-
- private:
-  Range range(const Place& place, std::uint64_t bytes) const {
-    switch (place.space) {
-      case Space::kInput: return buffers_[buffers_.size() - 2].slice(place.offset, bytes);
-      case Space::kOutput: return buffers_.back().slice(place.offset, bytes);
-      case Space::kStaging: return shared_[place.rank].slice(place.offset, bytes);
-      case Space::kScratch:
-      case Space::kAddress: break;  // of programs by messages
-    }
-    return {};
-  }
-  Range word(int rank, std::uint64_t index) const { return words_[static_cast<std::size_t>(rank)].slice(index * 4, 4); }
-
-  // Words count from 1: phase 0 of the first call is reached before anybody says so.
-  void await(int rank, int other, std::uint64_t index, std::uint64_t value, LeftOut left_out) {
-    if (value == 0) return;
-    const int wait = waits_[static_cast<std::size_t>(rank)]++;
-    if (left_out.rank == rank && left_out.wait == wait) return;
-    streams_[static_cast<std::size_t>(rank)].wait_value(word(other, index), static_cast<std::uint32_t>(value));
-  }
-
-  void issue(const Program& program, int rank, std::uint64_t number, std::uint64_t phase, LeftOut left_out) {
-    const Stream& stream = streams_[static_cast<std::size_t>(rank)];
-    const auto others = [&](const std::function<void(int)>& body) {
-      for (int other = 0; other < nranks_; ++other) {
-        if (other != rank) body(other);
-      }
-    };
-    for (const Primitive& step : program.steps) {
-      const Place* const places = program.places.data() + step.first;
-      switch (step.kind) {
-        case Primitive::Kind::kCopy: {
-          const Range to = range(places[0], step.bytes), from = range(places[1], step.bytes);
-          stream.copy(to, from);
-          break;
-        }
-        case Primitive::Kind::kReduce: {
-          std::vector<Range> reads, writes;
-          for (int i = 0; i < step.targets; ++i) writes.push_back(range(places[i], step.bytes));
-          for (int i = 0; i < step.sources; ++i) reads.push_back(range(places[step.targets + i], step.bytes));
-          stream.launch(kReduce, {.reads = reads, .writes = writes});
-          break;
-        }
-        case Primitive::Kind::kRoom: {
-          const std::uint64_t needed = number < step.value ? 0 : number - step.value;
-          if (needed == 0 || left_out.room) break;
-          others([&](int other) {
-            stream.wait_value(word(other, needed % Layout::kTurns), static_cast<std::uint32_t>(needed));
-          });
-          break;
-        }
-        case Primitive::Kind::kPost:
-          stream.write_value(word(rank, number % Layout::kTurns), static_cast<std::uint32_t>(number));
-          break;
-        case Primitive::Kind::kMeet:
-          others([&](int other) {
-            if (step.whom == kEverybody || step.whom == static_cast<std::uint64_t>(other))
-              await(rank, other, number % Layout::kTurns, number, left_out);
-          });
-          break;
-        case Primitive::Kind::kSignal:
-          stream.write_value(word(rank, Layout::kTurns), static_cast<std::uint32_t>(phase + step.value));
-          break;
-        case Primitive::Kind::kWait:
-          others([&](int other) {
-            if (step.whom == kEverybody || step.whom == static_cast<std::uint64_t>(other))
-              await(rank, other, Layout::kTurns, phase + step.value, left_out);
-          });
-          break;
-        case Primitive::Kind::kSend:
-        case Primitive::Kind::kReceive:
-        case Primitive::Kind::kSent:
-        case Primitive::Kind::kReceived: FAIL() << "no messages here";
-      }
-    }
-  }
-
-  const int nranks_;
-  const Device device_ = Device::open("sim:h200", {.run_functions = false});
-  std::vector<Stream> streams_;
-  std::vector<Buffer> shared_, words_, buffers_;
-  std::vector<int> waits_;
-};
+void expect_proven(const std::vector<Call>& calls, int nranks) {
+  EXPECT_EQ(test::proof_of(shared_scenes(calls, nranks), Wires::kRendezvous), "proven");
+}
 
 constexpr Collective kAll[] = {Collective::kAllReduce,     Collective::kReduce,   Collective::kBroadcast,
                                Collective::kAllGather,     Collective::kAllToAll, Collective::kGather,
@@ -161,11 +29,7 @@ TEST_P(SharedPlans, NoTwoRanksAreInEachOthersWay) {
   for (const int nranks : {2, 3, 4}) {
     for (const std::uint64_t bytes : {100U, 5000U, 300'000U, 1'100'000U, 2'700'001U}) {
       SCOPED_TRACE(testing::Message() << nranks << " ranks, " << bytes << " bytes");
-      Rehearsal rehearsal(nranks);
-      const Call call = call_of(GetParam(), bytes);
-      const Plan plan = rehearsal.plan({call, call, call}, {});
-      const Verification proof = verify(plan);
-      EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+      expect_proven(std::vector<Call>(3, call_of(GetParam(), bytes)), nranks);
     }
   }
 }
@@ -176,10 +40,8 @@ INSTANTIATE_TEST_SUITE_P(Every, SharedPlans, testing::ValuesIn(kAll),
 // Slots and boxes go round: more calls than there are, of kinds in which somebody gives and waits for nobody.
 TEST_P(SharedPlans, BoxesAreUsedAgainOnlyWhenEmpty) {
   for (const std::uint64_t bytes : {30U, 5000U}) {
-    Rehearsal rehearsal(3);
-    const Plan plan = rehearsal.plan(std::vector<Call>(3 * Layout::kTurns, call_of(GetParam(), bytes)), {});
-    const Verification proof = verify(plan);
-    EXPECT_TRUE(proof.proven()) << bytes << " bytes\n" << proof.text(plan).substr(0, 2000);
+    SCOPED_TRACE(testing::Message() << bytes << " bytes");
+    expect_proven(std::vector<Call>(3 * Layout::kTurns, call_of(GetParam(), bytes)), 3);
   }
 }
 
@@ -188,10 +50,7 @@ TEST(SharedPlanOf, CallsOfAllKindsOneAfterTheOther) {
   for (const std::uint64_t bytes : {40U, 700'000U, 9000U, 1'600'000U}) {
     for (const Collective kind : kAll) calls.push_back(call_of(kind, bytes));
   }
-  Rehearsal rehearsal(3);
-  const Plan plan = rehearsal.plan(calls, {});
-  const Verification proof = verify(plan);
-  EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+  expect_proven(calls, 3);
 }
 
 // Roots that change, and that do not: who gives may be ahead of who takes.
@@ -204,32 +63,41 @@ TEST(SharedPlanOf, BroadcastsFromSeveralRoots) {
     }
     calls.push_back(call_of(Collective::kAllReduce, bytes));
   }
-  Rehearsal rehearsal(3);
-  const Plan plan = rehearsal.plan(calls, {});
-  const Verification proof = verify(plan);
-  EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+  expect_proven(calls, 3);
 }
 
 // The checker sees what it should: without one of its waits a program of several chunks races.
 TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   const std::vector<Call> calls(2, call_of(Collective::kAllReduce, 2'100'000));
-  Rehearsal whole(2);
-  ASSERT_TRUE(verify(whole.plan(calls, {})).proven());
-  ASSERT_GT(whole.waits(0), 8);
-  for (int wait = 0; wait < whole.waits(0); ++wait) {
-    Rehearsal cut(2);
-    EXPECT_EQ(verify(cut.plan(calls, {0, wait})).verdict, Verdict::kRace) << "wait " << wait;
+  const std::vector<Scene> whole = shared_scenes(calls, 2);
+  ASSERT_EQ(test::proof_of(whole, Wires::kRendezvous), "proven");
+  int found = 0;
+  for (std::size_t scene = 0; scene < whole.size(); ++scene) {
+    const std::vector<Primitive>& steps = whole[scene].programs[0].steps;
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      const bool waits = steps[step].kind == Primitive::Kind::kMeet || steps[step].kind == Primitive::Kind::kWait;
+      if (!waits) continue;
+      std::vector<Scene> cut = whole;
+      std::vector<Primitive>& others = cut[scene].programs[0].steps;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
+      EXPECT_TRUE(test::proof_of(cut, Wires::kRendezvous).starts_with("race")) << "call " << scene << ", step " << step;
+      ++found;
+    }
   }
+  EXPECT_GT(found, 8);
 }
 
 // A root that waits for nobody would write what others still read.
 TEST(SharedPlanOf, RoomLeftOutIsFound) {
   for (const std::uint64_t bytes : {5000U, 40'000U}) {
-    std::vector<Call> calls(3 * Layout::kTurns, call_of(Collective::kBroadcast, bytes));
-    Rehearsal whole(3);
-    EXPECT_TRUE(verify(whole.plan(calls, {})).proven());
-    Rehearsal cut(3);
-    EXPECT_EQ(verify(cut.plan(calls, {.room = true})).verdict, Verdict::kRace) << bytes << " bytes";
+    const std::vector<Call> calls(3 * Layout::kTurns, call_of(Collective::kBroadcast, bytes));
+    std::vector<Scene> scenes = shared_scenes(calls, 3);
+    EXPECT_EQ(test::proof_of(scenes, Wires::kRendezvous), "proven");
+    for (Scene& scene : scenes) {
+      for (Program& program : scene.programs)
+        std::erase_if(program.steps, [](const Primitive& step) { return step.kind == Primitive::Kind::kRoom; });
+    }
+    EXPECT_TRUE(test::proof_of(scenes, Wires::kRendezvous).starts_with("race")) << bytes << " bytes";
   }
 }
 
