@@ -145,9 +145,8 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
       const Span part = wanted(from);
       if (part.bytes > 0) program.receive(from, output_at(part.begin), part.bytes);
     });
-    each_other(task, [&](int, int from) {
-      if (wanted(from).bytes > 0) program.received(from);
-    });
+    // The next chunk begins while these are under way; its own receives wait for them, too.
+    if (piece + 1 == task.chunks()) each_other(task, [&](int, int from) { program.received(from); });
   }
   if (piece + 1 == task.chunks()) all_sent();
 }
