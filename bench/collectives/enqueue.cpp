@@ -1,5 +1,7 @@
 // What a stream adds to a small collective: all_reduce and sync, less the same exchange when the ranks' own threads
 // take its steps, without a stream, a device or a communicator.
+#include <sched.h>
+
 #include <array>
 #include <barrier>
 #include <memory>
@@ -64,8 +66,24 @@ double timed(std::barrier<>& together, std::size_t calls, const Call& call) {
   return timer.elapsed_ns() / static_cast<double>(calls);
 }
 
+// As the ranks of bench/peers: each on a core of its own, with all its threads.
+void stay_on_own_core(int rank) {
+  const CoreSet cores = core_set();
+  if (cores.count() < kRanks) return;
+  int left = rank;
+  for (std::size_t core = 0; core < cores.size(); ++core) {
+    if (!cores.test(core) || left-- > 0) continue;
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(core, &only);
+    sched_setaffinity(0, sizeof(only), &only);
+    return;
+  }
+}
+
 void run_rank(int rank, const std::array<UniqueId, 2>& ids, std::size_t calls, std::barrier<>& together, Times& times) {
   constexpr std::size_t kElements = 2;
+  stay_on_own_core(rank);
   const Device device = Device::open("cpu", {.compute_workers = 1});
   Communicator comm = Communicator::init(ids[0], kRanks, rank, device);
   const Stream stream = device.stream();

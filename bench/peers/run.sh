@@ -3,13 +3,14 @@
 # sizes, in each stage every configuration in turn, and all stages again, in the other order, while there is time. So a
 # noisy period of the machine does not fall on one library only.
 #
-#   ./run.sh                          what the bars need, in at most LIMIT_S seconds (17 minutes)
+#   ./run.sh                          what the bars need, begun within LIMIT_S seconds (15 minutes)
 #   QUICK=1 ./run.sh                  few sizes, no large ones: about 90 seconds
 #   STAGES=tables ./run.sh            every operation and configuration, also those that never win: about an hour
 #   CONFIGS='gloo|limit' ./run.sh     configurations whose name (openmpi.shm.2: the last is the ranks) matches
 #   OPS=allreduce,bcast ./run.sh      some operations
 #
-# Environment: STAGES RANKS BUDGET_MS LIMIT_S REPS OPS CONFIGS OUT CEIL(=1: what the machine allows, too)
+# Environment: STAGES RANKS BUDGET_MS LIMIT_S REPS OPS CONFIGS OUT, EXTRA=1: configurations that never win, too,
+# CEIL=1: what memory, locks and sockets of the machine allow
 # Needs (Debian 12): g++ libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev python3. A library that is missing is
 # left out, and named.
 #
@@ -21,11 +22,13 @@ OUT=${OUT:-$here/../../build/bench/peers}
 if [ -n "${QUICK:-}" ]; then
   : "${BUDGET_MS:=10}" "${LIMIT_S:=75}" "${STAGES:=quick-reduce quick-move quick-tcp}" "${REPS:=3}"
 fi
-if [ "${STAGES:-}" = tables ]; then : "${LIMIT_S:=7200}" "${REPS:=3}" "${CEIL:=1}" "${BUDGET_MS:=100}"; fi
-STAGES=${STAGES:-small-reduce small-move small-tcp large-reduce large-move large-tcp}
-RANKS=${RANKS:-2 4} BUDGET_MS=${BUDGET_MS:-40} LIMIT_S=${LIMIT_S:-1020} REPS=${REPS:-5}
+if [ "${STAGES:-}" = tables ]; then : "${LIMIT_S:=7200}" "${REPS:=3}" "${LAUNCH_S:=400}" "${CEIL:=1}" "${BUDGET_MS:=100}" "${EXTRA:=1}"; fi
+# Small sizes vary more and take less: twice in a round.
+smalls="small-reduce small-move small-tcp"
+STAGES=${STAGES:-$smalls large-reduce large-move $smalls large-tcp}
+RANKS=${RANKS:-2 4} BUDGET_MS=${BUDGET_MS:-40} LIMIT_S=${LIMIT_S:-900} REPS=${REPS:-5}
 OPS=${OPS:-} CONFIGS=${CONFIGS:-.} CEIL=${CEIL:-0}
-LAUNCH_S=400   # one launch at most
+LAUNCH_S=${LAUNCH_S:-90}   # one launch at most
 bin=$OUT/bin; mkdir -p "$bin"; OUT=$(cd "$OUT" && pwd); bin=$OUT/bin
 res=$OUT/results.tsv; ceil=$OUT/ceilings.tsv; log=$OUT/log.txt
 : >"$res"; : >"$ceil"; : >"$log"
@@ -81,7 +84,11 @@ stage() {
 # extra NAME command...: one that never was the fastest of its kind here; only the tables have it.
 configs=()
 cfg() { if [[ $1 =~ \.($kind) && $1.$n =~ $CONFIGS ]]; then configs+=("$(printf '%q ' "$@")"); fi; }
-extra() { if [ "$name_of_stage" = tables ]; then cfg "$@"; fi; }
+extra() { if [ -n "${EXTRA:-}" ]; then cfg "$@"; fi; }
+# large NAME command...: one that differs for large sizes only. Measured for all it would be a second chance of the other.
+large() { if [ -n "${EXTRA:-}" ] || [[ $name_of_stage == large-* ]]; then cfg "$@"; fi; }
+# small NAME command...: one that is slow for large sizes, minutes even, and never the fastest there.
+small() { if [ -n "${EXTRA:-}" ] || [[ $name_of_stage != large-* ]]; then cfg "$@"; fi; }
 launch() {
   local name=$1; shift
   cleanup
@@ -112,15 +119,15 @@ all_configs() {  # uses $n
   # through UCX; shared memory collectives; TCP on loopback, own and UCX's.
   [ -x "$bin/openmpi" ] && {
     m="$bin/openmpi --lib openmpi"
-    cfg openmpi.shm       $ompi -np $n $ob1 --mca btl self,vader $m --transport shm
-    extra openmpi.shm-nocma $ompi -np $n $ob1 --mca btl self,vader --mca btl_vader_single_copy_mechanism none \
+    $([ $n -gt $(nproc) ] && echo small || echo cfg) openmpi.shm $ompi -np $n $ob1 --mca btl self,vader $m --transport shm
+    cfg openmpi.shm-nocma $ompi -np $n $ob1 --mca btl self,vader --mca btl_vader_single_copy_mechanism none \
         $m --transport shm --variant nocma
     cfg openmpi.shm-ucx   $ompi -np $n $ucx -x UCX_TLS=self,sm $m --transport shm --variant ucx
     extra openmpi.shm-sm  $ompi -np $n $ob1 --mca btl self,vader --mca coll_sm_priority 100 \
         $m --transport shm --variant coll_sm
-    cfg openmpi.shm-tuned $keep $ompi -np $n $keepx $ob1 --mca btl self,vader --mca btl_vader_single_copy_mechanism none \
+    large openmpi.shm-tuned $keep $ompi -np $n $keepx $ob1 --mca btl self,vader --mca btl_vader_single_copy_mechanism none \
         $m --transport shm --variant nocma+keep
-    cfg openmpi.tcp-tuned $keep $ompi -np $n $keepx $ob1 --mca btl self,tcp --mca btl_tcp_if_include lo \
+    large openmpi.tcp-tuned $keep $ompi -np $n $keepx $ob1 --mca btl self,tcp --mca btl_tcp_if_include lo \
         $m --transport tcp --variant keep
     cfg openmpi.tcp       $ompi -np $n $ob1 --mca btl self,tcp --mca btl_tcp_if_include lo $m --transport tcp
     cfg openmpi.tcp-ucx   $ompi -np $n $ucx -x UCX_TLS=self,tcp -x UCX_NET_DEVICES=lo $m --transport tcp --variant ucx
@@ -131,13 +138,13 @@ all_configs() {  # uses $n
   [ -x "$bin/mpich" ] && {
     m="$bin/mpich --lib mpich"
     # Never yields: with more ranks than cores every step costs a 4 ms time slice.
-    local among=cfg
-    [ $n -gt $(nproc) ] && among=extra
+    local among=cfg tuned=large
+    [ $n -gt $(nproc) ] && among=extra tuned=extra
     $among mpich.shm     $mpich -n $n $m --transport shm
     $among mpich.shm-ucx env MPIR_CVAR_NOLOCAL=1 UCX_TLS=self,sm $mpich -n $n $m --transport shm --variant ucx
     $among mpich.tcp     env MPIR_CVAR_NOLOCAL=1 UCX_TLS=self,tcp UCX_NET_DEVICES=lo $mpich -n $n $m --transport tcp
-    $among mpich.shm-tuned $keep $mpich -n $n $m --transport shm --variant keep
-    $among mpich.tcp-tuned $keep MPIR_CVAR_NOLOCAL=1 UCX_TLS=self,tcp UCX_NET_DEVICES=lo $mpich -n $n \
+    $tuned mpich.shm-tuned $keep $mpich -n $n $m --transport shm --variant keep
+    $tuned mpich.tcp-tuned $keep MPIR_CVAR_NOLOCAL=1 UCX_TLS=self,tcp UCX_NET_DEVICES=lo $mpich -n $n \
         $m --transport tcp --variant keep
   }
   # gloo over TCP. Pinning hurts its async mode (device thread and caller on
@@ -145,8 +152,8 @@ all_configs() {  # uses $n
   [ -x "$bin/gloo" ] && {
     g="$bin/gloo --ranks $n --lib gloo --transport tcp --store $store"
     cfg gloo.tcp-async    $g --mode async --pin 0 --variant async
-    cfg gloo.tcp-sync     $g --mode sync --pin $((n <= $(nproc))) --variant sync
-    cfg gloo.tcp-busypoll $g --mode busypoll --variant busypoll
+    small gloo.tcp-sync   $g --mode sync --pin $((n <= $(nproc))) --variant sync
+    small gloo.tcp-busypoll $g --mode busypoll --variant busypoll
   }
   # Add a new library here.
 }
@@ -161,7 +168,7 @@ gloo $(dpkg-query -W -f='${Version}' libgloo-dev 2>/dev/null)"
 
 # A stage that took longer than what is left is not begun again.
 begun=$SECONDS
-declare -A took
+declare -A took times
 for rep in $(seq "$REPS"); do
   if [ "$CEIL" = 1 ] && [ -x "$bin/ceilings" ]; then
     "$bin/ceilings" ${QUICK:+--quick} | sed "s/^CEIL\t/$rep\t/" >>"$ceil"
@@ -171,13 +178,14 @@ for rep in $(seq "$REPS"); do
     for n in $RANKS; do
       left=$((LIMIT_S - (SECONDS - begun)))
       if [ "$left" -le "${took[$name_of_stage.$n]:-0}" ]; then
-        [ "$rep" = 1 ] && echo "no time for $name_of_stage, $n ranks" | tee -a "$log" >&2
+        [ -z "${took[$name_of_stage.$n]:-}" ] && echo "no time for $name_of_stage, $n ranks" | tee -a "$log" >&2
         continue
       fi
       t0=$SECONDS
       all_configs
+      times[$name_of_stage.$n]=$((${times[$name_of_stage.$n]:-0} + 1))
       for i in "${!configs[@]}"; do
-        [ $((rep % 2)) = 0 ] && i=$((${#configs[@]} - 1 - i))
+        [ $((times[$name_of_stage.$n] % 2)) = 0 ] && i=$((${#configs[@]} - 1 - i))
         eval "launch ${configs[i]}"
       done
       took[$name_of_stage.$n]=$((SECONDS - t0))

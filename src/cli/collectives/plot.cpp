@@ -18,7 +18,8 @@ constexpr const char *kApart = "#2563eb", *kInPlace = "#ea580c";
 constexpr const char* kStyle =
     "body{font:14px/1.45 Helvetica,Arial,sans-serif;color:#0f172a;margin:28px auto;max-width:1180px;padding:0 20px}"
     "h1{font-size:22px;margin:0 0 4px}p{color:#475569;margin:0 0 14px}.plots{display:flex;flex-wrap:wrap;gap:20px}"
-    "svg{max-width:100%;height:auto}table{border-collapse:collapse;margin-top:18px;font-size:13px;font-variant-numeric:tabular-nums}"
+    "svg{max-width:100%;height:auto}table{border-collapse:collapse;margin-top:18px;font-size:13px;font-variant-numeric:"
+    "tabular-nums}"
     "th,td{padding:3px 9px;text-align:right;border-bottom:1px solid #e2e8f0;white-space:nowrap}"
     "th{color:#475569;font-weight:600}.group{text-align:center}.wrong{color:#b91c1c;font-weight:700}"
     ".scroll{overflow-x:auto}";
