@@ -135,8 +135,10 @@ def even_bars(results, bars, fam, ops, ranks):
 
 def summary(results, ranks):
     """All operations and sizes, as a Markdown table."""
-    yield '| op | over | ranks | size | ours us | registered | best peer us | which | as it comes | which | limit us | copy limit | ours/peer | ours/limit |'
-    yield '|---' * 14 + '|'
+    heads = ['op', 'over', 'ranks', 'size', 'ours us', 'registered', 'best peer us', 'which', 'as it comes', 'which',
+             'limit us', 'copy limit', 'ours/peer', 'ours/limit']
+    yield '| ' + ' | '.join(heads) + ' |'
+    yield '|---' * len(heads) + '|'
     for fam in ('shm', 'tcp'):
         for op in NAMES:
             for n in ranks:

@@ -95,7 +95,9 @@ launch() {
   local t0=$SECONDS
   timeout -k 5 "$LAUNCH_S" "$@" --ops "$ops" --sizes "$sizes" --budget-ms "$BUDGET_MS" --min-samples "$min_samples" \
       2>>"$log" | sed -n "s/^ROW\t/$rep\t/p" >>"$res"
-  echo "rep $rep $name_of_stage ranks $n $name rc=${PIPESTATUS[0]} $((SECONDS - t0))s load $(cut -d' ' -f1 /proc/loadavg)" | tee -a "$log" >&2
+  local rc=${PIPESTATUS[0]}
+  echo "rep $rep $name_of_stage ranks $n $name rc=$rc $((SECONDS - t0))s load $(cut -d' ' -f1 /proc/loadavg)" |
+      tee -a "$log" >&2
 }
 ompi="mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --mca btl_base_warn_component_unused 0"
 ob1="--mca pml ob1"
