@@ -11,7 +11,7 @@ help:
 	  '  make run               install what is missing, build, and run a model in a third of its weights'\'' memory' \
 	  '  make test              install what is missing, build, and run all tests' \
 	  '  make bench             build and run the benchmarks; results in build/bench/*.json' \
-	  '  make bench ONLY=area   one of them (a folder of bench/)' \
+	  '  make bench ONLY=area   one of them (a folder of bench/); QUICK=1: few samples' \
 	  '  make format            lay out all C++ with clang-format 14' \
 	  '  make tidy              build with clang, clang-tidy and thread-safety analysis' \
 	  '  make clean             remove build/' \

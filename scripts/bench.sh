@@ -2,10 +2,12 @@
 # Runs the benchmarks: each build/release/bench_<area> with --json build/bench/<area>.json, or, where there
 # is one, bench/<area>/run.sh with that file as its argument. Needs a built release preset (`make bench`).
 # usage: scripts/bench.sh [AREA [ARGUMENT...]]     no area: all; arguments go to the programs
+#        QUICK=1: --quick for all of them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 only=${1:-}
 if [[ $# -gt 0 ]]; then shift; fi
+if [[ -n ${QUICK:-} && " $* " != *" --quick "* ]]; then set -- --quick "$@"; fi
 mkdir -p build/bench
 
 ran=0

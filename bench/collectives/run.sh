@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
-# Our bars, then the peers: Open MPI, MPICH and gloo beside what the machine allows, as tables. A peer that is not
-# installed is left out and named; nothing else needs them.
-# usage: bench/collectives/run.sh OUT.json [ARGUMENT...]   arguments go to our program; with --quick the peers take
-#        minutes, not three quarters of an hour. PEERS=0: without them. BUILD=build/cuda names another build folder;
-#        RANKS, OPS, ONLY, MAX and others: see bench/peers/run.sh.
+# All must-reach lines of the collectives: our own bars, then ours beside the peers (Open MPI, MPICH and gloo) and what
+# the machine allows, interleaved, and the lines that compare them. A peer that is not installed is left out and named.
+# usage: bench/collectives/run.sh OUT.json [ARGUMENT...]   arguments go to our program. At most 20 minutes on 2 cores;
+#        with --quick or QUICK=1 two, with fewer sizes. PEERS=0: without them. BUILD=build/cuda names another build
+#        folder; RANKS, OPS, STAGES and others: see bench/peers/run.sh. Also written: OUT-peers.json.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+peers=$(cd "$(dirname "$0")/../peers" && pwd)
 out=$1
 shift
-status=0
-"${BUILD:-build/release}/bench_collectives" --json "$out" "$@" || status=$?   # 1: a bar is short; the peers say by how much
-if [[ ${PEERS:-1} == 0 || $status -gt 1 ]]; then exit "$status"; fi
-
 for argument in "$@"; do
   if [[ $argument == --quick ]]; then export QUICK=1; fi
 done
-OUT=$(dirname "$out")/peers bash "$here/../peers/run.sh"
+if [[ -n ${QUICK:-} && " $* " != *" --quick "* ]]; then set -- --quick "$@"; fi
+
+status=0
+"${BUILD:-build/release}/bench_collectives" --json "$out" "$@" || status=$?   # 1: a bar is short; the others are shown, too
+if [[ ${PEERS:-1} == 0 || $status -gt 1 ]]; then exit "$status"; fi
+folder=$(dirname "$out")/peers
+OUT=$folder bash "$peers/run.sh"
+python3 "$peers/report.py" "$folder" >"$folder/report.md"
+python3 "$peers/bars.py" "$folder" "${out%.json}-peers.json" || status=$?
 exit "$status"

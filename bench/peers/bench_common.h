@@ -112,7 +112,14 @@ inline Opts parse(int argc, char** argv) {
     else if (a == "--min") mn = num(v), i++;
     else if (a == "--max") mx = num(v), i++;
     else if (a == "--factor") f = num(v), i++;
-    else if (a == "--budget-ms") o.budget_ms = atof(v), i++;
+    else if (a == "--sizes") {
+      for (const char* at = v; *at; at += *at == ',') {
+        const char* end = at + strcspn(at, ",");
+        o.sizes.push_back(num(std::string(at, end).c_str()));
+        at = end;
+      }
+      i++;
+    } else if (a == "--budget-ms") o.budget_ms = atof(v), i++;
     else if (a == "--batch-us") o.batch_us = atof(v), i++;
     else if (a == "--min-samples") o.min_samples = atoi(v), i++;
     else if (a == "--max-samples") o.max_samples = std::min(atoi(v), kMaxSamples), i++;
@@ -122,6 +129,7 @@ inline Opts parse(int argc, char** argv) {
     else if (a == "--ranks") o.ranks = atoi(v), i++;
     else o.rest.push_back(a);
   }
+  if (!o.sizes.empty()) return o;
   for (size_t s = mn; s <= mx; s *= f) o.sizes.push_back(s);
   if (o.sizes.empty() || o.sizes.back() != mx) o.sizes.push_back(mx);
   return o;
@@ -313,7 +321,9 @@ class Driver {
         ctl_->samples = (uint32_t)std::max<double>(o_.min_samples, std::min<double>(o_.max_samples, ns));
       }
       barrier();
+      const uint32_t before = k;
       k = ctl_->batch;
+      if (k == 1 && before == 1) break;  // a long operation: no batch will grow, and it is warm
     }
     // A point that turns out slower than calibrated (stalls) is cut short:
     // rank 0 says so before it enters the barrier of the next sample.

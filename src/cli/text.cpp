@@ -38,6 +38,18 @@ std::string paragraph(std::string_view text, std::size_t indent, std::string_vie
   return result + line + '\n';
 }
 
+std::string html_text(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '&') result += "&amp;";
+    else if (c == '<') result += "&lt;";
+    else if (c == '>') result += "&gt;";
+    else if (c == '"') result += "&quot;";
+    else result += c;
+  }
+  return result;
+}
+
 Cell word(std::string text) { return {text, text}; }
 Cell number(std::int64_t value) { return {fmt::format("{}", value), value}; }
 Cell time(Picos value) { return {format_time(value), std::int64_t{value}}; }

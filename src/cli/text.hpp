@@ -17,6 +17,9 @@ inline constexpr std::size_t kColumns = 100;
 // The text in lines of at most 100 columns, each behind `indent` spaces, the first behind `first`.
 std::string paragraph(std::string_view text, std::size_t indent = 0, std::string_view first = {});
 
+// With what HTML and SVG would take for their own written out.
+std::string html_text(std::string_view text);
+
 // One cell of a table: what is printed, and the value behind it for --json.
 struct Cell {
   using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;

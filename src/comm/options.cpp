@@ -21,28 +21,35 @@ std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all proce
   return hash;
 }
 
-Algorithm algorithm_called(const std::string& name, Here here) {
+}  // namespace
+
+std::optional<Algorithm> algorithm_of(std::string_view name) {
   for (int i = 0; i <= static_cast<int>(Algorithm::kDoubling); ++i) {
     if (name == algorithm_name(static_cast<Algorithm>(i))) return static_cast<Algorithm>(i);
   }
-  throw Error(Code::kInvalidValue,
-              fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree or doubling is expected", name), here);
+  return std::nullopt;
 }
 
-Transport transport_called(const std::string& name, Here here) {
+std::optional<Transport> transport_of(std::string_view name) {
   if (name == "auto") return Transport::kAuto;
   if (name == "net") return Transport::kNet;
-  throw Error(Code::kInvalidValue, fmt::format("SLIP_TRANSPORT={}: auto or net is expected", name), here);
+  return std::nullopt;
 }
-
-}  // namespace
 
 Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
   Wishes result{options.algorithm, options.transport, options.deterministic, 0};
-  if (const std::string& name = env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto)
-    result.algorithm = algorithm_called(name, here);
-  if (const std::string& name = env().transport; !name.empty() && result.transport == Transport::kAuto)
-    result.transport = transport_called(name, here);
+  if (const std::string& name = env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto) {
+    const std::optional<Algorithm> found = algorithm_of(name);
+    if (!found)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree or doubling is expected", name), here);
+    result.algorithm = *found;
+  }
+  if (const std::string& name = env().transport; !name.empty() && result.transport == Transport::kAuto) {
+    const std::optional<Transport> found = transport_of(name);
+    if (!found) throw Error(Code::kInvalidValue, fmt::format("SLIP_TRANSPORT={}: auto or net is expected", name), here);
+    result.transport = *found;
+  }
   const std::string& host = options.host.empty() ? env().host_id : options.host;
   if (!host.empty()) result.host = hash_of(host);
   return result;

@@ -1,6 +1,9 @@
 // The options of a communicator: what is possible, and what all ranks must have the same.
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include "slip/communicator.hpp"
 #include "transport/bootstrap.hpp"
 
@@ -13,6 +16,10 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
 
 // All ranks call it. Throws on all of them if some would call another lost sooner than it gives signs of life.
 void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
+
+// By the name that people give; nothing if there is none of it.
+std::optional<Algorithm> algorithm_of(std::string_view name);
+std::optional<Transport> transport_of(std::string_view name);
 
 // What is asked for, by option or by the environment; the same on all ranks, but for the host.
 struct Wishes {

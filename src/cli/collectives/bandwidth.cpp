@@ -34,7 +34,8 @@ double bus_share(Collective kind, int nranks) {
 }
 
 bool counts_all_blocks(Collective kind) {
-  return kind != Collective::kAllReduce && kind != Collective::kReduce && kind != Collective::kBroadcast;
+  return kind != Collective::kAllReduce && kind != Collective::kReduce && kind != Collective::kBroadcast &&
+         kind != Collective::kMessage;
 }
 
 }  // namespace slip::cli

@@ -87,20 +87,25 @@ std::vector<std::byte> reduced(const Call& call, int nranks, std::size_t first) 
 
 }  // namespace
 
+Blocks bench_blocks(const Call& call, int rank, int nranks) {
+  return call.kind == Collective::kMessage ? Blocks{1, 1} : blocks_of(call, rank, nranks);
+}
+
 void fill_input(const Call& call, int rank, int nranks, std::span<std::byte> input) {
-  const Blocks blocks = blocks_of(call, rank, nranks);
+  const Blocks blocks = bench_blocks(call, rank, nranks);
   for (std::uint64_t block = 0; block < blocks.in; ++block)
     repeat(values_of(call.type, rank, block), input.subspan(block * call.block_bytes(), call.block_bytes()));
 }
 
 std::uint64_t count_wrong(const Call& call, int rank, int nranks, std::span<const std::byte> output) {
-  const Blocks blocks = blocks_of(call, rank, nranks);
+  const Blocks blocks = bench_blocks(call, rank, nranks);
   std::uint64_t wrong = 0;
   for (std::uint64_t block = 0; block < blocks.out; ++block) {
     const bool scattered = call.kind == Collective::kReduceScatter || call.kind == Collective::kScatter ||
                            call.kind == Collective::kAllToAll;
     const std::size_t first = scattered ? static_cast<std::size_t>(rank) : 0;
-    const int from = blocks.out > 1 ? static_cast<int>(block) : call.root;
+    const int before = (rank + nranks - 1) % nranks, one = call.kind == Collective::kMessage ? before : call.root;
+    const int from = blocks.out > 1 ? static_cast<int>(block) : one;
     const std::vector<std::byte> values =
         reduces(call.kind) ? reduced(call, nranks, first) : values_of(call.type, from, first);
     wrong += differing(values, output.subspan(block * call.block_bytes(), call.block_bytes()), bytes_of(call.type));

@@ -11,6 +11,8 @@
 
 namespace slip::cli {
 
+// How many blocks a rank gives and gets; of messages one each, to the next rank and from the one before.
+Blocks bench_blocks(const Call& call, int rank, int nranks);
 // What a rank gives: block b repeats the rank's values, begun at the b-th.
 void fill_input(const Call& call, int rank, int nranks, std::span<std::byte> input);
 // How many elements of a rank's output are not what they must be.

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 
+#include "cli/text.hpp"
 #include "cli/topo/draw.hpp"
 #include "topo/trees.hpp"
 
@@ -31,17 +32,6 @@ Style style_of(TopoKind kind) {
     case TopoKind::kNvSwitch: return {"#16a34a", "#15803d", "#ffffff"};
     default: return {"#fef3c7", "#d97706", "#78350f"};
   }
-}
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') result += "&amp;";
-    else if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else result += c;
-  }
-  return result;
 }
 
 double thickness(double gbps) { return std::clamp(std::sqrt(gbps) * 0.62, 1.0, 11.0); }
@@ -179,10 +169,10 @@ class Picture {
       const std::string name = short_name(static_cast<int>(i)), facts = facts_of(static_cast<int>(i));
       put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" font-weight=\"600\" text-anchor=\"middle\" "
           "fill=\"{}\">{}</text>",
-          x, facts.empty() ? y + 5 : y - 2, style.text, escaped(name));
+          x, facts.empty() ? y + 5 : y - 2, style.text, html_text(name));
       if (!facts.empty())
         put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10.5\" text-anchor=\"middle\" fill=\"{}\">{}</text>", x,
-            y + 12, style.text, escaped(facts));
+            y + 12, style.text, html_text(facts));
     }
   }
 
@@ -306,7 +296,7 @@ class Picture {
 
   void legend() {
     put("<text x=\"{}\" y=\"34\" font-size=\"18\" font-weight=\"700\" fill=\"#0f172a\">{}</text>", kMargin,
-        escaped(system_.name.substr(system_.name.rfind('/') + 1)));
+        html_text(system_.name.substr(system_.name.rfind('/') + 1)));
     const std::string several = cluster_.nodes.size() > 1 ? fmt::format("{} machines, ", cluster_.nodes.size()) : "";
     put("<text x=\"{}\" y=\"54\" font-size=\"13\" fill=\"#475569\">{}{}, {}: rings {}, trees {}</text>", kMargin,
         several, counted(cluster_.ranks.size(), "rank"), counted(plan_.channels.size(), "channel"),

@@ -1,0 +1,138 @@
+#include "cli/collectives/measure.hpp"
+
+#include <fmt/format.h>
+
+#include "base/clock.hpp"
+#include "cli/collectives/bandwidth.hpp"
+#include "cli/collectives/pattern.hpp"
+#include "cli/commands.hpp"
+
+namespace slip::cli {
+namespace {
+
+bool can_be_in_place(Collective kind) {
+  return kind != Collective::kAllToAll && kind != Collective::kGather && kind != Collective::kScatter &&
+         kind != Collective::kMessage;
+}
+
+class RankBench {
+ public:
+  explicit RankBench(const BenchWork& work)
+      : work_(work), comm_(Communicator::init(device_, work.options)), stream_(device_.stream()) {
+    if (work.root < 0 || work.root >= comm_.nranks())
+      throw UsageError(fmt::format("-r {}: there are {} ranks", work.root, comm_.nranks()));
+  }
+
+  std::vector<BenchRow> run(const BenchTold& told) {
+    const bool is_first = comm_.rank() == 0;
+    std::vector<BenchRow> rows;
+    if (is_first) told.head(comm_.nranks(), device_.info().description);
+    for (double size = static_cast<double>(work_.begin); size <= static_cast<double>(work_.end);) {
+      rows.push_back(one_size(static_cast<std::uint64_t>(size)));
+      if (is_first) told.row(rows.back());
+      size = std::max(size * work_.factor, size + 1);
+    }
+    return rows;
+  }
+
+ private:
+  BenchRow one_size(std::uint64_t size) {
+    const std::uint64_t blocks = counts_all_blocks(work_.kind) ? static_cast<std::uint64_t>(comm_.nranks()) : 1;
+    BenchRow row{.call = {.kind = work_.kind, .type = work_.type, .op = work_.op, .root = work_.root},
+                 .nranks = comm_.nranks()};
+    row.call.elements = std::max<std::uint64_t>(size / bytes_of(work_.type) / blocks, 1);
+    row.bytes = row.call.block_bytes() * blocks;
+    row.apart = measure(row, false);
+    if (can_be_in_place(work_.kind)) row.in_place = measure(row, true);
+    return row;
+  }
+
+  void issue(const Call& call, Range to, Range from) {
+    switch (call.kind) {
+      case Collective::kAllReduce: return comm_.all_reduce(to, from, call.type, call.op, stream_);
+      case Collective::kReduce: return comm_.reduce(to, from, call.type, call.op, call.root, stream_);
+      case Collective::kBroadcast: return comm_.broadcast(to, from, call.root, stream_);
+      case Collective::kAllGather: return comm_.all_gather(to, from, stream_);
+      case Collective::kReduceScatter: return comm_.reduce_scatter(to, from, call.type, call.op, stream_);
+      case Collective::kAllToAll: return comm_.all_to_all(to, from, stream_);
+      case Collective::kGather: return comm_.gather(to, from, call.root, stream_);
+      case Collective::kScatter: return comm_.scatter(to, from, call.root, stream_);
+      case Collective::kBarrier: return comm_.barrier(stream_);
+      case Collective::kMessage: break;
+    }
+    Group group;
+    comm_.send(from, (comm_.rank() + 1) % comm_.nranks(), stream_);
+    comm_.recv(to, (comm_.rank() + comm_.nranks() - 1) % comm_.nranks(), stream_);
+    group.end();
+  }
+
+  // In place: the smaller of input and output is its part of the larger.
+  Measured measure(const BenchRow& row, bool in_place) {
+    const Call& call = row.call;
+    const Blocks blocks = bench_blocks(call, comm_.rank(), comm_.nranks());
+    const std::uint64_t block = call.block_bytes(), most = std::max(blocks.in, blocks.out);
+    const auto own = static_cast<std::uint64_t>(comm_.rank());
+    const auto part = [&](std::uint64_t count) { return count < most && most > 1 ? own * block : 0; };
+    Buffer larger = device_.alloc(std::max<std::uint64_t>(most * block, 1), MemoryKind::kPinned, "data");
+    Buffer other =
+        device_.alloc(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), MemoryKind::kPinned, "result");
+    const Range from = larger.slice(in_place ? part(blocks.in) : 0, std::max<std::uint64_t>(blocks.in, 1) * block);
+    const Range to = in_place ? larger.slice(part(blocks.out), std::max<std::uint64_t>(blocks.out, 1) * block)
+                              : other.slice(0, std::max<std::uint64_t>(blocks.out, 1) * block);
+    Measured result;
+    fill(call, larger, from);
+    issue(call, to, from);
+    stream_.sync();
+    result.wrong = wrong_in(call, in_place ? larger : other, to);
+    for (int i = 0; i < work_.warmup; ++i) issue(call, to, from);
+    comm_.barrier(stream_);
+    stream_.sync();
+    const std::int64_t begun = now_ns();
+    for (int i = 0; i < work_.iterations; ++i) {
+      issue(call, to, from);
+      if (work_.each) stream_.sync();
+    }
+    stream_.sync();
+    result.us = static_cast<double>(now_ns() - begun) / 1e3 / work_.iterations;
+    result = of_all(result);
+    result.algorithm_gbs = static_cast<double>(row.bytes) / result.us / 1e3;
+    result.bus_gbs = result.algorithm_gbs * bus_share(call.kind, comm_.nranks());
+    return result;
+  }
+
+  void fill(const Call& call, Buffer& buffer, Range from) const {
+    const HostView<std::byte> view = buffer.host_write<std::byte>();
+    fill_input(call, comm_.rank(), comm_.nranks(), view.span().subspan(from.offset, from.bytes));
+  }
+  std::uint64_t wrong_in(const Call& call, const Buffer& buffer, Range to) const {
+    const HostView<const std::byte> view = buffer.host_read<std::byte>();
+    return count_wrong(call, comm_.rank(), comm_.nranks(), view.span().subspan(to.offset, to.bytes));
+  }
+
+  // The longest time, and all wrong elements.
+  Measured of_all(const Measured& own) {
+    Buffer time = device_.alloc(8, MemoryKind::kPinned), wrong = device_.alloc(8, MemoryKind::kPinned);
+    *time.host_write<double>().begin() = own.us;
+    *wrong.host_write<std::uint64_t>().begin() = own.wrong;
+    comm_.all_reduce(time, time, DataType::kF64, ReduceOp::kMax, stream_);
+    comm_.all_reduce(wrong, wrong, DataType::kU64, ReduceOp::kSum, stream_);
+    stream_.sync();
+    return {.us = time.host_read<double>()[0], .wrong = wrong.host_read<std::uint64_t>()[0]};
+  }
+
+  const BenchWork work_;
+  const Device device_ = Device::open("cpu");
+  Communicator comm_;
+  const Stream stream_;
+};
+
+}  // namespace
+
+std::string BenchRow::op() const { return reduces(call.kind) ? reduce_op_name(call.op) : "none"; }
+std::string BenchRow::root() const { return has_root(call.kind) ? std::to_string(call.root) : "-1"; }
+
+const char* bench_name(Collective kind) { return kind == Collective::kMessage ? "sendrecv" : collective_name(kind); }
+
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told) { return RankBench(work).run(told); }
+
+}  // namespace slip::cli

@@ -1,0 +1,53 @@
+// What `slip bench all_reduce` and the like are asked, what one size gives, and how a rank measures it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/call.hpp"
+#include "slip/communicator.hpp"
+
+namespace slip::cli {
+
+struct BenchWork {
+  Collective kind = Collective::kAllReduce;
+  DataType type = DataType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0, iterations = 20, warmup = 5;
+  std::uint64_t begin = 0, end = 0;  // sizes
+  double factor = 2;
+  bool each = false;  // each call is waited for
+  CommunicatorOptions options = {};
+};
+
+struct Measured {
+  double us = 0;  // of the slowest rank
+  double algorithm_gbs = 0, bus_gbs = 0;
+  std::uint64_t wrong = 0;
+};
+
+struct BenchRow {
+  Call call;
+  int nranks = 0;
+  std::uint64_t bytes = 0;
+  Measured apart = {};
+  std::optional<Measured> in_place = {};
+
+  std::string op() const;    // "none" where nothing is reduced
+  std::string root() const;  // "-1" where there is none
+};
+
+// As the command is called: "sendrecv" for messages.
+const char* bench_name(Collective kind);
+
+// One rank. Only the first tells.
+struct BenchTold {
+  std::function<void(int nranks, const std::string& device)> head;
+  std::function<void(const BenchRow& row)> row;
+};
+// All rows; on all ranks the same.
+std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told);
+
+}  // namespace slip::cli
