@@ -91,7 +91,9 @@ Recovery::Recovery(Bootstrap& bootstrap, std::span<const int> excluded)
 
 void Recovery::run(const Make& make) {
   for (bool done = false; !done;) {
+    switchboard_.settle();
     require_not_given_up();
+    require_not_left_behind();
     turn_ = std::max(turn_ + 1, static_cast<std::uint64_t>(now_ns()));  // grows over all recoveries of the rank
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
@@ -116,6 +118,19 @@ void Recovery::require_not_given_up() const {
           Code::kRankLost,
           fmt::format("rank {} of {} was given up by the others: {}", loss.rank, bootstrap_.nranks(), loss.text()), {});
   }
+}
+
+// Others that are all gone when this rank wakes up may have gone on without it and ended in peace.
+void Recovery::require_not_left_behind() const {
+  const std::int64_t silence = switchboard_.own_silence_ns();
+  const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
+  if (silence == 0 || others == 0 || candidates().size() > 1) return;
+  throw Error(
+      Code::kRankLost,
+      fmt::format("rank {} of {} was given up by the others: it gave no sign of life for {:.1f} s, and now none "
+                  "of them is left; it was stopped, or had no time to run",
+                  bootstrap_.rank(), bootstrap_.nranks(), static_cast<double>(silence) / 1e9),
+      {});
 }
 
 bool Recovery::lost_a_member() const {

@@ -98,6 +98,11 @@ class Switchboard {
   // For ranks that agree on how to go on after a loss, see recovery.hpp; these end only when this rank aborts.
   std::set<int> gone() const;      // ranks that are lost or have left
   void mention(const Loss& loss);  // that another has noticed
+  // Returns when all that had come before is taken: a rank that was stopped and runs again asks others before it has
+  // read what they said of it.
+  void settle();
+  // The longest time that this rank gave no sign of life, if that is so long that others gave it up; else 0.
+  std::int64_t own_silence_ns() const;
   // Has the rank asked for signs of life from now on: it is lost when it gives none. False: it is gone.
   bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
   // To a rank that is watched; does not wait until it is taken. False: it is gone.
@@ -147,6 +152,7 @@ class Switchboard {
   void wait_for_something();
   void turn();
   void note_suspension(std::int64_t now);
+  void note_own_silence(std::int64_t now);
   void accept_all(std::int64_t now);
   void serve(Link& link, std::int64_t now);
   void handle(Link& link, Frame& frame);
@@ -193,6 +199,8 @@ class Switchboard {
   std::shared_ptr<AbortFlag> at_loss_;  // is set; may be null
   std::string failure_;                 // of the thread itself
   bool leaving_ = false;
+  std::uint64_t turns_ = 0;
+  std::int64_t own_silence_ns_ = 0;
 
   // The thread's own.
   std::int64_t next_beat_ns_ = 0, next_look_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0;

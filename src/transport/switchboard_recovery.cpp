@@ -39,6 +39,23 @@ void Switchboard::mention(const Loss& loss) {
   wake_up_.signal();
 }
 
+// Two turns: the first one may have looked at the connections before.
+void Switchboard::settle() {
+  std::unique_lock lock(mutex_);
+  for (int i = 0; i < 2; ++i) {
+    wake_up_.signal();
+    for (const std::uint64_t before = turns_; turns_ == before;) {
+      require_not_aborted();
+      changed_.wait_for(lock, std::chrono::nanoseconds(silence_ns_));
+    }
+  }
+}
+
+std::int64_t Switchboard::own_silence_ns() const {
+  const std::lock_guard lock(mutex_);
+  return own_silence_ns_;
+}
+
 bool Switchboard::watch(int rank, const SocketAddress& at, std::int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
   const auto is_lost = [&] {
