@@ -92,7 +92,9 @@ class Switchboard {
   bool somebody_left() const noexcept { return somebody_left_.load(std::memory_order_acquire); }  // acquire: has_left()
 
   // acquire: who sees it finds the loss or the failure itself.
-  bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
+  bool broken() const noexcept { return broken_.is_set(); }
+  const AbortFlag& broken_flag() const { return broken_; }  // for waits that are to end then
+  void throw_if_broken() const;
   std::vector<Loss> losses() const;  // the first one first
 
   // For ranks that agree on how to go on after a loss, see recovery.hpp; these end only when this rank aborts.
@@ -176,7 +178,8 @@ class Switchboard {
   const std::shared_ptr<AbortFlag> abort_;
   const std::int64_t interval_ns_, silence_ns_;
   WakeUp wake_up_;
-  std::atomic<bool> broken_{false}, somebody_left_{false};
+  AbortFlag broken_;
+  std::atomic<bool> somebody_left_{false};
   Thread thread_;
 
   mutable std::mutex mutex_;

@@ -34,7 +34,7 @@ void Switchboard::live() {
   links_.clear();
   if (failure.empty()) return;
   failure_ = "the thread of its connections ended: " + failure;
-  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+  broken_.set();
   changed_.notify_all();
 }
 
@@ -216,7 +216,7 @@ void Switchboard::note_loss(const Loss& loss) {
     if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
   }
   if (at_loss_) at_loss_->set();
-  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+  broken_.set();
 }
 
 void Switchboard::beat(std::int64_t now) {

@@ -162,6 +162,37 @@ TEST(Hosts, EveryCallOverSlowWires) { every_call(3, 1, {.bytes_per_second = 20e6
 TEST(Hosts, EveryCallWithPacketsLost) { every_call(2, 2, {.loss = 0.02}); }
 TEST(Hosts, EveryCallOverLongWires) { every_call(2, 2, {.delay_ns = 3'000'000}); }
 
+// The first call that needs links which are not made yet, when nobody knows of the cut.
+TEST(Hosts, DISABLED_FirstCallAfterACut) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Adder adder;
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
+    char byte = 'x';
+    static_cast<void>(!::write(kLine, &byte, 1));
+    static_cast<void>(!::read(kLine, &byte, 1));
+    const Buffer data = adder.device().alloc(12, MemoryKind::kPinned),
+                 to = adder.device().alloc(12, MemoryKind::kPinned);
+    comm.all_to_all(to, data, adder.stream());
+    adder.stream().sync();
+    return "went on";
+  });
+}
+
+TEST(Hosts, ACutBeforeTheFirstCall) {
+  Hosts hosts(3);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  Job job(hosts, 3, 1, "Hosts.DISABLED_FirstCallAfterACut");
+  for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
+  hosts.cut(2);
+  const std::int64_t begun = now_ns();
+  for (int rank = 0; rank < 3; ++rank) job[rank].tell('x');
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string report = job[rank].report();
+    EXPECT_NE(report.find("gives no sign of life"), std::string::npos) << "rank " << rank << ": " << report;
+  }
+  std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+}
+
 // Adds large numbers until something happens; then with those that are left.
 TEST(Hosts, DISABLED_AddUntilTrouble) {
   test::play([](const LaunchInfo& info) -> std::string {
