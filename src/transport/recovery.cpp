@@ -177,7 +177,11 @@ std::optional<Recovery::Told> Recovery::hear(int leader) {
 }
 
 bool Recovery::follow(int leader, const Make& make) {
-  if (!switchboard_.watch(leader, bootstrap_.address(leader), deadline_ns_)) return false;
+  if (!switchboard_.watch(leader, bootstrap_.address(leader), deadline_ns_)) {
+    // Where one is cut off, more may be: they are found out in the time of one. Else most are never connected to.
+    if (was_silent(leader)) watch_candidates();
+    return false;
+  }
   std::vector<std::byte> join;
   const std::vector<Loss> losses = switchboard_.losses();
   append(join, bytes_of(JoinHead{turn_, static_cast<std::uint32_t>(excluded_.size()),
@@ -226,12 +230,24 @@ std::vector<int> Recovery::not_joined() const {
   return result;
 }
 
+bool Recovery::was_silent(int rank) const {
+  const std::vector<Loss> losses = switchboard_.losses();
+  return std::any_of(losses.begin(), losses.end(),
+                     [&](const Loss& loss) { return loss.rank == rank && loss.cause == Loss::Cause::kSilent; });
+}
+
+void Recovery::watch_candidates() {
+  std::vector<std::pair<int, SocketAddress>> others;
+  for (const int rank : candidates()) {
+    if (rank != bootstrap_.rank()) others.emplace_back(rank, bootstrap_.address(rank));
+  }
+  switchboard_.watch_all(others, deadline_ns_);
+}
+
 void Recovery::collect_joins() {
   joined_.clear();
   mismatch_.clear();
-  for (const int rank : candidates()) {
-    if (rank != bootstrap_.rank()) switchboard_.watch(rank, bootstrap_.address(rank), deadline_ns_);
-  }
+  watch_candidates();
   for (;;) {
     const std::size_t gone = switchboard_.gone().size();
     const std::vector<int> missing = not_joined();

@@ -54,6 +54,8 @@ class Recovery {
   bool lead(const Make& make);
   bool try_make(const Make& make, const Membership& group, std::string& failure);
   std::optional<Told> hear(int leader);
+  bool was_silent(int rank) const;
+  void watch_candidates();
   void collect_joins();
   void take_join(const Switchboard::Letter& letter);
   Votes collect_votes();

@@ -107,6 +107,7 @@ class Switchboard {
   std::int64_t own_silence_ns() const;
   // Has the rank asked for signs of life from now on: it is lost when it gives none. False: it is gone.
   bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
+  void watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns);
   // To a rank that is watched; does not wait until it is taken. False: it is gone.
   bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
   struct Letter {
@@ -142,6 +143,7 @@ class Switchboard {
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;
   void require_not_aborted() const;
+  bool is_lost(int rank) const;
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   Link* outgoing(int rank);
   void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);

@@ -255,9 +255,7 @@ void trouble(int count, int each, const std::vector<Expected>& expected,
 }
 
 TEST(Hosts, ACutWireMakesTwoGroups) {
-  trouble(2, 1, {{0, 1}, {0, 1}}, [](Hosts& hosts, Job&) { hosts.cut(1); });
   trouble(2, 2, {{0, 2}, {1, 2}, {0, 2}, {1, 2}}, [](Hosts& hosts, Job&) { hosts.cut(1); });
-  trouble(3, 2, {{0, 4}, {1, 4}, {2, 4}, {3, 4}, {0, 2}, {1, 2}}, [](Hosts& hosts, Job&) { hosts.cut(2); });
   trouble(3, 2, {{0, 2}, {1, 2}, {0, 4}, {1, 4}, {2, 4}, {3, 4}}, [](Hosts& hosts, Job&) { hosts.cut(0); });
 }
 
