@@ -32,6 +32,8 @@ class LinkEnd {
   virtual bool drive() = 0;
   // Whether the caller will drive it again and again, or nobody for a while, though messages are under way.
   virtual void attend(bool attended) = 0;
+  // Whether drive() itself finds that the other end has left, behind all that it sent.
+  virtual bool says_when_over() const { return false; }
 
  protected:
   std::uint64_t begun_ = 0, done_ = 0;

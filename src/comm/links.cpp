@@ -35,7 +35,7 @@ LinkEnd& Links::end(Ends& ends, int rank, bool out) {
   std::unique_ptr<LinkEnd>& place = ends[static_cast<std::size_t>(rank)];
   if (!place) {
     place = make(rank, out);
-    made_.push_back(place.get());
+    made_.push_back({place.get(), rank});
   }
   return *place;
 }
@@ -50,14 +50,21 @@ std::unique_ptr<LinkEnd> Links::make(int rank, bool out) {
           same_process(placements[static_cast<std::size_t>(own)], placements[static_cast<std::size_t>(rank)]));
     return std::make_unique<PipeInlet>(host_->pipe(rank, own), own, rank);
   }
-  if (out)
-    return std::make_unique<NetOutlet>([this, rank, own] {
-      const Patience patience{now_ns() + timeout_ns_, nullptr};
-      NetOptions options;
-      options.rank = own;
-      return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options, patience);
-    });
+  if (out) return std::make_unique<NetOutlet>([this, rank] { return connect(rank); });
   return std::make_unique<NetInlet>([this, rank] { return accept(rank); }, own, rank);
+}
+
+std::unique_ptr<NetSender> Links::connect(int rank) {
+  NetOptions options;
+  options.rank = bootstrap_.rank();
+  try {
+    return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
+                             {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
+  } catch (const Error& error) {
+    failed_ = rank;
+    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // which says why
+    throw;
+  }
 }
 
 std::unique_ptr<NetReceiver> Links::accept(int rank) {
@@ -70,13 +77,22 @@ std::unique_ptr<NetReceiver> Links::accept(int rank) {
 
 bool Links::drive() {
   bool moved = false;
-  for (LinkEnd* const end : made_) moved = end->drive() || moved;
+  for (const Made& one : made_) moved = drive(*one.end, one.rank) || moved;
   return moved;
 }
 
+bool Links::drive(LinkEnd& end, int rank) {
+  try {
+    return end.drive();
+  } catch (...) {
+    failed_ = rank;
+    throw;
+  }
+}
+
 void Links::attend(bool attended) {
-  for (LinkEnd* const end : made_) {
-    if (end->begun() != end->done()) end->attend(attended);
+  for (const Made& one : made_) {
+    if (one.end->begun() != one.end->done()) one.end->attend(attended);
   }
 }
 

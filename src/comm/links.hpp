@@ -20,13 +20,16 @@ class Links {
   LinkEnd& from(int rank) { return end(inlets_, rank, false); }
   // Those that were used and have messages under way move on. False: none did.
   bool drive();
+  bool drive(LinkEnd& end, int rank);
   void attend(bool attended);  // see LinkEnd
   bool through_memory(int rank) const;
+  int failed() const { return failed_; }  // the rank of the link that threw; -1: none did
 
  private:
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
   LinkEnd& end(Ends& ends, int rank, bool out);
   std::unique_ptr<LinkEnd> make(int rank, bool out);
+  std::unique_ptr<NetSender> connect(int rank);
   std::unique_ptr<NetReceiver> accept(int rank);
 
   Bootstrap& bootstrap_;
@@ -36,7 +39,12 @@ class Links {
   std::vector<NetHandle> handles_;
   std::vector<std::unique_ptr<NetReceiver>> arrived_;  // by rank: connected, and not asked for yet
   Ends outlets_, inlets_;
-  std::vector<LinkEnd*> made_;
+  struct Made {
+    LinkEnd* end = nullptr;
+    int rank = 0;
+  };
+  std::vector<Made> made_;
+  int failed_ = -1;
 };
 
 }  // namespace slip

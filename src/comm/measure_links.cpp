@@ -34,7 +34,7 @@ class Pair {
          ++turn) {
       if (links_.drive()) continue;
       spin(turn);
-      if (bootstrap_.broken()) throw Error(Code::kRankLost, "a rank was lost while links were measured", {});
+      if (bootstrap_.broken()) bootstrap_.throw_if_broken();
       if (now_ns() > deadline_ns_)
         throw Error(
             Code::kTimeout,

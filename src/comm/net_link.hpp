@@ -17,6 +17,7 @@ class NetOutlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool attended) override;
+  bool says_when_over() const override { return line_ != nullptr; }
 
  private:
   const std::function<std::unique_ptr<NetSender>()> connect_;
@@ -33,6 +34,7 @@ class NetInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool attended) override;
+  bool says_when_over() const override { return line_ != nullptr; }
 
  private:
   struct Message {

@@ -65,9 +65,10 @@ bool SharedRun::advance() noexcept {
       if (patient_) calls_.links.attend(false);
       return false;
     }
-  } catch (const Error& error) {
+  } catch (const Error& met) {
+    const Error error = with_cause(met);
     fail(error.code(), error.what() + std::strlen(code_name(error.code())) + 2);  // the code is put before it again
-    error_ = std::current_exception();
+    error_ = std::make_exception_ptr(error);
   } catch (const std::exception& error) {
     fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.rank, signature_.text(), error.what()));
     error_ = std::current_exception();
@@ -231,7 +232,7 @@ bool SharedRun::begin_message(const Primitive& step) {
     const bool first = std::exchange(said.turn, turn_) != turn_;
     link.begin(place, step.bytes, first ? &signature_ : nullptr);
   }
-  static_cast<void>(link.drive());
+  static_cast<void>(calls_.links.drive(link, static_cast<int>(step.whom)));
   return true;
 }
 
@@ -299,8 +300,7 @@ bool SharedRun::come() {
 // Only now: until then nobody will ask. A call that waits for its turn has not begun, and another one has.
 void SharedRun::note_wait() {
   if (waits_for_ == Wait::kTurn) return;
-  const bool link = waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom;
-  int rank = link ? static_cast<int>(whom_) : next_rank_;
+  int rank = on_link() ? static_cast<int>(whom_) : next_rank_;
   for (int one = 0; waits_for_ == Wait::kRoom && one < calls_.nranks; ++one) {
     if (is_missing(one)) rank = one;
   }
@@ -331,25 +331,9 @@ void SharedRun::look_for_trouble() {
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.rank, signature_.text()), {});
   calls_.throw_failure();
-  if (calls_.bootstrap.broken()) {
-    const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(loss ? loss->code() : Code::kRankLost,
-                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
-                            calls_.rank, signature_.text()),
-                {});
-  }
-  if (awaits_who_left())
-    throw Error(Code::kRankLost,
-                fmt::format("rank {} has left the communicator; rank {} waits for it in {}", next_rank_, calls_.rank,
-                            signature_.text()),
-                {});
+  if (calls_.bootstrap.broken()) throw_loss();
+  if (awaits_who_left()) throw_left(on_link() ? static_cast<int>(whom_) : next_rank_);
   time_out();
-}
-
-// Who leaves has done all that others count on: what is not there by then never comes.
-bool SharedRun::awaits_who_left() {
-  const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
-  return for_rank && calls_.bootstrap.has_left(next_rank_) && !is_there();
 }
 
 // Whether it has not come to this call, or not as far as is waited for.
@@ -357,7 +341,7 @@ bool SharedRun::is_missing(int rank) const {
   if (rank == calls_.rank) return false;
   if (waits_for_ == Wait::kTurn) return false;
   if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
-  if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) return true;
+  if (on_link()) return true;
   const std::uint64_t last = calls_.host->last_posted(rank);
   if (waits_for_ == Wait::kRoom) return last < value_;
   return last < slot_ || (last == slot_ && waits_for_ == Wait::kPhase);
@@ -368,9 +352,7 @@ void SharedRun::time_out() const {
   for (int rank = 0; rank < calls_.nranks; ++rank) {
     if (is_missing(rank)) missing.push_back(rank);
   }
-  const char* const what = waits_for_ != Wait::kLink && waits_for_ != Wait::kLinkRoom ? ""
-                           : link_sends_                                              ? ", to take what it sends"
-                                                                                      : ", to send";
+  const char* const what = !on_link() ? "" : link_sends_ ? ", to take what it sends" : ", to send";
   throw Error(Code::kTimeout,
               fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank,
                           static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),

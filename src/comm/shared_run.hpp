@@ -97,7 +97,11 @@ class SharedRun final : public Exchange {
   bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
   bool is_there();
   bool in_trouble();
+  bool on_link() const { return waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom; }
   bool awaits_who_left();
+  [[noreturn]] void throw_loss() const;
+  [[noreturn]] void throw_left(int rank) const;
+  Error with_cause(const Error& met) const;
   void look_for_trouble();
   bool come();
   void note_wait();

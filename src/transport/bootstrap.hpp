@@ -86,7 +86,9 @@ class Bootstrap {
   // Ends every wait of this rank at once with kAborted, for good; the other ranks are told that it gave up.
   void abort() noexcept { abort_->set(); }
   bool broken() const noexcept { return switchboard_->broken(); }  // one load: for loops that wait for others
-  std::optional<Loss> lost() const;                                // the first rank that was lost, whoever noticed it
+  const AbortFlag& broken_flag() const { return switchboard_->broken_flag(); }
+  void throw_if_broken() const { switchboard_->throw_if_broken(); }
+  std::optional<Loss> lost() const;  // the first rank that was lost, whoever noticed it
 
  private:
   std::int64_t deadline() const;

@@ -91,7 +91,9 @@ Recovery::Recovery(Bootstrap& bootstrap, std::span<const int> excluded)
 
 void Recovery::run(const Make& make) {
   for (bool done = false; !done;) {
+    switchboard_.settle();
     require_not_given_up();
+    require_not_left_behind();
     turn_ = std::max(turn_ + 1, static_cast<std::uint64_t>(now_ns()));  // grows over all recoveries of the rank
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
@@ -116,6 +118,19 @@ void Recovery::require_not_given_up() const {
           Code::kRankLost,
           fmt::format("rank {} of {} was given up by the others: {}", loss.rank, bootstrap_.nranks(), loss.text()), {});
   }
+}
+
+// Others that are all gone when this rank wakes up may have gone on without it and ended in peace.
+void Recovery::require_not_left_behind() const {
+  const std::int64_t silence = switchboard_.own_silence_ns();
+  const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
+  if (silence == 0 || others == 0 || candidates().size() > 1) return;
+  throw Error(
+      Code::kRankLost,
+      fmt::format("rank {} of {} was given up by the others: it gave no sign of life for {:.1f} s, and now none "
+                  "of them is left; it was stopped, or had no time to run",
+                  bootstrap_.rank(), bootstrap_.nranks(), static_cast<double>(silence) / 1e9),
+      {});
 }
 
 bool Recovery::lost_a_member() const {
@@ -162,7 +177,11 @@ std::optional<Recovery::Told> Recovery::hear(int leader) {
 }
 
 bool Recovery::follow(int leader, const Make& make) {
-  if (!switchboard_.watch(leader, bootstrap_.address(leader), deadline_ns_)) return false;
+  if (!switchboard_.watch(leader, bootstrap_.address(leader), deadline_ns_)) {
+    // Where one is cut off, more may be: they are found out in the time of one. Else most are never connected to.
+    if (was_silent(leader)) watch_candidates();
+    return false;
+  }
   std::vector<std::byte> join;
   const std::vector<Loss> losses = switchboard_.losses();
   append(join, bytes_of(JoinHead{turn_, static_cast<std::uint32_t>(excluded_.size()),
@@ -211,12 +230,24 @@ std::vector<int> Recovery::not_joined() const {
   return result;
 }
 
+bool Recovery::was_silent(int rank) const {
+  const std::vector<Loss> losses = switchboard_.losses();
+  return std::any_of(losses.begin(), losses.end(),
+                     [&](const Loss& loss) { return loss.rank == rank && loss.cause == Loss::Cause::kSilent; });
+}
+
+void Recovery::watch_candidates() {
+  std::vector<std::pair<int, SocketAddress>> others;
+  for (const int rank : candidates()) {
+    if (rank != bootstrap_.rank()) others.emplace_back(rank, bootstrap_.address(rank));
+  }
+  switchboard_.watch_all(others, deadline_ns_);
+}
+
 void Recovery::collect_joins() {
   joined_.clear();
   mismatch_.clear();
-  for (const int rank : candidates()) {
-    if (rank != bootstrap_.rank()) switchboard_.watch(rank, bootstrap_.address(rank), deadline_ns_);
-  }
+  watch_candidates();
   for (;;) {
     const std::size_t gone = switchboard_.gone().size();
     const std::vector<int> missing = not_joined();

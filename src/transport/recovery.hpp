@@ -3,7 +3,8 @@
 // and where they meet, each tries, and when all have succeeded it tells that, too. Whoever is lost meanwhile is left
 // out in the next round; if it was the one who led, the next one leads.
 //
-// A rank that is believed to be lost is told so and ends with an error. Ranks that are cut off from each other by the
+// A rank that is believed to be lost is told so and ends with an error; so does one that was itself silent for too long
+// and finds nobody when it is back. Ranks that are cut off from each other by the
 // network go on as two groups, each without the other. A leader that dies just while it tells the success leaves some
 // ranks without it; they end at the deadline, with an error.
 #pragma once
@@ -53,6 +54,8 @@ class Recovery {
   bool lead(const Make& make);
   bool try_make(const Make& make, const Membership& group, std::string& failure);
   std::optional<Told> hear(int leader);
+  bool was_silent(int rank) const;
+  void watch_candidates();
   void collect_joins();
   void take_join(const Switchboard::Letter& letter);
   Votes collect_votes();
@@ -63,6 +66,7 @@ class Recovery {
   std::vector<int> not_joined() const;
   bool lost_a_member() const;
   void require_not_given_up() const;
+  void require_not_left_behind() const;
 
   Bootstrap& bootstrap_;
   Switchboard& switchboard_;

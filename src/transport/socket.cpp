@@ -125,18 +125,29 @@ Socket Socket::listen(const SocketAddress& address, int backlog) {
   return socket;
 }
 
-Socket Socket::try_connect(const SocketAddress& peer, const Patience& patience, int& error) {
+Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   Socket socket(open_descriptor(peer.family()));
   without_delay(socket.descriptor_, peer.family());
   error = 0;
   if (::connect(socket.descriptor_, peer.data(), peer.bytes()) == 0) return socket;
   // A Unix listener whose queue is full answers EAGAIN.
-  error = errno;
-  if (error != EINPROGRESS && error != EINTR) return {};
+  error = errno == EINTR ? EINPROGRESS : errno;
+  return error == EINPROGRESS ? std::move(socket) : Socket();
+}
+
+int Socket::connect_error() const {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  ::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  return error;
+}
+
+Socket Socket::try_connect(const SocketAddress& peer, const Patience& patience, int& error) {
+  Socket socket = begin_connect(peer, error);
+  if (error != EINPROGRESS) return socket;
   const Waited waited = wait_for(socket.descriptor_, POLLOUT, patience);
   if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
-  socklen_t bytes = sizeof(error);
-  ::getsockopt(socket.descriptor_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  error = socket.connect_error();
   return error == 0 ? std::move(socket) : Socket();
 }
 

@@ -44,6 +44,9 @@ class Socket {
   static Socket connect(const SocketAddress& peer, const Patience& patience, IfRefused refused = IfRefused::kFail);
   // One attempt; an invalid socket and the reason if it does not succeed.
   static Socket try_connect(const SocketAddress& peer, const Patience& patience, int& error);
+  // Does not wait: with EINPROGRESS it is there, or failed with connect_error(), once it can be written to.
+  static Socket begin_connect(const SocketAddress& peer, int& error);
+  int connect_error() const;
 
   Socket accept(const Patience& patience) const;
   std::optional<Socket> try_accept(int& error) const;  // error 0: nobody waits

@@ -78,6 +78,11 @@ void Switchboard::require_whole() const {
   throw Error(first.code(), fmt::format("{}: {}", name(), first.text()), {});
 }
 
+void Switchboard::throw_if_broken() const {
+  const std::lock_guard lock(mutex_);
+  require_whole();
+}
+
 template <class Ready>
 bool Switchboard::wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready) {
   for (;;) {

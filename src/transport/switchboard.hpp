@@ -92,14 +92,22 @@ class Switchboard {
   bool somebody_left() const noexcept { return somebody_left_.load(std::memory_order_acquire); }  // acquire: has_left()
 
   // acquire: who sees it finds the loss or the failure itself.
-  bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
+  bool broken() const noexcept { return broken_.is_set(); }
+  const AbortFlag& broken_flag() const { return broken_; }  // for waits that are to end then
+  void throw_if_broken() const;
   std::vector<Loss> losses() const;  // the first one first
 
   // For ranks that agree on how to go on after a loss, see recovery.hpp; these end only when this rank aborts.
   std::set<int> gone() const;      // ranks that are lost or have left
   void mention(const Loss& loss);  // that another has noticed
+  // Returns when all that had come before is taken: a rank that was stopped and runs again asks others before it has
+  // read what they said of it.
+  void settle();
+  // The longest time that this rank gave no sign of life, if that is so long that others gave it up; else 0.
+  std::int64_t own_silence_ns() const;
   // Has the rank asked for signs of life from now on: it is lost when it gives none. False: it is gone.
   bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
+  void watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns);
   // To a rank that is watched; does not wait until it is taken. False: it is gone.
   bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
   struct Letter {
@@ -135,6 +143,7 @@ class Switchboard {
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;
   void require_not_aborted() const;
+  bool is_lost(int rank) const;
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   Link* outgoing(int rank);
   void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
@@ -147,6 +156,7 @@ class Switchboard {
   void wait_for_something();
   void turn();
   void note_suspension(std::int64_t now);
+  void note_own_silence(std::int64_t now);
   void accept_all(std::int64_t now);
   void serve(Link& link, std::int64_t now);
   void handle(Link& link, Frame& frame);
@@ -170,7 +180,8 @@ class Switchboard {
   const std::shared_ptr<AbortFlag> abort_;
   const std::int64_t interval_ns_, silence_ns_;
   WakeUp wake_up_;
-  std::atomic<bool> broken_{false}, somebody_left_{false};
+  AbortFlag broken_;
+  std::atomic<bool> somebody_left_{false};
   Thread thread_;
 
   mutable std::mutex mutex_;
@@ -193,6 +204,8 @@ class Switchboard {
   std::shared_ptr<AbortFlag> at_loss_;  // is set; may be null
   std::string failure_;                 // of the thread itself
   bool leaving_ = false;
+  std::uint64_t turns_ = 0;
+  std::int64_t own_silence_ns_ = 0;
 
   // The thread's own.
   std::int64_t next_beat_ns_ = 0, next_look_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0;

@@ -34,7 +34,7 @@ void Switchboard::live() {
   links_.clear();
   if (failure.empty()) return;
   failure_ = "the thread of its connections ended: " + failure;
-  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+  broken_.set();
   changed_.notify_all();
 }
 
@@ -69,6 +69,7 @@ void Switchboard::wait_for_something() {
 void Switchboard::turn() {
   const std::int64_t now = now_ns();
   note_suspension(now);
+  note_own_silence(now);
   if (abort_->is_set() && !abort_noted_) {
     abort_noted_ = true;
     note_loss({self_.rank, Loss::Cause::kAborted, self_.rank});
@@ -79,6 +80,7 @@ void Switchboard::turn() {
   beat(now);
   look(now);
   close_links(now);
+  ++turns_;
   changed_.notify_all();
 }
 
@@ -86,6 +88,13 @@ void Switchboard::turn() {
 void Switchboard::note_suspension(std::int64_t now) {
   if (planned_ns_ == 0 || now - planned_ns_ < interval_ns_) return;
   for (Link& link : links_) link.heard_ns = now;
+}
+
+// What others believe of this rank it knows by its own clock, even if their word does not reach it.
+void Switchboard::note_own_silence(std::int64_t now) {
+  if (next_beat_ns_ == 0) return;
+  const std::int64_t silence = now - (next_beat_ns_ - interval_ns_);
+  if (silence >= silence_ns_) own_silence_ns_ = std::max(own_silence_ns_, silence);
 }
 
 void Switchboard::accept_all(std::int64_t now) {
@@ -160,6 +169,10 @@ void Switchboard::handle_greeting(Link& link, const Frame& frame) {
   link.rank = header.rank;
   link.channel.trust();
   predecessor_came_ = predecessor_came_ || ring;
+  // Who was given up and does not know it would wait for answers until its deadline.
+  for (const Loss& loss : losses_) {
+    if (loss.rank == link.rank) tell(link, loss);
+  }
 }
 
 // The news goes the way of the pieces, so that whoever gets it has all pieces that this rank gave.
@@ -203,7 +216,7 @@ void Switchboard::note_loss(const Loss& loss) {
     if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
   }
   if (at_loss_) at_loss_->set();
-  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+  broken_.set();
 }
 
 void Switchboard::beat(std::int64_t now) {

@@ -39,7 +39,7 @@ void Switchboard::note_failure(RankFailure failure) {
   for (Link& link : links_) {
     if (link.role != Role::kUnknown && !link.closing) tell(link, *told_);
   }
-  broken_.store(true, std::memory_order_release);  // release: pairs with broken()
+  broken_.set();
 }
 
 void Switchboard::set_witness(std::shared_ptr<Witness> witness) {

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "slip/error.hpp"
+#include "transport/connect_all.hpp"
 #include "transport/switchboard.hpp"
 
 namespace slip {
@@ -39,41 +40,66 @@ void Switchboard::mention(const Loss& loss) {
   wake_up_.signal();
 }
 
-bool Switchboard::watch(int rank, const SocketAddress& at, std::int64_t deadline_ns) {
+// Two turns: the first one may have looked at the connections before.
+void Switchboard::settle() {
   std::unique_lock lock(mutex_);
-  const auto is_lost = [&] {
-    return std::any_of(losses_.begin(), losses_.end(), [&](const Loss& one) { return one.rank == rank; });
-  };
-  require_not_aborted();
-  if (is_lost()) return false;
-  if (!outgoing(rank)) {
-    lock.unlock();
-    Socket socket;
-    std::optional<Loss::Cause> cause;
-    try {
-      const std::int64_t limit = now_ns() + silence_ns_;  // who does not take a connection is silent
-      socket = Socket::connect(at, {deadline_ns == 0 ? limit : std::min(limit, deadline_ns), abort_.get()});
-    } catch (const Error& error) {
-      if (error.code() == Code::kAborted) throw;
-      cause = error.code() == Code::kTimeout ? Loss::Cause::kSilent : Loss::Cause::kEnded;
-    }
-    lock.lock();
-    if (cause) note_loss({rank, *cause, self_.rank});
-    if (is_lost()) return false;
-    if (!outgoing(rank)) {
-      links_.push_back({FrameSocket(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
-      links_.back().channel.trust();
-      links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
+  for (int i = 0; i < 2; ++i) {
+    wake_up_.signal();
+    for (const std::uint64_t before = turns_; turns_ == before;) {
+      require_not_aborted();
+      changed_.wait_for(lock, std::chrono::nanoseconds(silence_ns_));
     }
   }
-  Link& link = *outgoing(rank);
-  if (!link.watched) {
-    link.watched = true;
-    link.heard_ns = now_ns();
-    link.channel.queue({.kind = FrameKind::kPing, .rank = self_.rank, .nranks = self_.nranks});
+}
+
+std::int64_t Switchboard::own_silence_ns() const {
+  const std::lock_guard lock(mutex_);
+  return own_silence_ns_;
+}
+
+bool Switchboard::is_lost(int rank) const {
+  return std::any_of(losses_.begin(), losses_.end(), [&](const Loss& one) { return one.rank == rank; });
+}
+
+bool Switchboard::watch(int rank, const SocketAddress& at, std::int64_t deadline_ns) {
+  const std::pair<int, SocketAddress> one(rank, at);
+  watch_all({&one, 1}, deadline_ns);
+  const std::lock_guard lock(mutex_);
+  return !is_lost(rank);
+}
+
+void Switchboard::watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  require_not_aborted();
+  std::vector<int> strangers;
+  std::vector<SocketAddress> addresses;
+  for (const auto& [rank, at] : ranks) {
+    if (is_lost(rank) || outgoing(rank)) continue;
+    strangers.push_back(rank);
+    addresses.push_back(at);
+  }
+  lock.unlock();
+  const std::int64_t limit = now_ns() + silence_ns_;  // who does not take a connection is silent
+  std::vector<Reached> reached =
+      connect_all(addresses, {deadline_ns == 0 ? limit : std::min(limit, deadline_ns), abort_.get()});
+  lock.lock();
+  for (std::size_t i = 0; i < strangers.size(); ++i) {
+    const int rank = strangers[i];
+    if (!reached[i].socket.valid())
+      note_loss({rank, reached[i].silent ? Loss::Cause::kSilent : Loss::Cause::kEnded, self_.rank});
+    if (is_lost(rank) || outgoing(rank)) continue;
+    links_.push_back({FrameSocket(std::move(reached[i].socket), self_.session), Role::kDirectOut, rank, now_ns()});
+    links_.back().channel.trust();
+    links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
+  }
+  for (const auto& [rank, at] : ranks) {
+    Link* const link = is_lost(rank) ? nullptr : outgoing(rank);
+    if (!link || link->watched) continue;
+    link->watched = true;
+    link->heard_ns = now_ns();
+    link->channel.queue({.kind = FrameKind::kPing, .rank = self_.rank, .nranks = self_.nranks});
   }
   wake_up_.signal();
-  return true;
 }
 
 bool Switchboard::post(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {

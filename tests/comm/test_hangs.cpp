@@ -165,6 +165,34 @@ TEST(Hangs, WhoLeavesBeforeACallIsNamed) {
       << met[0].text;
 }
 
+// The same where ranks exchange messages: over memory and over a network.
+TEST(Hangs, WhoLeavesBeforeACallOfMessagesIsNamed) {
+  for (const Transport transport : {Transport::kAuto, Transport::kNet}) {
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree, Algorithm::kDoubling}) {
+      CommunicatorOptions options;
+      options.algorithm = algorithm;
+      options.transport = transport;
+      const UniqueId id = test::local_id();
+      const std::vector<Met> met = as_ranks(3, [&](int rank) {
+        const Device device = Device::open("cpu", {.compute_workers = 2});
+        const Stream stream = device.stream();
+        Communicator comm = Communicator::init(id, 3, rank, device, options);
+        const Buffer data = device.alloc(4000, MemoryKind::kPinned);
+        comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream);
+        stream.sync();
+        if (rank == 1) return;
+        comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream);
+        stream.sync();
+      });
+      EXPECT_FALSE(met[1].code) << met[1].text;
+      for (const std::size_t rank : {0U, 2U}) {
+        EXPECT_EQ(met[rank].code, Code::kRankLost) << algorithm_name(algorithm);
+        EXPECT_NE(met[rank].text.find("rank 1 has left the communicator"), std::string::npos) << met[rank].text;
+      }
+    }
+  }
+}
+
 // All seats of this process's ledger are taken, so the ranks cannot be read there and must be asked.
 TEST(Hangs, WhoCannotBeReadIsAsked) {
   std::vector<std::unique_ptr<LedgerSeat>> seats;

@@ -191,8 +191,9 @@ TEST(Abort, DISABLED_WaitToBeStopped) {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), options);
     if (const std::string wrong = adder.wrong_sum(comm); !wrong.empty()) return wrong;
-    const char byte = 'x';
+    char byte = 'x';
     static_cast<void>(!::write(test::kLine, &byte, 1));
+    static_cast<void>(!::read(test::kLine, &byte, 1));  // the next call begins after the other one's is aborted
     static_cast<void>(adder.wrong_sum(comm, 7));
     return "went on";
   });
@@ -216,6 +217,7 @@ TEST(Abort, EndsACallWhosePeerIsStopped) {
     EXPECT_TRUE(fails([&] { adder.stream().sync(); }, Code::kAborted));
     EXPECT_EQ(comm.error()->code(), Code::kAborted);
   }  // ends, too
+  other.tell('x');
   other.signal(SIGCONT);
   EXPECT_NE(other.report().find("rank 0"), std::string::npos);
 }

@@ -1,0 +1,61 @@
+// What a call finds out about ranks that are gone.
+#include <fmt/format.h>
+
+#include "base/clock.hpp"
+#include "comm/shared_run.hpp"
+#include "transport/socket.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int64_t kNewsNs = 1'000'000'000;  // a connection closes before the news of why has come round
+constexpr std::int64_t kLookNs = 5'000'000;
+
+}  // namespace
+
+// Who leaves has done all that others count on: what is not there by then never comes.
+bool SharedRun::awaits_who_left() {
+  const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
+  if (for_rank) return calls_.bootstrap.has_left(next_rank_) && !is_there();
+  if (!on_link() || link_->says_when_over() || !calls_.bootstrap.has_left(static_cast<int>(whom_))) return false;
+  // A connection that it made before it left may come behind the news.
+  if (!calls_.links.through_memory(static_cast<int>(whom_)) &&
+      !calls_.bootstrap.switchboard().gone().contains(static_cast<int>(whom_)))
+    return false;
+  while (calls_.links.drive()) continue;
+  return !is_there();
+}
+
+void SharedRun::throw_loss() const {
+  const std::optional<Loss> loss = calls_.bootstrap.lost();
+  throw Error(loss ? loss->code() : Code::kRankLost,
+              fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
+                          calls_.rank, signature_.text()),
+              {});
+}
+
+void SharedRun::throw_left(int rank) const {
+  throw Error(Code::kRankLost,
+              fmt::format("rank {} has left the communicator; rank {} waits for it in {}", rank, calls_.rank,
+                          signature_.text()),
+              {});
+}
+
+// A link that closed is only what follows from something: the rank is lost, has left, or failed because of another.
+Error SharedRun::with_cause(const Error& met) const {
+  const int rank = calls_.links.failed();
+  if (met.code() != Code::kRankLost || rank < 0) return met;
+  const std::int64_t until = now_ns() + kNewsNs;
+  while (!calls_.bootstrap.broken() && !calls_.bootstrap.has_left(rank) && now_ns() < until)
+    static_cast<void>(wait_a_moment(kLookNs, {until, &calls_.bootstrap.broken_flag()}));
+  try {
+    calls_.throw_failure();
+    if (calls_.bootstrap.broken()) throw_loss();
+    if (calls_.bootstrap.has_left(rank)) throw_left(rank);
+  } catch (const Error& cause) {
+    return cause;
+  }
+  return met;
+}
+
+}  // namespace slip

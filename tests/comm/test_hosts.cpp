@@ -1,0 +1,277 @@
+// Ranks of several hosts, as far as one machine can have them: processes in network namespaces, with wires between them
+// that lose, delay, slow down and swallow packets.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+#include <regex>
+
+#include "base/clock.hpp"
+#include "sums.hpp"
+#include "support/hosts.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+
+namespace slip {
+namespace {
+
+using std::chrono::milliseconds;
+using test::Adder;
+using test::Hosts;
+using test::kLine;
+using test::RankProcess;
+using test::WireQuality;
+
+CommunicatorOptions short_beats() {
+  CommunicatorOptions options;
+  options.heartbeat = milliseconds(200);
+  options.silence = milliseconds(2500);
+  return options;
+}
+
+// Word i of rank r in whatever it gives.
+std::uint32_t word(int rank, std::size_t i) {
+  return static_cast<std::uint32_t>(rank) * 1'000'003U + static_cast<std::uint32_t>(i) * 7 + 1;
+}
+
+// Every call once, with `n` words of each rank.
+class EveryCall {
+ public:
+  EveryCall(Communicator& comm, const Device& device, std::size_t n) : comm_(comm), device_(device), n_(n) {}
+
+  std::string wrong() {
+    const auto sum = [&](std::size_t i) {
+      std::uint32_t result = 0;
+      for (int rank = 0; rank < size_; ++rank) result += word(rank, i);
+      return result;
+    };
+    const auto all = [&](std::size_t i) { return word(static_cast<int>(i / n_), i % n_); };
+    const auto mine = [&](std::size_t i) { return word(rank_, i); };
+    const std::size_t many = n_ * static_cast<std::size_t>(size_);
+    const std::size_t own = n_ * static_cast<std::size_t>(rank_);
+    const int last = size_ - 1, before = (rank_ + last) % size_, next = (rank_ + 1) % size_;
+    check("all_reduce", n_, n_, mine, sum,
+          [&](Range to, Range from) { comm_.all_reduce(to, from, DataType::kU32, ReduceOp::kSum, stream_); });
+    check(
+        "reduce", n_, n_, mine, sum,
+        [&](Range to, Range from) { comm_.reduce(to, from, DataType::kU32, ReduceOp::kSum, last, stream_); },
+        rank_ == last);
+    check(
+        "reduce_scatter", n_, many, mine, [&](std::size_t i) { return sum(own + i); },
+        [&](Range to, Range from) { comm_.reduce_scatter(to, from, DataType::kU32, ReduceOp::kSum, stream_); });
+    check(
+        "broadcast", n_, n_, mine, [&](std::size_t i) { return word(last, i); },
+        [&](Range to, Range from) { comm_.broadcast(to, from, last, stream_); });
+    check("all_gather", many, n_, mine, all, [&](Range to, Range from) { comm_.all_gather(to, from, stream_); });
+    check(
+        "gather", many, n_, mine, all, [&](Range to, Range from) { comm_.gather(to, from, last, stream_); },
+        rank_ == last);
+    check(
+        "scatter", n_, many, mine, [&](std::size_t i) { return word(0, own + i); },
+        [&](Range to, Range from) { comm_.scatter(to, from, 0, stream_); });
+    check(
+        "all_to_all", many, many, mine, [&](std::size_t i) { return word(static_cast<int>(i / n_), own + i % n_); },
+        [&](Range to, Range from) { comm_.all_to_all(to, from, stream_); });
+    check(
+        "send and recv", n_, n_, mine, [&](std::size_t i) { return word(before, i); },
+        [&](Range to, Range from) {
+          Group group;
+          comm_.send(from, next, stream_);
+          comm_.recv(to, before, stream_);
+          group.end();
+        });
+    comm_.barrier(stream_);
+    stream_.sync();
+    return wrong_;
+  }
+
+ private:
+  template <class Give, class Expect, class Issue>
+  void check(const char* what, std::size_t to_words, std::size_t from_words, const Give& give, const Expect& expect,
+             const Issue& issue, bool counts = true) {
+    Buffer to = device_.alloc(to_words * 4, MemoryKind::kPinned),
+           from = device_.alloc(from_words * 4, MemoryKind::kPinned);
+    std::uint32_t* const words = from.host_write<std::uint32_t>().begin();
+    for (std::size_t i = 0; i < from_words; ++i) words[i] = give(i);
+    issue(to, from);
+    stream_.sync();
+    const HostView<const std::uint32_t> got = to.host_read<std::uint32_t>();
+    for (std::size_t i = 0; counts && wrong_.empty() && i < to_words; ++i) {
+      if (got[i] != expect(i))
+        wrong_ = fmt::format("{} of {} words: word {} of rank {} is {}, not {}", what, n_, i, rank_, got[i], expect(i));
+    }
+  }
+
+  Communicator& comm_;
+  const Device& device_;
+  const Stream stream_ = device_.stream();
+  const std::size_t n_;
+  const int rank_ = comm_.rank(), size_ = comm_.nranks();
+  std::string wrong_;
+};
+
+TEST(Hosts, DISABLED_EveryCall) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    CommunicatorOptions options;
+    options.silence = std::chrono::seconds(30);  // only results count here
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, options);
+    std::string wrong;
+    for (const std::size_t words : {std::size_t{3}, std::size_t{70'001}}) {
+      if (wrong.empty()) wrong = EveryCall(comm, device, words).wrong();
+    }
+    std::optional<Communicator> part = comm.split(info.rank % 2, -info.rank);
+    if (wrong.empty()) wrong = EveryCall(*part, device, 501).wrong();
+    comm.finalize();
+    return wrong.empty() ? "fine" : wrong;
+  });
+}
+
+// `each` ranks on each host, in the order of the hosts.
+class Job {
+ public:
+  Job(const Hosts& hosts, int count, int each, const std::string& part) {
+    hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
+    for (int rank = 0; rank < count * each; ++rank) {
+      hosts.within(rank / each,
+                   [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank)); });
+    }
+  }
+  RankProcess& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+
+ private:
+  UniqueId id_;
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+};
+
+void every_call(int count, int each, const WireQuality& quality) {
+  Hosts hosts(count);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  hosts.shape(quality);
+  const std::int64_t begun = now_ns();
+  Job job(hosts, count, each, "Hosts.DISABLED_EveryCall");
+  for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
+  std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(now_ns() - begun) / 1e9);
+}
+
+TEST(Hosts, EveryCallOverPlainWires) {
+  for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call(count, each, {});
+}
+TEST(Hosts, EveryCallOverSlowWires) { every_call(3, 1, {.bytes_per_second = 20e6}); }
+TEST(Hosts, EveryCallWithPacketsLost) { every_call(2, 2, {.loss = 0.02}); }
+TEST(Hosts, EveryCallOverLongWires) { every_call(2, 2, {.delay_ns = 3'000'000}); }
+
+// The first call that needs links which are not made yet, when nobody knows of the cut.
+TEST(Hosts, DISABLED_FirstCallAfterACut) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Adder adder;
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
+    char byte = 'x';
+    static_cast<void>(!::write(kLine, &byte, 1));
+    static_cast<void>(!::read(kLine, &byte, 1));
+    const Buffer data = adder.device().alloc(12, MemoryKind::kPinned),
+                 to = adder.device().alloc(12, MemoryKind::kPinned);
+    comm.all_to_all(to, data, adder.stream());
+    adder.stream().sync();
+    return "went on";
+  });
+}
+
+TEST(Hosts, ACutBeforeTheFirstCall) {
+  Hosts hosts(3);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  Job job(hosts, 3, 1, "Hosts.DISABLED_FirstCallAfterACut");
+  for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
+  hosts.cut(2);
+  const std::int64_t begun = now_ns();
+  for (int rank = 0; rank < 3; ++rank) job[rank].tell('x');
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string report = job[rank].report();
+    EXPECT_NE(report.find("gives no sign of life"), std::string::npos) << "rank " << rank << ": " << report;
+  }
+  std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+}
+
+// Adds large numbers until something happens; then with those that are left.
+TEST(Hosts, DISABLED_AddUntilTrouble) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Adder adder;
+    Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
+    std::string met;
+    for (unsigned call = 0; met.empty(); ++call) {
+      try {
+        const std::string wrong = adder.wrong_sum(comm, call % 3 == 2 ? 10 : 2'000'000);
+        if (!wrong.empty()) return wrong;
+        static_cast<void>(!::write(kLine, "x", 1));
+      } catch (const Error& error) {
+        met = fmt::format("{}: {}", code_name(error.code()), error.what());
+      }
+    }
+    static_cast<void>(!::write(kLine, "!", 1));
+    Communicator less = comm.shrink();
+    const Adder work(adder.device());
+    std::string wrong = work.wrong_sum(less);
+    if (wrong.empty()) wrong = work.wrong_sum(less, 1'000'000);
+    if (wrong.empty()) wrong = fmt::format("rank {} of {}", less.rank(), less.nranks());
+    return wrong + " after " + met;
+  });
+}
+
+// What is expected of a rank: its place among those that it still reaches.
+struct Expected {
+  int rank = 0, nranks = 0;
+};
+
+void expect_trouble(Job& job, const std::vector<Expected>& expected, const std::function<void()>& strike) {
+  const auto skipped = [&](int rank) { return expected[static_cast<std::size_t>(rank)].nranks == 0; };
+  for (int rank = 0; rank < job.size(); ++rank) ASSERT_EQ(job[rank].hear(3), "xxx") << "rank " << rank;
+  strike();
+  const std::int64_t begun = now_ns();
+  for (int rank = 0; rank < job.size(); ++rank) {
+    std::string word = skipped(rank) ? "!" : "x";
+    while (word == "x") word = job[rank].hear(1);
+    EXPECT_EQ(word, "!") << "rank " << rank << job[rank].report();
+  }
+  std::printf("known to all after %.2f s, ", static_cast<double>(now_ns() - begun) / 1e9);
+  for (int rank = 0; rank < job.size(); ++rank) {
+    if (skipped(rank)) continue;
+    const Expected& want = expected[static_cast<std::size_t>(rank)];
+    const std::string report = job[rank].report();
+    EXPECT_EQ(report.substr(0, report.find(" after")), fmt::format("rank {} of {}", want.rank, want.nranks))
+        << "rank " << rank << ": " << report;
+    const std::string met = report.substr(std::min(report.size(), report.find(" after")));
+    EXPECT_TRUE(std::regex_search(met, std::regex("rank [0-9]"))) << report;
+  }
+  std::printf("all go on after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+}
+
+void trouble(int count, int each, const std::vector<Expected>& expected,
+             const std::function<void(Hosts&, Job&)>& strike) {
+  Hosts hosts(count);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  Job job(hosts, count, each, "Hosts.DISABLED_AddUntilTrouble");
+  expect_trouble(job, expected, [&] { strike(hosts, job); });
+}
+
+TEST(Hosts, ACutWireMakesTwoGroups) {
+  trouble(2, 2, {{0, 2}, {1, 2}, {0, 2}, {1, 2}}, [](Hosts& hosts, Job&) { hosts.cut(1); });
+  trouble(3, 2, {{0, 2}, {1, 2}, {0, 4}, {1, 4}, {2, 4}, {3, 4}}, [](Hosts& hosts, Job&) { hosts.cut(0); });
+}
+
+TEST(Hosts, AnInterfaceThatGoesDownMakesTwoGroups) {
+  trouble(3, 1, {{0, 2}, {1, 2}, {0, 1}}, [](Hosts& hosts, Job&) { hosts.take_down(2); });
+}
+
+TEST(Hosts, AKilledRankOfAnotherHost) {
+  trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); });
+  trouble(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGKILL); });
+}
+
+TEST(Hosts, AStoppedRankOfAnotherHost) {
+  trouble(2, 2, {{0, 3}, {1, 3}, {}, {2, 3}}, [](Hosts&, Job& job) { job[2].signal(SIGSTOP); });
+  trouble(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGSTOP); });
+}
+
+}  // namespace
+}  // namespace slip

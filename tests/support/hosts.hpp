@@ -1,0 +1,168 @@
+// Hosts of a test: network namespaces, each with a tun device, and a thread that passes packets on between them. So
+// packets can be lost, delayed, slowed or swallowed without any tool of the system but ip, and ranks started there are
+// ranks of different hosts.
+#pragma once
+
+#include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+
+namespace slip::test {
+
+// Of the wires, all of them alike.
+struct WireQuality {
+  double loss = 0;              // of packets, 0 to 1
+  std::int64_t delay_ns = 0;    // of each
+  double bytes_per_second = 0;  // 0: as fast as it goes
+};
+
+class Hosts {
+ public:
+  explicit Hosts(int count) {
+    for (int host = 0; host < count && reason_.empty(); ++host) std::thread([&] { add(host); }).join();
+    if (reason_.empty()) relay_ = std::thread([this] { pass_on(); });
+  }
+  ~Hosts() {
+    over_.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+    if (relay_.joinable()) relay_.join();
+    for (const Host& host : hosts_) {
+      ::close(host.wire);
+      ::close(host.space);
+    }
+  }
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  const std::string& reason() const { return reason_; }  // why there are none; empty: there are
+  static std::string address(int host) { return "10.77.0." + std::to_string(host + 1); }
+
+  // Runs it in a thread of that host; processes and sockets that it makes stay there.
+  template <class Body>
+  void within(int host, const Body& body) const {
+    std::thread([&] {
+      if (::setns(hosts_[static_cast<std::size_t>(host)].space, CLONE_NEWNET) != 0) std::abort();
+      body();
+    }).join();
+  }
+  void shape(const WireQuality& quality) {
+    const std::lock_guard lock(mutex_);
+    quality_ = quality;
+  }
+  // No packet comes or goes any more, and nobody is told.
+  void cut(int host, bool is_cut = true) {
+    const std::lock_guard lock(mutex_);
+    hosts_[static_cast<std::size_t>(host)].cut = is_cut;
+  }
+  // The host's own interface goes down: its kernel knows.
+  void take_down(int host) const {
+    within(host, [] { static_cast<void>(in_shell("ip link set wire0 down")); });
+  }
+
+ private:
+  static constexpr std::size_t kPacket = 9000;
+  static constexpr std::size_t kQueue = 64;  // packets of a slow wire; what comes beyond is dropped, as switches do
+  struct Host {
+    int wire = -1, space = -1;
+    bool cut = false;
+  };
+  struct Packet {
+    std::int64_t due_ns = 0;
+    std::size_t to = 0;
+    std::vector<char> bytes;
+  };
+
+  static bool in_shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+
+  void add(int number) {
+    if (::unshare(CLONE_NEWNET) != 0) {
+      reason_ = "network namespaces are not permitted here";
+      return;
+    }
+    Host host;
+    host.space = ::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+    host.wire = ::open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    ifreq request{};
+    std::strncpy(request.ifr_name, "wire0", IFNAMSIZ - 1);
+    request.ifr_flags = IFF_TUN | IFF_NO_PI;
+    if (host.wire < 0 || ::ioctl(host.wire, TUNSETIFF, &request) != 0) reason_ = "tun devices are not permitted here";
+    else if (!in_shell("ip link set lo up && ip addr add " + address(number) +
+                       "/24 dev wire0 && ip link set wire0 mtu " + std::to_string(kPacket) + " up"))
+      reason_ = "the tool ip cannot set up an interface here";
+    hosts_.push_back(host);
+  }
+
+  void pass_on() {
+    std::vector<char> buffer(kPacket);
+    while (!over_.load(std::memory_order_relaxed)) {
+      std::vector<pollfd> watched;
+      for (const Host& host : hosts_) watched.push_back({host.wire, POLLIN, 0});
+      static_cast<void>(::poll(watched.data(), watched.size(), deliver() ? 1 : 20));
+      for (std::size_t from = 0; from < watched.size(); ++from) {
+        for (int i = 0; i < 64 && watched[from].revents != 0; ++i) {
+          const ssize_t bytes = ::read(watched[from].fd, buffer.data(), buffer.size());
+          if (bytes <= 0) break;
+          take(from, {buffer.data(), buffer.data() + bytes});
+        }
+      }
+    }
+  }
+
+  void take(std::size_t from, std::vector<char> bytes) {
+    constexpr std::size_t kDestination = 16;  // of an IPv4 header; its last byte tells the host
+    if (bytes.size() < 20 || (bytes[0] & 0xf0) != 0x40) return;
+    const auto to = static_cast<std::size_t>(static_cast<unsigned char>(bytes[kDestination + 3])) - 1;
+    const std::lock_guard lock(mutex_);
+    if (to >= hosts_.size() || hosts_[from].cut || hosts_[to].cut) return;
+    if (quality_.loss > 0 && std::uniform_real_distribution<>(0, 1)(random_) < quality_.loss) return;
+    std::int64_t due = 0;
+    if (quality_.bytes_per_second > 0) {
+      if (waiting_.size() >= kQueue) return;
+      free_ns_ = std::max(free_ns_, now_ns()) +
+                 static_cast<std::int64_t>(static_cast<double>(bytes.size()) / quality_.bytes_per_second * 1e9);
+      due = free_ns_;
+    }
+    if (quality_.delay_ns > 0) due = std::max(due, now_ns()) + quality_.delay_ns;
+    if (due == 0 && waiting_.empty()) static_cast<void>(!::write(hosts_[to].wire, bytes.data(), bytes.size()));
+    else waiting_.push_back({due, to, std::move(bytes)});
+  }
+
+  // What is due; true: more waits.
+  bool deliver() {
+    const std::lock_guard lock(mutex_);
+    for (; !waiting_.empty() && waiting_.front().due_ns <= now_ns(); waiting_.pop_front()) {
+      const Packet& packet = waiting_.front();
+      static_cast<void>(!::write(hosts_[packet.to].wire, packet.bytes.data(), packet.bytes.size()));
+    }
+    return !waiting_.empty();
+  }
+
+  std::string reason_;
+  std::vector<Host> hosts_;
+  std::atomic<bool> over_{false};
+  std::thread relay_;
+  std::mutex mutex_;  // of all below, and of Host::cut
+  WireQuality quality_;
+  std::mt19937 random_{20260};
+  std::deque<Packet> waiting_;
+  std::int64_t free_ns_ = 0;  // when the slow wire has sent what it has taken
+};
+
+}  // namespace slip::test
