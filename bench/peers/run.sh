@@ -118,7 +118,11 @@ all_configs() {  # uses $n
     cfg gloo.sync     all $g --mode sync --pin $((n <= $(nproc))) --variant sync
     cfg gloo.busypoll all $g --mode busypoll --variant busypoll
   }
-  [ -x "$slip" ] && cfg slip.shm all "$slip" --ranks $n --lib slip --transport shm
+  # Slipstream: buffers private, and where the other ranks can reach them.
+  [ -x "$slip" ] && {
+    cfg slip.shm all "$slip" --ranks $n --lib slip --transport shm
+    cfg slip.registered all "$slip" --registered --ranks $n --lib slip --transport shm --variant registered
+  }
   # Add a new library here.
 }
 

@@ -19,13 +19,15 @@
 #include "slip/data_type.hpp"
 #include "slip/device.hpp"
 #include "slip/reduction.hpp"
+#include "slip/shared_buffer.hpp"
 #include "slip/unique_id.hpp"
 
 namespace slip {
 
 struct CommunicatorOptions {
   std::chrono::milliseconds timeout{600'000};      // how long a call waits for another rank
-  std::chrono::milliseconds init_timeout{60'000};  // and how long init does
+  std::chrono::milliseconds init_timeout{60'000};  // and how long init and allocate do
+  bool direct = true;  // false: others never touch this rank's buffers, all passes through staging memory
 };
 
 class Communicator {
@@ -46,6 +48,11 @@ class Communicator {
 
   int rank() const;
   int nranks() const;
+
+  // Memory that the other ranks of the host reach: calls whose buffers all come from here stage nothing. All ranks call
+  // it, in the same order, and return when all have it; each says how much it wants, 0 for none. Ranks that are threads
+  // of one process reach all memory of each other and need none of this.
+  SharedBuffer allocate(std::size_t bytes, Name name = {}, Here here = Here::at());
 
   // `to` and `from` are the same or do not overlap, of pinned or device memory. Sizes as below, n the number of ranks.
   void all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here = Here::at());

@@ -45,6 +45,11 @@ Name name_of(Collective kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+// Memory that only the ops of its device may touch.
+bool is_hidden(const Range& range) {
+  return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
+}
+
 void require_no_factor(ReduceOp op, Here here) {
   if (op == ReduceOp::kPreMulSum)
     throw Error(Code::kInvalidValue, "premulsum needs this rank's factor: call all_reduce_scaled", here);
@@ -89,7 +94,8 @@ struct Communicator::State {
       : device(on), bootstrap(id, nranks, rank, bootstrap_options(options)) {
     require_one_host(bootstrap, here);
     host.emplace(bootstrap);
-    calls.emplace(*host, bootstrap, std::chrono::nanoseconds(options.timeout).count());
+    memory.emplace(bootstrap, options.direct);
+    calls.emplace(*host, *memory, bootstrap, std::chrono::nanoseconds(options.timeout).count());
   }
 
   SharedRun& take_run() {
@@ -108,6 +114,8 @@ struct Communicator::State {
   const Device device;
   Bootstrap bootstrap;
   std::optional<SharedHost> host;
+  std::optional<SharedMemory> memory;
+  std::mutex allocating;  // keeps the order of allocations the same on all ranks
   std::optional<SharedCalls> calls;
   std::mutex mutex;          // guards what follows, and keeps the order of calls the same in numbers and in the stream
   std::uint64_t next = 1;    // number of the next call
@@ -141,7 +149,8 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   const std::lock_guard lock(mutex);
   SharedRun& run = take_run();
   const std::uint64_t here_too =
-      run.prepare(call, next, chunks, out > 0 ? address(to) : nullptr, in > 0 ? address(from) : nullptr);
+      run.prepare(call, next, chunks, out > 0 ? address(to) : nullptr, in > 0 ? address(from) : nullptr,
+                  (in > 0 && is_hidden(from)) || (out > 0 && is_hidden(to)));
   try {
     issue(state, {.kind = OpKind::kExchange,
                   .name = name,
@@ -226,6 +235,19 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
 
 int Communicator::rank() const { return state_->host->rank(); }
 int Communicator::nranks() const { return state_->host->nranks(); }
+
+SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
+  const std::lock_guard lock(state_->allocating);
+  SharedBuffer result;
+  if (state_->memory->one_process()) {
+    state_->bootstrap.barrier();  // as it is between processes
+    if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, MemoryKind::kPinned, name, here);
+    return result;
+  }
+  result.part_ = state_->memory->allocate(bytes, here);
+  if (result.part_) result.buffer_ = state_->device.wrap(result.part_->data(), bytes, MemoryKind::kPinned, name, here);
+  return result;
+}
 
 void Communicator::abort() noexcept {
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it

@@ -10,14 +10,16 @@
 namespace slip {
 
 enum class Space : std::uint8_t {
-  kInput,    // what the call gives, of this rank alone
-  kOutput,   // what the call makes, of this rank alone
-  kStaging,  // of `rank`; all ranks of a host reach it
+  kInput,       // what the call gives, of this rank alone
+  kOutput,      // what the call makes, of this rank alone
+  kStaging,     // of `rank`; all ranks of a host reach it
+  kPeerInput,   // what another rank gives, where it lies
+  kPeerOutput,  // and what it gets
 };
 
 struct Place {
   Space space = Space::kInput;
-  std::uint16_t rank = 0;    // kStaging
+  std::uint16_t rank = 0;    // kStaging, kPeerInput, kPeerOutput
   std::uint64_t offset = 0;  // bytes
 };
 
@@ -26,12 +28,13 @@ inline constexpr std::uint64_t kEverybody = ~std::uint64_t{0};
 struct Primitive {
   enum class Kind : std::uint8_t {
     kCopy,    // `bytes` from one place to another
-    kReduce,  // of several sources, in their order, into one or two places
+    kReduce,  // of several sources, in their order, into each of several places
     kRoom,    // until this rank's slot and box are empty: everybody has taken what was there before
     kPost,    // this rank has come to the call, and what it put into its box is there
     kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
     kWait,    // until all others have
+    kEnter,   // kSignal, from where on this rank touches what is others' until its next kSignal: not after a failure
   };
   Kind kind = Kind::kCopy;
   bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
@@ -64,10 +67,23 @@ struct Program {
                 .bytes = bytes},
                to);
   }
+  // The same into several places: the caller fills in these first, then the sources.
+  std::span<Place> reduce_to(int targets, int nranks, std::uint64_t bytes) {
+    Primitive step{.kind = Primitive::Kind::kReduce,
+                   .whole = true,
+                   .targets = static_cast<std::uint16_t>(targets),
+                   .sources = static_cast<std::uint16_t>(nranks),
+                   .first = static_cast<std::uint32_t>(places.size()),
+                   .bytes = bytes};
+    places.resize(places.size() + step.targets + step.sources);
+    steps.push_back(step);
+    return {places.data() + step.first, static_cast<std::size_t>(step.targets) + step.sources};
+  }
   void room() { steps.push_back({.kind = Primitive::Kind::kRoom}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
   void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
+  void enter(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kEnter, .value = phase}); }
   void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
 
  private:

@@ -43,9 +43,11 @@ bool SharedHost::has_room(std::uint64_t number) {
   return true;
 }
 
-void SharedHost::post(std::uint64_t number, const Signature& signature) const {
+void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) const {
   Slot& own = slot(rank_, number);
   own.signature = signature;
+  static_assert(sizeof(Offer) <= sizeof(own.data));
+  if (offer) std::memcpy(own.data, offer, sizeof(Offer));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
 }
 
@@ -55,6 +57,12 @@ bool SharedHost::has_posted(int rank, std::uint64_t number) {
   if (slot(rank, number).number.load(std::memory_order_acquire) < number) return false;
   known = std::max(known, number);
   return true;
+}
+
+Offer SharedHost::offered(int rank, std::uint64_t number) const {
+  Offer offer;
+  std::memcpy(&offer, slot(rank, number).data, sizeof(offer));
+  return offer;
 }
 
 std::uint64_t SharedHost::last_posted(int rank) const {

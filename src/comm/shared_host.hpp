@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/call.hpp"
+#include "comm/offer.hpp"
 #include "comm/shared_plan.hpp"
 #include "transport/segment.hpp"
 
@@ -28,10 +29,12 @@ class SharedHost {
 
   // Whether this rank's slot and box for the call are empty: everybody has taken what was posted there before.
   bool has_room(std::uint64_t number);
-  void post(std::uint64_t number, const Signature& signature) const;
+  void post(std::uint64_t number, const Signature& signature, const Offer* offer) const;  // null: none is made
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number);
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
+  // Of a call for which offers are made.
+  Offer offered(int rank, std::uint64_t number) const;
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;
 
@@ -41,6 +44,10 @@ class SharedHost {
   }
   bool has_reached(int rank, std::uint64_t phase) const {
     return phase_of(rank).load(std::memory_order_acquire) >= phase;  // acquire: see signal()
+  }
+
+  bool is_in(int rank, std::uint64_t phase) const {
+    return phase_of(rank).load(std::memory_order_acquire) == phase;  // acquire: what it did before it left is seen
   }
 
   // The first failure of any rank.

@@ -12,7 +12,15 @@ using Layout = SharedLayout;
 Place input(std::uint64_t offset) { return {Space::kInput, 0, offset}; }
 Place output(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
 
+bool goes_by_blocks(Collective kind) {
+  return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
+}
+
 }  // namespace
+
+bool SharedPlan::is_small(const Call& call, int nranks) {
+  return call.block_bytes() * (goes_by_blocks(call.kind) ? static_cast<std::uint64_t>(nranks) : 1) <= Layout::kBoxBytes;
+}
 
 SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks)
     : call_(call),
@@ -22,9 +30,8 @@ SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chu
       chunks_before_(chunks_before),
       block_(call.block_bytes()) {
   const auto all = static_cast<std::uint64_t>(nranks);
-  by_blocks_ = call.kind == Collective::kReduceScatter || call.kind == Collective::kAllToAll ||
-               call.kind == Collective::kScatter;
-  small_ = block_ * (by_blocks_ ? all : 1) <= Layout::kBoxBytes;
+  by_blocks_ = goes_by_blocks(call.kind);
+  small_ = is_small(call, nranks);
   // As many chunks as it takes, of nearly the same size. Slices have a whole number of lines each and the same borders
   // in all chunks, for a chunk is copied in while the one before the last is still read.
   const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;

@@ -34,10 +34,13 @@ class SharedPlan {
   // `chunks_before`: of all calls before this one.
   SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
+  static bool is_small(const Call& call, int nranks);
   std::uint64_t chunks() const { return small_ ? 0 : chunks_; }
   std::uint64_t pieces() const { return small_ ? 1 : chunks_ + (ends_with_copies() ? 2 : 1); }
   // Adds the program of a piece: the call is all of them, in their order.
   void write(std::uint64_t piece, Program& program) const;
+  // Adds what the first piece has before the call is posted.
+  void copy_in(std::uint64_t chunk, Program& program) const;
   // Phases that are signalled in the whole call: the next one's come after them.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
@@ -47,7 +50,6 @@ class SharedPlan {
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
   void write_small(Program& program) const;
-  void copy_in(std::uint64_t chunk, Program& program) const;
   void reduce(std::uint64_t chunk, Program& program) const;
   void copy_out(std::uint64_t chunk, Program& program) const;
 

@@ -18,13 +18,14 @@ constexpr double kYieldUs = 500;  // then the thread may have better things to d
 }  // namespace
 
 std::uint64_t SharedRun::prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
-                                 const std::byte* input) {
+                                 const std::byte* input, bool hidden) {
   call_ = call;
   number_ = number;
   output_ = output;
   input_ = input;
   signature_ = Signature::of(call, number);
-  plan_.emplace(call, number, chunks_before, calls_.host.rank(), calls_.host.nranks());
+  if (HostPlan::asks(call, calls_.host.nranks())) offer_ = make_offer(hidden);
+  plan_.emplace(call, number, chunks_before, calls_.host.rank(), calls_.host.nranks(), offer_.stance);
   piece_ = 0;
   step_ = 0;
   begun_ = false;
@@ -45,6 +46,7 @@ bool SharedRun::advance() noexcept {
                      fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
     error_ = std::current_exception();
   }
+  if (error_) retreat();
   end();
   return true;
 }
@@ -62,7 +64,11 @@ bool SharedRun::go_on() {
     for (; step_ < calls_.program.steps.size(); ++step_) {
       if (!run(calls_.program.steps[step_])) return false;
     }
-    if (++piece_ >= plan_->pieces()) return true;
+    if (plan_->path() == Path::kOpen) choose_path();
+    if (++piece_ >= plan_->pieces()) {
+      if (plan_->path() == Path::kDirect) require_sound();
+      return true;
+    }
     step_ = 0;
     calls_.program.clear();
     plan_->write(piece_, calls_.program);
@@ -93,9 +99,10 @@ bool SharedRun::run(const Primitive& step) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
     case Primitive::Kind::kRoom: return await(Wait::kRoom, number_);
-    case Primitive::Kind::kPost: calls_.host.post(number_, signature_); return true;
+    case Primitive::Kind::kPost: calls_.host.post(number_, signature_, plan_->asks() ? &offer_ : nullptr); return true;
     case Primitive::Kind::kMeet: return await(Wait::kMeet, step.value);
     case Primitive::Kind::kSignal: calls_.host.signal(calls_.phase + step.value); return true;
+    case Primitive::Kind::kEnter: enter(calls_.phase + step.value); return true;
     case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value);
   }
   return true;
@@ -106,6 +113,8 @@ std::byte* SharedRun::at(const Place& place) const {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
     case Space::kOutput: return output_ + place.offset;
     case Space::kStaging: return calls_.host.memory(place.rank) + place.offset;
+    case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
+    case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
   }
   return nullptr;
 }
@@ -123,17 +132,21 @@ void SharedRun::copy(const Primitive& step) const {
 void SharedRun::reduce(const Primitive& step) const {
   const Place* const places = calls_.program.places.data() + step.first;
   const std::span<const void*> from(calls_.sources.data(), step.sources);
-  void* to[2];
+  const std::span<void*> to(calls_.targets.data(), step.targets);
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
   for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(places[step.targets + i]);
   const bool divides = call_.op == ReduceOp::kAvg && step.whole;
   Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.host.nranks()) : 1, {}};
   if (call_.op == ReduceOp::kPreMulSum) {
-    for (std::uint16_t i = 0; i < step.sources; ++i)
-      calls_.scales[i] = places[step.targets + i].space == Space::kInput ? call_.scale : ReduceScale::one(call_.type);
+    for (std::uint16_t i = 0; i < step.sources; ++i) {
+      const Place& source = places[step.targets + i];  // in staging it is multiplied already
+      calls_.scales[i] = source.space == Space::kInput       ? call_.scale
+                         : source.space == Space::kPeerInput ? calls_.peers[source.rank].scale
+                                                             : ReduceScale::one(call_.type);
+    }
     how.scales = {calls_.scales.data(), step.sources};
   }
-  slip::reduce(how, {to, step.targets}, from, step.bytes / bytes_of(call_.type));
+  slip::reduce(how, to, from, step.bytes / bytes_of(call_.type));
 }
 
 // Whether what it waits for has come. Goes on where the last look ended.

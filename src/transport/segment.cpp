@@ -107,6 +107,18 @@ Segment Segment::map(int descriptor, std::size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
+void Segment::commit(std::size_t offset, std::size_t bytes) const {
+  // EINVAL: a kernel before 5.14, which takes memory as it is touched.
+  if (bytes > 0 && ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    throw Error(Code::kOutOfMemory,
+                fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
+  }
+}
+
+void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
+  if (bytes > 0) ::madvise(data_ + offset, bytes, MADV_REMOVE);  // failed: it goes with the segment
+}
+
 // The first rank listens under a name that nobody can guess, and tells it to the others.
 Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes) {
   const Patience patience{now_ns() + kPatienceNs, nullptr};

@@ -23,6 +23,11 @@ class Segment {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
+  // Takes memory for a part now, whole pages, so that there is none missing when it is used. Throws kOutOfMemory.
+  void commit(std::size_t offset, std::size_t bytes) const;
+  // Gives the memory of a part back, for all who map it: it reads as zeros from now on.
+  void drop(std::size_t offset, std::size_t bytes) const noexcept;
+
  private:
   Segment(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
   static Segment map(int descriptor, std::size_t bytes);

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "comm/shared_plan.hpp"
+#include "comm/host_plan.hpp"
 #include "slip/device.hpp"
 #include "slip/kernel.hpp"
 #include "slip/plan.hpp"
@@ -17,6 +17,14 @@ namespace {
 using Layout = SharedLayout;
 
 const Kernel kReduce{"reduce", [](const Args&) {}};
+const Kernel kUse{"use", [](const Args&) {}};
+
+// Which ranks let others at their buffers, and whether input and output are one.
+struct Setting {
+  std::function<bool(int rank)> offers = [](int) { return false; };
+  bool in_place = false;
+};
+const std::function<bool(int)> kAllOffer = [](int) { return true; };
 
 // A wait that is left out on purpose.
 struct LeftOut {
@@ -35,7 +43,17 @@ class Rehearsal {
     waits_.assign(static_cast<std::size_t>(nranks), 0);
   }
 
-  Plan plan(const std::vector<Call>& calls, LeftOut left_out) {
+  // Each rank uses its buffers before each call and after it, and in all calls the same.
+  Plan plan(const std::vector<Call>& calls, LeftOut left_out, const Setting& setting = {}) {
+    for (int rank = 0; rank < nranks_; ++rank) {
+      std::uint64_t bytes = 1;
+      for (const Call& call : calls) {
+        const Blocks blocks = blocks_of(call, rank, nranks_);
+        bytes = std::max(bytes, std::max(blocks.in, blocks.out) * call.block_bytes());
+      }
+      inputs_.push_back(device_.alloc(bytes));
+      outputs_.push_back(device_.alloc(setting.in_place ? 1 : bytes));
+    }
     const Stream origin = device_.stream(StreamFlags::kNonBlocking);
     origin.begin_capture();
     const Event begun = origin.record();
@@ -43,30 +61,71 @@ class Rehearsal {
     std::uint64_t number = 0, chunks = 0, phase = 0;
     for (const Call& call : calls) {
       ++number;
-      SharedPlan first(call, number, chunks, 0, nranks_);
+      std::vector<Stance> stances;
+      bool any_private = false, any_offered = false;
       for (int rank = 0; rank < nranks_; ++rank) {
-        const Blocks blocks = blocks_of(call, rank, nranks_);
-        buffers_.push_back(device_.alloc(std::max<std::uint64_t>(blocks.in * call.block_bytes(), 1)));
-        buffers_.push_back(device_.alloc(std::max<std::uint64_t>(blocks.out * call.block_bytes(), 1)));
-        const SharedPlan plan(call, number, chunks, rank, nranks_);
-        Program program;
-        for (std::uint64_t piece = 0; piece < plan.pieces(); ++piece) plan.write(piece, program);
-        issue(program, rank, number, phase, left_out);
+        place(call, rank, setting.in_place);
+        stances.push_back(stance(call, rank, setting));
+        if (!DirectPlan::depends_on(call, rank)) continue;
+        any_private = any_private || stances.back() == Stance::kPrivate;
+        any_offered = any_offered || stances.back() == Stance::kOffered;
       }
-      chunks += first.chunks();
-      phase += first.phases();
+      std::uint64_t here = 0, phases = 0;
+      for (int rank = 0; rank < nranks_; ++rank) {
+        HostPlan plan(call, number, chunks, rank, nranks_, stances[static_cast<std::size_t>(rank)]);
+        Program program;
+        plan.write(0, program);
+        if (plan.asks()) plan.choose(any_private, any_offered);
+        for (std::uint64_t piece = 1; piece < plan.pieces(); ++piece) plan.write(piece, program);
+        use(rank);
+        issue(program, rank, number, phase, left_out);
+        use(rank);
+        paths_.push_back(plan.path());
+        here = plan.chunks();
+        phases = plan.phases();
+      }
+      chunks += here;
+      phase += phases;
     }
     for (const Stream& stream : streams_) origin.wait(stream.record());
     return origin.end_capture();
   }
   int waits(int rank) const { return waits_[static_cast<std::size_t>(rank)]; }
+  Path path() const { return paths_.back(); }  // of the last call
 
  private:
-  Range range(const Place& place, std::uint64_t bytes) const {
+  static Stance stance(const Call& call, int rank, const Setting& setting) {
+    const DirectPlan::Needs needs = DirectPlan::needs(call, rank);
+    if (!needs.input && !needs.output) return Stance::kNothing;
+    const bool one_way = setting.in_place && call.kind == Collective::kAllToAll;
+    return setting.offers(rank) && !one_way ? Stance::kOffered : Stance::kPrivate;
+  }
+  // In place: the smaller of input and output is its part of the larger.
+  void place(const Call& call, int rank, bool in_place) {
+    const auto index = static_cast<std::size_t>(rank);
+    const Blocks blocks = blocks_of(call, rank, nranks_);
+    const std::uint64_t block = call.block_bytes(), own = static_cast<std::uint64_t>(rank) * block;
+    if (places_.size() <= index) places_.resize(index + 1);
+    const auto part = [&](std::uint64_t count, std::uint64_t other) { return in_place && count < other ? own : 0; };
+    const Buffer& output = in_place ? inputs_[index] : outputs_[index];
+    places_[index] = {inputs_[index].slice(blocks.in > 0 ? part(blocks.in, blocks.out) : 0, blocks.in * block),
+                      output.slice(blocks.out > 0 ? part(blocks.out, blocks.in) : 0, blocks.out * block)};
+  }
+  void use(int rank) {
+    const Placed& placed = places_[static_cast<std::size_t>(rank)];
+    std::vector<Range> writes;
+    if (placed.input.bytes > 0) writes.push_back(placed.input);
+    if (placed.output.bytes > 0) writes.push_back(placed.output);
+    if (!writes.empty()) streams_[static_cast<std::size_t>(rank)].launch(kUse, {.writes = writes});
+  }
+  Range range(const Place& place, int rank, std::uint64_t bytes) const {
+    const Placed &own = places_[static_cast<std::size_t>(rank)], &peer = places_[place.rank];
     switch (place.space) {
-      case Space::kInput: return buffers_[buffers_.size() - 2].slice(place.offset, bytes);
-      case Space::kOutput: return buffers_.back().slice(place.offset, bytes);
+      case Space::kInput: return own.input.slice(place.offset, bytes);
+      case Space::kOutput: return own.output.slice(place.offset, bytes);
       case Space::kStaging: return shared_[place.rank].slice(place.offset, bytes);
+      case Space::kPeerInput: return peer.input.slice(place.offset, bytes);
+      case Space::kPeerOutput: return peer.output.slice(place.offset, bytes);
     }
     return {};
   }
@@ -91,14 +150,14 @@ class Rehearsal {
       const Place* const places = program.places.data() + step.first;
       switch (step.kind) {
         case Primitive::Kind::kCopy: {
-          const Range to = range(places[0], step.bytes), from = range(places[1], step.bytes);
-          stream.copy(to, from);
+          const Range to = range(places[0], rank, step.bytes), from = range(places[1], rank, step.bytes);
+          if (to.block != from.block || to.offset != from.offset) stream.copy(to, from);
           break;
         }
         case Primitive::Kind::kReduce: {
           std::vector<Range> reads, writes;
-          for (int i = 0; i < step.targets; ++i) writes.push_back(range(places[i], step.bytes));
-          for (int i = 0; i < step.sources; ++i) reads.push_back(range(places[step.targets + i], step.bytes));
+          for (int i = 0; i < step.targets; ++i) writes.push_back(range(places[i], rank, step.bytes));
+          for (int i = 0; i < step.sources; ++i) reads.push_back(range(places[step.targets + i], rank, step.bytes));
           stream.launch(kReduce, {.reads = reads, .writes = writes});
           break;
         }
@@ -116,6 +175,7 @@ class Rehearsal {
               await(rank, other, number % Layout::kTurns, number, left_out);
           });
           break;
+        case Primitive::Kind::kEnter:
         case Primitive::Kind::kSignal:
           stream.write_value(word(rank, Layout::kTurns), static_cast<std::uint32_t>(phase + step.value));
           break;
@@ -129,7 +189,12 @@ class Rehearsal {
   const int nranks_;
   const Device device_ = Device::open("sim:h200", {.run_functions = false});
   std::vector<Stream> streams_;
-  std::vector<Buffer> shared_, words_, buffers_;
+  struct Placed {
+    Range input, output;
+  };
+  std::vector<Buffer> shared_, words_, inputs_, outputs_;
+  std::vector<Placed> places_;  // of the present call, by rank
+  std::vector<Path> paths_;
   std::vector<int> waits_;
 };
 
@@ -191,6 +256,67 @@ TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   for (int wait = 0; wait < whole.waits(0); ++wait) {
     Rehearsal cut(2);
     EXPECT_EQ(verify(cut.plan(calls, {0, wait})).verdict, Verdict::kRace) << "wait " << wait;
+  }
+}
+
+// Where buffers lie: all offered, of some ranks only, in place and not.
+TEST_P(SharedPlans, BuffersInReachAreNotInEachOthersWay) {
+  const Setting settings[] = {{kAllOffer, false},
+                              {kAllOffer, true},
+                              {[](int rank) { return rank != 1; }, false},
+                              {[](int rank) { return rank == 1; }, true}};
+  for (const int nranks : {2, 3, 4}) {
+    for (const std::uint64_t bytes : {100U, 30'000U, 1'100'001U}) {
+      for (const Setting& setting : settings) {
+        SCOPED_TRACE(testing::Message() << nranks << " ranks, " << bytes << " bytes, offered by 0: "
+                                        << setting.offers(0) << ", in place " << setting.in_place);
+        Rehearsal rehearsal(nranks);
+        const Call call = call_of(GetParam(), bytes);
+        const Plan plan = rehearsal.plan({call, call, call}, {}, setting);
+        const Verification proof = verify(plan);
+        EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+        const bool direct = setting.offers(0) && setting.offers(1) && bytes > 100 &&
+                            GetParam() != Collective::kBarrier &&
+                            !(setting.in_place && GetParam() == Collective::kAllToAll);
+        EXPECT_EQ(rehearsal.path() == Path::kDirect,
+                  direct || (DirectPlan::from_root(GetParam()) && setting.offers(1) && bytes > 100));
+      }
+    }
+  }
+}
+
+TEST(SharedPlanOf, CallsOfBothWaysOneAfterTheOther) {
+  std::vector<Call> calls;
+  for (const std::uint64_t bytes : {700'000U, 40U, 1'600'000U, 9000U}) {
+    for (const Collective kind : kAll) calls.push_back(call_of(kind, bytes));
+  }
+  for (const bool in_place : {false, true}) {
+    int turn = 0;
+    Rehearsal rehearsal(3);
+    // Some ranks, all or none, changing from call to call.
+    const Plan plan = rehearsal.plan(calls, {}, {[&](int rank) { return (turn++ / 3 * 5 + rank) % 4 != 0; }, in_place});
+    const Verification proof = verify(plan);
+    EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+  }
+}
+
+// Each wait of a call that is done where buffers lie keeps somebody's buffer from being used too early. (In gather,
+// ranks that do not touch each other's wait, too, to know the same.)
+TEST_P(SharedPlans, AWaitForABufferLeftOutIsFound) {
+  if (GetParam() == Collective::kBarrier || GetParam() == Collective::kGather) return;
+  const std::vector<Call> calls(2, call_of(GetParam(), 100'000));
+  for (const int nranks : {2, 3}) {
+    Rehearsal whole(nranks);
+    ASSERT_TRUE(verify(whole.plan(calls, {}, {kAllOffer})).proven());
+    ASSERT_EQ(whole.path(), Path::kDirect);
+    for (int rank = 0; rank < nranks; ++rank) {
+      ASSERT_GE(whole.waits(rank), 2);
+      for (int wait = 0; wait < whole.waits(rank); ++wait) {
+        Rehearsal cut(nranks);
+        EXPECT_EQ(verify(cut.plan(calls, {rank, wait}, {kAllOffer})).verdict, Verdict::kRace)
+            << nranks << " ranks: wait " << wait << " of rank " << rank;
+      }
+    }
   }
 }
 

@@ -22,7 +22,7 @@ struct Asked {
   int ranks = 2, root = 0, iterations = 20, warmup = 5;
   std::string begin = "8", end = "32MiB", type = "F32", op = "sum";
   double factor = 2;
-  bool json = false, each = false;
+  bool json = false, each = false, registered = false;
 };
 
 struct Limits {
@@ -106,9 +106,9 @@ class Bench {
   bool is_first() const { return comm_.rank() == 0; }
 
   void print_head() const {
-    fmt::print("# {} of {} ranks on {}, {} calls after {} to warm up, {}\n", collective_name(asked_.kind),
-               comm_.nranks(), device_.info().description, asked_.iterations, asked_.warmup,
-               asked_.each ? "each waited for" : "waited for once");
+    fmt::print("# {} of {} ranks on {}, {}{} calls after {} to warm up, {}\n", collective_name(asked_.kind),
+               comm_.nranks(), device_.info().description, asked_.registered ? "registered buffers, " : "",
+               asked_.iterations, asked_.warmup, asked_.each ? "each waited for" : "waited for once");
     fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6}   {:^34}   {:^34}\n", "", "", "", "", "", "out of place", "in place");
     fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}\n", "size", "count",
                "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong");
@@ -176,15 +176,28 @@ class Bench {
     }
   }
 
+  // Private, or with --registered in reach of the other ranks.
+  struct Memory {
+    Buffer own;
+    SharedBuffer shared;
+    Buffer& buffer() { return own ? own : shared.buffer(); }
+  };
+  Memory allocate(std::uint64_t bytes, const char* name) {
+    Memory memory;
+    if (asked_.registered) memory.shared = comm_.allocate(bytes, name);
+    else memory.own = device_.alloc(bytes, MemoryKind::kPinned, name);
+    return memory;
+  }
+
   // In place: the smaller of input and output is its part of the larger.
   Measured measure(const Call& call, bool in_place) {
     const Blocks blocks = blocks_of(call, comm_.rank(), comm_.nranks());
     const std::uint64_t block = call.block_bytes(), most = std::max(blocks.in, blocks.out);
     const auto own = static_cast<std::uint64_t>(comm_.rank());
     const auto part = [&](std::uint64_t count) { return count < most && most > 1 ? own * block : 0; };
-    Buffer larger = device_.alloc(std::max<std::uint64_t>(most * block, 1), MemoryKind::kPinned, "data");
-    Buffer other =
-        device_.alloc(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), MemoryKind::kPinned, "result");
+    Memory larger_memory = allocate(std::max<std::uint64_t>(most * block, 1), "data");
+    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), "result");
+    Buffer &larger = larger_memory.buffer(), &other = other_memory.buffer();
     const Range from = larger.slice(in_place ? part(blocks.in) : 0, std::max<std::uint64_t>(blocks.in, 1) * block);
     const Range to = in_place ? larger.slice(part(blocks.out), std::max<std::uint64_t>(blocks.out, 1) * block)
                               : other.slice(0, std::max<std::uint64_t>(blocks.out, 1) * block);
@@ -248,6 +261,7 @@ std::vector<std::string> command_of(const Asked& asked) {
   add("-d", asked.type);
   if (reduces(asked.kind)) add("-o", asked.op);
   if (has_root(asked.kind)) add("-r", std::to_string(asked.root));
+  if (asked.registered) words.emplace_back("--registered");
   if (asked.each) words.emplace_back("--each");
   if (asked.json) words.emplace_back("--json");
   return words;
@@ -295,6 +309,7 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
         ->capture_default_str();
     if (reduces(kind)) one->add_option("-o,--op", asked->op, "sum prod min max avg")->capture_default_str();
     if (has_root(kind)) one->add_option("-r,--root", asked->root, "Its rank")->capture_default_str();
+    one->add_flag("--registered", asked->registered, "Buffers that all ranks reach, from Communicator::allocate");
     one->add_flag("--each", asked->each, "Wait for each call, not once for all");
     one->add_flag("--json", asked->json, "Print the table as JSON");
     one->callback([asked, kind] { asked->kind = kind; });
