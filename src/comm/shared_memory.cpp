@@ -33,26 +33,23 @@ void SharedRegistry::add(const std::shared_ptr<SharedMapping>& mapping) {
 }
 
 void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexcept {
-  std::vector<Mapping> gone;
   {
     const std::lock_guard lock(lock_);
     by_address_.erase(mapping->segment.data() + mapping->begin);
   }
   mapping->segment.drop(mapping->begin, whole_pages(mapping->bytes));
   mapping->freed().fetch_add(1, std::memory_order_release);  // this rank's calls have ended before
-  gone = take_freed();
+  unmap_freed();
 }
 
-// Those that every rank has freed: no call can name them any more. Unmapped by the caller, outside of the lock.
-std::vector<SharedRegistry::Mapping> SharedRegistry::take_freed() {
-  std::vector<Mapping> gone;
+void SharedRegistry::unmap_freed() {
+  std::vector<Mapping> gone;  // destroyed after the lock is given back
   const std::lock_guard lock(lock_);
   std::erase_if(by_id_, [&](const auto& entry) {
     if (entry.second->freed().load(std::memory_order_acquire) < entry.second->ranks) return false;
     gone.push_back(entry.second);
     return true;
   });
-  return gone;
 }
 
 void SharedRegistry::clear() noexcept {
@@ -79,11 +76,6 @@ std::byte* SharedRegistry::at(const Reach& reach, std::uint64_t bytes) const {
   const Segment& segment = found->second->segment;
   if (reach.offset > segment.bytes() || bytes > segment.bytes() - reach.offset) return nullptr;
   return segment.data() + reach.offset;
-}
-
-std::size_t SharedRegistry::mappings() const {
-  const std::lock_guard lock(lock_);
-  return by_id_.size();
 }
 
 SharedMemory::SharedMemory(Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
@@ -115,6 +107,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, Here here)
   mapping->ranks = static_cast<std::uint32_t>(wanted.size());
   mapping->begin = own;
   mapping->bytes = bytes;
+  registry_->unmap_freed();
   bool got = true;
   std::string why;
   try {

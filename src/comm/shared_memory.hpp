@@ -27,14 +27,14 @@ class SharedRegistry {
  public:
   void add(const std::shared_ptr<SharedMapping>& mapping);
   void remove(const std::shared_ptr<SharedMapping>& mapping) noexcept;  // this rank has freed its part
+  // Those that every rank has freed: no call can name them any more.
+  void unmap_freed();
   void clear() noexcept;
   Reach find(const std::byte* data, std::uint64_t bytes) const;
   std::byte* at(const Reach& reach, std::uint64_t bytes) const;  // null: there is no such memory
-  std::size_t mappings() const;
 
  private:
   using Mapping = std::shared_ptr<SharedMapping>;
-  std::vector<Mapping> take_freed();
 
   mutable SpinLock lock_;
   std::map<std::uint32_t, Mapping> by_id_;
@@ -75,7 +75,6 @@ class SharedMemory {
   Reach find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
   // The bytes that another rank has told so.
   std::byte* at(const Reach& reach, std::uint64_t bytes) const;
-  std::size_t mappings() const { return registry_->mappings(); }
 
  private:
   Bootstrap& bootstrap_;
