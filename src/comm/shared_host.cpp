@@ -26,10 +26,18 @@ SharedHost::SharedHost(Bootstrap& bootstrap)
       segment_(Segment::share(bootstrap, all_ranks(nranks_),
                               kHeaderBytes + static_cast<std::size_t>(nranks_) * SharedLayout::kRankBytes)),
       regions_(segment_.data() + kHeaderBytes),
+      common_(regions_),
       known_(static_cast<std::size_t>(nranks_), 0) {
   CoreSet cores;
   for (const CoreSet& one : bootstrap.all_gather(core_set())) cores |= one;
   crowded_ = static_cast<std::size_t>(nranks_) > cores.count();
+#if defined(__SANITIZE_THREAD__)
+  const std::vector<std::byte*> bases = bootstrap.all_gather(regions_);
+  const std::vector<Placement>& placements = bootstrap.placements();
+  for (std::size_t rank = placements.size(); rank-- > 0;) {  // of the first rank in this process
+    if (same_process(placements[rank], placements[static_cast<std::size_t>(rank_)])) common_ = bases[rank];
+  }
+#endif
   static_assert(sizeof(Failure) <= kHeaderBytes);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
 }
@@ -48,6 +56,7 @@ void SharedHost::post(std::uint64_t number, const Signature& signature, const Of
   own.signature = signature;
   static_assert(sizeof(Offer) <= sizeof(own.data));
   if (offer) std::memcpy(own.data, offer, sizeof(Offer));
+  tell_handed(known_as(rank_));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
 }
 
@@ -55,6 +64,7 @@ bool SharedHost::has_posted(int rank, std::uint64_t number) {
   std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
   // A later call in the slot means this one, too.
   if (slot(rank, number).number.load(std::memory_order_acquire) < number) return false;
+  tell_taken(known_as(rank));
   known = std::max(known, number);
   return true;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sync.hpp"
 #include "comm/call.hpp"
 #include "comm/offer.hpp"
 #include "comm/shared_plan.hpp"
@@ -40,14 +41,19 @@ class SharedHost {
 
   void signal(std::uint64_t phase) const {
     // release: what was copied and reduced before is seen by who sees the phase.
+    tell_handed(known_as(rank_));
     phase_of(rank_).store(phase, std::memory_order_release);
   }
   bool has_reached(int rank, std::uint64_t phase) const {
-    return phase_of(rank).load(std::memory_order_acquire) >= phase;  // acquire: see signal()
+    const bool reached = phase_of(rank).load(std::memory_order_acquire) >= phase;  // acquire: see signal()
+    if (reached) tell_taken(known_as(rank));
+    return reached;
   }
 
   bool is_in(int rank, std::uint64_t phase) const {
-    return phase_of(rank).load(std::memory_order_acquire) == phase;  // acquire: what it did before it left is seen
+    const bool in = phase_of(rank).load(std::memory_order_acquire) == phase;  // acquire: what it did before is seen
+    tell_taken(known_as(rank));
+    return in;
   }
 
   // The first failure of any rank.
@@ -73,11 +79,14 @@ class SharedHost {
   std::atomic<std::uint64_t>& phase_of(int rank) const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + SharedLayout::kPhase);
   }
+  // A rank's memory as all ranks of this process name it to the thread sanitizer.
+  std::byte* known_as(int rank) const { return common_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
   Failure& failure() const { return *reinterpret_cast<Failure*>(segment_.data()); }
 
   const int rank_, nranks_;
   Segment segment_;
   std::byte* regions_ = nullptr;
+  std::byte* common_ = nullptr;  // see known_as(); only an address
   bool crowded_ = false;
   std::vector<std::uint64_t> known_;  // by rank: a call that it surely has posted
 };
