@@ -94,17 +94,17 @@ Measure proxied_ping_pong(std::size_t bytes) {
     std::vector<std::byte> memory[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
     std::array<std::unique_ptr<ProxyLine>, 2> out, in;
     for (std::size_t i = 0; i < 2; ++i) {
-      out[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].sender), memory[i]);
-      in[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].receiver), memory[i]);
+      out[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].sender));
+      in[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].receiver));
     }
     const Patience patience = patient();
-    const auto move = [&](ProxyLine& line) {
-      line.post(0, bytes, ProxyLine::Next::kWait);
+    const auto move = [&](ProxyLine& line, std::size_t end) {
+      line.post(memory[end], ProxyLine::Next::kWait);
       line.wait(line.posted(), patience);
     };
     return one_way_ns(
-        context.iterations(20'000), [&](std::size_t end) { move(*out[end]); },
-        [&](std::size_t end) { move(*in[end]); });
+        context.iterations(20'000), [&](std::size_t end) { move(*out[end], end); },
+        [&](std::size_t end) { move(*in[end], end); });
   };
 }
 

@@ -118,10 +118,11 @@ all_configs() {  # uses $n
     cfg gloo.sync     all $g --mode sync --pin $((n <= $(nproc))) --variant sync
     cfg gloo.busypoll all $g --mode busypoll --variant busypoll
   }
-  # Slipstream: buffers private, and where the other ranks can reach them.
+  # Slipstream: buffers private, where the other ranks can reach them, and over TCP.
   [ -x "$slip" ] && {
     cfg slip.shm all "$slip" --ranks $n --lib slip --transport shm
     cfg slip.registered all "$slip" --registered --ranks $n --lib slip --transport shm --variant registered
+    cfg slip.tcp all env SLIP_TRANSPORT=net "$slip" --ranks $n --lib slip --transport tcp
   }
   # Add a new library here.
 }

@@ -61,6 +61,26 @@ std::vector<OpImpl> operations(slip::Communicator& comm, const slip::Device& dev
                      stream.sync();
                    };
                  }});
+  ops.push_back({"sendrecv", "", [&, wrap](float* in, float* out, std::size_t n) -> RunFn {
+                   const int next = (comm.rank() + 1) % comm.nranks();
+                   const int before = (comm.rank() + comm.nranks() - 1) % comm.nranks();
+                   return [&, next, before, from = wrap(in, n), to = wrap(out, n)](int) {
+                     {
+                       slip::Group group;
+                       comm.send(*from, next, stream);
+                       comm.recv(*to, before, stream);
+                     }
+                     stream.sync();
+                   };
+                 }});
+  ops.push_back({"pingpong", "", [&, wrap](float* in, float* out, std::size_t n) -> RunFn {
+                   return [&, from = wrap(in, n), to = wrap(out, n)](int) {
+                     if (comm.rank() == 0) comm.send(*from, 1, stream);
+                     if (comm.rank() < 2) comm.recv(*to, 1 - comm.rank(), stream);
+                     if (comm.rank() == 1) comm.send(*from, 0, stream);
+                     stream.sync();
+                   };
+                 }});
   ops.push_back({"barrier", "", [&](float*, float*, std::size_t) -> RunFn {
                    return [&](int) {
                      comm.barrier(stream);

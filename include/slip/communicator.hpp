@@ -6,14 +6,18 @@
 //   stream.sync();
 //
 // All ranks must make the same calls in the same order. A call that does not match is an error on every rank, with both
-// sides in its text; one that waits too long says for whom. After an error the communicator is of no use any more.
+// sides in its text; one that waits too long says for whom. After an error every call throws that error at once; what
+// can still be done with the communicator is shrink(), which makes a new one of the ranks that are left.
 //
-// Bits: the same call gives the same bits in every run, for ranks are always reduced in the order of their numbers.
+// Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
+// reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "slip/data_type.hpp"
@@ -24,11 +28,50 @@
 
 namespace slip {
 
+// While one is there, sends and receives of its thread are kept, and begin together when it ends: as one op of their
+// stream for each communicator. If they are of several streams, all of these wait for each other before and after.
+// Collectives are ops of their own all the same. A group within a group is part of it.
+class Group {
+ public:
+  Group();
+  ~Group();  // ends it; what goes wrong there is told by the next call of the communicator
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  void end();
+
+ private:
+  bool open_ = true;
+};
+
+// How ranks of several hosts, or of one if it is asked for, do a collective.
+enum class Algorithm : unsigned char {
+  kAuto,      // what a model with measured figures finds fastest; SLIP_DEBUG=tune shows it
+  kDirect,    // each rank with each other at once, reduced in the order of the ranks
+  kRing,      // round a ring, or along it
+  kTree,      // up and down two trees
+  kDoubling,  // in log2 rounds of everything: small all_reduce
+};
+const char* algorithm_name(Algorithm algorithm);
+
+enum class Transport : unsigned char {
+  kAuto,  // shared memory between ranks of one host, the network between hosts
+  kNet,   // the network only
+};
+
+// The same on all ranks.
 struct CommunicatorOptions {
   std::chrono::milliseconds timeout{600'000};      // how long a call waits for another rank
-  std::chrono::milliseconds init_timeout{60'000};  // and how long init and allocate do
-  bool direct = true;  // false: others never touch this rank's buffers, all passes through staging memory
+  std::chrono::milliseconds init_timeout{60'000};  // and how long init, split, shrink and allocate do
+  // Each rank shows that it lives so often, and is lost when its neighbours hear nothing for so long.
+  std::chrono::milliseconds heartbeat{1000}, silence{4000};
+  Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
+  Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
+  bool deterministic = false;              // bits that depend on the input only
+  bool direct = true;                      // may differ: false: others never touch this rank's buffers, all is staged
+  std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
+
+inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator
 
 class Communicator {
  public:
@@ -44,14 +87,17 @@ class Communicator {
 
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
-  ~Communicator();  // waits for the calls of this rank that are under way
+  // Waits for the calls of this rank that are under way: each ends at its timeout at the latest, and soon when another
+  // rank is lost.
+  ~Communicator();
 
   int rank() const;
   int nranks() const;
 
   // Memory that the other ranks of the host reach: calls whose buffers all come from here stage nothing. All ranks call
   // it, in the same order, and return when all have it; each says how much it wants, 0 for none. Ranks that are threads
-  // of one process reach all memory of each other and need none of this.
+  // of one process reach all memory of each other and need none of this; for ranks of several hosts it is memory like
+  // any.
   SharedBuffer allocate(std::size_t bytes, Name name = {}, Here here = Here::at());
 
   // `to` and `from` are the same or do not overlap, of pinned or device memory. Sizes as below, n the number of ranks.
@@ -71,7 +117,32 @@ class Communicator {
   void all_to_all(Range to, Range from, StreamRef stream, Here here = Here::at());
   void barrier(StreamRef stream, Here here = Here::at());
 
-  // Ends the calls of this rank that are under way, and all later ones, with kAborted; the other ranks are told.
+  // To or from one other rank, or this one. A send may wait until the other receives: what two ranks send to each other
+  // belongs in a group.
+  void send(Range from, int to, StreamRef stream, Here here = Here::at());
+  void recv(Range to, int from, StreamRef stream, Here here = Here::at());
+  // Blocks of any size: `from[i]` goes to rank i, and `to[i]` is what comes from it.
+  void all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here = Here::at());
+
+  // All ranks call it, in the same order as each other's: those with the same colour get a communicator together, in
+  // the order of their keys and, where these are the same, of their ranks here. A colour below 0 gets none. It does not
+  // wait for calls on streams and does not disturb them.
+  std::optional<Communicator> split(int color, int key = 0, Here here = Here::at());
+
+  // After a loss all ranks that are left call it and get a communicator without those that are lost; they agree on who
+  // that is, and whoever is lost meanwhile is left out, too. Ranks keep their order. With `excluded` all but these call
+  // it, and name the same; this one stays as it is. A rank that the others gave up gets an error.
+  Communicator shrink(const std::vector<int>& excluded = {}, Here here = Here::at());
+
+  // Waits until this rank's calls are done and all ranks have come here. Afterwards it can only be destroyed, and no
+  // rank takes that for a loss.
+  void finalize(Here here = Here::at());
+
+  // What is wrong with the communicator, if anything is. From any thread, at any time; it waits for nothing.
+  std::optional<Error> error() const;
+
+  // Ends the calls of this rank that are under way, and all later ones, with kAborted; the other ranks are told. From
+  // any thread; returns at once.
   void abort() noexcept;
 
  private:

@@ -43,6 +43,10 @@ Env read() {
   result.check = flag("SLIP_CHECK");
   result.trace = text("SLIP_TRACE");
   result.topo_file = text("SLIP_TOPO_FILE");
+  result.algorithm = text("SLIP_ALGORITHM");
+  result.transport = text("SLIP_TRANSPORT");
+  result.host_id = text("SLIP_HOST_ID");
+  result.debug = text("SLIP_DEBUG");
   return result;
 }
 

@@ -44,18 +44,6 @@ inline void acquire_fence() { std::atomic_thread_fence(std::memory_order_acquire
 inline void full_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 #endif
 
-// What one thread hands to another through memory that is mapped twice: the sanitizer knows it by its address, so both
-// name one that they agreed on.
-#if defined(__SANITIZE_THREAD__)
-extern "C" void __tsan_acquire(void* address);
-extern "C" void __tsan_release(void* address);
-inline void tell_handed(void* address) { __tsan_release(address); }
-inline void tell_taken(void* address) { __tsan_acquire(address); }
-#else
-inline void tell_handed(void*) {}
-inline void tell_taken(void*) {}
-#endif
-
 template <class T>
 T load_acquire(const std::atomic<T>& value) {
   const T result = value.load(kAcquire);

@@ -41,6 +41,7 @@ std::function<int()> add_weights_bench(CLI::App& bench);       // of `slip bench
 std::function<int()> add_collective_benches(CLI::App& bench);  // of `slip bench`
 std::function<int()> add_launch(CLI::App& app);
 std::function<int()> add_topo(CLI::App& app);
+std::function<int()> add_ranks(CLI::App& app);
 
 // Writes the file whole, or throws kIo with the path and the reason.
 void write_file(const std::string& path, std::string_view text);

@@ -93,6 +93,7 @@ int run(int argc, char** argv) {
   const std::function<int()> bench = add_bench(app);
   const std::function<int()> launch = add_launch(app);
   const std::function<int()> topo = add_topo(app);
+  const std::function<int()> ranks = add_ranks(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -111,6 +112,7 @@ int run(int argc, char** argv) {
   if (app.got_subcommand("bench")) return bench();
   if (app.got_subcommand("launch")) return launch();
   if (app.got_subcommand("topo")) return topo();
+  if (app.got_subcommand("ranks")) return ranks();
   fmt::print("{}", app.help());
   return kSuccess;
 }

@@ -15,6 +15,7 @@ const char* collective_name(Collective kind) {
     case Collective::kGather: return "gather";
     case Collective::kScatter: return "scatter";
     case Collective::kBarrier: return "barrier";
+    case Collective::kMessage: return "message";
   }
   return "unknown";
 }
@@ -40,7 +41,8 @@ Blocks blocks_of(const Call& call, int rank, int nranks) {
     case Collective::kAllToAll: return {all, all};
     case Collective::kGather: return {1, root ? all : 0};
     case Collective::kScatter: return {root ? all : 0, 1};
-    case Collective::kBarrier: return {0, 0};
+    case Collective::kBarrier:
+    case Collective::kMessage: return {0, 0};
   }
   return {0, 0};
 }
@@ -53,8 +55,14 @@ Signature Signature::of(const Call& call, std::uint64_t number) {
   return {call.elements, kind << 60 | type << 52 | op << 48 | root << 32 | (number & 0xffffffff)};
 }
 
+Signature Signature::of_message(std::uint64_t bytes, std::uint64_t number) {
+  return of({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, number);
+}
+
 std::string Signature::text() const {
-  const auto kind = static_cast<Collective>(rest >> 60);
+  const Collective kind = this->kind();
+  if (kind == Collective::kMessage)
+    return fmt::format("send or recv of {} bytes, the {}. between the two", elements, (rest & 0xffffffff) + 1);
   const auto type = static_cast<DataType>(rest >> 52 & 0xff);
   const auto op = static_cast<ReduceOp>(rest >> 48 & 0xf);
   std::string said = collective_name(kind);

@@ -22,6 +22,7 @@ enum class Collective : std::uint8_t {
   kGather,
   kScatter,
   kBarrier,
+  kMessage,  // sends and receives: each is of two ranks only
 };
 
 const char* collective_name(Collective kind);
@@ -52,8 +53,12 @@ struct Signature {
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
 
   static Signature of(const Call& call, std::uint64_t number);
+  static Signature of_message(std::uint64_t bytes, std::uint64_t number);
+  Signature without_number() const { return {elements, rest & ~std::uint64_t{0xffffffff}}; }
   friend bool operator==(const Signature&, const Signature&) = default;
-  std::string text() const;  // "all_reduce of 1024 f32 by sum, call 7"
+  Collective kind() const { return static_cast<Collective>(rest >> 60); }
+  std::uint32_t number() const { return static_cast<std::uint32_t>(rest); }  // its low bits
+  std::string text() const;                                                  // "all_reduce of 1024 f32 by sum, call 7"
 };
 static_assert(sizeof(Signature) == 16);
 

@@ -2,191 +2,34 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <exception>
-#include <limits>
-#include <mutex>
-#include <optional>
 
-#include "base/small_floats.hpp"
 #include "base/thread.hpp"
-#include "comm/shared_run.hpp"
-#include "runtime/core.hpp"
+#include "comm/communicator_state.hpp"
+#include "comm/factor.hpp"
+#include "comm/split.hpp"
 #include "transport/launch_info.hpp"
 
 namespace slip {
 namespace {
-
-BootstrapOptions bootstrap_options(const CommunicatorOptions& options) {
-  BootstrapOptions result;
-  result.timeout = options.init_timeout;
-  return result;
-}
-
-void require_one_host(const Bootstrap& bootstrap, Here here) {
-  const std::vector<Placement>& placements = bootstrap.placements();
-  for (int rank = 0; rank < bootstrap.nranks(); ++rank) {
-    const Placement& other = placements[static_cast<std::size_t>(rank)];
-    if (same_host(other, placements.front())) continue;
-    throw Error(Code::kUnsupported,
-                fmt::format("rank {} is on host '{}' and rank 0 on '{}': ranks of several hosts are not supported yet",
-                            rank, other.host, placements.front().host),
-                here);
-  }
-}
-
-// Made once: a name is looked up when it is made.
-Name name_of(Collective kind) {
-  static const auto kNames = [] {
-    std::array<Name, static_cast<std::size_t>(Collective::kBarrier) + 1> names;
-    for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
-    return names;
-  }();
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-// Memory that only the ops of its device may touch.
-bool is_hidden(const Range& range) {
-  return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
-}
 
 void require_no_factor(ReduceOp op, Here here) {
   if (op == ReduceOp::kPreMulSum)
     throw Error(Code::kInvalidValue, "premulsum needs this rank's factor: call all_reduce_scaled", here);
 }
 
-template <class T>
-ReduceScale whole_scale(double factor, DataType type, Here here) {
-  // Compared as doubles: 2^63 and 2^64, which the largest 64-bit numbers round to, do not fit.
-  constexpr double kLeast = static_cast<double>(std::numeric_limits<T>::min());
-  constexpr double kTooLarge = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
-  if (!(factor >= kLeast && factor < kTooLarge))
-    throw Error(Code::kInvalidValue,
-                fmt::format("a factor of {} is no number of type {}", factor, data_type_name(type)), here);
-  return ReduceScale::of(static_cast<T>(factor));
-}
-
-ReduceScale scale_of(DataType type, double factor, Here here) {
-  switch (type) {
-    case DataType::kU8: return whole_scale<std::uint8_t>(factor, type, here);
-    case DataType::kI8: return whole_scale<std::int8_t>(factor, type, here);
-    case DataType::kU32: return whole_scale<std::uint32_t>(factor, type, here);
-    case DataType::kI32: return whole_scale<std::int32_t>(factor, type, here);
-    case DataType::kU64: return whole_scale<std::uint64_t>(factor, type, here);
-    case DataType::kI64: return whole_scale<std::int64_t>(factor, type, here);
-    case DataType::kF16: return ReduceScale::of(from_float<F16>(static_cast<float>(factor)));
-    case DataType::kBF16: return ReduceScale::of(from_float<Bf16>(static_cast<float>(factor)));
-    case DataType::kF8E4M3: return ReduceScale::of(from_float<F8E4M3>(static_cast<float>(factor)));
-    case DataType::kF8E5M2: return ReduceScale::of(from_float<F8E5M2>(static_cast<float>(factor)));
-    case DataType::kF32: return ReduceScale::of(static_cast<float>(factor));
-    case DataType::kF64: return ReduceScale::of(factor);
-    case DataType::kBool:
-    case DataType::kU16:
-    case DataType::kI16: break;
-  }
-  throw Error(Code::kInvalidValue, fmt::format("values of {} cannot be reduced", data_type_name(type)), here);
-}
-
 }  // namespace
-
-struct Communicator::State {
-  State(const UniqueId& id, int nranks, int rank, const Device& on, const CommunicatorOptions& options, Here here)
-      : device(on), bootstrap(id, nranks, rank, bootstrap_options(options)) {
-    require_one_host(bootstrap, here);
-    host.emplace(bootstrap);
-    memory.emplace(bootstrap, options.direct);
-    calls.emplace(*host, *memory, bootstrap, std::chrono::nanoseconds(options.timeout).count());
-  }
-
-  SharedRun& take_run() {
-    for (const auto& run : runs) {
-      // acquire: the call that used it has left it.
-      if (run->free.load(std::memory_order_relaxed) && run->free.exchange(false, std::memory_order_acquire))
-        return *run;
-    }
-    runs.push_back(std::make_unique<SharedRun>(*calls));
-    runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: nobody else knows it
-    return *runs.back();
-  }
-
-  void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
-
-  const Device device;
-  Bootstrap bootstrap;
-  std::optional<SharedHost> host;
-  std::optional<SharedMemory> memory;
-  std::mutex allocating;  // keeps the order of allocations the same on all ranks
-  std::optional<SharedCalls> calls;
-  std::mutex mutex;          // guards what follows, and keeps the order of calls the same in numbers and in the stream
-  std::uint64_t next = 1;    // number of the next call
-  std::uint64_t chunks = 0;  // of all calls so far
-  std::vector<std::unique_ptr<SharedRun>> runs;
-};
-
-// Sizes are those that the call's blocks say; a range that does not count for this rank is left out.
-void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
-  StreamState& state = *stream.state(here);
-  const int rank = host->rank(), nranks = host->nranks();
-  const Name name = name_of(call.kind);
-  if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
-    throw Error(Code::kInvalidValue, fmt::format("{}: root {} of {} ranks", name.text(), call.root, nranks), here);
-  if (reduces(call.kind) && !can_reduce(call.type))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{}: values of {} cannot be reduced", name.text(), data_type_name(call.type)), here);
-  if (stream.capturing())
-    throw Error(Code::kCaptureUnsupported, fmt::format("{}: collectives cannot be captured yet", name.text()), here);
-  const Blocks blocks = blocks_of(call, rank, nranks);
-  const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
-  if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
-    throw Error(Code::kInvalidValue,
-                fmt::format("{} on rank {} of {}: from {} bytes to {}; expected {} and {}", name.text(), rank, nranks,
-                            from.bytes, to.bytes, in, out),
-                here);
-  Range reads[1], writes[1];
-  std::size_t read = 0, written = 0;
-  if (in > 0) require_kernel_range(*state.core, reads[read++] = from, name, here);
-  if (out > 0) require_kernel_range(*state.core, writes[written++] = to, name, here);
-  const std::lock_guard lock(mutex);
-  SharedRun& run = take_run();
-  const std::uint64_t here_too =
-      run.prepare(call, next, chunks, out > 0 ? address(to) : nullptr, in > 0 ? address(from) : nullptr,
-                  (in > 0 && is_hidden(from)) || (out > 0 && is_hidden(to)));
-  try {
-    issue(state, {.kind = OpKind::kExchange,
-                  .name = name,
-                  .here = here,
-                  .reads = std::span<const Range>(reads, read),
-                  .writes = std::span<const Range>(writes, written),
-                  .cost = {.bytes = in + out},
-                  .exchange = &run});
-  } catch (...) {
-    run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
-    throw;
-  }
-  ++next;
-  chunks += here_too;
-}
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (state_) state_->drain();
+  state_ = std::move(other.state_);
+  return *this;
+}
 
 Communicator::~Communicator() {
-  if (!state_) return;
-  // All of its calls have been given back when the device has done what was issued.
-  const auto busy = [&] {
-    for (const auto& run : state_->runs) {
-      if (!run->free.load(std::memory_order_acquire)) return true;
-    }
-    return false;
-  };
-  for (int turn = 0; busy(); ++turn) {
-    try {
-      state_->device.sync();
-    } catch (const Error&) {  // was told where it happened
-    }
-    spin(turn);
-  }
+  if (state_) state_->drain();
 }
 
 Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
@@ -196,12 +39,14 @@ Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const 
         Code::kUnsupported,
         fmt::format("a communicator on device '{}': only ranks on cpu devices are supported yet", device.info().name),
         here);
-  return Communicator(std::make_unique<State>(id, nranks, rank, device, options, here));
+  check_options(options, nranks, here);
+  return Communicator(std::make_unique<State>(Membership{id, rank, nranks}, device, options, here));
 }
 
 Communicator Communicator::init(const Device& device, const CommunicatorOptions& options, Here here) {
   if (const std::optional<LaunchInfo> launched = launch_info())
     return init(launched->id, launched->nranks, launched->rank, device, options, here);
+  check_options(options, 1, here);
   return init(UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout}), 1, 0, device, options, here);
 }
 
@@ -209,6 +54,7 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
                                                  Here here) {
   const auto nranks = static_cast<int>(devices.size());
   if (nranks == 0) throw Error(Code::kInvalidValue, "init_all: no devices", here);
+  check_options(options, nranks, here);
   const UniqueId id = UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout});
   std::vector<std::optional<Communicator>> made(devices.size());
   std::vector<std::exception_ptr> errors(devices.size());
@@ -233,14 +79,41 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
   return result;
 }
 
-int Communicator::rank() const { return state_->host->rank(); }
-int Communicator::nranks() const { return state_->host->nranks(); }
+int Communicator::rank() const { return state_->bootstrap.rank(); }
+int Communicator::nranks() const { return state_->bootstrap.nranks(); }
+
+std::optional<Communicator> Communicator::split(int color, int key, Here here) {
+  state_->require_usable(here);
+  const std::optional<Membership> group = split_group(state_->bootstrap, color, key);
+  if (!group) return std::nullopt;
+  return Communicator(std::make_unique<State>(*group, state_->device, state_->options, here));
+}
+
+Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
+  std::unique_ptr<State> made;
+  Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
+    made.reset();
+    made = std::make_unique<State>(group, state_->device, state_->options, here, abort);
+  });
+  return Communicator(std::move(made));
+}
+
+void Communicator::finalize(Here here) {
+  state_->require_usable(here);
+  state_->drain();
+  state_->require_usable(here);
+  state_->bootstrap.barrier(state_->options.timeout);
+  state_->finalized.store(true, std::memory_order_relaxed);
+}
+
+std::optional<Error> Communicator::error() const { return state_->error(); }
 
 SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
+  state_->require_usable(here);
   const std::lock_guard lock(state_->allocating);
   SharedBuffer result;
-  if (state_->memory->one_process()) {
-    state_->bootstrap.barrier();  // as it is between processes
+  if (!state_->memory || state_->memory->one_process()) {
+    state_->bootstrap.barrier();  // as it is between processes of one host
     if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, MemoryKind::kPinned, name, here);
     return result;
   }
@@ -251,6 +124,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
 
 void Communicator::abort() noexcept {
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  state_->seat->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
 
@@ -312,6 +186,42 @@ void Communicator::all_to_all(Range to, Range from, StreamRef stream, Here here)
 
 void Communicator::barrier(StreamRef stream, Here here) {
   state_->issue_call({.kind = Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
+}
+
+void Communicator::send(Range from, int to, StreamRef stream, Here here) {
+  take_letter(*state_, {true, to, from, stream, here});
+}
+
+void Communicator::recv(Range to, int from, StreamRef stream, Here here) {
+  take_letter(*state_, {false, from, to, stream, here});
+}
+
+void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {
+  const auto n = static_cast<std::size_t>(nranks());
+  if (to.size() != n || from.size() != n)
+    throw Error(Code::kInvalidValue,
+                fmt::format("all_to_all_v: {} blocks to send and {} to receive; expected {} of each, one for each rank",
+                            from.size(), to.size(), n),
+                here);
+  Group group;
+  for (std::size_t step = 0; step < n; ++step) {
+    const std::size_t next = (static_cast<std::size_t>(rank()) + step) % n;
+    const std::size_t before = (static_cast<std::size_t>(rank()) + n - step) % n;
+    send(from[next], static_cast<int>(next), stream, here);
+    recv(to[before], static_cast<int>(before), stream, here);
+  }
+  group.end();
+}
+
+const char* algorithm_name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kAuto: return "auto";
+    case Algorithm::kDirect: return "direct";
+    case Algorithm::kRing: return "ring";
+    case Algorithm::kTree: return "tree";
+    case Algorithm::kDoubling: return "doubling";
+  }
+  return "unknown";
 }
 
 }  // namespace slip

@@ -21,7 +21,8 @@ DirectPlan::Needs DirectPlan::needs(const Call& call, int rank) {
     case Collective::kScatter: return {root, false};
     // Nobody fetches inputs, but a rank that stages must know it before it comes, and the root alone cannot tell.
     case Collective::kGather: return {!root, root};
-    case Collective::kBarrier: break;
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
   }
   return {};
 }
@@ -37,7 +38,8 @@ bool DirectPlan::may_overlap(const Call& call, int rank, const std::byte* output
     case Collective::kAllGather:
     case Collective::kGather: return input == output + own;
     case Collective::kAllToAll:
-    case Collective::kBarrier: break;
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
   }
   return false;
 }

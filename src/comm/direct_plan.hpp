@@ -42,9 +42,9 @@ class DirectPlan {
   Place input_of(int rank, std::uint64_t offset) const;
   Place output_of(int rank, std::uint64_t offset) const;
 
-  const Call call_;
-  const int rank_, nranks_;
-  const std::uint64_t block_;
+  Call call_;
+  int rank_, nranks_;
+  std::uint64_t block_;
 };
 
 }  // namespace slip

@@ -2,12 +2,10 @@
 
 namespace slip {
 
-HostPlan::HostPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks,
-                   Stance own)
+HostPlan::HostPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks)
     : call_(call),
       rank_(rank),
       asks_(asks(call, nranks)),
-      own_(own),
       shared_(call, number, chunks_before, rank, nranks),
       direct_(call, rank, nranks),
       path_(asks_ ? Path::kOpen : Path::kStaged) {}
@@ -43,7 +41,7 @@ std::uint64_t HostPlan::phases() const {
 void HostPlan::write(std::uint64_t piece, Program& program) const {
   if (piece == 0) {
     if (!asks_ || own_ == Stance::kPrivate) return shared_.write(0, program);
-    program.room();
+    program.room(SharedLayout::kTurns - 1);
     program.post();
     if (!DirectPlan::from_root(call_.kind)) program.meet();
     else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
@@ -56,7 +54,7 @@ void HostPlan::write(std::uint64_t piece, Program& program) const {
     return program.wait(1);
   }
   // Who has met the root alone.
-  if (asks_ && piece == 1 && DirectPlan::from_root(call_.kind) && own_ != Stance::kPrivate) program.meet();
+  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != Stance::kPrivate) program.meet();
   if (path_ == Path::kStaged) return shared_.write(piece, program);
   const std::size_t begin = program.steps.size();
   shared_.write(piece - 1, program);

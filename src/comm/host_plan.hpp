@@ -21,7 +21,10 @@ enum class Path : std::uint8_t {
 
 class HostPlan {
  public:
-  HostPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks, Stance own);
+  // As SharedPlan's.
+  HostPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
+  // What this rank offers, if the call asks for it; before the first piece.
+  void take(Stance own) { own_ = own; }
 
   // Whether ranks make offers for such a call: below some size staging takes less time than meeting twice.
   static bool asks(const Call& call, int nranks);
@@ -31,16 +34,17 @@ class HostPlan {
   void choose(bool any_private, bool any_offered);
   Path path() const { return path_; }
 
+  std::uint64_t number() const { return shared_.number(); }
   std::uint64_t chunks() const { return shared_.chunks(); }
   std::uint64_t pieces() const;
   void write(std::uint64_t piece, Program& program) const;
   std::uint64_t phases() const;
 
  private:
-  const Call call_;
-  const int rank_;
-  const bool asks_;
-  const Stance own_;
+  Call call_;
+  int rank_;
+  bool asks_;
+  Stance own_ = Stance::kPrivate;
   SharedPlan shared_;
   DirectPlan direct_;
   Path path_;

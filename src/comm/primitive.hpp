@@ -15,6 +15,8 @@ enum class Space : std::uint8_t {
   kStaging,     // of `rank`; all ranks of a host reach it
   kPeerInput,   // what another rank gives, where it lies
   kPeerOutput,  // and what it gets
+  kScratch,     // of this rank alone
+  kAddress,     // of this rank alone: the offset is the address
 };
 
 struct Place {
@@ -29,20 +31,27 @@ struct Primitive {
   enum class Kind : std::uint8_t {
     kCopy,    // `bytes` from one place to another
     kReduce,  // of several sources, in their order, into each of several places
-    kRoom,    // until this rank's slot and box are empty: everybody has taken what was there before
+    kRoom,    // until all others have come to the call `value` calls before this one, and so have ended what was before
     kPost,    // this rank has come to the call, and what it put into its box is there
-    kMeet,    // until all others have come, or `value` alone if it is a rank: and ask for the same
+    kMeet,    // until `whom` have come, and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
-    kWait,    // until all others have
+    kWait,    // until `whom` have
     kEnter,   // kSignal, from where on this rank touches what is others' until its next kSignal: not after a failure
+    // Messages between two ranks, `whom` is the other one. They come in the order in which they were sent.
+    kSend,      // begins: `bytes` of a place go there
+    kReceive,   // begins: `bytes` come from there into a place
+    kSent,      // until all sends there are done, but for the last `value`
+    kReceived,  // until all receives from there are done, but for the last `value`
   };
   Kind kind = Kind::kCopy;
   bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
+  bool begins = false;        // kSend, kReceive: a message of the user's begins here, of `value` bytes in all
   std::uint16_t targets = 0;  // in Program::places, from `first` on; then the sources
   std::uint16_t sources = 0;
   std::uint32_t first = 0;
   std::uint64_t bytes = 0;
   std::uint64_t value = 0;
+  std::uint64_t whom = kEverybody;  // of the other ranks, or one alone
 };
 
 // A piece of a call as one rank runs it, one primitive after the other.
@@ -58,12 +67,12 @@ struct Program {
     if (bytes == 0) return;
     add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to})[0] = from;
   }
-  // Of all ranks; the caller fills in the sources, one for each. Not with 0 bytes.
-  std::span<Place> reduce(std::initializer_list<Place> to, int nranks, std::uint64_t bytes) {
+  // The caller fills in the sources. `whole`: they are of all ranks. Not with 0 bytes.
+  std::span<Place> reduce(std::initializer_list<Place> to, int sources, std::uint64_t bytes, bool whole = true) {
     return add({.kind = Primitive::Kind::kReduce,
-                .whole = true,
+                .whole = whole,
                 .targets = static_cast<std::uint16_t>(to.size()),
-                .sources = static_cast<std::uint16_t>(nranks),
+                .sources = static_cast<std::uint16_t>(sources),
                 .bytes = bytes},
                to);
   }
@@ -79,14 +88,31 @@ struct Program {
     steps.push_back(step);
     return {places.data() + step.first, static_cast<std::size_t>(step.targets) + step.sources};
   }
-  void room() { steps.push_back({.kind = Primitive::Kind::kRoom}); }
+  void send(int rank, Place from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
+  void receive(int rank, Place to, std::uint64_t bytes) { message(Primitive::Kind::kReceive, rank, to, bytes); }
+  void sent(int rank, std::uint64_t left = 0) {
+    steps.push_back({.kind = Primitive::Kind::kSent, .value = left, .whom = static_cast<std::uint64_t>(rank)});
+  }
+  void received(int rank, std::uint64_t left = 0) {
+    steps.push_back({.kind = Primitive::Kind::kReceived, .value = left, .whom = static_cast<std::uint64_t>(rank)});
+  }
+  void room(std::uint64_t calls_before) { steps.push_back({.kind = Primitive::Kind::kRoom, .value = calls_before}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
-  void meet(std::uint64_t rank = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .value = rank}); }
+  void meet(std::uint64_t whom = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .whom = whom}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
   void enter(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kEnter, .value = phase}); }
-  void wait(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kWait, .value = phase}); }
+  void wait(std::uint64_t phase, std::uint64_t whom = kEverybody) {
+    steps.push_back({.kind = Primitive::Kind::kWait, .value = phase, .whom = whom});
+  }
 
  private:
+  void message(Primitive::Kind kind, int rank, Place place, std::uint64_t bytes) {
+    steps.push_back({.kind = kind,
+                     .first = static_cast<std::uint32_t>(places.size()),
+                     .bytes = bytes,
+                     .whom = static_cast<std::uint64_t>(rank)});
+    places.push_back(place);
+  }
   // The step with its targets; returns the places of its sources.
   std::span<Place> add(Primitive step, std::initializer_list<Place> to) {
     step.first = static_cast<std::uint32_t>(places.size());

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <utility>
 
-#include "base/cores.hpp"
 #include "base/sync.hpp"
 
 namespace slip {
@@ -12,41 +11,42 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-std::vector<int> all_ranks(int nranks) {
-  std::vector<int> ranks(static_cast<std::size_t>(nranks));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks from the begin.
+constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
+
+std::size_t segment_bytes(std::size_t members, bool whole) {
+  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + members * members * kPipeBytes;
 }
 
 }  // namespace
 
-SharedHost::SharedHost(Bootstrap& bootstrap)
+SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members)
     : rank_(bootstrap.rank()),
       nranks_(bootstrap.nranks()),
-      segment_(Segment::share(bootstrap, all_ranks(nranks_),
-                              kHeaderBytes + static_cast<std::size_t>(nranks_) * SharedLayout::kRankBytes)),
+      members_(std::move(members)),
+      whole_(members_.size() == static_cast<std::size_t>(nranks_)),
+      segment_(Segment::share(bootstrap, members_, segment_bytes(members_.size(), whole_))),
       regions_(segment_.data() + kHeaderBytes),
-      common_(regions_),
       known_(static_cast<std::size_t>(nranks_), 0) {
-  CoreSet cores;
-  for (const CoreSet& one : bootstrap.all_gather(core_set())) cores |= one;
-  crowded_ = static_cast<std::size_t>(nranks_) > cores.count();
-#if defined(__SANITIZE_THREAD__)
-  const std::vector<std::byte*> bases = bootstrap.all_gather(regions_);
-  const std::vector<Placement>& placements = bootstrap.placements();
-  for (std::size_t rank = placements.size(); rank-- > 0;) {  // of the first rank in this process
-    if (same_process(placements[rank], placements[static_cast<std::size_t>(rank_)])) common_ = bases[rank];
-  }
-#endif
   static_assert(sizeof(Failure) <= kHeaderBytes);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
 }
 
-bool SharedHost::has_room(std::uint64_t number) {
-  // Who has posted call n has taken all of call n - 1.
-  const std::uint64_t needed = number < SharedLayout::kTurns ? 0 : number - SharedLayout::kTurns + 1;
+int SharedHost::index_of(int rank) const {
+  const auto found = std::lower_bound(members_.begin(), members_.end(), rank);
+  return found != members_.end() && *found == rank ? static_cast<int>(found - members_.begin()) : -1;
+}
+
+PipeMemory& SharedHost::pipe(int from, int to) const {
+  const std::size_t members = members_.size();
+  std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
+  const std::size_t index = static_cast<std::size_t>(index_of(from)) * members + static_cast<std::size_t>(index_of(to));
+  return *reinterpret_cast<PipeMemory*>(pipes + index * kPipeBytes);
+}
+
+bool SharedHost::all_have_posted(std::uint64_t number) {
   for (int rank = 0; rank < nranks_; ++rank) {
-    if (rank != rank_ && known_[static_cast<std::size_t>(rank)] < needed && !has_posted(rank, needed)) return false;
+    if (rank != rank_ && known_[static_cast<std::size_t>(rank)] < number && !has_posted(rank, number)) return false;
   }
   return true;
 }
@@ -56,17 +56,7 @@ void SharedHost::post(std::uint64_t number, const Signature& signature, const Of
   own.signature = signature;
   static_assert(sizeof(Offer) <= sizeof(own.data));
   if (offer) std::memcpy(own.data, offer, sizeof(Offer));
-  tell_handed(known_as(rank_));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
-}
-
-bool SharedHost::has_posted(int rank, std::uint64_t number) {
-  std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
-  // A later call in the slot means this one, too.
-  if (slot(rank, number).number.load(std::memory_order_acquire) < number) return false;
-  tell_taken(known_as(rank));
-  known = std::max(known, number);
-  return true;
 }
 
 Offer SharedHost::offered(int rank, std::uint64_t number) const {
@@ -82,15 +72,16 @@ std::uint64_t SharedHost::last_posted(int rank) const {
   return last;
 }
 
-void SharedHost::fail(Code code, const std::string& text) const {
+bool SharedHost::fail(Code code, const std::string& text) const {
   std::uint32_t none = 0;
   // relaxed: only who is first matters; the text is published below.
-  if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return;
+  if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
   failure().code = static_cast<std::int32_t>(code);
   const std::size_t bytes = std::min(text.size(), sizeof(failure().text) - 1);
   std::memcpy(failure().text, text.data(), bytes);
   failure().text[bytes] = 0;
   failure().state.store(2, std::memory_order_release);
+  return true;
 }
 
 Error SharedHost::why() const {

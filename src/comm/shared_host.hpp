@@ -2,6 +2,7 @@
 // phase that each has reached, boxes, staging, and the first error of any of them, which then is everybody's.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "base/sync.hpp"
 #include "comm/call.hpp"
 #include "comm/offer.hpp"
+#include "comm/pipe.hpp"
 #include "comm/shared_plan.hpp"
 #include "transport/segment.hpp"
 
@@ -18,21 +20,27 @@ namespace slip {
 
 class SharedHost {
  public:
-  // All ranks of the bootstrap, which are of one host.
-  explicit SharedHost(Bootstrap& bootstrap);
+  // `members`: the ranks of this host, which all make theirs together. Only if they are all ranks of the bootstrap
+  // there are slots, boxes and staging; pipes and the failure are there for any.
+  SharedHost(Bootstrap& bootstrap, std::vector<int> members);
 
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
+  bool has(int rank) const { return index_of(rank) >= 0; }
+  PipeMemory& pipe(int from, int to) const;
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
 
-  // More ranks than cores: who waits gives its core away at once.
-  bool crowded() const { return crowded_; }
-
-  // Whether this rank's slot and box for the call are empty: everybody has taken what was posted there before.
-  bool has_room(std::uint64_t number);
+  // Whether everybody has come to the call of that number, and so has ended all before it.
+  bool all_have_posted(std::uint64_t number);
   void post(std::uint64_t number, const Signature& signature, const Offer* offer) const;  // null: none is made
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
-  bool has_posted(int rank, std::uint64_t number);
+  bool has_posted(int rank, std::uint64_t number) {
+    // A later call in the slot means this one, too.
+    if (load_acquire(slot(rank, number).number) < number) return false;
+    std::uint64_t& known = known_[static_cast<std::size_t>(rank)];
+    known = std::max(known, number);
+    return true;
+  }
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
   // Of a call for which offers are made.
   Offer offered(int rank, std::uint64_t number) const;
@@ -41,24 +49,19 @@ class SharedHost {
 
   void signal(std::uint64_t phase) const {
     // release: what was copied and reduced before is seen by who sees the phase.
-    tell_handed(known_as(rank_));
     phase_of(rank_).store(phase, std::memory_order_release);
   }
   bool has_reached(int rank, std::uint64_t phase) const {
-    const bool reached = phase_of(rank).load(std::memory_order_acquire) >= phase;  // acquire: see signal()
-    if (reached) tell_taken(known_as(rank));
-    return reached;
+    return load_acquire(phase_of(rank)) >= phase;  // acquire: see signal()
   }
 
   bool is_in(int rank, std::uint64_t phase) const {
-    const bool in = phase_of(rank).load(std::memory_order_acquire) == phase;  // acquire: what it did before is seen
-    tell_taken(known_as(rank));
-    return in;
+    return load_acquire(phase_of(rank)) == phase;  // acquire: what it did before is seen
   }
 
   // The first failure of any rank.
   bool failed() const { return failure().state.load(std::memory_order_relaxed) != 0; }  // relaxed: why() acquires
-  void fail(Code code, const std::string& text) const;                                  // the first one counts
+  bool fail(Code code, const std::string& text) const;  // false: there was one before, which counts
   Error why() const;
 
  private:
@@ -79,15 +82,14 @@ class SharedHost {
   std::atomic<std::uint64_t>& phase_of(int rank) const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + SharedLayout::kPhase);
   }
-  // A rank's memory as all ranks of this process name it to the thread sanitizer.
-  std::byte* known_as(int rank) const { return common_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
+  int index_of(int rank) const;  // among the members; -1: it is none
   Failure& failure() const { return *reinterpret_cast<Failure*>(segment_.data()); }
 
   const int rank_, nranks_;
+  const std::vector<int> members_;  // in order
+  const bool whole_;                // they are all ranks
   Segment segment_;
   std::byte* regions_ = nullptr;
-  std::byte* common_ = nullptr;  // see known_as(); only an address
-  bool crowded_ = false;
   std::vector<std::uint64_t> known_;  // by rank: a call that it surely has posted
 };
 

@@ -6,6 +6,8 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to one
+// Of a broadcast: some, so that copies overlap, but each longer than it takes to say that it is there.
+constexpr std::uint64_t kPieces = 8, kLeastPiece = 8 << 10, kMostPiece = 64 << 10;
 
 using Layout = SharedLayout;
 
@@ -32,6 +34,13 @@ SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chu
   const auto all = static_cast<std::uint64_t>(nranks);
   by_blocks_ = goes_by_blocks(call.kind);
   small_ = is_small(call, nranks);
+  if (small_) return;
+  if (call.kind == Collective::kBroadcast) {
+    chunk_bytes_ = std::clamp((block_ / kPieces + kLine - 1) / kLine * kLine, kLeastPiece, kMostPiece);
+    chunks_ = (block_ + chunk_bytes_ - 1) / chunk_bytes_;
+    in_half_ = Layout::kHalfBytes / chunk_bytes_;
+    return;
+  }
   // As many chunks as it takes, of nearly the same size. Slices have a whole number of lines each and the same borders
   // in all chunks, for a chunk is copied in while the one before the last is still read.
   const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;
@@ -54,8 +63,9 @@ SharedPlan::Span SharedPlan::slice(std::uint64_t bytes, int rank) const {
 }
 
 Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
-  const std::uint64_t turn = (chunks_before_ + chunk) % 2;
-  return {Space::kStaging, static_cast<std::uint16_t>(rank), Layout::kHalves + turn * Layout::kHalfBytes + offset};
+  const std::uint64_t turn = (chunks_before_ + chunk / in_half_) % 2;
+  return {Space::kStaging, static_cast<std::uint16_t>(rank),
+          Layout::kHalves + turn * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
 }
 
 Place SharedPlan::box(int rank) const {
@@ -68,9 +78,11 @@ Place SharedPlan::box(int rank) const {
 
 void SharedPlan::write(std::uint64_t piece, Program& program) const {
   if (small_) return write_small(program);
+  if (call_.kind == Collective::kBroadcast)
+    return piece == 0 ? open_broadcast(program) : write_broadcast(piece - 1, program);
   if (piece == 0) {
+    program.room(1);
     copy_in(0, program);
-    program.room();
     program.post();
     return program.meet();
   }
@@ -114,14 +126,42 @@ void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
       }
       break;
     case Collective::kAllGather: program.copy(own_half(0), input(now.begin), now.bytes); break;
-    case Collective::kBroadcast:
-      if (is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
-      break;
     case Collective::kGather:
       if (!is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
       break;
-    case Collective::kBarrier: break;
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
   }
+}
+
+void SharedPlan::open_broadcast(Program& program) const {
+  if (is_root()) {
+    program.room(1);
+    program.copy(half(rank_, 0, 0), input(0), span(0).bytes);
+    return program.post();
+  }
+  program.room(Layout::kTurns - 1);
+  program.post();
+  program.meet(static_cast<std::uint64_t>(call_.root));
+}
+
+// Who has signalled chunk k has copied it in, or out. That all have ended the call before, which the root must know
+// before it comes to the half that this one filled, is told by their posts.
+void SharedPlan::write_broadcast(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  if (!is_root()) {
+    if (chunk > 0) program.wait(chunk + 1, static_cast<std::uint64_t>(call_.root));
+    program.copy(output(now.begin), half(call_.root, chunk, 0), now.bytes);
+    return program.signal(chunk + 1);
+  }
+  if (chunk == in_half_) program.meet();
+  else if (chunk % in_half_ == 0 && chunk > in_half_) program.wait(chunk - in_half_);
+  if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
+  program.signal(chunk + 1);
+  program.copy(output(now.begin), input(now.begin), now.bytes);
+  // What is left for others to take when it ends is in one half.
+  if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
 }
 
 void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {
@@ -168,10 +208,6 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
                      now.bytes);
         break;
       }
-      case Collective::kBroadcast:
-        if (from == call_.root)
-          program.copy(output(now.begin), is_root() ? input(now.begin) : half(from, chunk, 0), now.bytes);
-        break;
       case Collective::kScatter: {
         const auto own = static_cast<std::uint64_t>(rank_);
         if (from != call_.root) break;
@@ -180,7 +216,9 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
         break;
       }
       case Collective::kReduceScatter:
-      case Collective::kBarrier: break;
+      case Collective::kBroadcast:
+      case Collective::kBarrier:
+      case Collective::kMessage: break;
     }
   }
 }
@@ -188,7 +226,7 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
 void SharedPlan::write_small(Program& program) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
   const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
-  program.room();
+  program.room(Layout::kTurns - 1);
   if (!from_root || is_root()) program.copy(box(rank_), input(0), block_ * (by_blocks_ ? all : 1));
   program.post();
   const auto boxed = [&](int from, std::uint64_t offset) {
@@ -203,19 +241,19 @@ void SharedPlan::write_small(Program& program) const {
   }
   const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
   if (to_root && !is_root()) return;
-  program.meet();
+  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
   if (reduces(call_.kind)) {
+    program.meet();
     if (block_ == 0) return;
-    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
     const std::span<Place> sources = program.reduce({output(0)}, nranks_, block_);
     for (int from = 0; from < nranks_; ++from)
       sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
     return;
   }
+  program.copy(output(own * block_), input(offset), block_);  // while what the others give is on its way
+  program.meet();
   for (int from = 0; from < nranks_; ++from) {
-    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
-    program.copy(output(static_cast<std::uint64_t>(from) * block_), from == rank_ ? input(offset) : boxed(from, offset),
-                 block_);
+    if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
   }
 }
 

@@ -12,6 +12,9 @@
 // writes those, comes one wait later. Collectives that reduce nothing have O(k) in the place of R(k). A(0) comes before
 // the call is posted, so that meeting is its wait. Halves take turns from call to call, too: others may still copy out
 // the last chunk of the call before, which is in the other half.
+//
+// A broadcast goes in pieces of a half, so that the others copy out one while the root copies in the next. The root
+// waits for nobody but for room: that all have ended what was in the half before.
 #pragma once
 
 #include "comm/call.hpp"
@@ -31,15 +34,20 @@ struct SharedLayout {
 
 class SharedPlan {
  public:
-  // `chunks_before`: of all calls before this one.
+  // `number`: among the calls that are done so; `chunks_before`: chunks() of all of them before this one.
   SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
+  std::uint64_t number() const { return number_; }
   static bool is_small(const Call& call, int nranks);
-  std::uint64_t chunks() const { return small_ ? 0 : chunks_; }
-  std::uint64_t pieces() const { return small_ ? 1 : chunks_ + (ends_with_copies() ? 2 : 1); }
+  // Halves of staging that it fills: those of the next call come after them. 0: a small call, of one piece.
+  std::uint64_t chunks() const { return small_ ? 0 : (chunks_ + in_half_ - 1) / in_half_; }
+  std::uint64_t pieces() const {
+    if (small_) return 1;
+    return chunks_ + (ends_with_copies() ? 2 : 1);
+  }
   // Adds the program of a piece: the call is all of them, in their order.
   void write(std::uint64_t piece, Program& program) const;
-  // Adds what the first piece has before the call is posted.
+  // Adds what the first piece has before the call is posted; not of a broadcast.
   void copy_in(std::uint64_t chunk, Program& program) const;
   // Phases that are signalled in the whole call: the next one's come after them.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
@@ -50,6 +58,8 @@ class SharedPlan {
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
   void write_small(Program& program) const;
+  void open_broadcast(Program& program) const;
+  void write_broadcast(std::uint64_t chunk, Program& program) const;
   void reduce(std::uint64_t chunk, Program& program) const;
   void copy_out(std::uint64_t chunk, Program& program) const;
 
@@ -59,12 +69,13 @@ class SharedPlan {
   Place box(int rank) const;
   bool is_root() const { return rank_ == call_.root; }
 
-  const Call call_;
-  const int rank_, nranks_;
-  const std::uint64_t number_, chunks_before_, block_;
+  Call call_;
+  int rank_, nranks_;
+  std::uint64_t number_, chunks_before_, block_;
   bool small_ = false;
   bool by_blocks_ = false;  // a chunk is the same span of each block, which is what one rank gets
   std::uint64_t chunk_bytes_ = 0, chunks_ = 0;
+  std::uint64_t in_half_ = 1;  // chunks that one half of staging holds
 };
 
 }  // namespace slip

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+#include <utility>
+
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
+#include "comm/whereabouts.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -12,38 +16,62 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
-constexpr int kTight = 200;       // of them without a pause, which would be longer than what is left to wait
+constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
+constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
+// Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
+// thread, or another look at the stream; who is late is not waited for, some 0.4 us are lost.
+constexpr int kBeginLooks = 128;
 constexpr double kYieldUs = 500;  // then the thread may have better things to do
 
 }  // namespace
 
-std::uint64_t SharedRun::prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
-                                 const std::byte* input, bool hidden) {
+void SharedCalls::throw_failure() const {
+  if (host && host->failed()) throw host->why();
+  if (!bootstrap.broken()) return;
+  if (const std::optional<RankFailure> told = bootstrap.failure()) throw Error(told->code, told->text, {});
+}
+
+void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number,
+                        const CallBuffers& buffers) {
   call_ = call;
-  number_ = number;
-  output_ = output;
-  input_ = input;
+  turn_ = turn;
+  output_ = buffers.output;
+  input_ = buffers.input;
   signature_ = Signature::of(call, number);
-  if (HostPlan::asks(call, calls_.host.nranks())) offer_ = make_offer(hidden);
-  plan_.emplace(call, number, chunks_before, calls_.host.rank(), calls_.host.nranks(), offer_.stance);
+  plan_ = std::move(plan);
+  if (auto* const shared = std::get_if<HostPlan>(&plan_)) {
+    slot_ = shared->number();
+    if (shared->asks()) shared->take((offer_ = make_offer(buffers.hidden)).stance);
+  }
   piece_ = 0;
   step_ = 0;
-  begun_ = false;
+  begun_ = ended_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
   error_ = nullptr;
-  return plan_->chunks();
+}
+
+// What a small call gives is there, and posted, before the host is back from enqueuing it.
+bool SharedRun::begin() noexcept {
+  if (call_.block_bytes() > kBeginsBytes) return false;
+  patient_ = false;
+  ended_ = advance();
+  patient_ = true;
+  return ended_;
 }
 
 bool SharedRun::advance() noexcept {
+  if (ended_) return true;
   try {
-    if (!go_on()) return false;
+    if (!go_on()) {
+      calls_.links.attend(false);
+      return false;
+    }
   } catch (const Error& error) {
-    calls_.host.fail(error.code(), error.what());
+    fail(error.code(), error.what() + std::strlen(code_name(error.code())) + 2);  // the code is put before it again
     error_ = std::current_exception();
   } catch (const std::exception& error) {
-    calls_.host.fail(Code::kLaunchFailed,
-                     fmt::format("rank {} in {}: {}", calls_.host.rank(), signature_.text(), error.what()));
+    fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.rank, signature_.text(), error.what()));
     error_ = std::current_exception();
   }
   if (error_) retreat();
@@ -51,59 +79,111 @@ bool SharedRun::advance() noexcept {
   return true;
 }
 
+// Told to the ranks of this host and to all others, unless somebody has told why before.
+void SharedRun::fail(Code code, const std::string& text) const {
+  calls_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
+  if (!calls_.host || calls_.host->fail(code, text)) calls_.bootstrap.fail(code, text);
+}
+
 bool SharedRun::go_on() {
   if (!begun_) {
-    if (!await(Wait::kTurn, number_)) return false;
-    if (calls_.host.failed()) throw calls_.host.why();  // phases may be out of step
+    if (!await(Wait::kTurn, turn_)) return false;
+    calls_.throw_failure();  // phases may be out of step
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
-    calls_.program.clear();
-    plan_->write(0, calls_.program);
+    calls_.seat.begin(turn_, signature_.elements, signature_.rest);
+    write_program();
   }
   for (;;) {
-    for (; step_ < calls_.program.steps.size(); ++step_) {
-      if (!run(calls_.program.steps[step_])) return false;
+    for (; step_ < program_->steps.size(); ++step_) {
+      if (!run(program_->steps[step_])) return false;
     }
-    if (plan_->path() == Path::kOpen) choose_path();
-    if (++piece_ >= plan_->pieces()) {
-      if (plan_->path() == Path::kDirect) require_sound();
+    auto* const shared = std::get_if<HostPlan>(&plan_);
+    if (shared && shared->path() == Path::kOpen) choose_path(*shared);
+    if (++piece_ >= pieces()) {
+      if (shared && shared->path() == Path::kDirect) require_sound();
       return true;
     }
     step_ = 0;
-    calls_.program.clear();
-    plan_->write(piece_, calls_.program);
+    write_program();
   }
+}
+
+std::uint64_t SharedRun::pieces() const {
+  if (const auto* shared = std::get_if<HostPlan>(&plan_)) return shared->pieces();
+  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces();
+  return 0;
+}
+
+bool SharedRun::asks() const {
+  const auto* const shared = std::get_if<HostPlan>(&plan_);
+  return shared && shared->asks();
+}
+
+void SharedRun::write_program() {
+  program_ = &calls_.program;
+  const auto* const shared = std::get_if<HostPlan>(&plan_);
+  if (!shared || shared->chunks() > 0) {
+    calls_.program.clear();
+    if (piece_ >= pieces()) return;
+    if (shared) return shared->write(piece_, calls_.program);
+    const MessagePlan& messages = std::get<MessagePlan>(plan_);
+    if (piece_ == 0 && calls_.scratch.size() < messages.scratch()) calls_.scratch.resize(messages.scratch());
+    return messages.write(piece_, calls_.program);
+  }
+  SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kTurns];
+  const Signature call = signature_.without_number();
+  program_ = &kept.program;
+  if (kept.call == call) return;
+  kept.program.clear();
+  shared->write(piece_, kept.program);
+  kept.call = call;
 }
 
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
-  if (begun_) calls_.phase += plan_->phases();
-  calls_.turn.store(number_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
+  if (const auto* shared = std::get_if<HostPlan>(&plan_); shared && begun_) calls_.phase += shared->phases();
+  if (noted_) calls_.seat.wait_over();  // it failed in a wait
+  noted_ = false;
+  calls_.seat.end(turn_);
+  calls_.turn.store(turn_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
 }
 
 void SharedRun::finish(bool skipped) {
-  const std::exception_ptr error = error_;
   if (skipped) {
-    calls_.host.fail(Code::kAborted, fmt::format("rank {} left out {}, for its stream had failed before",
-                                                 calls_.host.rank(), signature_.text()));
-    if (!begun_) calls_.turn.store(number_ + 1, std::memory_order_release);  // it fails, too, and does not hang
+    fail(Code::kAborted,
+         fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
+    if (!begun_) {
+      calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
+    } else if (!ended_) {                                       // begin() did a part of it
+      retreat();
+      end();
+    }
   }
-  error_ = nullptr;
+  if (!error_) [[likely]] {
+    free.store(true, std::memory_order_release);
+    return;
+  }
+  const std::exception_ptr error = std::exchange(error_, nullptr);
   free.store(true, std::memory_order_release);
-  if (error) std::rethrow_exception(error);
+  std::rethrow_exception(error);
 }
 
 bool SharedRun::run(const Primitive& step) {
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
-    case Primitive::Kind::kRoom: return await(Wait::kRoom, number_);
-    case Primitive::Kind::kPost: calls_.host.post(number_, signature_, plan_->asks() ? &offer_ : nullptr); return true;
-    case Primitive::Kind::kMeet: return await(Wait::kMeet, step.value);
-    case Primitive::Kind::kSignal: calls_.host.signal(calls_.phase + step.value); return true;
+    case Primitive::Kind::kRoom: return step.value >= slot_ || await(Wait::kRoom, slot_ - step.value);
+    case Primitive::Kind::kPost: calls_.host->post(slot_, signature_, asks() ? &offer_ : nullptr); return true;
+    case Primitive::Kind::kMeet: return await(Wait::kMeet, slot_, step.whom);
+    case Primitive::Kind::kSignal: calls_.host->signal(calls_.phase + step.value); return true;
     case Primitive::Kind::kEnter: enter(calls_.phase + step.value); return true;
-    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value);
+    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value, step.whom);
+    case Primitive::Kind::kSend:
+    case Primitive::Kind::kReceive: return begin_message(step);
+    case Primitive::Kind::kSent:
+    case Primitive::Kind::kReceived: return await_link(Wait::kLink, step, step.value);
   }
   return true;
 }
@@ -112,17 +192,18 @@ std::byte* SharedRun::at(const Place& place) const {
   switch (place.space) {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
     case Space::kOutput: return output_ + place.offset;
-    case Space::kStaging: return calls_.host.memory(place.rank) + place.offset;
+    case Space::kStaging: return calls_.host->memory(place.rank) + place.offset;
     case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
     case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
+    case Space::kScratch: return calls_.scratch.data() + place.offset;
+    case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
   return nullptr;
 }
 
 void SharedRun::copy(const Primitive& step) const {
-  const Place& from = calls_.program.places[step.first + 1];
-  void* const to = at(calls_.program.places[step.first]);
-  if (to == at(from)) return;
+  const Place& from = program_->places[step.first + 1];
+  void* const to = at(program_->places[step.first]);
   if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != Space::kInput)
     return slip::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // others are to find it multiplied
@@ -130,16 +211,16 @@ void SharedRun::copy(const Primitive& step) const {
 }
 
 void SharedRun::reduce(const Primitive& step) const {
-  const Place* const places = calls_.program.places.data() + step.first;
+  const Place* const places = program_->places.data() + step.first;
   const std::span<const void*> from(calls_.sources.data(), step.sources);
   const std::span<void*> to(calls_.targets.data(), step.targets);
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
   for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(places[step.targets + i]);
   const bool divides = call_.op == ReduceOp::kAvg && step.whole;
-  Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.host.nranks()) : 1, {}};
+  Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.nranks) : 1, {}};
   if (call_.op == ReduceOp::kPreMulSum) {
     for (std::uint16_t i = 0; i < step.sources; ++i) {
-      const Place& source = places[step.targets + i];  // in staging it is multiplied already
+      const Place& source = places[step.targets + i];  // elsewhere it is multiplied already
       calls_.scales[i] = source.space == Space::kInput       ? call_.scale
                          : source.space == Space::kPeerInput ? calls_.peers[source.rank].scale
                                                              : ReduceScale::one(call_.type);
@@ -149,102 +230,176 @@ void SharedRun::reduce(const Primitive& step) const {
   slip::reduce(how, to, from, step.bytes / bytes_of(call_.type));
 }
 
+LinkEnd& SharedRun::link_of(const Primitive& step) const {
+  const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
+  const auto rank = static_cast<int>(step.whom);
+  return out ? calls_.links.to(rank) : calls_.links.from(rank);
+}
+
+bool SharedRun::await_link(Wait what, const Primitive& step, std::uint64_t value) {
+  link_ = &link_of(step);
+  link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
+  return await(what, value, step.whom);
+}
+
+bool SharedRun::begin_message(const Primitive& step) {
+  LinkEnd& link = link_of(step);
+  if (link.full() && !await_link(Wait::kLinkRoom, step, 0)) return false;
+  std::vector<SharedCalls::Said>& all = step.kind == Primitive::Kind::kSend ? calls_.said_to : calls_.said_from;
+  SharedCalls::Said& said = all[step.whom];
+  std::byte* const place = at(program_->places[step.first]);
+  if (call_.kind == Collective::kMessage) {
+    const Signature message = Signature::of_message(step.value, said.messages);
+    if (step.begins) ++said.messages;
+    link.begin(place, step.bytes, step.begins ? &message : nullptr);
+  } else {
+    const bool first = std::exchange(said.turn, turn_) != turn_;
+    link.begin(place, step.bytes, first ? &signature_ : nullptr);
+  }
+  static_cast<void>(link.drive());
+  return true;
+}
+
 // Whether what it waits for has come. Goes on where the last look ended.
 bool SharedRun::is_there() {
-  SharedHost& host = calls_.host;
+  SharedHost* const host = calls_.host;
   switch (waits_for_) {
     case Wait::kNothing: return true;
-    case Wait::kTurn: return calls_.turn.load(std::memory_order_acquire) == value_;  // acquire: see end()
-    case Wait::kRoom: return host.has_room(value_);
+    case Wait::kTurn: return load_acquire(calls_.turn) == value_;  // acquire: see end()
+    case Wait::kRoom: return host->all_have_posted(value_);
+    case Wait::kLinkRoom: static_cast<void>(calls_.links.drive()); return !link_->full();
+    case Wait::kLink:
+      if (link_->begun() - link_->done() <= value_) return true;
+      static_cast<void>(calls_.links.drive());
+      return link_->begun() - link_->done() <= value_;
     case Wait::kMeet:
     case Wait::kPhase: break;
   }
-  for (; next_rank_ < host.nranks(); ++next_rank_) {
-    if (next_rank_ == host.rank()) continue;
+  for (; next_rank_ < calls_.nranks; ++next_rank_) {
+    if (next_rank_ == calls_.rank || (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(next_rank_))) continue;
     if (waits_for_ == Wait::kPhase) {
-      if (!host.has_reached(next_rank_, value_)) return false;
-    } else if (value_ == kEverybody || value_ == static_cast<std::uint64_t>(next_rank_)) {
-      if (!host.has_posted(next_rank_, number_)) return false;
-      require_same(next_rank_);
+      if (!host->has_reached(next_rank_, value_)) return false;
+    } else {
+      if (!host->has_posted(next_rank_, slot_)) return false;
+      require_same(calls_.rank, signature_, next_rank_, host->posted(next_rank_, slot_));
     }
   }
   return true;
 }
 
-// A rank that asks for something else: both sides are told what each asked for.
-void SharedRun::require_same(int rank) const {
-  const Signature& other = calls_.host.posted(rank, number_);
-  if (other == signature_) return;
-  throw Error(Code::kMismatch,
-              fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
-                          "the same order",
-                          calls_.host.rank(), signature_.text(), rank, other.text()),
-              {});
-}
-
-bool SharedRun::await(Wait what, std::uint64_t value) {
-  if (waits_for_ != what || value_ != value) {
+bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
+  if (waits_for_ != what || value_ != value || whom_ != whom) {
     waits_for_ = what;
     value_ = value;
+    whom_ = whom;
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  for (int turn = 0; turn < (calls_.host.crowded() ? kSpinsCrowded : kSpins); ++turn) {
-    if (is_there()) {
-      waits_for_ = Wait::kNothing;
-      return true;
-    }
+  const bool cheap = (what == Wait::kMeet && whom == kEverybody) ||
+                     (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
+  const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
+  for (int turn = 0; turn < spins; ++turn) {
+    if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
   }
+  if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   while (ticks() - begun < limit) {
-    if (is_there()) {
-      waits_for_ = Wait::kNothing;
-      return true;
-    }
+    if (is_there()) return come();
     yield_thread();
   }
+  note_wait();
   return false;
+}
+
+bool SharedRun::come() {
+  waits_for_ = Wait::kNothing;
+  if (noted_) calls_.seat.wait_over();
+  noted_ = false;
+  return true;
+}
+
+// Only now: until then nobody will ask. A call that waits for its turn has not begun, and another one has.
+void SharedRun::note_wait() {
+  if (waits_for_ == Wait::kTurn) return;
+  const bool link = waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom;
+  int rank = link ? static_cast<int>(whom_) : next_rank_;
+  for (int one = 0; waits_for_ == Wait::kRoom && one < calls_.nranks; ++one) {
+    if (is_missing(one)) rank = one;
+  }
+  calls_.seat.wait(rank);
+  noted_ = true;
 }
 
 bool SharedRun::can_advance() noexcept {
   try {
-    look_for_trouble();
-    return is_there();
+    return in_trouble() || is_there();
   } catch (...) {
     return true;  // advance() meets it again, and can tell
   }
 }
 
+// Without saying which: look_for_trouble() does.
+bool SharedRun::in_trouble() {
+  if (calls_.aborted.load(std::memory_order_relaxed) || (calls_.host && calls_.host->failed()) ||
+      calls_.bootstrap.broken())
+    return true;
+  if (awaits_who_left()) return true;
+  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
+  return now_ns() > deadline_ns_;
+}
+
 void SharedRun::look_for_trouble() {
+  if (!in_trouble()) return;
   if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
-    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.host.rank(), signature_.text()), {});
-  if (calls_.host.failed()) throw calls_.host.why();
+    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.rank, signature_.text()), {});
+  calls_.throw_failure();
   if (calls_.bootstrap.broken()) {
     const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(Code::kRankLost,
-                fmt::format("rank {} is gone; rank {} was in {}", loss ? loss->rank : -1, calls_.host.rank(),
-                            signature_.text()),
+    throw Error(loss ? loss->code() : Code::kRankLost,
+                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
+                            calls_.rank, signature_.text()),
                 {});
   }
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
-  else if (now_ns() > deadline_ns_) time_out();
+  if (awaits_who_left())
+    throw Error(Code::kRankLost,
+                fmt::format("rank {} has left the communicator; rank {} waits for it in {}", next_rank_, calls_.rank,
+                            signature_.text()),
+                {});
+  time_out();
+}
+
+// Who leaves has done all that others count on: what is not there by then never comes.
+bool SharedRun::awaits_who_left() {
+  const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
+  return for_rank && calls_.bootstrap.has_left(next_rank_) && !is_there();
+}
+
+// Whether it has not come to this call, or not as far as is waited for.
+bool SharedRun::is_missing(int rank) const {
+  if (rank == calls_.rank) return false;
+  if (waits_for_ == Wait::kTurn) return false;
+  if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
+  if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) return true;
+  const std::uint64_t last = calls_.host->last_posted(rank);
+  if (waits_for_ == Wait::kRoom) return last < value_;
+  return last < slot_ || (last == slot_ && waits_for_ == Wait::kPhase);
 }
 
 void SharedRun::time_out() const {
-  std::string missing;
-  for (int rank = 0; rank < calls_.host.nranks(); ++rank) {
-    const std::uint64_t last = calls_.host.last_posted(rank);
-    if (rank == calls_.host.rank() || last > number_ || (last == number_ && waits_for_ != Wait::kPhase)) continue;
-    missing += fmt::format("{}rank {} ({})", missing.empty() ? "" : ", ", rank,
-                           last == 0 ? "no call yet" : "last in " + calls_.host.posted(rank, last).text());
+  std::vector<int> missing;
+  for (int rank = 0; rank < calls_.nranks; ++rank) {
+    if (is_missing(rank)) missing.push_back(rank);
   }
+  const char* const what = waits_for_ != Wait::kLink && waits_for_ != Wait::kLinkRoom ? ""
+                           : link_sends_                                              ? ", to take what it sends"
+                                                                                      : ", to send";
   throw Error(Code::kTimeout,
-              fmt::format("rank {} waited {:.1f} s in {} for {}", calls_.host.rank(),
+              fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank,
                           static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
-                          missing.empty() ? "its own earlier call" : missing),
+                          missing.empty() ? "its own earlier call" : whereabouts(calls_.bootstrap, missing), what),
               {});
 }
 

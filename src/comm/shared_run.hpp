@@ -1,101 +1,166 @@
-// SharedRun: a call of one rank under way: it runs the call's program against the memory that the ranks share, and can
-// stop at each wait and go on later, in another thread.
+// SharedRun: a call of one rank under way: it runs the call's program against the memory that the ranks share and the
+// links between them, and can stop at each wait and go on later, in another thread.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <optional>
+#include <variant>
 
 #include "comm/host_plan.hpp"
+#include "comm/links.hpp"
+#include "comm/message_plan.hpp"
 #include "comm/shared_host.hpp"
 #include "comm/shared_memory.hpp"
 #include "runtime/exchange.hpp"
+#include "transport/ledger.hpp"
 
 namespace slip {
 
 // What the calls of a rank in one communicator have in common.
 struct SharedCalls {
-  SharedCalls(SharedHost& shared, SharedMemory& reachable, Bootstrap& boot, std::int64_t timeout)
-      : host(shared),
-        memory(reachable),
+  // Where the ranks of this host meet, and the memory that all ranks reach.
+  struct Shared {
+    SharedHost* host = nullptr;      // null: this rank shares memory with nobody
+    SharedMemory* memory = nullptr;  // null: not all ranks are of this host
+  };
+  SharedCalls(Bootstrap& boot, Shared shared, Links& between, LedgerSeat& ledger, bool few_cores, std::int64_t timeout)
+      : rank(boot.rank()),
+        nranks(boot.nranks()),
         bootstrap(boot),
+        host(shared.host),
+        memory(shared.memory),
+        links(between),
+        seat(ledger),
+        crowded(few_cores),
         timeout_ns(timeout),
-        targets(std::max<std::size_t>(static_cast<std::size_t>(shared.nranks()), 2)),
-        peers(static_cast<std::size_t>(shared.nranks())),
-        sources(static_cast<std::size_t>(shared.nranks())),
-        scales(static_cast<std::size_t>(shared.nranks())) {}
+        targets(std::max<std::size_t>(static_cast<std::size_t>(nranks), 2)),
+        peers(static_cast<std::size_t>(nranks)),
+        sources(static_cast<std::size_t>(nranks)),
+        scales(static_cast<std::size_t>(nranks)),
+        said_to(static_cast<std::size_t>(nranks)),
+        said_from(static_cast<std::size_t>(nranks)) {}
 
+  void throw_failure() const;  // of any rank, if there was one
+
+  const int rank, nranks;
+  Bootstrap& bootstrap;
+  SharedHost* const host;      // or null
+  SharedMemory* const memory;  // or null
+  Links& links;
+  LedgerSeat& seat;
+  const bool crowded;  // more ranks than cores: who waits gives its core away at once
+  const std::int64_t timeout_ns;
+  std::atomic<std::uint64_t> turn{1};  // of the call that may run
+  std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
+  // Of who has the turn; kept, so that nothing is allocated, and what comes again and again is not written again.
+  struct Written {
+    Signature call{0, ~std::uint64_t{0}};  // without its number; at first of no call
+    Program program;
+  };
+  std::array<Written, SharedLayout::kTurns> small;  // their programs depend on the number of the call modulo the turns
+  Program program;                                  // of a piece of a larger call
+  std::vector<void*> targets;
   // Where another rank's buffers are in this process, and its factor.
   struct Peer {
     std::byte *input = nullptr, *output = nullptr;
     ReduceScale scale = {};
   };
-
-  SharedHost& host;
-  SharedMemory& memory;
-  Bootstrap& bootstrap;
-  const std::int64_t timeout_ns;
-  std::atomic<std::uint64_t> turn{1};  // the number of the call that may run
-  std::uint64_t phase = 0;             // that all calls before it have signalled; of who has the turn
-  // Of who has the turn; kept, so that nothing is allocated.
-  Program program;
-  std::vector<void*> targets;
   std::vector<Peer> peers;
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
+  std::vector<std::byte> scratch;
+  struct Said {
+    std::uint64_t turn = 0;      // of the last call that sent its signature
+    std::uint64_t messages = 0;  // of the user's
+  };
+  std::vector<Said> said_to, said_from;  // by rank
   std::atomic<bool> aborted{false};
+};
+
+// What a rank does in a call: through shared memory, all at once, or by messages.
+using CallPlan = std::variant<std::monostate, HostPlan, MessagePlan>;
+
+// This rank's, as the call names them. `hidden`: see SharedMemory::find.
+struct CallBuffers {
+  std::byte* output = nullptr;
+  const std::byte* input = nullptr;
+  bool hidden = false;
 };
 
 class SharedRun final : public Exchange {
  public:
   explicit SharedRun(SharedCalls& calls) : calls_(calls) {}
 
-  // Returns how many chunks the call has. `hidden`: see SharedMemory::find.
-  std::uint64_t prepare(const Call& call, std::uint64_t number, std::uint64_t chunks_before, std::byte* output,
-                        const std::byte* input, bool hidden);
+  // `turn`: of all calls of this rank; `number`: of those that all ranks make.
+  void prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, const CallBuffers& buffers);
 
+  bool begin() noexcept override;
   bool advance() noexcept override;
   bool can_advance() noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
   void finish(bool skipped) override;
 
+  std::vector<Parcel> parcels;  // of a call of messages: for its plan to refer to
+
   std::atomic<bool> free{true};  // for the next call. release when finished, acquire when taken
 
  private:
-  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase };
+  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase, kLinkRoom, kLink };
   bool go_on();
+  void write_program();
   bool run(const Primitive& step);
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
-  bool await(Wait what, std::uint64_t value);
+  bool begin_message(const Primitive& step);
+  bool await_link(Wait what, const Primitive& step, std::uint64_t value);
+  LinkEnd& link_of(const Primitive& step) const;
+  std::uint64_t pieces() const;
+  bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
   bool is_there();
-  void require_same(int rank) const;
+  bool in_trouble();
+  bool awaits_who_left();
   void look_for_trouble();
+  bool come();
+  void note_wait();
+  void fail(Code code, const std::string& text) const;
+  bool is_missing(int rank) const;
   [[noreturn]] void time_out() const;
   std::byte* at(const Place& place) const;
   void end();
+  bool asks() const;
   // For calls that may be done where buffers lie; in direct_run.cpp.
   Offer make_offer(bool hidden) const;
-  bool offers_are_there() const;
-  void choose_path();
+  bool has_posted_the_same(int rank) const;
+  bool offers_are_there(const HostPlan& plan) const;
+  void choose_path(HostPlan& plan);
   void enter(std::uint64_t phase);
   void require_sound() const;
   void retreat() noexcept;
 
   SharedCalls& calls_;
   Call call_;
-  std::uint64_t number_ = 0;
+  std::uint64_t turn_ = 0;
+  std::uint64_t slot_ = 0;  // the plan's number, if it is a HostPlan
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;
   Signature signature_;
   Offer offer_;
-  std::optional<HostPlan> plan_;
+  CallPlan plan_;
+  const Program* program_ = nullptr;
   std::uint64_t piece_ = 0;
   std::size_t step_ = 0;
   bool begun_ = false;
+  bool ended_ = false;   // by begin()
+  bool patient_ = true;  // looks more than once at what has not come
+  bool noted_ = false;   // the ledger says that it waits
   Wait waits_for_ = Wait::kNothing;
-  std::uint64_t value_ = 0;       // of what it waits for
+  std::uint64_t value_ = 0;  // of what it waits for
+  std::uint64_t whom_ = 0;
+  LinkEnd* link_ = nullptr;  // kLinkRoom, kLink; then the value is how many messages may be left
+  bool link_sends_ = false;
   int next_rank_ = 0;             // the first that it still waits for
   std::int64_t deadline_ns_ = 0;  // of the present wait; 0: it has just begun
   std::int64_t began_ns_ = 0;

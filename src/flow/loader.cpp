@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "flow/step.hpp"
@@ -60,6 +61,11 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
     slot_bytes_ = aligned(largest_read);
     slots_ = device.alloc(kSlots * slot_bytes_, MemoryKind::kPinned, "read slots", here);
   }
+  if (reader_ && is_host_memory(device) && !plan.loads.empty()) {
+    free_ = device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "loads that have their place", here);
+    *free_.host_write<std::uint32_t>(here).begin() = 0;
+    places_ = std::make_unique<Stream>(device.stream(StreamFlags::kNonBlocking, 0, here));
+  }
 }
 
 Loader::~Loader() = default;
@@ -100,19 +106,14 @@ void Loader::keep_in_pinned_memory(Here here) {
 }
 
 void Loader::fill(std::uint32_t index, std::byte* into) {
-  if (source_.files_) return read(index, into, false);
+  for (const FilePart& part : units_[index].parts)
+    reader_->read(*part.file, part.offset, part.bytes, {into + part.at, part.bytes});
+  if (source_.files_) return;
   for (const WeightUnit::Part& part : plan_.units[index].parts) {
     const GraphValue& weight = graph_[part.bytes.value];
     const std::span<std::byte> there(into + part.offset, part.bytes.bytes);
     if (source_.fill_) source_.fill_(weight, part.bytes.offset, there);
     else std::memcpy(there.data(), source_.memory_(weight).data() + part.bytes.offset, there.size());
-  }
-}
-
-void Loader::read(std::uint32_t index, std::byte* into, bool shifted) {
-  for (const FilePart& part : units_[index].parts) {
-    std::byte* const place = into + part.at;
-    reader_->read(*part.file, part.offset, part.bytes, shifted ? landing_of(part, place) : Landing{place, part.bytes});
   }
 }
 
@@ -159,9 +160,43 @@ void Loader::fill_resident(const Buffer& resident, Here here) {
 // The function is two words long, so that it needs no memory of its own.
 void Loader::read_in(StreamRef stream, Range to, std::uint32_t index, Name name) {
   const Place place{index, static_cast<std::uint32_t>(to.offset / kAlignment)};
-  const auto function = [this, place] { read(place.unit, place_of(place), units_[place.unit].way == Way::kRead); };
+  const auto function = [this, place] {
+    if (units_[place.unit].way == Way::kRead) read_next_load(place);
+    else fill(place.unit, place_of(place));
+  };
   static_assert(sizeof(function) <= 2 * sizeof(void*));
   stream.host(function, {.reads = {}, .writes = {to}, .scalars = {}, .name = name});
+}
+
+void Loader::read_next_load(Place place) {
+  const std::uint64_t load = begun_++;
+  const std::vector<FilePart>& parts = units_[place.unit].parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (ahead_.load == load && ahead_.part == i) pass(ahead_);
+    const FilePart& part = parts[i];
+    reader_->read({part.file, part.offset, part.bytes, landing_of(part, place_of(place) + part.at)},
+                  [this] { return next_request(); });
+  }
+}
+
+// What is read next but one, if its place is free.
+std::optional<ReadRequest> Loader::next_request() {
+  // acquire: what used the place before has ended.
+  const std::uint32_t free =
+      std::atomic_ref(*reinterpret_cast<std::uint32_t*>(address(free_.range()))).load(std::memory_order_acquire);
+  // The word wraps around; it is never that far away.
+  if (static_cast<std::int32_t>(free - static_cast<std::uint32_t>(ahead_.load)) <= 0) return std::nullopt;
+  const WeightLoad& load = plan_.loads[ahead_.load % plan_.loads.size()];
+  const FilePart& part = units_[load.unit].parts[ahead_.part];
+  pass(ahead_);
+  return ReadRequest{part.file, part.offset, part.bytes, landing_of(part, address(ring_) + load.offset + part.at)};
+}
+
+// The next to ask for is the one behind this.
+void Loader::pass(LoadPart part) {
+  const std::uint32_t unit = plan_.loads[part.load % plan_.loads.size()].unit;
+  const bool last = part.part + 1 == units_[unit].parts.size();
+  ahead_ = last ? LoadPart{part.load + 1, 0} : LoadPart{part.load, part.part + 1};
 }
 
 std::byte* Loader::place_of(Place place) const {
@@ -169,7 +204,7 @@ std::byte* Loader::place_of(Place place) const {
   return address(whole) + std::uint64_t{place.at} * kAlignment;
 }
 
-void Loader::issue(StreamRef stream, Range to, std::uint32_t index) {
+void Loader::issue(StreamRef stream, Range to, std::uint32_t index, const Event* used) {
   const Unit& unit = units_[index];
   switch (unit.way) {
     case Way::kCopy: stream.copy(to.slice(0, unit.pinned.bytes), unit.pinned, unit.name); break;
@@ -177,7 +212,11 @@ void Loader::issue(StreamRef stream, Range to, std::uint32_t index) {
       for (std::size_t i = 0; i < unit.memory.size(); ++i)
         stream.copy(to.slice(plan_.units[index].parts[i].offset, unit.memory[i].bytes), unit.memory[i], unit.name);
       break;
-    case Way::kRead: read_in(stream, to, index, unit.name); break;
+    case Way::kRead:
+      if (used) places_->wait(*used);
+      places_->write_value(free_, ++issued_, "free place");
+      read_in(stream, to, index, unit.name);
+      break;
     case Way::kReadCopy: {
       const std::size_t turn = next_slot_++ % kSlots;
       Slot& slot = slot_events_[turn];

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "slip/runner.hpp"
@@ -20,8 +21,9 @@ class Loader {
 
   // Brings the resident units to their place, and returns when they are there.
   void fill_resident(const Buffer& resident, Here here);
-  // Issues what brings a unit to `to`, in this stream. Allocates nothing.
-  void issue(StreamRef stream, Range to, std::uint32_t unit);
+  // Issues what brings a unit to `to`, in this stream, which waits for `used` if that is not null. Loads come in the
+  // plan's order, step after step. Allocates nothing.
+  void issue(StreamRef stream, Range to, std::uint32_t unit, const Event* used);
   // A part that is read to `to` begins so many bytes behind its place, where the disk can write it.
   std::uint64_t shift(Range to, std::uint32_t unit, std::size_t part) const;
 
@@ -53,10 +55,18 @@ class Loader {
     std::uint32_t at = 0;  // in the ring or the slots, in units of kAlignment
   };
 
+  // A part of a load; loads are numbered from the first step on.
+  struct LoadPart {
+    std::uint64_t load = 0;
+    std::size_t part = 0;
+  };
+
   void read_in(StreamRef stream, Range to, std::uint32_t unit, Name name);
+  void read_next_load(Place place);
+  std::optional<ReadRequest> next_request();
+  void pass(LoadPart part);
   std::byte* place_of(Place place) const;
   void fill(std::uint32_t unit, std::byte* into);
-  void read(std::uint32_t unit, std::byte* into, bool shifted);
   static Landing landing_of(const FilePart& part, std::byte* place);
   void keep_in_pinned_memory(Here here);
 
@@ -73,6 +83,14 @@ class Loader {
   std::size_t slot_bytes_ = 0;
   std::array<Slot, kSlots> slot_events_;
   std::size_t next_slot_ = 0;
+
+  // kRead: while a load is read, those behind it are begun if their place in the ring is free. That is told by a stream
+  // that waits for no load.
+  Buffer free_;  // a word: how many loads have their place
+  std::unique_ptr<Stream> places_;
+  std::uint32_t issued_ = 0;  // loads, as in that word
+  std::uint64_t begun_ = 0;   // loads; this and what follows belongs to the load that runs
+  LoadPart ahead_;            // the next that the reader has not been asked for
 };
 
 }  // namespace slip

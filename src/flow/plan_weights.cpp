@@ -12,11 +12,13 @@
 #include "flow/resident.hpp"
 #include "flow/ring.hpp"
 #include "flow/units.hpp"
+#include "store/reader.hpp"
 
 namespace slip {
 namespace {
 
-constexpr double kAsGood = 1.001;  // a larger ring must gain more than this
+constexpr double kAsGood = 1.001;        // a larger ring must gain more than this
+constexpr std::uint64_t kRingShare = 4;  // of the memory for weights a part of this is given for the disk's sake
 
 // Costs may add up to more than Picos hold.
 Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
@@ -60,6 +62,7 @@ class Planner {
     for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
     for (const double op : pace_.ops) compute_ += op;
     smallest_ring_ = find_smallest_ring();
+    reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(units_, &WeightUnit::from_disk);
   }
 
   std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
@@ -154,7 +157,17 @@ class Planner {
       }
       if (largest > 0) tries.insert(std::min(largest, most));
     }
+    if (reads_into_ring_) tries.erase(tries.begin(), tries.insert(std::min(fast_ring(most), most)).first);
     return {tries.begin(), tries.end()};
+  }
+
+  // With less the disk would wait for ops: beside what these use, all that it has in flight must have its place. Half
+  // as much again for what is there and not used yet (measured: without it nothing is gained).
+  std::uint64_t fast_ring(std::uint64_t most) const {
+    const ReaderOptions reads;
+    const std::uint64_t wanted =
+        smallest_ring_ + smallest_ring_ / 2 + aligned(std::uint64_t{reads.in_flight} * reads.block_bytes);
+    return std::min(wanted, std::max(smallest_ring_, aligned(most / kRingShare)));
   }
 
   std::pair<std::uint64_t, ResidentChoice> best_ring(std::uint64_t for_weights) const {
@@ -201,6 +214,7 @@ class Planner {
   std::vector<WeightLoad> loads_;
   Arena arena_;
   std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;
+  bool reads_into_ring_ = false;  // from the disk
   double compute_ = 0;
 };
 

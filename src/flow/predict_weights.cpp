@@ -67,7 +67,7 @@ struct Rehearsal {
         memory(device, plan),
         weights(device.alloc(std::max<std::uint64_t>(largest(plan), 1), MemoryKind::kPinned, "weights")),
         names(load_names(plan, graph)),
-        steps(device, graph, plan, memory, [this, &plan](StreamRef stream, Range to, std::uint32_t unit) {
+        steps(device, graph, plan, memory, [this, &plan](StreamRef stream, Range to, std::uint32_t unit, const Event*) {
           const Range from = weights.slice(0, to.bytes);
           if (reads && plan.units[unit].from_disk) reads->issue(stream, to, from, names[unit]);
           else stream.copy(to, from, names[unit]);

@@ -37,7 +37,9 @@ struct Runner::State {
         loader(device, graph, plan, source, memory.ring, here),
         steps(
             device, graph, plan, memory,
-            [this](StreamRef stream, Range to, std::uint32_t unit) { loader.issue(stream, to, unit); },
+            [this](StreamRef stream, Range to, std::uint32_t unit, const Event* used) {
+              loader.issue(stream, to, unit, used);
+            },
             [this](Range to, std::uint32_t unit, std::size_t part) { return loader.shift(to, unit, part); }) {
     loader.fill_resident(memory.resident, here);
     for (Turn& turn : turns) {

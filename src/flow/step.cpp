@@ -101,8 +101,9 @@ Range Steps::range_of(Value value) const { return values_[value.index]; }
 void Steps::issue_loads(std::uint32_t up_to) {
   for (; issued_ < up_to; ++issued_) {
     const WeightLoad& load = plan_.loads[issued_];
-    if (load.after_op != kNoOp) load_.wait(used_[load.after_op]);
-    load_unit_(load_, load_targets_[issued_], load.unit);
+    const Event* const used = load.after_op == kNoOp ? nullptr : &used_[load.after_op];
+    if (used) load_.wait(*used);
+    load_unit_(load_, load_targets_[issued_], load.unit, used);
     load_.record(loaded_[issued_]);
   }
 }

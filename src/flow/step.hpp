@@ -17,8 +17,9 @@ struct WeightsMemory {
   WeightsMemory(const Device& device, const WeightsPlan& plan);
 };
 
-// A load issues, in the given stream, what brings a unit to `to`.
-using LoadUnit = std::function<void(StreamRef stream, Range to, std::uint32_t unit)>;
+// A load issues, in the given stream, what brings a unit to `to`. The stream waits for `used`, the last op that used
+// that place, if there was one.
+using LoadUnit = std::function<void(StreamRef stream, Range to, std::uint32_t unit, const Event* used)>;
 
 // How far behind its place a part of a unit that is loaded to `to` really begins.
 using PartShift = std::function<std::uint64_t(Range to, std::uint32_t unit, std::size_t part)>;

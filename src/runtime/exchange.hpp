@@ -11,6 +11,9 @@ class Exchange {
   // Goes on as far as it can, for the others perhaps a moment longer. True: done, with or without success. One thread
   // at a time, but not always the same.
   virtual bool advance() noexcept = 0;
+  // Begins by the thread that enqueued it, if that is short and waits for nobody: the others see it sooner. True: done,
+  // and advance() says so again. At most once, before the first advance(), and when nothing is before it in its stream.
+  virtual bool begin() noexcept { return false; }
   // Whether advance() would get on. Cheap; by the same thread as the last advance(), or one ordered after it.
   virtual bool can_advance() noexcept = 0;
   // When its first step began, in now_ns(); 0: nobody watched then.

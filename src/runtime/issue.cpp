@@ -59,7 +59,7 @@ const Name kLaunchName("plan launch");
 
 void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
   if (position != kEverything) return;  // work from before the capture
-  Capture* capture = stream ? stream->capture.load(std::memory_order_acquire) : nullptr;
+  Capture* capture = stream ? load_acquire(stream->capture) : nullptr;
   const bool enclosed = stream == nullptr ? core.captures.load(std::memory_order_relaxed) > 0
                         : stream->legacy  ? core.blocking_captures.load(std::memory_order_relaxed) > 0
                                           : false;
@@ -98,8 +98,9 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
 }  // namespace
 
 [[gnu::hot]] std::uint64_t enqueue(StreamState& stream, const Op& op) {
-  // Kernels were looked at one range at a time (require_kernel_range).
-  if (op.kind != OpKind::kKernel && op.reads.size() + op.writes.size() > 0) note_guests(*stream.core, op);
+  // Those of kernels and exchanges were looked at one by one (require_kernel_range).
+  if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
+    note_guests(*stream.core, op);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 

@@ -22,6 +22,14 @@ struct ReadFault {
   std::size_t asked = 0, got = 0;  // bytes
 };
 
+// What is wanted: a range of a file, and where.
+struct ReadRequest {
+  const File* file = nullptr;
+  std::uint64_t offset = 0;
+  std::size_t bytes = 0;
+  Landing landing;
+};
+
 struct ReadRange {
   const File* file = nullptr;
   int descriptor = -1;

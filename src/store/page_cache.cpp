@@ -56,6 +56,10 @@ bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
   return pages_cached(file, offset, bytes) == pages_of(offset, bytes);
 }
 
+bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
+  return pages_cached(file, offset, bytes) == 0;
+}
+
 // A refused RWF_NOWAIT starts readahead all the same (seen on Linux 6.18: 1 MiB asked, 256 pages read), which fills the
 // cache that direct I/O spares and reads everything twice. So the kernel is asked first, by cachestat (6.5; it answers
 // owners and writers only). Where it does not answer, one page is tried, which costs no more than itself.

@@ -14,5 +14,7 @@ std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std:
 
 // True: all of it is in the page cache, as far as the system can tell without reading it.
 bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes);
+// True: surely nothing of it is.
+bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes);
 
 }  // namespace slip

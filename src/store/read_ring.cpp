@@ -91,18 +91,23 @@ bool ReadRing::take(Done& done) {
   return true;
 }
 
+// Hands over what was put, and waits until there are so many results.
+void ReadRing::enter(unsigned wanted, Here here) {
+  const unsigned flags = wanted > 0 ? IORING_ENTER_GETEVENTS : 0;
+  const long sent = ::syscall(SYS_io_uring_enter, ring_, unsent_, wanted, flags, nullptr, 0);
+  if (sent >= 0) unsent_ -= static_cast<unsigned>(sent);
+  else if (errno != EINTR && errno != EAGAIN && errno != EBUSY)
+    throw Error(Code::kIo, fmt::format("io_uring stopped: {}", std::strerror(errno)), here);
+}
+
 ReadRing::Done ReadRing::wait(Here here) {
   Done done;
-  while (unsent_ > 0 || !take(done)) {
-    const long sent = ::syscall(SYS_io_uring_enter, ring_, unsent_, 1, IORING_ENTER_GETEVENTS, nullptr, 0);
-    if (sent >= 0) {
-      unsent_ -= static_cast<unsigned>(sent);
-      if (unsent_ == 0 && take(done)) return done;
-    } else if (errno != EINTR && errno != EAGAIN && errno != EBUSY) {
-      throw Error(Code::kIo, fmt::format("io_uring stopped: {}", std::strerror(errno)), here);
-    }
-  }
+  while (unsent_ > 0 || !take(done)) enter(1, here);
   return done;
+}
+
+void ReadRing::send(Here here) {
+  while (unsent_ > 0) enter(0, here);
 }
 
 }  // namespace slip

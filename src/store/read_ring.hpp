@@ -21,7 +21,7 @@ class ReadRing {
   ReadRing(const ReadRing&) = delete;
   ReadRing& operator=(const ReadRing&) = delete;
 
-  // At most `entries` may be under way. It is handed to the kernel by the next wait().
+  // At most `entries` may be under way. It is handed to the kernel by the next wait() or send().
   void put(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, std::uint64_t tag);
 
   struct Done {
@@ -29,11 +29,13 @@ class ReadRing {
     std::int32_t result = 0;  // bytes, or minus errno
   };
   Done wait(Here here);  // for any of them
+  void send(Here here);
 
  private:
   ReadRing() = default;
   bool map(const io_uring_params& params);
   bool take(Done& done);
+  void enter(unsigned wanted, Here here);
 
   struct Mapping {
     ~Mapping();

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "store/blocks.hpp"
 #include "store/file.hpp"
@@ -55,6 +56,11 @@ class BlockReader {
   // the path, the place and the bytes if the disk fails or the file has been changed since it was opened; the
   // landing's bytes then mean nothing, and nobody writes to them any more.
   std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here = Here::at());
+  // The same, with what will be read after it: `next` is called when the disk could take more, and gives one request
+  // after the other, each of which must then be read in its turn, by this function. From that call on its landing may
+  // be written to, until it has been read, another read came in between, or the reader is gone.
+  using Next = std::function<std::optional<ReadRequest>()>;
+  std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
   // What came from where, so far.
   struct Counts {

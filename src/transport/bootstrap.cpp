@@ -6,6 +6,7 @@
 #include "base/env.hpp"
 #include "slip/error.hpp"
 #include "transport/meeting.hpp"
+#include "transport/secret.hpp"
 
 namespace slip {
 namespace {
@@ -46,6 +47,7 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
   const Patience patience{deadline(), abort_.get()};
   const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
   Meeting meeting = meet(id, {rank, nranks}, filter, patience);
+  id_ = secret_of(std::to_string(meeting.session));
   const SocketAddress listening = meeting.listener.local();
   switchboard_ = std::make_unique<Switchboard>(Switchboard::Self{rank, nranks, meeting.session},
                                                std::move(meeting.listener), abort_, options.heartbeat);
@@ -84,6 +86,15 @@ std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag) { return rec
 std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout) {
   static_cast<void>(address(rank));
   return switchboard_->recv(rank, tag, deadline_in(timeout));
+}
+
+std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,
+                                                     std::chrono::milliseconds timeout) const {
+  std::vector<std::pair<int, SocketAddress>> asked;
+  for (const int rank : ranks) {
+    if (rank != rank_) asked.emplace_back(rank, address(rank));
+  }
+  return switchboard_->ask(asked, deadline_in(timeout));
 }
 
 std::optional<Loss> Bootstrap::lost() const {

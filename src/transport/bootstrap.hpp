@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,12 @@ class Bootstrap {
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
+  const SocketAddress& address(int rank) const;                             // where the rank listens
+  std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
+  std::uint64_t id() const { return id_; }                    // the same on all ranks, and no secret
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const AbortFlag& abort_flag() const { return *abort_; }
+  Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
 
   // `table` has a slot for each rank; this rank's is given, the others are filled.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank);
@@ -62,6 +69,20 @@ class Bootstrap {
   std::vector<std::byte> recv(int rank, std::uint64_t tag);
   std::vector<std::byte> recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout);
 
+  // What others are doing, from their ledgers, whatever their own threads are stuck in; who gives no answer in time is
+  // left out. Throws nothing.
+  std::map<int, std::vector<std::byte>> ask(std::span<const int> ranks, std::chrono::milliseconds timeout) const;
+  // Answers for this rank when it is asked, and looks after it now and then; nullptr: no longer.
+  void set_witness(std::shared_ptr<Witness> witness) { switchboard_->set_witness(std::move(witness)); }
+
+  // Tells all ranks on all hosts why this one failed: broken() is true for them, and their waits end with this code and
+  // text. Does not wait. Only the first failure counts; of several at once the lowest rank's.
+  void fail(Code code, std::string_view text) { switchboard_->fail(code, text); }
+  std::optional<RankFailure> failure() const { return switchboard_->failure(); }
+  bool has_left(int rank) const {  // in peace; one load as long as nobody has
+    return switchboard_->somebody_left() && switchboard_->has_left(rank);
+  }
+
   // Ends every wait of this rank at once with kAborted, for good; the other ranks are told that it gave up.
   void abort() noexcept { abort_->set(); }
   bool broken() const noexcept { return switchboard_->broken(); }  // one load: for loops that wait for others
@@ -69,9 +90,9 @@ class Bootstrap {
 
  private:
   std::int64_t deadline() const;
-  const SocketAddress& address(int rank) const;
 
   const int rank_, nranks_;
+  std::uint64_t id_ = 0;
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<AbortFlag> abort_;
   std::unique_ptr<Switchboard> switchboard_;

@@ -8,7 +8,7 @@ constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadsAtOnce = 16;  // then the others get their turn
 }  // namespace
 
-void Channel::queue(FrameHeader header, std::span<const std::byte> body) {
+void FrameSocket::queue(FrameHeader header, std::span<const std::byte> body) {
   if (ended_) return;
   header.magic = magic_;
   header.bytes = static_cast<std::uint32_t>(body.size());
@@ -18,7 +18,7 @@ void Channel::queue(FrameHeader header, std::span<const std::byte> body) {
   flush();
 }
 
-void Channel::flush() {
+void FrameSocket::flush() {
   while (unsent() && !ended_) {
     const Socket::Moved moved = socket_.try_send(std::span(out_).subspan(sent_));
     // A reset is seen here before what came ahead of it was read: reading tells when it is over.
@@ -32,7 +32,7 @@ void Channel::flush() {
   }
 }
 
-void Channel::pump() {
+void FrameSocket::pump() {
   if (taken_ > 0) {
     in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(taken_));
     taken_ = 0;
@@ -47,7 +47,7 @@ void Channel::pump() {
   }
 }
 
-std::optional<Frame> Channel::next() {
+std::optional<Frame> FrameSocket::next() {
   const std::span<const std::byte> rest = std::span(in_).subspan(taken_);
   if (rest.empty()) return std::nullopt;
   FrameHeader header;

@@ -1,5 +1,5 @@
-// Channel: a socket that carries frames, for loops that wait for many of them. It never blocks: what cannot be sent yet
-// is kept, and what has come is handed out frame by frame. Not thread-safe.
+// FrameSocket: a socket that carries frames, for loops that wait for many of them. It never blocks: what cannot be sent
+// yet is kept, and what has come is handed out frame by frame. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 
 namespace slip {
 
-class Channel {
+class FrameSocket {
  public:
   // A body longer than `max_body` is a stranger's; see trust().
-  Channel(Socket socket, std::uint64_t magic, std::size_t max_body = kMaxFirstBody)
+  FrameSocket(Socket socket, std::uint64_t magic, std::size_t max_body = kMaxFirstBody)
       : socket_(std::move(socket)), magic_(magic), max_body_(max_body) {}
 
   void trust() { max_body_ = kMaxBody; }  // it said what was expected of it

@@ -30,6 +30,10 @@ enum class FrameKind : std::uint16_t {
   kAlive,        // a heartbeat
   kLost,         // `rank` is lost; LostBody; passed on both ways round the ring
   kLeft,         // `rank` has left in peace; passed on to the successor
+  kFailed,       // why `rank` failed, in words; `tag` is the Code; passed on both ways round the ring
+  kAsk,          // `rank` asks what the other is doing; `tag` counts questions
+  kAnswer,       // on the same connection, with the same tag
+  kPing,         // answered by kAlive on the same connection
 };
 
 struct FrameHeader {
@@ -44,6 +48,7 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 32);
 
 inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxFailureText = 2000;
 inline constexpr std::size_t kMaxFirstBody = 512;  // of who has not yet said what is expected
 
 struct HelloBody {

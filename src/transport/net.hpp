@@ -119,7 +119,9 @@ class NetSender : public NetLine {
  public:
   // Null: all requests are in use, make progress and try again. A send is done when its bytes may be changed: the
   // network has them, which does not say that they were received.
-  virtual NetRequest* isend(const NetPart& part) = 0;
+  // `more`: another one follows at once, and both may leave together.
+  virtual NetRequest* isend(const NetPart& part, bool more) = 0;
+  NetRequest* isend(const NetPart& part) { return isend(part, false); }
 };
 
 class NetReceiver : public NetLine {
@@ -133,7 +135,9 @@ class NetReceiver : public NetLine {
 class NetListener {
  public:
   virtual ~NetListener() = default;
-  virtual std::unique_ptr<NetReceiver> accept(const Patience& patience) = 0;  // strangers are turned away
+  // Strangers are turned away. Without patience it does not wait, and is null if nobody has come.
+  virtual std::unique_ptr<NetReceiver> accept(const Patience* patience) = 0;
+  std::unique_ptr<NetReceiver> accept(const Patience& patience) { return accept(&patience); }
   const NetHandle& handle() const { return handle_; }
 
  protected:

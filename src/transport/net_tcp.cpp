@@ -29,12 +29,13 @@ class TcpListener final : public NetListener {
     std::memcpy(handle_.data(), &told_, sizeof(told_));
   }
 
-  std::unique_ptr<NetReceiver> accept(const Patience& patience) override {
+  std::unique_ptr<NetReceiver> accept(const Patience* patience) override {
     for (;;) {
       take_guests();
       read_greetings();
       if (auto line = whole_line()) return line;
-      wait(patience);
+      if (!patience) return nullptr;
+      wait(*patience);
     }
   }
 

@@ -26,25 +26,33 @@ std::uint64_t identity_of(const char* path) {
   return secret_of(std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino));
 }
 
-// The 22nd word of /proc/self/stat; the second is the program's name in brackets, which may hold anything.
-std::uint64_t start_ticks() {
-  const std::string line = line_of("/proc/self/stat");
-  std::istringstream words(line.substr(line.rfind(')') + 1));
-  std::string word;
-  for (int i = 3; i <= 22; ++i) words >> word;
-  return secret_of(word);
-}
-
 }  // namespace
+
+// The third and the 22nd word of /proc/PID/stat; the second is the program's name in brackets, which may hold anything.
+ProcessState process_state(const std::string& pid) {
+  const std::string line = line_of(("/proc/" + pid + "/stat").c_str());
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream words(line.substr(name_end + 1));
+  std::string word;
+  ProcessState result;
+  for (int i = 3; i <= 22 && words >> word; ++i) {
+    if (i == 3) result.state = word.front();
+  }
+  result.started = secret_of(word);
+  const std::size_t name = line.find('(');
+  if (name < name_end) result.program = line.substr(name + 1, name_end - name - 1);
+  return result;
+}
 
 Placement Placement::own() {
   Placement result;
   static_cast<void>(::gethostname(result.host, sizeof(result.host) - 1));
   const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
   result.boot = secret_of(boot.empty() ? std::string(result.host) : boot);
-  result.shared_memory = identity_of("/dev/shm");
+  result.net_space = identity_of("/proc/thread-self/ns/net");
   result.pid_space = identity_of("/proc/self/ns/pid");
-  result.started = start_ticks();
+  result.started = process_state("self").started;
   result.pid = ::getpid();
   result.user = ::geteuid();
   return result;
@@ -57,7 +65,7 @@ bool same_process(const Placement& a, const Placement& b) {
 }
 
 bool share_memory(const Placement& a, const Placement& b) {
-  return same_host(a, b) && a.shared_memory == b.shared_memory && a.shared_memory != 0 && a.user == b.user;
+  return same_host(a, b) && a.net_space == b.net_space && a.user == b.user;
 }
 
 }  // namespace slip

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace slip {
 
 struct Placement {
-  std::uint64_t boot = 0;           // of the running kernel: its boot id
-  std::uint64_t shared_memory = 0;  // of /dev/shm: containers of one host may each have their own
-  std::uint64_t pid_space = 0;      // in which `pid` counts
-  std::uint64_t started = 0;        // when the process began, in ticks of its host: pids are used again
+  std::uint64_t boot = 0;       // of the running kernel: its boot id
+  std::uint64_t net_space = 0;  // its network namespace: containers of one host may each have their own
+  std::uint64_t pid_space = 0;  // in which `pid` counts
+  std::uint64_t started = 0;    // when the process began, in ticks of its host: pids are used again
   std::int32_t pid = 0;
   std::uint32_t user = 0;
   char host[64] = {};
@@ -17,9 +18,17 @@ struct Placement {
   static Placement own();
 };
 
+// What /proc says of a process, by its number or "self".
+struct ProcessState {
+  char state = 0;  // as in proc(5): 'R', 'S', 'T' (stopped), 'Z' (dead); 0: no such process
+  std::uint64_t started = 0;
+  std::string program;
+};
+ProcessState process_state(const std::string& pid);
+
 bool same_host(const Placement& a, const Placement& b);
 bool same_process(const Placement& a, const Placement& b);
-// Each can map what the other puts into /dev/shm.
+// Each can hand memory to the other, over a Unix socket.
 bool share_memory(const Placement& a, const Placement& b);
 
 }  // namespace slip

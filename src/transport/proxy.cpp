@@ -14,40 +14,28 @@ constexpr double kSpinUs = 50;        // of who waits, with nothing moving; then
 constexpr double kYieldUs = 300;      // and then it sleeps
 constexpr double kThreadSpinUs = 20;  // of the thread, after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
+constexpr std::size_t kMostRegistered = 16;  // pieces of memory; more only while so many are in use at once
 }  // namespace
 
-ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetSender> sender, std::span<std::byte> memory)
-    : proxy_(proxy),
-      sender_(std::move(sender)),
-      line_(sender_.get()),
-      bytes_(memory),
-      memory_(line_->register_memory(memory)) {
+ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetSender> sender)
+    : proxy_(proxy), sender_(std::move(sender)), line_(sender_.get()) {
   proxy_.add(this);
 }
 
-ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetReceiver> receiver, std::span<std::byte> memory)
-    : proxy_(proxy),
-      receiver_(std::move(receiver)),
-      line_(receiver_.get()),
-      bytes_(memory),
-      memory_(line_->register_memory(memory)) {
+ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetReceiver> receiver)
+    : proxy_(proxy), receiver_(std::move(receiver)), line_(receiver_.get()) {
   proxy_.add(this);
 }
 
 ProxyLine::~ProxyLine() { proxy_.remove(this); }
 
-bool ProxyLine::post(std::size_t offset, std::size_t bytes, Next next) {
+bool ProxyLine::post(std::span<std::byte> bytes, Next next) {
   if (failed()) throw_error();
-  if (offset > bytes_.size() || bytes > bytes_.size() - offset)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("{}: bytes {} to {} of a memory of {} bytes", peer().text(), offset, offset + bytes, bytes_.size()),
-        {});
   const std::uint64_t head = posted();
   if (head - done() == kDepth) return false;
-  entry(head).offset = offset;
   entry(head).bytes = bytes;
   head_.store(head + 1, std::memory_order_release);  // release: the entry is written
+  if (next == Next::kPost) return true;
   static_cast<void>(try_drive());
   full_fence();  // between the head and the flags of the sleepers, who look at the head after they set them
   if (!busy()) return true;
@@ -64,7 +52,7 @@ void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
   const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
   const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   std::uint64_t since = ticks();
-  driven_.store(true, std::memory_order_relaxed);  // relaxed: a hint to the thread; the lock decides
+  attend();
   while (done() < count) {
     const bool went = try_drive();
     const bool aborted = patience.abort && patience.abort->is_set();
@@ -73,7 +61,7 @@ void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
     if (!failed() && !aborted && now - since < spin) continue;
     const bool late = patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns;
     if (failed() || ((aborted || late) && done() < count)) {
-      hand_over();
+      leave();
       if (failed()) throw_error();
       throw Error(aborted ? Code::kAborted : Code::kTimeout,
                   fmt::format("{}: {} {} of {} are done: {}", peer().text(), done(), sender_ ? "sends" : "receives",
@@ -83,7 +71,7 @@ void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
     if (now - since < yield) yield_thread();
     else rest(patience);
   }
-  hand_over();
+  leave();
 }
 
 // Sleeps until the line can move, something was posted, or somebody else moved it.
@@ -105,7 +93,7 @@ void ProxyLine::rest(const Patience& patience) {
   wake_up_.drain();
 }
 
-void ProxyLine::hand_over() {
+void ProxyLine::leave() {
   driven_.store(false, std::memory_order_relaxed);
   full_fence();  // between this and the thread's flag: it looks at driven_ after it set that
   if (busy()) proxy_.poke();
@@ -115,7 +103,7 @@ bool ProxyLine::try_drive() {
   if (failed() || !lock_.try_lock()) return false;
   bool went = false;
   try {
-    went = drive();
+    went = move();
   } catch (const Error& error) {
     error_.emplace(error);
     failed_.store(true, std::memory_order_release);  // release: the error is written
@@ -129,15 +117,21 @@ bool ProxyLine::try_drive() {
 }
 
 bool ProxyLine::drive() {
+  const bool went = try_drive();
+  if (failed()) throw_error();
+  return went;
+}
+
+bool ProxyLine::move() {
   bool went = false;
   const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: the entries below it are written
-  while (started_ < head && start(entry(started_))) ++started_;
+  while (started_ < head && start(entry(started_), started_ + 1 < head)) ++started_;
   std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
   if (done < started_ && !entry(done).request->done) went = line_->progress();
   const std::uint64_t before = done;
   while (done < started_ && entry(done).request->done) {
     Entry& one = entry(done);
-    std::size_t moved = one.bytes;
+    std::size_t moved = one.bytes.size();
     line_->test(one.request, std::span(&moved, sender_ ? 0 : 1));
     one.moved = moved;
     ++done;
@@ -146,10 +140,27 @@ bool ProxyLine::drive() {
   return went || done != before;
 }
 
-bool ProxyLine::start(Entry& one) {
-  const NetPart part{bytes_.data() + one.offset, one.bytes, 0, memory_.get()};
-  one.request = sender_ ? sender_->isend(part) : receiver_->irecv(std::span(&part, 1));
+bool ProxyLine::start(Entry& one, bool more) {
+  const NetPart part{one.bytes.data(), one.bytes.size(), 0, registered(one.bytes)};
+  one.request = sender_ ? sender_->isend(part, more) : receiver_->irecv(std::span(&part, 1));
   return one.request != nullptr;
+}
+
+const NetMemory* ProxyLine::registered(std::span<std::byte> bytes) {
+  if (bytes.empty()) return nullptr;
+  const std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
+  Registered* oldest = nullptr;
+  for (Registered& one : registered_) {
+    const std::span<std::byte> its = one.memory->bytes();
+    if (bytes.data() >= its.data() && bytes.data() + bytes.size() <= its.data() + its.size()) {
+      one.last_used = started_;
+      return one.memory.get();
+    }
+    if (one.last_used < done && (!oldest || one.last_used < oldest->last_used)) oldest = &one;
+  }
+  if (!oldest || registered_.size() < kMostRegistered) oldest = &registered_.emplace_back();
+  *oldest = {line_->register_memory(bytes), started_};
+  return oldest->memory.get();
 }
 
 Proxy::Proxy() {

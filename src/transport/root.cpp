@@ -45,7 +45,7 @@ class Root {
 
  private:
   struct Guest {
-    Channel channel;
+    FrameSocket channel;
     std::int64_t deadline_ns;  // to say hello; then of its patience; then to take the answer
     std::int32_t rank = -1;
     HelloBody hello;
@@ -85,7 +85,7 @@ class Root {
       if (!socket) return;
       if (!socket->same_user()) continue;
       guests_.push_back(
-          {Channel(std::move(*socket), magic_), now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
+          {FrameSocket(std::move(*socket), magic_), now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
       drop_a_silent_one();
     }
   }

@@ -13,8 +13,6 @@
 namespace slip {
 namespace {
 
-// A message may come on a connection of its own just behind the news that its sender left.
-constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
 constexpr std::int64_t kLongestWaitNs = std::int64_t{3600} * 1'000'000'000;
 
 std::int64_t nanoseconds(std::chrono::milliseconds time) {
@@ -67,13 +65,17 @@ std::vector<Loss> Switchboard::losses() const {
   return losses_;
 }
 
-void Switchboard::require_whole() const {
+void Switchboard::require_not_aborted() const {
   if (!failure_.empty()) throw Error(Code::kIo, fmt::format("{}: {}", name(), failure_), {});
   if (abort_->is_set()) throw Error(Code::kAborted, fmt::format("{}: aborted from another thread", name()), {});
+}
+
+void Switchboard::require_whole() const {
+  require_not_aborted();
+  if (told_) throw Error(told_->code, fmt::format("{}: {}", name(), told_->text), {});
   if (losses_.empty()) return;
   const Loss& first = losses_.front();
-  const Code code = first.cause == Loss::Cause::kAborted ? Code::kAborted : Code::kRankLost;
-  throw Error(code, fmt::format("{}: {}", name(), first.text()), {});
+  throw Error(first.code(), fmt::format("{}: {}", name(), first.text()), {});
 }
 
 template <class Ready>
@@ -89,7 +91,7 @@ bool Switchboard::wait_until(std::unique_lock<std::mutex>& lock, std::int64_t de
 
 void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
-  links_.push_back({Channel(std::move(to_successor), self_.session), Role::kSuccessor, successor(), now_ns()});
+  links_.push_back({FrameSocket(std::move(to_successor), self_.session), Role::kSuccessor, successor(), now_ns()});
   Link& link = links_.back();
   link.channel.trust();
   link.channel.queue({.kind = FrameKind::kGreetRing, .rank = self_.rank, .nranks = self_.nranks});
@@ -97,6 +99,7 @@ void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
   for (const Frame& frame : for_successor_) pass_on(frame.header, frame.body);
   for_successor_.clear();
   for (const Loss& loss : losses_) tell(link, loss);
+  if (told_) tell(link, *told_);
   wake_up_.signal();
   const auto left = [this] { return left_.contains(predecessor()) && !predecessor_came_; };
   if (wait_until(lock, deadline_ns, [&] { return predecessor_came_ || left(); }) && !left()) return;
@@ -160,6 +163,25 @@ Switchboard::Link* Switchboard::outgoing(int rank) {
   return nullptr;
 }
 
+void Switchboard::connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
+                             std::int64_t deadline_ns) {
+  if (outgoing(rank)) return;
+  lock.unlock();
+  Socket socket;
+  try {
+    socket = Socket::connect(to, {deadline_ns, abort_.get()});
+  } catch (const Error& error) {
+    lock.lock();
+    if (error.code() != Code::kIo) throw;
+    throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", name(), rank, error.what()), {});
+  }
+  lock.lock();
+  if (outgoing(rank)) return;  // another thread may have been quicker
+  links_.push_back({FrameSocket(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
+  links_.back().channel.trust();
+  links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
+}
+
 void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,
                        std::int64_t deadline_ns) {
   if (bytes.size() > kMaxBody)
@@ -172,22 +194,7 @@ void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> b
     changed_.notify_all();
     return;
   }
-  if (!outgoing(rank)) {
-    lock.unlock();
-    Socket socket;
-    try {
-      socket = Socket::connect(to, {deadline_ns, abort_.get()});
-    } catch (const Error& error) {
-      if (error.code() != Code::kIo) throw;
-      throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", name(), rank, error.what()), {});
-    }
-    lock.lock();
-    if (!outgoing(rank)) {  // another thread may have been quicker
-      links_.push_back({Channel(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
-      links_.back().channel.trust();
-      links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
-    }
-  }
+  connect_to(lock, rank, to, deadline_ns);
   outgoing(rank)->channel.queue({.kind = FrameKind::kMessage, .rank = self_.rank, .tag = tag, .nranks = self_.nranks},
                                 bytes);
   wake_up_.signal();

@@ -4,7 +4,8 @@
 // first is sent.
 //
 // Who is gone is noticed by the neighbours, by a connection that closed without a farewell or that was silent for
-// too long, and is told round the ring both ways. The first loss ends every wait on every rank.
+// too long, and is told round the ring both ways. The first loss ends every wait on every rank; so does a failure that
+// a rank tells the others.
 //
 // All functions are thread-safe. Callers wait on a condition under the mutex; only the thread reads from connections
 // and closes them; whoever has something to send tries to send it at once and leaves the rest to the thread.
@@ -28,9 +29,11 @@
 #include <vector>
 
 #include "base/thread.hpp"
+#include "slip/error.hpp"
 #include "transport/abort_flag.hpp"
 #include "transport/channel.hpp"
 #include "transport/wake_up.hpp"
+#include "transport/witness.hpp"
 
 namespace slip {
 
@@ -44,6 +47,14 @@ struct Loss {
   Cause cause = Cause::kEnded;
   int noticed_by = 0;
   std::string text() const;
+  Code code() const { return cause == Cause::kAborted ? Code::kAborted : Code::kRankLost; }
+};
+
+// What a rank says of its end; all others get to know it. Of several at once the lowest rank's counts.
+struct RankFailure {
+  int rank = 0;
+  Code code = Code::kOk;
+  std::string text;
 };
 
 struct Heartbeat {
@@ -69,20 +80,51 @@ class Switchboard {
             std::int64_t deadline_ns);
   std::vector<std::byte> recv(int rank, std::uint64_t tag, std::int64_t deadline_ns);
 
-  // acquire: who sees it finds the loss itself.
+  // What other ranks' witnesses say, by rank; who gives no answer before the deadline is left out. Throws nothing.
+  std::map<int, std::vector<std::byte>> ask(std::span<const std::pair<int, SocketAddress>> ranks,
+                                            std::int64_t deadline_ns);
+  void set_witness(std::shared_ptr<Witness> witness);
+
+  // Tells all others why this rank failed, unless something broke before. Does not wait.
+  void fail(Code code, std::string_view text);
+  std::optional<RankFailure> failure() const;
+  bool has_left(int rank) const;                                                                  // in peace
+  bool somebody_left() const noexcept { return somebody_left_.load(std::memory_order_acquire); }  // acquire: has_left()
+
+  // acquire: who sees it finds the loss or the failure itself.
   bool broken() const noexcept { return broken_.load(std::memory_order_acquire); }
   std::vector<Loss> losses() const;  // the first one first
 
+  // For ranks that agree on how to go on after a loss, see recovery.hpp; these end only when this rank aborts.
+  std::set<int> gone() const;      // ranks that are lost or have left
+  void mention(const Loss& loss);  // that another has noticed
+  // Has the rank asked for signs of life from now on: it is lost when it gives none. False: it is gone.
+  bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
+  // To a rank that is watched; does not wait until it is taken. False: it is gone.
+  bool post(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
+  struct Letter {
+    int rank = 0;
+    std::vector<std::byte> bytes;
+  };
+  // The next message of the tag from anybody; none at the deadline, or when `known` is not how many are gone.
+  std::optional<Letter> next_letter(std::uint64_t tag, std::size_t known, std::int64_t deadline_ns);
+  void on_loss(std::shared_ptr<AbortFlag> set);  // the flag is set at the next loss; null: no more
+  void watch_no_longer();
+
  private:
+  // A message may come on a connection of its own just behind the news that its sender left.
+  static constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
   enum class Role { kUnknown, kSuccessor, kPredecessor, kDirectIn, kDirectOut };
   struct Link {
-    Channel channel;
+    FrameSocket channel;
     Role role;
     int rank;               // -1: not known yet
     std::int64_t heard_ns;  // the last sign of life; of an unknown one when it connected
     short ready = 0;        // what poll said
     bool closing = false;   // no more is expected of it: close it once all is sent
+    bool watched = false;   // asked for signs of life
     bool in_ring() const { return role == Role::kSuccessor || role == Role::kPredecessor; }
+    bool must_be_heard() const { return in_ring() || watched; }
   };
 
   int successor() const { return (self_.rank + 1) % self_.nranks; }
@@ -92,7 +134,10 @@ class Switchboard {
   template <class Ready>
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
   void require_whole() const;
+  void require_not_aborted() const;
+  std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   Link* outgoing(int rank);
+  void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
   std::vector<int> missing(std::uint64_t round) const;
   std::string other_tags(int rank) const;  // that wait for being asked
   std::string name() const;
@@ -111,7 +156,12 @@ class Switchboard {
   void pass_on(const FrameHeader& header, std::span<const std::byte> body);
   void tell(Link& link, const Loss& loss);
   void note_loss(const Loss& loss);
+  void tell(Link& link, const RankFailure& failure);
+  void note_failure(RankFailure failure);
+  void answer(Link& link, const Frame& frame);
+  void look(std::int64_t now);
   void beat(std::int64_t now);
+  void take_last_words(Link& link);
   void close_links(std::int64_t now);
   void begin_farewell(std::int64_t now);
   bool farewell_over(std::int64_t now) const;
@@ -120,7 +170,7 @@ class Switchboard {
   const std::shared_ptr<AbortFlag> abort_;
   const std::int64_t interval_ns_, silence_ns_;
   WakeUp wake_up_;
-  std::atomic<bool> broken_{false};
+  std::atomic<bool> broken_{false}, somebody_left_{false};
   Thread thread_;
 
   mutable std::mutex mutex_;
@@ -136,11 +186,16 @@ class Switchboard {
   std::map<int, std::int64_t> left_;                                                  // rank, and when it was told
   std::set<int> undelivered_;  // left with messages for them still here
   std::vector<Loss> losses_;
-  std::string failure_;  // of the thread itself
+  std::optional<RankFailure> told_;  // why a rank failed
+  std::shared_ptr<Witness> witness_;
+  std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> answers_;  // by rank and question; expected ones
+  std::uint64_t questions_ = 0;
+  std::shared_ptr<AbortFlag> at_loss_;  // is set; may be null
+  std::string failure_;                 // of the thread itself
   bool leaving_ = false;
 
   // The thread's own.
-  std::int64_t next_beat_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0;
+  std::int64_t next_beat_ns_ = 0, next_look_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0;
   bool abort_noted_ = false, crowded_ = false;
 };
 

@@ -46,6 +46,7 @@ void Switchboard::wait_for_something() {
     const std::int64_t now = now_ns();
     planned_ns_ = next_beat_ns_ == 0 ? now : next_beat_ns_;
     if (farewell_end_ns_ != 0) planned_ns_ = std::min(planned_ns_, farewell_end_ns_);
+    if (witness_) planned_ns_ = std::min(planned_ns_, std::max(next_look_ns_, now));
     if (crowded_) planned_ns_ = std::min(planned_ns_, now + kCrowdedPauseNs);
     watched.push_back({wake_up_.descriptor(), POLLIN, 0});
     watched.push_back({abort_noted_ ? -1 : abort_->descriptor(), POLLIN, 0});
@@ -55,7 +56,8 @@ void Switchboard::wait_for_something() {
       watched.push_back({link.channel.socket().descriptor(), events, 0});
       links.push_back(&link);
       const std::int64_t limit = link.role == Role::kUnknown ? kGreetingLimitNs : silence_ns_;
-      if (link.role == Role::kUnknown || link.in_ring()) planned_ns_ = std::min(planned_ns_, link.heard_ns + limit);
+      if (link.role == Role::kUnknown || link.must_be_heard())
+        planned_ns_ = std::min(planned_ns_, link.heard_ns + limit);
     }
   }
   const std::int64_t rest = std::max<std::int64_t>(0, (planned_ns_ - now_ns() + 999'999) / 1'000'000);
@@ -75,6 +77,7 @@ void Switchboard::turn() {
   accept_all(now);
   for (Link& link : links_) serve(link, now);
   beat(now);
+  look(now);
   close_links(now);
   changed_.notify_all();
 }
@@ -92,7 +95,7 @@ void Switchboard::accept_all(std::int64_t now) {
     std::optional<Socket> socket = listener_.try_accept(error);
     crowded_ = error != 0;  // no descriptors left: look again in a moment
     if (!socket) return;
-    links_.push_back({Channel(std::move(*socket), self_.session), Role::kUnknown, -1, now, POLLIN});
+    links_.push_back({FrameSocket(std::move(*socket), self_.session), Role::kUnknown, -1, now, POLLIN});
     const auto unknown = [](const Link& link) { return link.role == Role::kUnknown; };
     // Many who connect and say nothing must not keep the others out.
     if (static_cast<std::size_t>(std::count_if(links_.begin(), links_.end(), unknown)) > kMostUnknown)
@@ -129,6 +132,17 @@ void Switchboard::handle(Link& link, Frame& frame) {
       break;
     case FrameKind::kLost: handle_lost(frame); break;
     case FrameKind::kLeft: handle_left(link, frame); break;
+    case FrameKind::kFailed:
+      note_failure({header.rank, static_cast<Code>(header.tag), frame.text().substr(0, kMaxFailureText)});
+      break;
+    case FrameKind::kAsk: answer(link, frame); break;
+    case FrameKind::kAnswer:
+      if (const auto found = answers_.find({link.rank, header.tag}); found != answers_.end())
+        found->second = std::move(frame.body);
+      break;
+    case FrameKind::kPing:
+      link.channel.queue({.kind = FrameKind::kAlive, .rank = self_.rank, .nranks = self_.nranks});
+      break;
     default: break;  // a heartbeat
   }
 }
@@ -152,8 +166,10 @@ void Switchboard::handle_greeting(Link& link, const Frame& frame) {
 void Switchboard::handle_left(Link& link, const Frame& frame) {
   const int rank = frame.header.rank;
   if (rank == link.rank) link.closing = true;
+  if (rank == link.rank && link.watched) left_.emplace(rank, now_ns());
   if (link.role != Role::kPredecessor || left_.contains(rank)) return;
   left_[rank] = now_ns();
+  somebody_left_.store(true, std::memory_order_release);  // release: pairs with somebody_left()
   if (rank != successor()) pass_on(frame.header, {});
 }
 
@@ -186,23 +202,37 @@ void Switchboard::note_loss(const Loss& loss) {
     tell(link, loss);
     if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
   }
+  if (at_loss_) at_loss_->set();
   broken_.store(true, std::memory_order_release);  // release: pairs with broken()
 }
 
 void Switchboard::beat(std::int64_t now) {
   for (const Link& link : links_) {
-    if (link.in_ring() && !link.closing && now - link.heard_ns >= silence_ns_)
+    if (link.must_be_heard() && !link.closing && now - link.heard_ns >= silence_ns_)
       return note_loss({link.rank, Loss::Cause::kSilent, self_.rank});
   }
   if (now < next_beat_ns_) return;
   next_beat_ns_ = now + interval_ns_;
   for (Link& link : links_) {
-    if (link.in_ring() && !link.closing && !link.channel.unsent())
-      link.channel.queue({.kind = FrameKind::kAlive, .rank = self_.rank, .nranks = self_.nranks});
+    if (!link.must_be_heard() || link.closing || link.channel.unsent()) continue;
+    const FrameKind kind = link.watched ? FrameKind::kPing : FrameKind::kAlive;
+    link.channel.queue({.kind = kind, .rank = self_.rank, .nranks = self_.nranks});
+  }
+}
+
+// What a rank sent before it died may be behind the news of its death, which came on another connection.
+void Switchboard::take_last_words(Link& link) {
+  link.channel.pump();
+  while (std::optional<Frame> frame = link.channel.next()) {
+    if (frame->header.kind == FrameKind::kMessage)
+      mail_[{link.rank, frame->header.tag}].push_back(std::move(frame->body));
   }
 }
 
 void Switchboard::close_links(std::int64_t now) {
+  for (Link& link : links_) {
+    if (link.closing && link.role == Role::kDirectIn) take_last_words(link);
+  }
   links_.remove_if([&](const Link& link) {
     if (link.role == Role::kUnknown && now - link.heard_ns >= kGreetingLimitNs) return true;
     // What a lost one does not take is not waited for.

@@ -18,7 +18,8 @@ class TcpSender final : public NetSender {
   TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
   ~TcpSender() override;
   std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
-  NetRequest* isend(const NetPart& part) override;
+  using NetSender::isend;
+  NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
 
  private:
@@ -34,6 +35,7 @@ class TcpSender final : public NetSender {
     Socket socket;
     std::size_t at = kNone;  // the message, and how much of it has gone by this way, with its header
     std::size_t gone = 0;
+    bool held = false;  // it could go on, but more was to follow
     ZeroCopy zero_copy;
   };
 

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transport/tcp_lines.hpp"
 
@@ -15,7 +16,7 @@ TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stri
     : stripes_{sockets.size(), stripe_bytes}, zero_copy_from_(zero_copy_from) {
   peer_ = std::move(peer);
   for (Socket& socket : sockets) {
-    ways_.push_back({std::move(socket), kNone, 0, {}});
+    ways_.push_back({std::move(socket), kNone, 0, false, {}});
     if (zero_copy_from_ > 0) ways_.back().zero_copy.enable(ways_.back().socket.descriptor());
   }
   update_watched();
@@ -27,7 +28,7 @@ std::unique_ptr<NetMemory> TcpSender::register_memory(std::span<std::byte> bytes
   return std::make_unique<NetMemory>(bytes);
 }
 
-NetRequest* TcpSender::isend(const NetPart& part) {
+NetRequest* TcpSender::isend(const NetPart& part, bool more) {
   require_whole();
   check_part(part);
   NetRequest* request = take_request(NetRequest::Kind::kSend);
@@ -41,10 +42,12 @@ NetRequest* TcpSender::isend(const NetPart& part) {
   last_ = index;
   ++under_way_;
   for (Way& way : ways_) {
-    if (way.at != kNone) continue;  // full, or it would stand at nothing
-    way.at = index;
-    if (bytes_by(way, index) == 0) pass(way);
-    else static_cast<void>(push(way));
+    if (way.at == kNone) {  // else it is full, or held
+      way.at = index;
+      if (bytes_by(way, index) == 0) pass(way);
+      else way.held = true;
+    }
+    if (!more && std::exchange(way.held, false)) static_cast<void>(push(way));
   }
   update_watched();
   return request;

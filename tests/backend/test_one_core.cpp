@@ -146,5 +146,42 @@ TEST_F(OneCore, WorkRunsThoughNobodyAsks) {
   }
 }
 
+// A lane whose host waits each time is left to that host, but not for good.
+TEST_F(OneCore, WorkRunsThoughItsHostNoLongerWaits) {
+  EXPECT_EQ(0, on_one_core([] {
+              std::atomic<int> ran{0};
+              Bodies bodies;
+              const Device device = Device::open("cpu");
+              const Stream stream = device.stream(), other = device.stream(StreamFlags::kNonBlocking);
+              int expected = 0;
+              for (int round = 0; round < 50; ++round) {
+                for (int i = 0; i < 20; ++i, ++expected) {
+                  bodies.launch(stream, [&] { ran.fetch_add(1); });
+                  stream.sync();
+                }
+                bodies.launch(stream, [&] { ran.fetch_add(1); });
+                ++expected;
+                switch (round % 3) {
+                  case 0:
+                    if (!test::eventually([&] { return ran.load() == expected; })) return 1;
+                    break;
+                  case 1:
+                    if (!test::eventually([&] { return stream.query(); })) return 2;
+                    break;
+                  default:
+                    if (!test::finishes(stream)) return 3;  // waits with a deadline, and so runs nothing itself
+                }
+                // Work of another stream that waits for it.
+                bodies.launch(stream, [&] { ran.fetch_add(1); });
+                other.wait(stream.record());
+                bodies.launch(other, [&] { ran.fetch_add(1); });
+                expected += 2;
+                other.sync();
+                if (ran.load() != expected) return 4;
+              }
+              return 0;
+            }));
+}
+
 }  // namespace
 }  // namespace slip

@@ -27,7 +27,7 @@ TEST(CliUsage, HelpTeachesAndNamesTheCommands) {
 TEST(CliUsage, ListNamesAllLabs) {
   const Outcome outcome = run("lab --list");
   EXPECT_EQ(outcome.status, 0);
-  for (const char* name : {"overlap", "host", "default-stream", "weights", "hook", "events", "questions"})
+  for (const char* name : {"overlap", "host", "default-stream", "weights", "hook", "events", "deadlock", "questions"})
     EXPECT_NE(outcome.out.find(name), std::string::npos) << name;
   EXPECT_LE(longest_line(outcome.out), 100U);
 }
@@ -40,7 +40,7 @@ struct Wrong {
 
 TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
   const Wrong wrong[] = {
-      {"lab nosuch", "'nosuch'", "overlap, host, default-stream, weights, hook, events, questions"},
+      {"lab nosuch", "'nosuch'", "overlap, host, default-stream, weights, hook, events, deadlock, questions"},
       {"lab weights --device gpu", "'gpu'", "sim:h200"},
       {"lab weights --device sim:nosuch", "'sim:nosuch'", "sim:laptop"},
       {"lab weights --device tpu:0", "'tpu:0'", "cpu"},

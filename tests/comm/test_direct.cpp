@@ -46,7 +46,8 @@ unsigned char expected(const Call& call, int rank, int nranks, std::size_t i) {
     case Collective::kAllGather:
     case Collective::kGather: return value(static_cast<int>(i / block), i % block);
     case Collective::kAllToAll: return value(static_cast<int>(i / block), own + i % block);
-    case Collective::kBarrier: break;
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
   }
   return 0;
 }
@@ -62,6 +63,7 @@ void issue(Communicator& comm, const Call& call, Range to, Range from, const Str
     case Collective::kGather: return comm.gather(to, from, call.root, stream);
     case Collective::kAllToAll: return comm.all_to_all(to, from, stream);
     case Collective::kBarrier: return comm.barrier(stream);
+    case Collective::kMessage: break;
   }
 }
 
@@ -152,7 +154,8 @@ TEST_P(RanksThatOffer, AsThreads) {
     const UniqueId id = test::local_id();
     expect_no_errors(as_ranks(nranks, [&](int rank) {
       const Device device = Device::open("cpu", {.compute_workers = 2});
-      Communicator comm = Communicator::init(id, nranks, rank, device, {.direct = is_among(GetParam(), rank)});
+      Communicator comm =
+          Communicator::init(id, nranks, rank, device, {.direct = is_among(GetParam(), rank), .host = {}});
       EXPECT_EQ(every_call(comm, device, rank % 2 == 0), "fine");
     }));
   }

@@ -26,10 +26,11 @@ struct Setting {
 };
 const std::function<bool(int)> kAllOffer = [](int) { return true; };
 
-// A wait that is left out on purpose.
+// Waits that are left out on purpose.
 struct LeftOut {
   int rank = -1;
-  int wait = -1;  // of that rank, counted over all calls
+  int wait = -1;      // of that rank, counted over all calls, but not those for room
+  bool room = false;  // all waits for room
 };
 
 class Rehearsal {
@@ -72,7 +73,8 @@ class Rehearsal {
       }
       std::uint64_t here = 0, phases = 0;
       for (int rank = 0; rank < nranks_; ++rank) {
-        HostPlan plan(call, number, chunks, rank, nranks_, stances[static_cast<std::size_t>(rank)]);
+        HostPlan plan(call, number, chunks, rank, nranks_);
+        plan.take(stances[static_cast<std::size_t>(rank)]);
         Program program;
         plan.write(0, program);
         if (plan.asks()) plan.choose(any_private, any_offered);
@@ -126,6 +128,8 @@ class Rehearsal {
       case Space::kStaging: return shared_[place.rank].slice(place.offset, bytes);
       case Space::kPeerInput: return peer.input.slice(place.offset, bytes);
       case Space::kPeerOutput: return peer.output.slice(place.offset, bytes);
+      case Space::kScratch:
+      case Space::kAddress: break;  // of programs by messages
     }
     return {};
   }
@@ -162,8 +166,11 @@ class Rehearsal {
           break;
         }
         case Primitive::Kind::kRoom: {
-          const std::uint64_t needed = number < Layout::kTurns ? 0 : number - Layout::kTurns + 1;
-          others([&](int other) { await(rank, other, needed % Layout::kTurns, needed, left_out); });
+          const std::uint64_t needed = number < step.value ? 0 : number - step.value;
+          if (needed == 0 || left_out.room) break;
+          others([&](int other) {
+            stream.wait_value(word(other, needed % Layout::kTurns), static_cast<std::uint32_t>(needed));
+          });
           break;
         }
         case Primitive::Kind::kPost:
@@ -171,7 +178,7 @@ class Rehearsal {
           break;
         case Primitive::Kind::kMeet:
           others([&](int other) {
-            if (step.value == kEverybody || step.value == static_cast<std::uint64_t>(other))
+            if (step.whom == kEverybody || step.whom == static_cast<std::uint64_t>(other))
               await(rank, other, number % Layout::kTurns, number, left_out);
           });
           break;
@@ -180,8 +187,15 @@ class Rehearsal {
           stream.write_value(word(rank, Layout::kTurns), static_cast<std::uint32_t>(phase + step.value));
           break;
         case Primitive::Kind::kWait:
-          others([&](int other) { await(rank, other, Layout::kTurns, phase + step.value, left_out); });
+          others([&](int other) {
+            if (step.whom == kEverybody || step.whom == static_cast<std::uint64_t>(other))
+              await(rank, other, Layout::kTurns, phase + step.value, left_out);
+          });
           break;
+        case Primitive::Kind::kSend:
+        case Primitive::Kind::kReceive:
+        case Primitive::Kind::kSent:
+        case Primitive::Kind::kReceived: FAIL() << "no messages here";
       }
     }
   }
@@ -246,8 +260,23 @@ TEST(SharedPlanOf, CallsOfAllKindsOneAfterTheOther) {
   EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
 }
 
-// The checker sees what it should: without one of its waits a program of several chunks races. (Those for the slot of a
-// call long ago protect only that slot, which is a word here and not memory.)
+// Roots that change, and that do not: who gives may be ahead of who takes.
+TEST(SharedPlanOf, BroadcastsFromSeveralRoots) {
+  std::vector<Call> calls;
+  for (const std::uint64_t bytes : {40'000U, 700'000U, 100U, 1'700'000U, 40'000U}) {
+    for (const int root : {0, 0, 1, 2, 2, 0}) {
+      calls.push_back(call_of(Collective::kBroadcast, bytes));
+      calls.back().root = root;
+    }
+    calls.push_back(call_of(Collective::kAllReduce, bytes));
+  }
+  Rehearsal rehearsal(3);
+  const Plan plan = rehearsal.plan(calls, {});
+  const Verification proof = verify(plan);
+  EXPECT_TRUE(proof.proven()) << proof.text(plan).substr(0, 2000);
+}
+
+// The checker sees what it should: without one of its waits a program of several chunks races.
 TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   const std::vector<Call> calls(2, call_of(Collective::kAllReduce, 2'100'000));
   Rehearsal whole(2);
@@ -317,6 +346,17 @@ TEST_P(SharedPlans, AWaitForABufferLeftOutIsFound) {
             << nranks << " ranks: wait " << wait << " of rank " << rank;
       }
     }
+  }
+}
+
+// A root that waits for nobody would write what others still read.
+TEST(SharedPlanOf, RoomLeftOutIsFound) {
+  for (const std::uint64_t bytes : {5000U, 40'000U}) {
+    std::vector<Call> calls(3 * Layout::kTurns, call_of(Collective::kBroadcast, bytes));
+    Rehearsal whole(3);
+    EXPECT_TRUE(verify(whole.plan(calls, {})).proven());
+    Rehearsal cut(3);
+    EXPECT_EQ(verify(cut.plan(calls, {.room = true})).verdict, Verdict::kRace) << bytes << " bytes";
   }
 }
 

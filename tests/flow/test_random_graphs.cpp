@@ -126,7 +126,7 @@ TEST(RandomGraphs, AreRightWithSlowLoads) {
       if (plan.units[unit].resident)
         put(unit, static_cast<std::byte*>(memory.resident.native()) + plan.units[unit].offset);
     }
-    Steps steps(device, model.graph, plan, memory, [&](StreamRef stream, Range to, std::uint32_t unit) {
+    Steps steps(device, model.graph, plan, memory, [&](StreamRef stream, Range to, std::uint32_t unit, const Event*) {
       std::byte* const at = ring + to.offset;
       stream.host(
           [&put, at, unit] {

@@ -69,6 +69,7 @@ class RankProcess {
     ::close(line_);
   }
 
+  pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
   void tell(char word) const { static_cast<void>(!::send(line_, &word, 1, MSG_NOSIGNAL)); }
   std::string hear(std::size_t bytes) const {  // no more than that, fewer if it ends

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -17,10 +18,15 @@ namespace slip::test {
 struct Met {
   std::optional<Code> code;  // of the error, if there was one
   std::string text;
+  bool first = false;  // of all errors
 };
 
-// Runs the body once for each rank, all at the same time, and waits for all of them.
-inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>& body) {
+// Runs the body once for each rank, all at the same time, and waits for all of them. `on_failure` is told at once of a
+// rank that threw, or returned with a fatal failure of the test: the others may wait for it, and must not until their
+// deadline.
+inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>& body,
+                                 const std::function<void(int rank)>& on_failure = {}) {
+  std::atomic<bool> failed{false};
   std::vector<Met> met(static_cast<std::size_t>(count));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < count; ++rank) {
@@ -29,10 +35,11 @@ inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>&
       try {
         body(rank);
       } catch (const Error& error) {
-        mine = {error.code(), error.what()};
+        mine = {error.code(), error.what(), !failed.exchange(true)};
       } catch (const std::exception& error) {
-        mine = {Code::kOk, error.what()};
+        mine = {Code::kOk, error.what(), !failed.exchange(true)};
       }
+      if (on_failure && (mine.code || testing::Test::HasFatalFailure())) on_failure(rank);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -40,7 +47,7 @@ inline std::vector<Met> as_ranks(int count, const std::function<void(int rank)>&
 }
 
 inline void expect_no_errors(const std::vector<Met>& met) {
-  for (const Met& one : met) EXPECT_FALSE(one.code) << one.text;
+  for (const Met& one : met) EXPECT_FALSE(one.code) << (one.first ? "the first error: " : "") << one.text;
 }
 
 inline UniqueId local_id(const std::string& host = "127.0.0.1") {

@@ -51,7 +51,7 @@ TEST(Bootstraps, TellProcessesAndHostsApart) {
   other.started += 1;  // the number was used again
   EXPECT_FALSE(same_process(here, other));
   other = here;
-  other.shared_memory += 1;
+  other.net_space += 1;
   EXPECT_TRUE(same_host(here, other));
   EXPECT_FALSE(share_memory(here, other));
   other.boot += 1;

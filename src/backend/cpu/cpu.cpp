@@ -58,7 +58,7 @@ CpuBackend::~CpuBackend() {
     lane->done.store(lane->tail, std::memory_order_relaxed);
     lane->idle.store(true, std::memory_order_relaxed);
     // A lane that a driver claimed may still have had an entry in the queue of the executor that is gone.
-    lane->enqueued = lane->queue_parked = lane->dispatched = false;
+    lane->enqueued = lane->left_to_host = lane->queue_parked = lane->dispatched = false;
     lane->granted = Engine::kNone;
     lane->has_pending.store(false, std::memory_order_relaxed);
     lane->pending = {};
@@ -164,7 +164,7 @@ bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t 
     Lane& lane = static_cast<Lane&>(*stream);
     if (position == kEverything) {
       settle_pending(lane);
-      position = lane.published.load(std::memory_order_acquire);
+      position = load_acquire(lane.published);
     }
     lane.syncs.fetch_add(1, std::memory_order_relaxed);
     return executor_->wait(lane, position, deadline_ns);

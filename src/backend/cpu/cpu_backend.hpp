@@ -39,13 +39,14 @@ class CpuBackend final : public Backend {
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
-  bool rouse(Lane& lane);
+  bool rouse(Lane& lane, LaneState becomes = LaneState::kQueued);
   // Whether legacy work was submitted that the lane does not wait for yet. relaxed: under submit_lock it is exact,
   // since submit_legacy() holds that lock while it publishes.
   bool behind_legacy(const Lane& lane) const {
     return lane.joins_legacy &&
            legacy_->published.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
   }
+  bool may_begin(const Lane& lane) const;
   bool make_room(Lane& lane, std::uint64_t cells);
   PackedOp& reserve(Lane& lane, std::uint64_t cells);
 

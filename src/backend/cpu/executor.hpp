@@ -12,6 +12,13 @@ class Executor {
   virtual ~Executor() = default;
   // Work came for a lane that was idle; its state is kQueued now.
   virtual void wake(Lane& lane) = 0;
+  // Whether an exchange that comes to an idle lane is begun by the thread that submits it.
+  virtual bool begins_early() const { return false; }
+  // Such an exchange is already done. The lane is the caller's, its state kRunning.
+  virtual void end_begun(Lane& lane) {
+    lane.state.store(LaneState::kQueued, std::memory_order_release);  // release: who runs it sees what was done to it
+    wake(lane);
+  }
   // Blocks until the lane has reached the position, helping to get there; false when the deadline passed first.
   virtual bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) = 0;
   // Somebody asked whether work is done: no reason to put it off any longer.

@@ -114,7 +114,10 @@ struct Lane : StreamState {
   Waiter waiter;                   // this lane in another one's list
   Lane* next = nullptr;            // in a thread's queue or an engine's, guarded by that
   Lane* shared_next = nullptr;     // in the shared queue; a claimed lane may still have an entry there
-  bool enqueued = false;           // has one, guarded by the queue
+  bool enqueued = false;           // has one, guarded by the queue, as are the next three
+  bool left_to_host = false;       // one core: its host waits for what it submits, and so runs it without a switch
+  std::uint32_t syncs_shared = 0;  // `syncs` when it was shared last
+  std::uint64_t done_looked = 0;   // `done` when the napping thread looked last
   bool queue_parked = false;       // waits for its hardware queue, guarded by it
 
   PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }

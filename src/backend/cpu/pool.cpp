@@ -67,6 +67,17 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
   }
 }
 
+// Ends an exchange that was all done when it was submitted, by the thread that did so.
+void Pool::end_begun(Lane& lane) {
+  while (lane.at(lane.head).padding) lane.head += lane.at(lane.head).cells;
+  PackedOp& op = lane.at(lane.head);
+  const std::uint64_t end = lane.head + op.cells;
+  execute(lane, op, end);
+  lane.head = lane.limit = end;
+  publish(host_, lane);
+  if (!leave_if_empty(lane)) Executor::end_begun(lane);
+}
+
 // Whether others should have this thread, or its engine, before the lane goes on.
 bool Pool::turn_over(const Runner& self, const Lane& lane, unsigned ops) const {
   if (ops == 0) return false;
@@ -216,9 +227,9 @@ bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
   for (int depth = 0; depth < kChase; ++depth) {
     if (target->executor.load(std::memory_order_relaxed) != this) return false;  // another device runs its lanes itself
-    LaneState state = target->state.load(std::memory_order_acquire);
-    if (state == LaneState::kQueued &&
-        target->state.compare_exchange_strong(state, LaneState::kRunning, std::memory_order_acquire)) {
+    LaneState state = load_acquire(target->state);
+    if (state == LaneState::kQueued && target->state.compare_exchange_strong(state, LaneState::kRunning, kAcquire)) {
+      acquire_fence();  // the lane as who queued it left it
       run(self, *target, position);
       let_go(self);
       return true;
@@ -233,16 +244,18 @@ bool Pool::drive(Runner& self, Lane& lane, std::uint64_t position) {
 }
 
 bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
-  const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
+  const auto reached = [&] { return load_acquire(lane.done) >= position; };
   if (reached()) return true;
   Runner* self = nullptr;
   for (Runner& driver : drivers_) {
     if (deadline_ns != 0) break;  // an op cannot be left in the middle: who must be back in time lets others run it
-    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, std::memory_order_acquire)) {
+    if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, kAcquire)) {
+      acquire_fence();  // the slot as its last user left it
       self = &driver;
       break;
     }
   }
+  if (!self) hurry();
   const int spins = one_core_ ? 1 : 100;
   int idle = 0;
   while (!reached() && idle < spins) {

@@ -12,7 +12,9 @@
 // work
 //   that is expected to be short is queued without a system call. The searcher also takes over the queue of a thread
 //   that turned out to be stuck in a long op, so no thread keeps a queue while nobody searches.
-// - Who waits for a lane runs it, and what it depends on, itself.
+// - Who waits for a lane runs it, and what it depends on, itself. On one core a lane whose host waits each time is left
+// to
+//   that host for a while.
 #pragma once
 
 #include <array>
@@ -84,8 +86,10 @@ class Pool final : public Executor {
   Pool(int compute_workers, int cores);
   ~Pool() override;
   void wake(Lane& lane) override { share(lane); }
+  bool begins_early() const override { return true; }
+  void end_begun(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
-  void nudge() override {}
+  void nudge() override { hurry(); }
 
  private:
   struct Worker {
@@ -121,9 +125,12 @@ class Pool final : public Executor {
   Lane* find(Worker& self);
   Lane* take_local(Runner& self);
   Lane* take_shared();
+  Lane* take_left();
   void share(Lane& lane);
   void share_local(Runner& self);
   void wake_one();
+  void wake_napper();
+  void hurry();
   void start_worker();
   Lane* search(Worker& self);
   bool worth_taking() const;
@@ -150,6 +157,9 @@ class Pool final : public Executor {
   std::atomic<int> active_{0};              // workers that run lanes
   std::atomic<Search> search_{Search::kNone};
   std::atomic<bool> stopping_{false};
+  // One core only:
+  std::atomic<bool> hurried_{false};    // see hurry()
+  std::atomic<bool> naps_long_{false};  // who naps trusts hosts to run what is queued
 
   SpinLock words_lock_;
   std::vector<Lane*> words_;  // lanes parked on a word, guarded by words_lock_
@@ -161,6 +171,7 @@ class Pool final : public Executor {
   std::vector<std::unique_ptr<Worker>> workers_;
 
   std::array<Runner, 16> drivers_;
+  Runner host_;  // any host thread that does not wait: only says that it is no worker
 };
 
 }  // namespace slip

@@ -14,6 +14,7 @@ namespace slip {
 namespace {
 constexpr std::int64_t kNapNs = 50'000;
 constexpr int kNaps = 4;  // without work: then sleep. A nap costs about what waking a sleeper does
+constexpr std::int64_t kLongestNapNs = 400'000;
 constexpr std::int64_t kSpinNs = 20'000;
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about what waking a thread costs
@@ -48,10 +49,18 @@ bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
 }
 
 // Puts a lane, whose state is kQueued, where any thread can take it, and sees to it that one looks.
+//
+// Where there is one core, waking a thread for a lane whose host waits for what it submits would only take the core
+// away from that host: such a lane is left to it, and the napping thread takes it if it does not get on.
 void Pool::share(Lane& lane) {
-  const bool urgent = expected_long(lane, nullptr);
+  bool urgent = expected_long(lane, nullptr);
   {
     const std::lock_guard lock(shared_lock_);
+    if (one_core_) {
+      lane.left_to_host = lane.syncs_shared != lane.syncs.load(std::memory_order_relaxed);
+      lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
+      urgent = !lane.left_to_host && (urgent || naps_long_.load(std::memory_order_relaxed));
+    }
     if (!lane.enqueued) {  // else a driver claimed it and gives it back while its entry is still there
       lane.enqueued = true;
       shared_.push(lane);
@@ -63,13 +72,23 @@ void Pool::share(Lane& lane) {
   switch (search_.load(std::memory_order_seq_cst)) {
     case Search::kSpinning: break;
     case Search::kNapping:
-      if (urgent) {
-        const std::lock_guard lock(sleep_mutex_);
-        if (napping_) napping_->parker.unpark();
-      }
+      if (urgent) wake_napper();
       break;
     case Search::kNone: wake_one(); break;
   }
+}
+
+void Pool::wake_napper() {
+  const std::lock_guard lock(sleep_mutex_);
+  if (napping_) napping_->parker.unpark();
+}
+
+// Somebody wants what is queued to be done and will not run it: nothing is left to hosts.
+void Pool::hurry() {
+  if (!one_core_ || shared_count_.load(std::memory_order_relaxed) == 0) return;
+  if (hurried_.exchange(true, std::memory_order_relaxed))
+    return;  // relaxed: a hint; a nap that misses it ends by itself
+  wake_napper();
 }
 
 // Hands this thread's queue to the others.
@@ -118,6 +137,32 @@ Lane* Pool::take_shared() {
     if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) return lane;
   }
   return nullptr;
+}
+
+// The first lane that its host does not run: those that have got on since the last look stay.
+Lane* Pool::take_left() {
+  if (hurried_.exchange(false, std::memory_order_relaxed)) return take_shared();  // relaxed: see hurry()
+  const std::lock_guard lock(shared_lock_);
+  LaneList<&Lane::shared_next> kept;
+  Lane* taken = nullptr;
+  bool urgent = false;
+  while (Lane* lane = shared_.pop()) {
+    const std::uint64_t done = lane->done.load(std::memory_order_relaxed);
+    const bool got_on = done != std::exchange(lane->done_looked, done);
+    if (taken || (lane->left_to_host && got_on)) {
+      kept.push(*lane);
+      urgent = urgent || !lane->left_to_host;
+      continue;
+    }
+    lane->enqueued = false;
+    shared_count_.fetch_sub(1, std::memory_order_relaxed);
+    LaneState queued = LaneState::kQueued;
+    // acquire: what the thread that ran it last did. Failing: a driver has it, or it is idle.
+    if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) taken = lane;
+  }
+  shared_ = kept;
+  shared_urgent_.store(urgent, std::memory_order_relaxed);
+  return taken;
 }
 
 Lane* Pool::next(Worker& self) {
@@ -183,13 +228,15 @@ bool Pool::work_left() const {
 }
 
 Lane* Pool::nap_for_work(Worker& self) {
+  std::int64_t length = kNapNs;
   for (int quiet = 0; quiet < kNaps && !stopping_.load(std::memory_order_relaxed) && !exiting();) {
+    naps_long_.store(length > kNapNs, std::memory_order_relaxed);
     {
       const std::lock_guard lock(sleep_mutex_);
       napping_ = &self;
       search_.store(Search::kNapping, std::memory_order_seq_cst);
     }
-    if (!worth_taking()) self.parker.park(now_ns() + kNapNs);
+    if (!worth_taking()) self.parker.park(now_ns() + length);
     {
       const std::lock_guard lock(sleep_mutex_);
       napping_ = nullptr;
@@ -199,12 +246,18 @@ Lane* Pool::nap_for_work(Worker& self) {
     if (words_count_.load(std::memory_order_relaxed) > 0) poll_words(&self.runner);
     else ++quiet;
     if (Lane* lane = take_local(self.runner)) return lane;
-    if (Lane* lane = take_shared()) return lane;
+    if (Lane* lane = one_core_ ? take_left() : take_shared()) return lane;
+    if (!one_core_) continue;
+    // What is left in the queue is run by hosts: the less often this thread is in their way, the better.
+    const bool kept = shared_count_.load(std::memory_order_relaxed) > 0;
+    if (kept) quiet = 0;
+    length = kept && words_count_.load(std::memory_order_relaxed) == 0 ? std::min(2 * length, kLongestNapNs) : kNapNs;
   }
   return nullptr;
 }
 
 bool Pool::worth_taking() const {
+  if (one_core_ && !hurried_.load(std::memory_order_relaxed)) return shared_urgent_.load(std::memory_order_relaxed);
   return shared_count_.load(std::memory_order_seq_cst) > 0 &&
          (shared_urgent_.load(std::memory_order_relaxed) || active_.load(std::memory_order_relaxed) == 0);
 }

@@ -65,12 +65,24 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       lane.legacy_seen.store(barrier, std::memory_order_relaxed);
       push_wait(lane, *legacy_, barrier);
     }
+    // Before it is written: the sooner the others see it, the better.
+    const bool ended = op.kind == OpKind::kExchange && may_begin(lane) && op.exchange->begin();
     const std::uint64_t position = push(lane, op);
-    const bool idle = rouse(lane);
+    const bool idle = rouse(lane, ended ? LaneState::kRunning : LaneState::kQueued);
     lane.submit_lock.unlock();
-    if (idle) executor_->wake(lane);
+    if (!idle) return position;  // somebody runs it, also what has ended
+    if (ended) executor_->end_begun(lane);
+    else executor_->wake(lane);
     return position;
   }
+}
+
+// Whether nothing is before the next op. Not while somebody watches: that it was submitted is told before that it ran.
+// REQUIRES: submit_lock: an idle lane stays idle.
+bool CpuBackend::may_begin(const Lane& lane) const {
+  // acquire: the lane as its last owner left it.
+  return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && !lane.pending.stream && !lane.queue &&
+         executor_->begins_early() && !lane.failure.set() && !core_.fault.set() && !observed();
 }
 
 // An op in the legacy stream waits for the ends of all blocking streams and is waited for by their next ops (rules
@@ -195,9 +207,9 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op, Point wait) {
   return lane.tail;
 }
 
-// Whether the lane was idle with work in it; it is queued then, and the caller must wake the executor. REQUIRES:
-// submit_lock, what was written is published.
-bool CpuBackend::rouse(Lane& lane) {
+// Whether the lane was idle with work in it; it is queued then, and the caller must wake the executor, or has it.
+// REQUIRES: submit_lock, what was written is published.
+bool CpuBackend::rouse(Lane& lane, LaneState becomes) {
   light_fence();  // see leave_if_empty()
   if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
     return false;
@@ -208,7 +220,7 @@ bool CpuBackend::rouse(Lane& lane) {
     lane.idle.store(true, std::memory_order_release);
     return false;
   }
-  lane.state.store(LaneState::kQueued, std::memory_order_release);
+  lane.state.store(becomes, std::memory_order_release);
   return true;
 }
 

@@ -66,7 +66,8 @@ double bus_share(Collective kind, int nranks) {
     case Collective::kScatter: return others;
     case Collective::kReduce:
     case Collective::kBroadcast:
-    case Collective::kBarrier: return 1;
+    case Collective::kBarrier:
+    case Collective::kMessage: return 1;
   }
   return 1;
 }
@@ -173,6 +174,7 @@ class Bench {
       case Collective::kGather: return comm_.gather(to, from, call.root, stream_);
       case Collective::kScatter: return comm_.scatter(to, from, call.root, stream_);
       case Collective::kBarrier: return comm_.barrier(stream_);
+      case Collective::kMessage: break;
     }
   }
 

@@ -56,6 +56,7 @@ void lab_overlap(const Bench& bench, Report& report);
 void lab_host(const Bench& bench, Report& report);
 void lab_default_stream(const Bench& bench, Report& report);
 void lab_weights(const Bench& bench, Report& report);
+void lab_deadlock(const Bench& bench, Report& report);
 void lab_hook(const Bench& bench, Report& report);
 void lab_events(const Bench& bench, Report& report);
 void lab_questions(const Bench& bench, Report& report);

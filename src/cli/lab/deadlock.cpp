@@ -1,0 +1,210 @@
+// Lab deadlock: ranks that wait for each other in a circle, and a rank that waits outside.
+//
+// A collective waits in its stream until all ranks have come to it. Two communicators whose calls two ranks enqueue in
+// another order can therefore hang; so can a rank that waits for something that is not Slipstream's. The checker sees
+// the circle before the run, as words that streams write and wait for; the ledger names it while it hangs.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/thread.hpp"
+#include "cli/lab/bench.hpp"
+#include "comm/hold_ups.hpp"
+#include "slip/communicator.hpp"
+#include "slip/verify.hpp"
+#include "transport/ledger_reader.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr std::size_t kRanks = 2, kBytes = 64;
+
+struct Case {
+  const char* name;
+  bool swapped;      // rank 1 makes its two calls in the other order
+  bool own_streams;  // a stream for each communicator
+};
+
+constexpr Case kCases[] = {
+    {"the same order", false, false},
+    {"another order on rank 1", true, false},
+    {"another order, a stream for each", true, true},
+};
+
+// Which communicator comes first, 0 or 1, and which stream of the rank it uses.
+std::size_t turn_of(const Case& wanted, std::size_t rank, std::size_t turn) {
+  return wanted.swapped && rank == 1 ? 1 - turn : turn;
+}
+std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communicator) {
+  return 2 * rank + (wanted.own_streams ? communicator : 0);
+}
+
+// What every rank does in a call: it says that it is there, and waits until the other has said so.
+Verification rehearse(const Bench& bench, const Case& wanted, std::string& text) {
+  const Device device = bench.open();
+  std::array<Stream, 2 * kRanks> streams{
+      device.stream(StreamFlags::kNonBlocking), device.stream(StreamFlags::kNonBlocking),
+      device.stream(StreamFlags::kNonBlocking), device.stream(StreamFlags::kNonBlocking)};
+  std::vector<Buffer> words;
+  for (const char* name : {"rank 0 in X", "rank 1 in X", "rank 0 in Y", "rank 1 in Y"})
+    words.push_back(device.alloc(4, MemoryKind::kDevice, name));
+  const Stream origin = device.stream(StreamFlags::kNonBlocking);
+  origin.begin_capture();
+  const Event begun = origin.record();
+  for (const Stream& stream : streams) stream.wait(begun);
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+      const std::size_t communicator = turn_of(wanted, rank, turn);
+      const Stream& stream = streams[stream_of(wanted, rank, communicator)];
+      stream.write_value(words[2 * communicator + rank], 1);
+      stream.wait_value(words[2 * communicator + (1 - rank)], 1);
+    }
+  }
+  for (const Stream& stream : streams) origin.wait(stream.record());
+  const Plan plan = origin.end_capture();
+  Verification proof = verify(plan);
+  if (proof.verdict == Verdict::kDeadlock) text = proof.text(plan);
+  return proof;
+}
+
+struct Seen {
+  std::vector<HoldUp> held;  // while it hung
+  std::string error;         // at the deadline; empty: it went through
+};
+
+std::vector<HoldUp> look() {
+  std::vector<RankSight> ranks;
+  if (const std::optional<ProcessLedger> ledger = read_ledger(::getpid())) {
+    for (const LedgerView& view : ledger->ranks) {
+      if (view.life == LedgerLife::kThere) ranks.push_back({view, ledger->process.state});
+    }
+  }
+  return hold_ups(ranks);
+}
+
+std::string sync_error(const Stream& stream) {
+  try {
+    stream.sync();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+CommunicatorOptions deadline(const Bench& bench) {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::milliseconds(bench.quick() ? 1500 : 3000);
+  return options;
+}
+
+// Half of the deadline is long enough to be sure that it hangs.
+Seen finish(const Bench& bench, const Stream& stream) {
+  Seen seen;
+  if (!stream.sync_for(deadline(bench).timeout / 2)) seen.held = look();
+  seen.error = sync_error(stream);
+  return seen;
+}
+
+Seen run_case(const Bench& bench, const Case& wanted) {
+  const std::vector<Device> devices(kRanks, Device::open("cpu", {.compute_workers = 2}));
+  std::array<std::vector<Communicator>, 2> comms{Communicator::init_all(devices, deadline(bench)),
+                                                 Communicator::init_all(devices, deadline(bench))};
+  std::vector<Stream> streams;
+  std::vector<Buffer> data;
+  for (std::size_t i = 0; i < 2 * kRanks; ++i) {
+    streams.push_back(devices[0].stream(StreamFlags::kNonBlocking));
+    data.push_back(devices[0].alloc(kBytes, MemoryKind::kPinned));
+  }
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    for (std::size_t turn = 0; turn < 2; ++turn) {
+      const std::size_t communicator = turn_of(wanted, rank, turn);
+      const Buffer& range = data[2 * rank + communicator];
+      comms[communicator][rank].all_reduce(range, range, DataType::kF32, ReduceOp::kSum,
+                                           streams[stream_of(wanted, rank, communicator)]);
+    }
+  }
+  Seen seen = finish(bench, streams[0]);
+  for (const Stream& stream : streams) static_cast<void>(sync_error(stream));
+  return seen;
+}
+
+// Rank 1 reads from a pipe, as it might wait in another library, for what rank 0 writes once its call is done.
+Seen run_outside(const Bench& bench) {
+  const std::vector<Device> devices(kRanks, Device::open("cpu", {.compute_workers = 2}));
+  std::vector<Communicator> comms = Communicator::init_all(devices, deadline(bench));
+  int ends[2];
+  if (::pipe(ends) != 0) throw Error(Code::kIo, "cannot make a pipe", {});
+  const Stream first = devices[0].stream(StreamFlags::kNonBlocking),
+               second = devices[1].stream(StreamFlags::kNonBlocking);
+  Thread other;
+  other.start("slip lab", [&] {
+    comms[1].barrier(second);
+    static_cast<void>(sync_error(second));
+    char byte = 0;
+    static_cast<void>(!::read(ends[0], &byte, 1));
+    comms[1].barrier(second);
+    static_cast<void>(sync_error(second));
+  });
+  comms[0].barrier(first);
+  static_cast<void>(sync_error(first));
+  comms[0].barrier(first);
+  Seen seen = finish(bench, first);
+  ::close(ends[1]);  // rank 1 comes back from its wait
+  other.join();
+  ::close(ends[0]);
+  return seen;
+}
+
+void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen* seen) {
+  std::string kind = "went through", text;
+  if (seen && !seen->held.empty()) {
+    kind = hold_up_name(seen->held.front().kind);
+    text = seen->held.front().text;
+    report.print(paragraph(fmt::format("{}: {}: {}", name, kind, text), 4) + "\n");
+  }
+  if (seen && !seen->error.empty())
+    report.print(paragraph(fmt::format("{}: at the deadline: {}", name, seen->error), 4) + "\n");
+  table.row({word(name), proof ? word(verdict_name(proof->verdict)) : none(), seen ? word(kind) : none(),
+             seen ? word(seen->error.empty() ? "done" : "error at the deadline") : none(), word(text),
+             word(seen ? seen->error : "")});
+}
+
+}  // namespace
+
+void lab_deadlock(const Bench& bench, Report& report) {
+  report.ask(
+      "Two ranks make one call each in two communicators, X and Y. A call waits in its stream until the other rank has "
+      "come to it, too. When does that end? And what is seen when a rank waits for something that is not "
+      "Slipstream's?");
+  report.print("\n");
+  Table table("", {{"case", "case"},
+                   {"before the run", "verdict"},
+                   {"in the run", "seen"},
+                   {"end", "end"},
+                   {"", "text"},
+                   {"", "error"}});
+  bool foretold = true;
+  const bool runs = !bench.virtual_time() && !bench.on_gpu();  // communicators need cpu devices so far
+  for (const Case& each : kCases) {
+    std::string circle;
+    const Verification proof = rehearse(bench, each, circle);
+    if (!circle.empty()) report.print(fmt::format("{}, before it runs:\n{}\n", each.name, circle));
+    Seen seen;
+    if (runs) seen = run_case(bench, each);
+    if (runs) foretold = foretold && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
+    add_row(table, report, each.name, &proof, runs ? &seen : nullptr);
+  }
+  if (runs) {
+    const Seen seen = run_outside(bench);
+    add_row(table, report, "rank 1 waits outside", nullptr, &seen);
+  }
+  report.show(table);
+  report.conclude(fmt::format(
+      "Calls of two communicators must have the same order in every rank's stream, or streams of their own. {}",
+      !runs      ? "Communicators do not run on this device: only the plans were checked."
+      : foretold ? "What the checker foretold is what happened; the ledger named each circle and who was outside."
+                 : "The checker and the run did not agree."));
+}
+
+}  // namespace slip::cli

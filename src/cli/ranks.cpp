@@ -1,0 +1,170 @@
+// `slip ranks`: what the ranks of this host's jobs are doing, and who holds up whom.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.hpp"
+#include "base/sync.hpp"
+#include "cli/commands.hpp"
+#include "cli/text.hpp"
+#include "comm/hold_ups.hpp"
+#include "transport/ledger_reader.hpp"
+
+namespace slip::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kHeldUp = 3;  // exit status: somebody waits for somebody
+
+struct Asked {
+  bool json = false, watch = false;
+  int times = 0;  // of --watch; 0: until interrupted
+};
+
+struct Seen {
+  RankSight sight;
+  std::string program;
+};
+
+// By communicator, and in each by rank. One that all have left is over.
+std::map<std::uint64_t, std::vector<Seen>> look_around() {
+  std::map<std::uint64_t, std::vector<Seen>> found;
+  for (const ProcessLedger& ledger : read_ledgers()) {
+    for (const LedgerView& view : ledger.ranks)
+      found[view.communicator].push_back({{view, ledger.process.state}, ledger.process.program});
+  }
+  std::erase_if(found, [](const auto& one) {
+    return std::ranges::all_of(one.second, [](const Seen& each) { return each.sight.view.life == LedgerLife::kLeft; });
+  });
+  for (auto& [id, ranks] : found)
+    std::ranges::stable_sort(ranks, {}, [](const Seen& one) { return one.sight.view.rank; });
+  return found;
+}
+
+std::vector<HoldUp> hold_ups_of(const std::map<std::uint64_t, std::vector<Seen>>& found) {
+  std::vector<RankSight> all;
+  for (const auto& [id, ranks] : found) {
+    for (const Seen& one : ranks) all.push_back(one.sight);
+  }
+  return hold_ups(all);
+}
+
+Table table_of(const std::vector<Seen>& ranks) {
+  Table table("", {{"rank", ""},
+                   {"pid", ""},
+                   {"state", ""},
+                   {"for", ""},
+                   {"on", ""},
+                   {"done", ""},
+                   {"bytes", ""},
+                   {"in, or last in", ""}});
+  for (const Seen& one : ranks) {
+    const LedgerView& view = one.sight.view;
+    const std::int64_t since = in_state_ns(one.sight);
+    table.row({number(view.rank), number(view.pid), word(state_word(one.sight)),
+               since > 0 ? word(seconds_text(since)) : none(),
+               one.sight.waits() ? word(fmt::format("rank {}", view.waits_for)) : none(),
+               word(fmt::format("{}/{}", view.ended, view.enqueued)), bytes(view.bytes),
+               view.begun > 0 ? word(call_text(view)) : none()});
+  }
+  return table;
+}
+
+Json json_of(const Seen& one) {
+  const LedgerView& view = one.sight.view;
+  const bool waits = one.sight.waits();
+  return {{"rank", view.rank},
+          {"pid", view.pid},
+          {"program", one.program},
+          {"host", view.host},
+          {"device", view.device},
+          {"state", state_word(one.sight)},
+          {"stopped", one.sight.stopped()},
+          {"seconds", static_cast<double>(in_state_ns(one.sight)) / 1e9},
+          {"waits_for", waits ? Json(view.waits_for) : Json()},
+          {"call", view.begun > 0 ? Json(call_text(view)) : Json()},
+          {"enqueued", view.enqueued},
+          {"begun", view.begun},
+          {"ended", view.ended},
+          {"bytes", view.bytes},
+          {"text", view.text},
+          {"doing", doing(one.sight)}};
+}
+
+int show_json(const std::map<std::uint64_t, std::vector<Seen>>& found, const std::vector<HoldUp>& held) {
+  Json communicators = Json::array(), held_up = Json::array();
+  for (const auto& [id, ranks] : found) {
+    Json all = Json::array();
+    for (const Seen& one : ranks) all.push_back(json_of(one));
+    const LedgerView& view = ranks.front().sight.view;
+    communicators.push_back({{"id", communicator_text(view)}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
+  }
+  for (const HoldUp& one : held) held_up.push_back({{"kind", hold_up_name(one.kind)}, {"text", one.text}});
+  fmt::print("{}\n", Json{{"communicators", communicators}, {"held_up", held_up}}.dump(2));
+  return held.empty() ? kSuccess : kHeldUp;
+}
+
+int show(const Asked& asked) {
+  const std::map<std::uint64_t, std::vector<Seen>> found = look_around();
+  const std::vector<HoldUp> held = hold_ups_of(found);
+  if (asked.json) return show_json(found, held);
+  if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
+  for (const auto& [id, ranks] : found) {
+    const LedgerView& view = ranks.front().sight.view;
+    fmt::print("communicator {}: {} of {} ranks on host {}, program {}\n\n{}\n", communicator_text(view), ranks.size(),
+               view.nranks, view.host, ranks.front().program, table_of(ranks).text());
+  }
+  for (const HoldUp& one : held)
+    fmt::print("{}\n", paragraph(fmt::format("{}: {}", hold_up_name(one.kind), one.text), 4));
+  if (!found.empty() && held.empty()) fmt::print("nobody is held up\n");
+  return held.empty() ? kSuccess : kHeldUp;
+}
+
+int run_ranks(const Asked& asked) {
+  if (!asked.watch) return show(asked);
+  Parker pause;
+  for (int turn = 1;; ++turn) {
+    if (!asked.json && turn > 1) fmt::print("\n");
+    const int status = show(asked);
+    std::fflush(stdout);
+    if (turn == asked.times) return status;
+    pause.park(now_ns() + 1'000'000'000);
+  }
+}
+
+}  // namespace
+
+std::function<int()> add_ranks(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* ranks = app.add_subcommand("ranks", "Show what the ranks of running jobs do, and who holds up whom");
+  ranks->footer(
+      "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This reads\n"
+      "those of all processes of yours on this host; it needs nothing from them and does not disturb them, so it\n"
+      "also shows what hangs, is stopped or sits in a debugger. Run it on each host of a job.\n"
+      "\n"
+      "States: outside (it made no call; what it does, another library's call perhaps, is not Slipstream's),\n"
+      "enqueued (its stream has not come to the call yet), waits (for another rank), moves data, stopped (by a\n"
+      "signal or a debugger), failed, aborted, left. `done` counts calls ended and enqueued.\n"
+      "\n"
+      "Below the table it says who holds up whom. A deadlock is a circle of waits that nothing can end: two\n"
+      "communicators whose calls two ranks enqueued in another order, say (slip lab deadlock). Times are those\n"
+      "of the last look, up to a quarter of a second late.\n"
+      "\n"
+      "  slip ranks                      once\n"
+      "  slip ranks --watch              every second, until interrupted\n"
+      "  slip ranks --json | jq '.held_up[].text'\n"
+      "\n"
+      "Status: 0 nobody is held up, or there are no ranks; 3 somebody is.");
+  ranks->add_flag("--json", asked->json, "Print it as data");
+  ranks->add_flag("--watch", asked->watch, "Again every second, until interrupted");
+  ranks->add_option("--times", asked->times, "With --watch: so many times")->check(CLI::Range(1, 1'000'000));
+  return [asked] { return run_ranks(*asked); };
+}
+
+}  // namespace slip::cli

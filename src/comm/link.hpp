@@ -1,0 +1,43 @@
+// Links: one way for messages from this rank to another, and one back. Messages come in the order in which they were
+// sent; which is which follows from the programs of the two ranks. Nothing here waits: messages are begun, move while
+// somebody drives them, and are counted when they are done.
+//
+// The first message of a call carries the call's signature. Who receives it checks it before a byte is taken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/call.hpp"
+
+namespace slip {
+
+// What one side does with its messages, sends or receives.
+class LinkEnd {
+ public:
+  static constexpr std::uint64_t kDepth = 16;  // messages that may be begun and not done
+
+  virtual ~LinkEnd() = default;
+  LinkEnd() = default;
+  LinkEnd(const LinkEnd&) = delete;
+  LinkEnd& operator=(const LinkEnd&) = delete;
+
+  bool full() const { return begun_ - done_ >= kDepth; }
+  std::uint64_t begun() const { return begun_; }
+  std::uint64_t done() const { return done_; }
+
+  // Not while full. The bytes stay as they are until it is done. `signature`: null unless it is the call's first.
+  virtual void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) = 0;
+  // Moves what goes now. False: nothing. Throws what is wrong with the link, and what does not match.
+  virtual bool drive() = 0;
+  // Whether the caller will drive it again and again, or nobody for a while, though messages are under way.
+  virtual void attend(bool attended) = 0;
+
+ protected:
+  std::uint64_t begun_ = 0, done_ = 0;
+};
+
+// Throws if a rank asks for something else than this one; both sides are told what each asked for.
+void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
+
+}  // namespace slip

@@ -1,0 +1,112 @@
+#include "comm/options.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "base/env.hpp"
+#include "comm/primitive.hpp"
+
+namespace slip {
+namespace {
+
+struct Beat {
+  std::int64_t heartbeat_ms = 0, silence_ms = 0;
+  friend bool operator==(const Beat&, const Beat&) = default;
+};
+
+std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all processes
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+  return hash;
+}
+
+Algorithm algorithm_called(const std::string& name, Here here) {
+  for (int i = 0; i <= static_cast<int>(Algorithm::kDoubling); ++i) {
+    if (name == algorithm_name(static_cast<Algorithm>(i))) return static_cast<Algorithm>(i);
+  }
+  throw Error(Code::kInvalidValue,
+              fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree or doubling is expected", name), here);
+}
+
+Transport transport_called(const std::string& name, Here here) {
+  if (name == "auto") return Transport::kAuto;
+  if (name == "net") return Transport::kNet;
+  throw Error(Code::kInvalidValue, fmt::format("SLIP_TRANSPORT={}: auto or net is expected", name), here);
+}
+
+}  // namespace
+
+Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
+  Wishes result{options.algorithm, options.transport, options.deterministic, 0};
+  if (const std::string& name = env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto)
+    result.algorithm = algorithm_called(name, here);
+  if (const std::string& name = env().transport; !name.empty() && result.transport == Transport::kAuto)
+    result.transport = transport_called(name, here);
+  const std::string& host = options.host.empty() ? env().host_id : options.host;
+  if (!host.empty()) result.host = hash_of(host);
+  return result;
+}
+
+std::string Wishes::text() const {
+  return fmt::format("algorithm {}, transport {}, {}", algorithm_name(algorithm),
+                     transport == Transport::kNet ? "net" : "auto",
+                     deterministic ? "deterministic" : "not deterministic");
+}
+
+void check_options(const CommunicatorOptions& options, int nranks, Here here) {
+  const auto positive = [&](std::chrono::milliseconds time, const char* name) {
+    if (time.count() <= 0)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("{} of a communicator is {} ms: it must be positive", name, time.count()), here);
+  };
+  positive(options.timeout, "timeout");
+  positive(options.init_timeout, "init_timeout");
+  positive(options.heartbeat, "heartbeat");
+  if (options.silence <= options.heartbeat)
+    throw Error(Code::kInvalidValue,
+                fmt::format("silence of a communicator is {} ms and heartbeat {} ms: a rank is lost after a silence, "
+                            "which must be longer",
+                            options.silence.count(), options.heartbeat.count()),
+                here);
+  constexpr int kMost = std::numeric_limits<decltype(Place::rank)>::max();
+  if (nranks > kMost)
+    throw Error(Code::kUnsupported, fmt::format("a communicator of {} ranks: at most {} are possible", nranks, kMost),
+                here);
+}
+
+BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort) {
+  BootstrapOptions result;
+  result.timeout = options.init_timeout;
+  result.heartbeat = {options.heartbeat, options.silence};
+  result.abort = std::move(abort);
+  return result;
+}
+
+void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here) {
+  const std::vector<Beat> beats = bootstrap.all_gather(Beat{options.heartbeat.count(), options.silence.count()});
+  for (std::size_t rank = 1; rank < beats.size(); ++rank) {
+    if (beats[rank] == beats[0]) continue;
+    throw Error(
+        Code::kMismatch,
+        fmt::format("rank 0 has a heartbeat of {} ms and a silence of {} ms, rank {} of {} ms and {} ms: all "
+                    "ranks must have the same",
+                    beats[0].heartbeat_ms, beats[0].silence_ms, rank, beats[rank].heartbeat_ms, beats[rank].silence_ms),
+        here);
+  }
+}
+
+void require_same_wishes(const std::vector<Wishes>& all, int rank, Here here) {
+  for (std::size_t other = 0; other < all.size(); ++other) {
+    const Wishes& mine = all[static_cast<std::size_t>(rank)];
+    if (all[other].algorithm == mine.algorithm && all[other].transport == mine.transport &&
+        all[other].deterministic == mine.deterministic)
+      continue;
+    throw Error(Code::kMismatch,
+                fmt::format("rank {} asks for {}, rank {} for {}: all ranks of a communicator need the same options",
+                            rank, mine.text(), other, all[other].text()),
+                here);
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,30 @@
+// The options of a communicator: what is possible, and what all ranks must have the same.
+#pragma once
+
+#include "slip/communicator.hpp"
+#include "transport/bootstrap.hpp"
+
+namespace slip {
+
+// Throws what cannot be. A wrong rank is left to the root, which tells all ranks.
+void check_options(const CommunicatorOptions& options, int nranks, Here here);
+
+BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort);
+
+// All ranks call it. Throws on all of them if some would call another lost sooner than it gives signs of life.
+void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
+
+// What is asked for, by option or by the environment; the same on all ranks, but for the host.
+struct Wishes {
+  Algorithm algorithm = Algorithm::kAuto;
+  Transport transport = Transport::kAuto;
+  bool deterministic = false;
+  std::uint64_t host = 0;  // a hash of its name; 0: where it really is
+
+  static Wishes of(const CommunicatorOptions& options, Here here);
+  std::string text() const;
+};
+// Throws on all ranks if they differ. `all`: by rank.
+void require_same_wishes(const std::vector<Wishes>& all, int rank, Here here);
+
+}  // namespace slip

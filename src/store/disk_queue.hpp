@@ -1,0 +1,71 @@
+// DiskQueue: ranges of files by io_uring, one behind the other. As many blocks as may be are in flight, of whichever
+// range: where one ends, those behind it are under way, and the disk is never left without work.
+//
+// One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "store/block_io.hpp"
+#include "store/read_ring.hpp"
+
+namespace slip {
+
+class DiskQueue {
+ public:
+  // Null: there is no io_uring.
+  static std::unique_ptr<DiskQueue> open(BlockIo& io);
+  ~DiskQueue();  // nobody writes to any landing any more
+  DiskQueue(const DiskQueue&) = delete;
+  DiskQueue& operator=(const DiskQueue&) = delete;
+
+  // Whether it is the one that should come next: parts of it may be there.
+  bool expects(const ReadRange& range) const;
+  bool empty() const { return count_ == 0; }
+
+  // Returns when the range is there, or cannot be: then why. `next` gives, in their order, the ranges that will be
+  // read after it; each is asked for when there is room for more in flight. A range other than the expected one ends
+  // all that was begun.
+  using Next = std::function<std::optional<ReadRange>()>;
+  std::optional<ReadFault> read(const ReadRange& range, const Next& next, Here here);
+
+ private:
+  struct Entry {
+    ReadRange range;
+    bool cold = false;  // nothing of it is in the page cache: no block asks again
+    std::uint64_t blocks = 0, begun = 0;
+    std::size_t in_flight = 0;
+    std::optional<ReadFault> fault;  // the first
+    bool all_begun() const { return fault || begun == blocks; }
+    bool over() const { return all_begun() && in_flight == 0; }
+  };
+  struct Slot {
+    ReadBlock block;
+    Entry* entry = nullptr;
+  };
+
+  DiskQueue(BlockIo& io, std::unique_ptr<ReadRing> ring);
+  void append(const ReadRange& range);
+  void begin_blocks(const Next& next);
+  void begin_blocks_of(Entry& entry);
+  void submit(std::size_t slot);
+  void complete(std::size_t slot, std::int64_t result);
+  void release(std::size_t slot);
+  void end_all(Here here);
+  Entry& at(std::size_t place) { return entries_[(first_ + place) % entries_.size()]; }
+  const Entry& at(std::size_t place) const { return entries_[(first_ + place) % entries_.size()]; }
+
+  BlockIo& io_;
+  std::unique_ptr<ReadRing> ring_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> free_slots_, due_slots_;  // due: to be read on
+  std::vector<Entry> entries_;                       // count_ of them from first_ on, in their order
+  std::size_t first_ = 0, count_ = 0;
+};
+
+}  // namespace slip

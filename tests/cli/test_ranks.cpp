@@ -1,0 +1,140 @@
+// `slip ranks`: what it shows of jobs that run, hang and are stopped; and the lab of deadlocks.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "cli/program.hpp"
+#include "slip/communicator.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+
+namespace slip::cli_test {
+namespace {
+
+using nlohmann::json;
+using test::kLine;
+using test::RankProcess;
+
+json data_of(const Outcome& outcome) {
+  json data = json::parse(outcome.out, nullptr, false);
+  EXPECT_FALSE(data.is_discarded()) << outcome.out << outcome.err;
+  return data;
+}
+
+// The communicator that these processes are in; other tests may have theirs at the same time.
+json communicator_of(const json& data, int pid) {
+  for (const json& one : data["communicators"]) {
+    for (const json& rank : one["ranks"]) {
+      if (rank["pid"] == pid) return one;
+    }
+  }
+  return nullptr;
+}
+
+std::string held_up(const json& data, const std::string& id) {
+  std::string all;
+  for (const json& one : data["held_up"]) {
+    const auto text = one["text"].get<std::string>();
+    if (text.find(id) != std::string::npos) all += one["kind"].get<std::string>() + ": " + text + "\n";
+  }
+  return all;
+}
+
+// Meets the other; rank 1 then stays outside until it is told to come, rank 0 goes to the next call at once.
+TEST(CliRanks, DISABLED_HoldUp) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);
+    const Stream stream = device.stream();
+    comm.barrier(stream);
+    stream.sync();
+    static_cast<void>(!::write(kLine, "x", 1));
+    char byte = 0;
+    if (info.rank == 1) static_cast<void>(!::read(kLine, &byte, 1));
+    comm.barrier(stream);
+    stream.sync();
+    return "came";
+  });
+}
+
+TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
+  const UniqueId id = test::local_id();
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("CliRanks.DISABLED_HoldUp", id, 2, rank);
+  for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
+  std::string name, said;
+  // Until rank 0 has waited for long enough to be worth a word.
+  while (said.empty()) {
+    const Outcome outcome = run("ranks --json");
+    const json data = data_of(outcome);
+    const json found = communicator_of(data, ranks[0].pid());
+    ASSERT_EQ(found["ranks"].size(), 2U) << outcome.out;
+    EXPECT_EQ(found["nranks"], 2);
+    EXPECT_EQ(found["ranks"][1]["state"], "outside");
+    EXPECT_EQ(found["ranks"][1]["ended"], 1);
+    name = found["id"];
+    said = held_up(data, name);
+    if (!said.empty()) {
+      EXPECT_EQ(outcome.status, 3);
+      EXPECT_EQ(found["ranks"][0]["state"], "waits");
+      EXPECT_EQ(found["ranks"][0]["waits_for"], 1);
+      EXPECT_EQ(found["ranks"][0]["call"], "barrier, call 2");
+    }
+  }
+  EXPECT_EQ(said.find("held up: rank 1 of " + name + " has not come to barrier, call 2: it ended barrier, call 1"), 0U)
+      << said;
+  EXPECT_NE(said.find("outside Slipstream since"), std::string::npos) << said;
+  ranks[1].signal(SIGSTOP);
+  while (process_state(std::to_string(ranks[1].pid())).state != 'T') std::this_thread::yield();
+  const Outcome table = run("ranks");
+  EXPECT_EQ(table.status, 3);
+  EXPECT_LE(longest_line(table.out), 100U) << table.out;
+  for (const std::string& words : {"communicator " + name, std::string("stopped"), std::to_string(ranks[1].pid())})
+    EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
+  ranks[1].signal(SIGCONT);
+  ranks[1].tell('x');
+  for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "came");
+}
+
+TEST(CliRanks, WithoutRanksItSaysSo) {
+  // Other tests may run ranks meanwhile; what is printed fits in any case.
+  const Outcome outcome = run("ranks");
+  EXPECT_TRUE(outcome.status == 0 || outcome.status == 3) << outcome.err;
+  EXPECT_NE(outcome.out.find(outcome.out.find("communicator ") == std::string::npos ? "no ranks" : "rank"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(run("ranks --watch --times 1").err, "");
+  EXPECT_EQ(run("ranks --times 0").status, 2);
+  const Outcome help = run("ranks --help");
+  for (const char* word : {"slip-ledger", "--watch", "deadlock", "Status"})
+    EXPECT_NE(help.out.find(word), std::string::npos) << word;
+}
+
+TEST(CliLabDeadlock, TheCheckerForetellsTheCircle) {
+  const json rows = lab_tables("deadlock", "sim:h200").at(0).at("rows");
+  ASSERT_EQ(rows.size(), 3U);
+  const char* verdicts[] = {"proven", "deadlock", "proven"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(rows.at(i).at("verdict"), verdicts[i]) << rows.at(i);
+    EXPECT_TRUE(rows.at(i).at("seen").is_null());
+  }
+}
+
+TEST(CliLabDeadlock, TheLedgerNamesTheCircleAndWhoIsOutside) {
+  const json rows = lab_tables("deadlock", "cpu", "--quick").at(0).at("rows");
+  ASSERT_EQ(rows.size(), 4U);
+  const char* seen[] = {"went through", "deadlock", "went through", "held up"};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(rows.at(i).at("seen"), seen[i]) << rows.at(i);
+    EXPECT_EQ(rows.at(i).at("end"), i % 2 == 0 ? "done" : "error at the deadline") << rows.at(i);
+  }
+  const auto circle = rows.at(1).at("text").get<std::string>(), outside = rows.at(3).at("text").get<std::string>();
+  EXPECT_NE(circle.find("has that call enqueued in its stream behind its call in"), std::string::npos) << circle;
+  EXPECT_NE(outside.find("has not come to barrier, call 2: it ended barrier, call 1"), std::string::npos) << outside;
+  EXPECT_NE(rows.at(1).at("error").get<std::string>().find("; deadlock: rank "), std::string::npos) << rows.at(1);
+  EXPECT_NE(rows.at(3).at("error").get<std::string>().find("outside Slipstream"), std::string::npos) << rows.at(3);
+}
+
+}  // namespace
+}  // namespace slip::cli_test

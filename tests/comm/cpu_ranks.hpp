@@ -1,0 +1,76 @@
+// Ranks on cpu devices, each in a thread, and what one thread computes of their input.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "comm/reduce.hpp"
+#include "reduce_reference.hpp"
+#include "slip/communicator.hpp"
+#include "slip/stream.hpp"
+#include "support/ranks.hpp"
+
+namespace slip::test {
+
+using Bytes = std::vector<std::byte>;
+
+// Numbers of the type that add up to numbers: random bits would be NaN often.
+inline Bytes values(DataType type, std::uint64_t elements, unsigned seed) {
+  std::mt19937_64 random(seed);
+  const std::size_t size = bytes_of(type);
+  Bytes bytes(elements * size);
+  for (std::uint64_t i = 0; i < elements; ++i) {
+    const std::uint64_t bits = is_float(type) ? encode(type, static_cast<double>(random() % 1000) / 64 - 7) : random();
+    std::memcpy(bytes.data() + i * size, &bits, size);
+  }
+  return bytes;
+}
+
+// A rank: its device, a stream and buffers in device memory.
+class Rank {
+ public:
+  explicit Rank(Communicator& communicator) : comm(communicator) {}
+
+  Buffer upload(const Bytes& bytes) const {
+    Buffer pinned = device.alloc(std::max<std::size_t>(bytes.size(), 1), MemoryKind::kPinned);
+    if (!bytes.empty()) std::memcpy(pinned.host_write<std::byte>().begin(), bytes.data(), bytes.size());
+    return pinned;
+  }
+  Bytes download(const Buffer& buffer, std::size_t bytes) const {
+    stream.sync();
+    const HostView<const std::byte> view = buffer.host_read<std::byte>();
+    return {view.begin(), view.begin() + bytes};
+  }
+
+  Communicator& comm;
+  Device device = Device::open("cpu", {.compute_workers = 2});
+  Stream stream = device.stream();
+};
+
+// Each rank in a thread, with a communicator of all.
+inline std::vector<Met> with_ranks(int count, const std::function<void(Rank&)>& body,
+                                   CommunicatorOptions options = {}) {
+  const std::vector<Device> devices(static_cast<std::size_t>(count), Device::open("cpu", {.compute_workers = 2}));
+  std::vector<Communicator> comms = Communicator::init_all(devices, options);
+  return as_ranks(
+      count,
+      [&](int index) {
+        Rank rank(comms[static_cast<std::size_t>(index)]);
+        body(rank);
+      },
+      [&](int index) { comms[static_cast<std::size_t>(index)].abort(); });
+}
+
+inline Bytes reduced(DataType type, ReduceOp op, const std::vector<Bytes>& from) {
+  Bytes to(from.front().size());
+  std::vector<const void*> sources;
+  for (const Bytes& one : from) sources.push_back(one.data());
+  if (!to.empty()) {
+    const std::uint64_t divisor = op == ReduceOp::kAvg ? from.size() : 1;
+    reduce({type, op, divisor, {}}, to.data(), sources, to.size() / bytes_of(type));
+  }
+  return to;
+}
+
+}  // namespace slip::test

@@ -1,0 +1,253 @@
+// Every algorithm over pipes, over the network and over both, against what one thread computes.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/algorithm.hpp"
+#include "cpu_ranks.hpp"
+#include "support/errors.hpp"
+
+namespace slip {
+namespace {
+
+using test::Bytes;
+using test::expect_no_errors;
+using test::fails;
+using test::Met;
+using test::Rank;
+using test::values;
+
+enum class Way { kPipes, kNet, kBoth };
+
+struct Case {
+  Algorithm algorithm;
+  Way way;
+  int nranks;
+};
+
+std::string case_name(const testing::TestParamInfo<Case>& of) {
+  const char* const ways[] = {"pipes", "net", "both"};
+  return std::string(algorithm_name(of.param.algorithm)) + "_" + ways[static_cast<int>(of.param.way)] + "_" +
+         std::to_string(of.param.nranks);
+}
+
+std::vector<Met> with_case(const Case& how, const std::function<void(Rank&)>& body, bool deterministic = false) {
+  const UniqueId id = test::local_id();
+  return test::as_ranks(how.nranks, [&](int index) {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::seconds(60);
+    options.algorithm = how.algorithm;
+    options.deterministic = deterministic;
+    if (how.way == Way::kNet) options.transport = Transport::kNet;
+    // Ranks of one "host" are not neighbours by their numbers.
+    if (how.way == Way::kBoth) options.host = index % 2 == 0 ? "even" : "odd";
+    Communicator comm = Communicator::init(id, how.nranks, index, Device::open("cpu", {.compute_workers = 2}), options);
+    Rank rank(comm);
+    body(rank);
+    rank.stream.sync();
+  });
+}
+
+// Whole numbers: their sums are exact, so the order in which they are added does not matter.
+Bytes numbers(std::uint64_t elements, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> made(elements);
+  for (float& one : made) one = static_cast<float>(random() % 4096);
+  Bytes bytes(elements * 4);
+  if (elements > 0) std::memcpy(bytes.data(), made.data(), bytes.size());
+  return bytes;
+}
+
+Bytes part_of(const Bytes& bytes, std::size_t index, std::size_t size) {
+  return {bytes.begin() + static_cast<std::ptrdiff_t>(index * size),
+          bytes.begin() + static_cast<std::ptrdiff_t>((index + 1) * size)};
+}
+
+class Algorithms : public testing::TestWithParam<Case> {};
+
+// Odd sizes: one part, several parts, several chunks; slices of nothing.
+constexpr std::uint64_t kElements[] = {0, 1, 17, 1000, 300'003};
+
+// What the ranks have, and what one thread makes of it.
+struct Sums {
+  Sums(std::uint64_t count, std::size_t n) : elements(count) {
+    std::vector<Bytes> firsts;
+    for (std::size_t i = 0; i < n; ++i) {
+      all.push_back(numbers(elements * n, static_cast<unsigned>(i + elements)));
+      firsts.push_back(part_of(all.back(), 0, elements * 4));
+    }
+    sum = test::reduced(DataType::kF32, ReduceOp::kSum, firsts);
+    average = test::reduced(DataType::kF32, ReduceOp::kAvg, firsts);
+    blocks = test::reduced(DataType::kF32, ReduceOp::kSum, all);
+  }
+  std::uint64_t elements;
+  std::vector<Bytes> all;
+  Bytes sum, average, blocks;
+};
+
+TEST_P(Algorithms, Reduce) {
+  const auto n = static_cast<std::size_t>(GetParam().nranks);
+  std::vector<Sums> sums;
+  for (const std::uint64_t elements : kElements) sums.emplace_back(elements, n);
+  expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
+    const auto me = static_cast<std::size_t>(rank.comm.rank());
+    for (const Sums& one : sums) {
+      for (const bool in_place : {false, true}) {
+        SCOPED_TRACE(testing::Message() << one.elements << " elements" << (in_place ? " in place" : ""));
+        const std::size_t bytes = one.elements * 4;
+        const Buffer first = rank.upload(one.all[me]), second = rank.upload(one.all[me]),
+                     third = rank.upload(one.all[me]), other = rank.upload(Bytes(bytes));
+        const auto reduced_from = [&](const Buffer& in, ReduceOp op) {
+          const Buffer& out = in_place ? in : other;
+          rank.comm.all_reduce(out.slice(0, bytes), in.slice(0, bytes), DataType::kF32, op, rank.stream);
+          return rank.download(out, bytes);
+        };
+        EXPECT_EQ(reduced_from(first, ReduceOp::kSum), one.sum);
+        EXPECT_EQ(reduced_from(second, ReduceOp::kAvg), one.average);
+        for (const std::size_t root : {n - 1, std::size_t{0}}) {
+          const Buffer rooted = rank.upload(Bytes(bytes));
+          rank.comm.reduce(rooted.slice(0, bytes), third.slice(0, bytes), DataType::kF32, ReduceOp::kSum,
+                           static_cast<int>(root), rank.stream);
+          EXPECT_EQ(rank.download(rooted, bytes), me == root ? one.sum : Bytes(bytes));
+        }
+        const Range scattered = in_place ? third.slice(me * bytes, bytes) : other.slice(0, bytes);
+        rank.comm.reduce_scatter(scattered, third.slice(0, bytes * n), DataType::kF32, ReduceOp::kSum, rank.stream);
+        const Bytes wanted = part_of(one.blocks, me, bytes);
+        if (in_place) EXPECT_EQ(part_of(rank.download(third, bytes * n), me, bytes), wanted);
+        else EXPECT_EQ(rank.download(other, bytes), wanted);
+      }
+    }
+  }));
+}
+
+TEST_P(Algorithms, Scale) {
+  const auto n = static_cast<std::size_t>(GetParam().nranks);
+  expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
+    const auto me = static_cast<std::size_t>(rank.comm.rank());
+    for (const std::uint64_t elements : {17U, 300'001U}) {
+      for (const bool in_place : {false, true}) {
+        std::vector<float> sums(elements, 0);
+        for (std::size_t i = 0; i < n; ++i) {
+          const Bytes one = numbers(elements, static_cast<unsigned>(i));
+          for (std::uint64_t j = 0; j < elements; ++j) {
+            float value = 0;
+            std::memcpy(&value, one.data() + j * 4, 4);
+            sums[j] += value * static_cast<float>(i + 1);
+          }
+        }
+        Bytes wanted(elements * 4);
+        std::memcpy(wanted.data(), sums.data(), wanted.size());
+        const Buffer in = rank.upload(numbers(elements, static_cast<unsigned>(me)));
+        const Buffer other = rank.upload(Bytes(elements * 4));
+        const Buffer& out = in_place ? in : other;
+        rank.comm.all_reduce_scaled(out.slice(0, elements * 4), in.slice(0, elements * 4), DataType::kF32,
+                                    static_cast<double>(me + 1), rank.stream);
+        EXPECT_EQ(rank.download(out, elements * 4), wanted) << elements << (in_place ? " in place" : "");
+      }
+    }
+  }));
+}
+
+TEST_P(Algorithms, Copy) {
+  const auto n = static_cast<std::size_t>(GetParam().nranks);
+  for (const std::size_t bytes : {0U, 1U, 333U, 1'300'001U}) {
+    SCOPED_TRACE(testing::Message() << bytes << " bytes");
+    std::vector<Bytes> sent, come;  // by rank: its blocks for all, and those that all have for it
+    for (std::size_t i = 0; i < n; ++i)
+      sent.push_back(values(DataType::kU8, bytes * n, static_cast<unsigned>(100 + i)));
+    const auto joined = [&](std::size_t index) {
+      Bytes whole;
+      for (std::size_t from = 0; from < n; ++from) {
+        const Bytes one = part_of(sent[from], index, bytes);
+        whole.insert(whole.end(), one.begin(), one.end());
+      }
+      return whole;
+    };
+    for (std::size_t i = 0; i < n; ++i) come.push_back(joined(i));
+    const Bytes& gathered = come[0];
+    expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
+      const auto me = static_cast<std::size_t>(rank.comm.rank());
+      const Buffer blocks = rank.upload(sent[me]), out = rank.upload(Bytes(bytes)),
+                   many = rank.upload(Bytes(bytes * n));
+      const Range one = blocks.slice(0, bytes);
+      rank.comm.all_gather(many.slice(0, bytes * n), one, rank.stream);
+      EXPECT_EQ(rank.download(many, bytes * n), gathered);
+      Bytes holed(bytes * n);
+      std::copy_n(sent[me].begin(), bytes, holed.begin() + static_cast<std::ptrdiff_t>(me * bytes));
+      const Buffer filled = rank.upload(holed);
+      rank.comm.all_gather(filled.slice(0, bytes * n), filled.slice(me * bytes, bytes), rank.stream);
+      EXPECT_EQ(rank.download(filled, bytes * n), gathered);
+      for (const std::size_t root : {std::size_t{0}, n - 1}) {
+        rank.comm.broadcast(out.slice(0, bytes), one, static_cast<int>(root), rank.stream);
+        EXPECT_EQ(rank.download(out, bytes), part_of(sent[root], 0, bytes));
+        const Buffer roots = rank.upload(Bytes(bytes * n));
+        rank.comm.gather(roots.slice(0, bytes * n), one, static_cast<int>(root), rank.stream);
+        EXPECT_EQ(rank.download(roots, bytes * n), me == root ? gathered : Bytes(bytes * n));
+        rank.comm.scatter(out.slice(0, bytes), blocks.slice(0, bytes * n), static_cast<int>(root), rank.stream);
+        EXPECT_EQ(rank.download(out, bytes), part_of(sent[root], me, bytes));
+      }
+      rank.comm.all_to_all(many.slice(0, bytes * n), blocks.slice(0, bytes * n), rank.stream);
+      EXPECT_EQ(rank.download(many, bytes * n), come[me]);
+      rank.comm.all_to_all(blocks.slice(0, bytes * n), blocks.slice(0, bytes * n), rank.stream);
+      EXPECT_EQ(rank.download(blocks, bytes * n), come[me]);
+      rank.comm.barrier(rank.stream);
+    }));
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Algorithm algorithm :
+       {Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kDoubling}) {
+    for (const Way way : {Way::kPipes, Way::kNet, Way::kBoth}) {
+      for (const int nranks : {2, 3, 5, 8}) {
+        const bool own_way = algorithm == Algorithm::kAuto || algorithm == Algorithm::kDirect;
+        if (way == Way::kPipes && own_way) continue;  // test_collectives has them
+        if (nranks == 8 && algorithm != Algorithm::kTree && algorithm != Algorithm::kAuto) continue;
+        all.push_back({algorithm, way, nranks});
+      }
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Algorithms, testing::ValuesIn(cases()), case_name);
+
+// Real numbers: other orders give other bits.
+TEST(AlgorithmsThat, AreDeterministicGiveTheBitsOfRankOrder) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+    for (const Way way : {Way::kPipes, Way::kNet, Way::kBoth}) {
+      if (way == Way::kPipes && algorithm == Algorithm::kRing) continue;
+      expect_no_errors(with_case(
+          {algorithm, way, 3},
+          [&](Rank& rank) {
+            for (const std::uint64_t elements : {5U, 5000U, 500'000U}) {
+              std::vector<Bytes> all;
+              for (unsigned i = 0; i < 3; ++i) all.push_back(values(DataType::kF32, elements, i));
+              const Buffer in = rank.upload(all[static_cast<std::size_t>(rank.comm.rank())]);
+              rank.comm.all_reduce(in.slice(0, elements * 4), in.slice(0, elements * 4), DataType::kF32, ReduceOp::kSum,
+                                   rank.stream);
+              EXPECT_EQ(rank.download(in, elements * 4), test::reduced(DataType::kF32, ReduceOp::kSum, all));
+            }
+          },
+          true));
+    }
+  }
+}
+
+TEST(AlgorithmsThat, DifferBetweenRanksAreRefusedByAll) {
+  const UniqueId id = test::local_id();
+  const std::vector<Met> met = test::as_ranks(2, [&](int index) {
+    CommunicatorOptions options;
+    options.algorithm = index == 0 ? Algorithm::kRing : Algorithm::kTree;
+    static_cast<void>(Communicator::init(id, 2, index, Device::open("cpu"), options));
+  });
+  for (const Met& one : met) {
+    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_NE(one.text.find("algorithm ring"), std::string::npos) << one.text;
+    EXPECT_NE(one.text.find("algorithm tree"), std::string::npos) << one.text;
+  }
+}
+
+}  // namespace
+}  // namespace slip

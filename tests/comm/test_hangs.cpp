@@ -1,0 +1,223 @@
+// Ranks that do not come, stop, die or give up, as the others see it.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "slip/communicator.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "transport/ledger.hpp"
+
+namespace slip {
+namespace {
+
+using test::as_ranks;
+using test::kLine;
+using test::Met;
+using test::play;
+using test::RankProcess;
+
+unsigned new_seed() {
+  const unsigned seed = std::random_device()();
+  std::printf("seed %u\n", seed);
+  return seed;
+}
+
+// Calls of all sizes without end. Each one is told to the test by a byte, so that it can strike anywhere.
+TEST(Hangs, DISABLED_SumForEver) {
+  play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);
+    const Stream stream = device.stream();
+    const Buffer data = device.alloc(4 << 20, MemoryKind::kPinned);
+    std::mt19937 random(1);  // the same on all ranks
+    for (;;) {
+      const Range range = data.slice(0, 4 * (random() % 3 == 0 ? 1 + random() % (1 << 20) : 1 + random() % 1000));
+      if (info.rank == 1) static_cast<void>(!::write(kLine, "x", 1));
+      comm.all_reduce(range, range, DataType::kF32, ReduceOp::kSum, stream);
+      stream.sync();
+    }
+  });
+}
+
+// Rank 1 gets the signal somewhere in its calls; what the others say of it.
+void strike(int number, const char* words) {
+  const unsigned seed = new_seed();
+  std::mt19937 random(seed);
+  const UniqueId id = test::local_id();
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.DISABLED_SumForEver", id, 3, rank);
+  const std::size_t calls = 1 + random() % 60;
+  ASSERT_EQ(ranks[1].hear(calls).size(), calls) << "seed " << seed;
+  for (unsigned spins = random() % 20'000; spins > 0; --spins) std::this_thread::yield();
+  ranks[1].signal(number);
+  const std::int64_t begun = now_ns();
+  for (const std::size_t rank : {0U, 2U}) {
+    const std::string report = ranks[rank].report();
+    EXPECT_NE(report.find(words), std::string::npos) << "seed " << seed << ": " << report;
+  }
+  std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+}
+
+TEST(Hangs, AKilledRankIsAnErrorOnAllOthers) {
+  for (int round = 0; round < 3; ++round) strike(SIGKILL, "rank 1 is gone");
+}
+
+TEST(Hangs, AStoppedRankIsAnErrorOnAllOthers) { strike(SIGSTOP, "rank 1 gives no sign of life"); }
+
+// Rank 1 computes, in its only thread, until it is told to stop; the other waits for it in a call.
+TEST(Hangs, DISABLED_ComputeForLong) {
+  play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);
+    const Stream stream = device.stream();
+    comm.barrier(stream);
+    stream.sync();
+    static_cast<void>(!::write(kLine, "x", 1));
+    if (info.rank == 1) {
+      char byte = 0;
+      std::uint64_t sum = 0;
+      while (::recv(kLine, &byte, 1, MSG_DONTWAIT) != 1) {
+        for (std::uint64_t i = 0; i < 1'000'000; ++i) sum += i * sum + 1;
+      }
+      if (sum == 1) return "cannot be";
+    }
+    comm.barrier(stream);
+    stream.sync();
+    return "went on";
+  });
+}
+
+// By a rank of another job, which is stopped, the test knows that the time was long enough to be taken for dead.
+TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
+  const UniqueId id = test::local_id(), other_id = test::local_id();
+  std::vector<RankProcess> job, other;
+  for (int rank = 0; rank < 2; ++rank) {
+    job.emplace_back("Hangs.DISABLED_ComputeForLong", id, 2, rank);
+    other.emplace_back("Hangs.DISABLED_ComputeForLong", other_id, 2, rank);
+  }
+  for (const RankProcess& rank : job) ASSERT_EQ(rank.hear(1), "x");
+  for (const RankProcess& rank : other) ASSERT_EQ(rank.hear(1), "x");
+  other[1].signal(SIGSTOP);
+  const std::string lost = other[0].report();
+  EXPECT_NE(lost.find("rank 1 gives no sign of life"), std::string::npos) << lost;
+  job[1].tell('x');
+  for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
+}
+
+// Rank 0 gives up in the middle of a call that rank 2 never comes to.
+TEST(Hangs, DISABLED_GiveUp) {
+  play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);
+    const Stream stream = device.stream();
+    comm.barrier(stream);
+    stream.sync();
+    static_cast<void>(!::write(kLine, "x", 1));
+    char byte = 0;
+    if (info.rank == 2) static_cast<void>(!::read(kLine, &byte, 1));
+    comm.barrier(stream);
+    if (info.rank == 0) {
+      static_cast<void>(!::read(kLine, &byte, 1));
+      comm.abort();
+    }
+    stream.sync();
+    return "came";
+  });
+}
+
+TEST(Hangs, AnAbortEndsTheCallOnAllRanks) {
+  const UniqueId id = test::local_id();
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.DISABLED_GiveUp", id, 3, rank);
+  for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
+  const std::int64_t begun = now_ns();
+  ranks[0].tell('x');
+  for (const std::size_t rank : {0U, 1U}) {
+    const std::string report = ranks[rank].report();
+    for (const char* words : {"aborted", "rank 0"}) EXPECT_NE(report.find(words), std::string::npos) << report;
+  }
+  std::printf("known to both after %.3f s\n", static_cast<double>(now_ns() - begun) / 1e9);
+  ranks[2].tell('x');
+  const std::string late = ranks[2].report();
+  EXPECT_NE(late.find("aborted"), std::string::npos) << late;
+}
+
+TEST(Hangs, WhoLeavesBeforeACallIsNamed) {
+  const UniqueId id = test::local_id();
+  const std::vector<Met> met = as_ranks(2, [&](int rank) {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    const Stream stream = device.stream();
+    Communicator comm = Communicator::init(id, 2, rank, device);
+    comm.barrier(stream);
+    stream.sync();
+    if (rank == 1) return;
+    comm.barrier(stream);
+    stream.sync();
+  });
+  EXPECT_FALSE(met[1].code) << met[1].text;
+  EXPECT_EQ(met[0].code, Code::kRankLost);
+  EXPECT_NE(met[0].text.find("rank 1 has left the communicator; rank 0 waits for it in barrier, call 2"),
+            std::string::npos)
+      << met[0].text;
+}
+
+// All seats of this process's ledger are taken, so the ranks cannot be read there and must be asked.
+TEST(Hangs, WhoCannotBeReadIsAsked) {
+  std::vector<std::unique_ptr<LedgerSeat>> seats;
+  for (int i = 0; i < kLedgerEntries; ++i)
+    seats.push_back(std::make_unique<LedgerSeat>(LedgerSeat::Who{1, i, kLedgerEntries, "none"}));
+  const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
+  CommunicatorOptions options;
+  options.timeout = std::chrono::milliseconds(100);
+  std::vector<Communicator> comms = Communicator::init_all(devices, options);
+  const std::vector<Met> met = as_ranks(2, [&](int rank) {
+    const Stream stream = devices[0].stream();
+    comms[static_cast<std::size_t>(rank)].barrier(stream);
+    stream.sync();
+    if (rank == 1) return;
+    comms[0].barrier(stream);
+    stream.sync();
+  });
+  EXPECT_EQ(met[0].code, Code::kTimeout);
+  for (const char* words : {"in barrier, call 2 for rank 1 (it ended barrier, call 1, ", "is outside Slipstream since"})
+    EXPECT_NE(met[0].text.find(words), std::string::npos) << met[0].text;
+}
+
+// Rank 1 is outside; it has enqueued, but its stream waits; it has failed: each is told.
+TEST(Hangs, ADeadlineSaysWhatTheOtherIsDoing) {
+  const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
+  CommunicatorOptions options;
+  options.timeout = std::chrono::milliseconds(100);
+  std::vector<Communicator> comms = Communicator::init_all(devices, options);
+  const Stream first = devices[0].stream(StreamFlags::kNonBlocking),
+               second = devices[1].stream(StreamFlags::kNonBlocking);
+  const Buffer word = devices[1].alloc(4);
+  devices[1].fill(word, 0);
+  second.wait_value(word, 1);
+  comms[1].barrier(second);
+  comms[0].barrier(first);
+  try {
+    first.sync();
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    for (const char* words :
+         {"rank 1 (it has enqueued call 1, but its stream has not come to it", "has made no call since it joined"})
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+  }
+  const Stream opener = devices[1].stream(StreamFlags::kNonBlocking);
+  opener.write_value(word, 1);
+  try {
+    second.sync();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 0 waited 0.1 s"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace slip

@@ -1,0 +1,173 @@
+// The ledger: what is written is read whole by others, in this process and in another, and while it changes.
+#include <thread>
+
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "support/share.hpp"
+#include "transport/ledger.hpp"
+#include "transport/ledger_reader.hpp"
+
+namespace slip::test {
+namespace {
+
+std::optional<LedgerView> find(const std::optional<ProcessLedger>& ledger, std::uint64_t communicator, int rank) {
+  if (!ledger) return std::nullopt;
+  for (const LedgerView& view : ledger->ranks) {
+    if (view.communicator == communicator && view.rank == rank) return view;
+  }
+  return std::nullopt;
+}
+
+TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
+  LedgerSeat seat({0xfeed, 3, 8, "cpu:1"});
+  seat.enqueue(1, 77, 64);
+  seat.enqueue(2, 78, 64);
+  seat.begin(1, 5, 6);
+  const std::optional<LedgerView> found = find(read_ledger(::getpid()), 0xfeed, 3);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->nranks, 8);
+  EXPECT_EQ(found->pid, ::getpid());
+  EXPECT_STREQ(found->device, "cpu:1");
+  EXPECT_EQ(found->life, LedgerLife::kThere);
+  EXPECT_EQ(found->enqueued, 2U);
+  EXPECT_EQ(found->begun, 1U);
+  EXPECT_EQ(found->ended, 0U);
+  EXPECT_EQ(found->call[0], 5U);
+  EXPECT_EQ(found->call[1], 6U);
+  EXPECT_EQ(found->stream, 77U);
+  EXPECT_EQ(found->next_stream, 78U);
+  EXPECT_EQ(found->bytes, 128U);
+  EXPECT_TRUE(found->in_call());
+  EXPECT_EQ(found->waits_for, kWaitsForNobody);
+  bool mine = false;
+  for (const ProcessLedger& one : read_ledgers()) mine = mine || one.pid == ::getpid();
+  EXPECT_TRUE(mine);
+}
+
+TEST(Ledgers, SayForWhomARankWaitsAndSinceWhen) {
+  LedgerSeat seat({0xfeed, 0, 2, "cpu"});
+  seat.begin(1, 5, 6);
+  seat.wait(1);
+  const LedgerView first = seat.view();
+  EXPECT_EQ(first.waits_for, 1);
+  seat.wait(1);  // still
+  const LedgerView second = seat.view();
+  EXPECT_GE(second.waits_ns, first.waits_ns);
+  EXPECT_GT(second.opened_ns, 0);
+  seat.wait_over();
+  EXPECT_EQ(seat.view().waits_for, kWaitsForNobody);
+  EXPECT_EQ(seat.view().waits_ns, 0);
+  seat.wait(0);
+  seat.end(1);  // who ended waits for nobody, whatever it left there
+  EXPECT_EQ(seat.view().waits_for, kWaitsForNobody);
+}
+
+TEST(Ledgers, KnowWhenACallEndedOnceSomebodyLooked) {
+  LedgerSeat seat({0xfeed, 0, 2, "cpu"});
+  seat.begin(1, 5, 6);
+  seat.end(1);
+  EXPECT_EQ(seat.view().ended_ns, 0);  // nobody has
+  seat.look();
+  const std::int64_t first = seat.view().ended_ns;
+  EXPECT_GT(first, 0);
+  seat.look();  // nothing has changed since
+  EXPECT_GE(seat.view().ended_ns, first);
+  seat.begin(2, 5, 6);
+  seat.end(2);
+  EXPECT_EQ(seat.view().ended_ns, 0);
+}
+
+TEST(Ledgers, TheFirstFailureStays) {
+  std::optional<LedgerSeat> seat;
+  seat.emplace(LedgerSeat::Who{0xfa11, 0, 2, "cpu"});
+  seat->fail(LedgerLife::kFailed, std::string(2000, 'x'));
+  seat->fail(LedgerLife::kAborted, "too late");
+  EXPECT_EQ(seat->view().life, LedgerLife::kFailed);
+  EXPECT_EQ(seat->view().text, std::string(LedgerEntry::kTextWords * 8, 'x'));
+  seat.reset();
+  EXPECT_EQ(find(read_ledger(::getpid()), 0xfa11, 0)->life, LedgerLife::kLeft);
+}
+
+TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
+  for (int round = 0; round < kLedgerEntries + 3; ++round) LedgerSeat({0xabc, round, kLedgerEntries, "cpu"});
+  std::vector<std::unique_ptr<LedgerSeat>> many;  // more than there is room for
+  for (int rank = 0; rank < kLedgerEntries + 3; ++rank)
+    many.push_back(std::make_unique<LedgerSeat>(LedgerSeat::Who{0xdef, rank, kLedgerEntries + 3, "cpu"}));
+  int found = 0;
+  const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
+  ASSERT_TRUE(ledger);
+  for (const LedgerView& view : ledger->ranks) found += view.communicator == 0xdef ? 1 : 0;
+  EXPECT_EQ(found, kLedgerEntries);
+  EXPECT_EQ(many.back()->view().rank, kLedgerEntries + 2);  // for itself it is there all the same
+}
+
+// Words that belong together come together, whatever moment they are read at.
+TEST(Ledgers, NothingIsTorn) {
+  std::atomic<bool> over{false};
+  LedgerSeat seat({0x7042, 1, 2, "cpu"});
+  std::thread writer([&] {
+    for (std::uint64_t number = 1; !over.load(); ++number) {
+      seat.enqueue(number, number * 3, 1);
+      seat.begin(number, number * 7, number * 11);
+      seat.end(number);
+    }
+  });
+  std::thread other([&] {  // an entry that is taken and given back, with texts of one letter
+    for (int i = 0; !over.load(); ++i) {
+      const char letter = static_cast<char>('a' + i % 26);
+      LedgerSeat brief({0x7043, i % 26, 26, std::string(20, letter)});
+      brief.fail(LedgerLife::kFailed, std::string(500, letter));
+    }
+  });
+  int texts = 0;
+  for (unsigned round = 0; round < 1000 / kShare || texts < 10; ++round) {
+    const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
+    ASSERT_TRUE(ledger);
+    for (const LedgerView& view : ledger->ranks) {
+      if (view.communicator == 0x7042 && view.life == LedgerLife::kThere) {
+        ASSERT_EQ(view.call[0], view.begun * 7);
+        ASSERT_EQ(view.call[1], view.begun * 11);
+        ASSERT_LE(view.ended, view.enqueued);
+      }
+      if (view.communicator != 0x7043 || view.text[0] == 0) continue;
+      ++texts;
+      const char letter = static_cast<char>('a' + view.rank);
+      ASSERT_EQ(view.text, std::string(500, letter));
+      ASSERT_EQ(view.device, std::string(20, letter));
+    }
+  }
+  over.store(true);
+  writer.join();
+  other.join();
+}
+
+TEST(Ledgers, DISABLED_Sit) {
+  play([](const LaunchInfo& info) -> std::string {
+    LedgerSeat seat({0x517, info.rank, info.nranks, "cpu"});
+    seat.begin(1, 5, 6);
+    char byte = 'x';
+    static_cast<void>(!::write(kLine, &byte, 1));
+    static_cast<void>(!::read(kLine, &byte, 1));
+    return "";
+  });
+}
+
+TEST(Ledgers, AStoppedProcessIsReadAndKnownAsStopped) {
+  const RankProcess rank("Ledgers.DISABLED_Sit", local_id(), 2, 1);
+  ASSERT_EQ(rank.hear(1), "x");
+  const std::optional<LedgerView> running = find(read_ledger(rank.pid()), 0x517, 1);
+  ASSERT_TRUE(running);
+  EXPECT_EQ(running->pid, rank.pid());
+  rank.signal(SIGSTOP);
+  while (process_state(std::to_string(rank.pid())).state != 'T') std::this_thread::yield();
+  const std::optional<ProcessLedger> ledger = read_ledger(rank.pid());
+  ASSERT_TRUE(find(ledger, 0x517, 1));
+  EXPECT_EQ(ledger->process.state, 'T');
+  rank.signal(SIGCONT);
+  rank.tell('x');
+  EXPECT_EQ(rank.report(), "");
+  EXPECT_FALSE(read_ledger(-1));
+}
+
+}  // namespace
+}  // namespace slip::test

@@ -1,0 +1,144 @@
+// What ranks tell each other beside their work: why one failed, and what another is doing.
+#include <cstring>
+#include <thread>
+
+#include "support/errors.hpp"
+#include "support/ranks.hpp"
+
+namespace slip::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(News, AFailureReachesAllWithItsCodeAndText) {
+  for (const int nranks : {2, 3, 7}) {
+    const UniqueId id = local_id();
+    const int failing = nranks / 2;
+    const std::vector<Met> met = as_ranks(nranks, [&](int rank) {
+      Bootstrap bootstrap(id, nranks, rank, within(seconds(30)));
+      bootstrap.barrier();
+      if (rank == failing) bootstrap.fail(Code::kMismatch, "the one reason");
+      try {
+        static_cast<void>(bootstrap.recv((rank + 1) % nranks, 1));
+      } catch (const Error&) {
+        EXPECT_TRUE(bootstrap.broken());
+        EXPECT_EQ(bootstrap.failure()->rank, failing);
+        EXPECT_EQ(bootstrap.failure()->text, "the one reason");
+        EXPECT_EQ(bootstrap.failure()->code, Code::kMismatch);
+        EXPECT_FALSE(bootstrap.lost());
+        bootstrap.fail(Code::kIo, "too late");
+        EXPECT_EQ(bootstrap.failure()->text, "the one reason");
+        throw;
+      }
+    });
+    for (const Met& one : met) {
+      EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+      EXPECT_NE(one.text.find("the one reason"), std::string::npos) << one.text;
+    }
+  }
+}
+
+// Each rank waits until it knows of the lowest; who failed later and lower has the last word.
+TEST(News, OfSeveralFailuresAllArriveAtTheLowestRanks) {
+  constexpr int kRanks = 5;
+  const UniqueId id = local_id();
+  std::atomic<int> here{0};  // not a barrier of the bootstrap: the first failure would end it for who is late
+  expect_no_errors(as_ranks(kRanks, [&](int rank) {
+    Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
+    here.fetch_add(1);
+    while (here.load() < kRanks) std::this_thread::yield();
+    bootstrap.fail(Code::kIo, std::string(5000, static_cast<char>('0' + rank)));
+    // Rank 0 fails before it hears of another, or is told and stays silent: then it is the lowest that did.
+    const std::vector<int> known = [&] {
+      std::vector<int> ranks;
+      for (int turn = 0; turn < 1000; ++turn) {
+        ranks.push_back(bootstrap.failure()->rank);
+        std::this_thread::yield();
+      }
+      return ranks;
+    }();
+    EXPECT_TRUE(std::is_sorted(known.rbegin(), known.rend()));  // only ever lower
+    const RankFailure last = *bootstrap.failure();
+    EXPECT_EQ(last.text, std::string(kMaxFailureText, static_cast<char>('0' + last.rank)));
+  }));
+}
+
+TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
+  const UniqueId id = local_id();
+  const std::vector<Met> met = as_ranks(3, [&](int rank) {
+    Bootstrap bootstrap(id, 3, rank, within(seconds(30)));
+    bootstrap.barrier();
+    if (rank == 1) return bootstrap.fail(Code::kMismatch, "left with words");
+    static_cast<void>(bootstrap.recv(1, 1));
+  });
+  for (const int rank : {0, 2})
+    EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("left with words"), std::string::npos);
+}
+
+class Said final : public Witness {
+ public:
+  explicit Said(std::string words) : words_(std::move(words)) {}
+  void look() override { looks.fetch_add(1); }
+  std::vector<std::byte> answer() override {
+    const auto bytes = as_bytes(words_);
+    return {bytes.begin(), bytes.end()};
+  }
+  std::atomic<int> looks{0};
+
+ private:
+  std::string words_;
+};
+
+// The ranks that are asked do nothing at all meanwhile.
+TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
+  constexpr int kRanks = 4;
+  const UniqueId id = local_id();
+  std::atomic<bool> asked{false};
+  expect_no_errors(as_ranks(kRanks, [&](int rank) {
+    Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
+    const auto said = std::make_shared<Said>("I am rank " + std::to_string(rank));
+    if (rank != 3) bootstrap.set_witness(said);  // that one gives no answer
+    bootstrap.barrier();
+    if (rank == 0) {
+      const std::vector<int> others{0, 1, 2};
+      const auto answers = bootstrap.ask(others, seconds(30));
+      EXPECT_EQ(answers.size(), 2U);  // itself it does not ask
+      for (const int other : {1, 2}) EXPECT_EQ(as_text(answers.at(other)), "I am rank " + std::to_string(other));
+      EXPECT_TRUE(bootstrap.ask(std::vector<int>{3}, milliseconds(20)).empty());
+      asked.store(true);
+    }
+    while (!asked.load()) std::this_thread::yield();
+    if (rank != 3) {
+      while (said->looks.load() == 0) std::this_thread::yield();
+    }
+    bootstrap.set_witness(nullptr);
+    bootstrap.barrier();
+  }));
+}
+
+TEST(News, WhoLeftInPeaceIsKnown) {
+  const UniqueId id = local_id();
+  expect_no_errors(as_ranks(2, [&](int rank) {
+    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    bootstrap.barrier();
+    if (rank == 1) return;
+    while (!bootstrap.has_left(1)) std::this_thread::yield();
+    EXPECT_FALSE(bootstrap.broken());
+  }));
+}
+
+TEST(News, AllRanksOfACommunicatorHaveOneId) {
+  const UniqueId first = local_id(), second = local_id();
+  std::vector<std::uint64_t> ids(4);
+  expect_no_errors(as_ranks(4, [&](int rank) {
+    const Bootstrap bootstrap(rank < 2 ? first : second, 2, rank % 2, within(seconds(30)));
+    ids[static_cast<std::size_t>(rank)] = bootstrap.id();
+  }));
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_EQ(ids[2], ids[3]);
+  EXPECT_NE(ids[0], ids[2]);
+}
+
+}  // namespace
+}  // namespace slip::test
