@@ -125,7 +125,12 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
     return slice_of(task, chunk, rank);
   };
   const Span own = wanted(task.rank);
-  if (piece > 0 && task.scales()) each_other(task, [&](int to, int) { program.sent(to); });
+  const auto all_sent = [&] {  // nothing goes to others than the root
+    each_other(task, [&](int to, int) {
+      if (kind != Collective::kReduce || to == task.call.root) program.sent(to);
+    });
+  };
+  if (piece > 0 && task.scales()) all_sent();
   each_other(task, [&](int to, int from) {
     const Span part = wanted(to);
     if (part.bytes > 0) program.send(to, scaled(task, to, part, program), part.bytes);
@@ -134,17 +139,16 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
   if (own.bytes > 0) each_other(task, [&](int, int from) { program.received(from); });
   reduce_own(task, output_at(kind == Collective::kAllReduce ? own.begin : chunk.begin), own, program);
   if (kind == Collective::kAllReduce) {
-    each_other(task, [&](int to, int) { program.sent(to); });  // what comes may go where they were sent from
+    if (task.in_place && !task.scales()) all_sent();  // what comes goes where they are sent from
     each_other(task, [&](int to, int from) {
       if (own.bytes > 0) program.send(to, output_at(own.begin), own.bytes);
       const Span part = wanted(from);
       if (part.bytes > 0) program.receive(from, output_at(part.begin), part.bytes);
     });
-    each_other(task, [&](int, int from) {
-      if (wanted(from).bytes > 0) program.received(from);
-    });
+    // The next chunk begins while these are under way; its own receives wait for them, too.
+    if (piece + 1 == task.chunks()) each_other(task, [&](int, int from) { program.received(from); });
   }
-  if (piece + 1 == task.chunks()) each_other(task, [&](int to, int) { program.sent(to); });
+  if (piece + 1 == task.chunks()) all_sent();
 }
 
 }  // namespace slip::direct

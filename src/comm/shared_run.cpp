@@ -8,7 +8,6 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
-#include "comm/whereabouts.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -64,7 +63,8 @@ bool SharedRun::advance() noexcept {
   if (ended_) return true;
   try {
     if (!go_on()) {
-      calls_.links.attend(false);
+      // Who has just enqueued it will wait for it, or a worker looks after it: the proxy is for what takes long.
+      if (patient_) calls_.links.attend(false);
       return false;
     }
   } catch (const Error& error) {
@@ -77,12 +77,6 @@ bool SharedRun::advance() noexcept {
   if (error_) retreat();
   end();
   return true;
-}
-
-// Told to the ranks of this host and to all others, unless somebody has told why before.
-void SharedRun::fail(Code code, const std::string& text) const {
-  calls_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
-  if (!calls_.host || calls_.host->fail(code, text)) calls_.bootstrap.fail(code, text);
 }
 
 bool SharedRun::go_on() {
@@ -339,68 +333,6 @@ bool SharedRun::can_advance() noexcept {
   } catch (...) {
     return true;  // advance() meets it again, and can tell
   }
-}
-
-// Without saying which: look_for_trouble() does.
-bool SharedRun::in_trouble() {
-  if (calls_.aborted.load(std::memory_order_relaxed) || (calls_.host && calls_.host->failed()) ||
-      calls_.bootstrap.broken())
-    return true;
-  if (awaits_who_left()) return true;
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
-  return now_ns() > deadline_ns_;
-}
-
-void SharedRun::look_for_trouble() {
-  if (!in_trouble()) return;
-  if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
-    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.rank, signature_.text()), {});
-  calls_.throw_failure();
-  if (calls_.bootstrap.broken()) {
-    const std::optional<Loss> loss = calls_.bootstrap.lost();
-    throw Error(loss ? loss->code() : Code::kRankLost,
-                fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
-                            calls_.rank, signature_.text()),
-                {});
-  }
-  if (awaits_who_left())
-    throw Error(Code::kRankLost,
-                fmt::format("rank {} has left the communicator; rank {} waits for it in {}", next_rank_, calls_.rank,
-                            signature_.text()),
-                {});
-  time_out();
-}
-
-// Who leaves has done all that others count on: what is not there by then never comes.
-bool SharedRun::awaits_who_left() {
-  const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
-  return for_rank && calls_.bootstrap.has_left(next_rank_) && !is_there();
-}
-
-// Whether it has not come to this call, or not as far as is waited for.
-bool SharedRun::is_missing(int rank) const {
-  if (rank == calls_.rank) return false;
-  if (waits_for_ == Wait::kTurn) return false;
-  if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
-  if (waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom) return true;
-  const std::uint64_t last = calls_.host->last_posted(rank);
-  if (waits_for_ == Wait::kRoom) return last < value_;
-  return last < slot_ || (last == slot_ && waits_for_ == Wait::kPhase);
-}
-
-void SharedRun::time_out() const {
-  std::vector<int> missing;
-  for (int rank = 0; rank < calls_.nranks; ++rank) {
-    if (is_missing(rank)) missing.push_back(rank);
-  }
-  const char* const what = waits_for_ != Wait::kLink && waits_for_ != Wait::kLinkRoom ? ""
-                           : link_sends_                                              ? ", to take what it sends"
-                                                                                      : ", to send";
-  throw Error(Code::kTimeout,
-              fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank,
-                          static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
-                          missing.empty() ? "its own earlier call" : whereabouts(calls_.bootstrap, missing), what),
-              {});
 }
 
 }  // namespace slip

@@ -8,8 +8,6 @@
 namespace slip::tree {
 namespace {
 
-constexpr std::uint64_t kMostChildren = 2;
-
 // This rank's place in the tree of a chunk; others as ranks.
 struct Node {
   int parent = kNobody;
@@ -79,13 +77,20 @@ void down(const Task& task, std::uint64_t index, Program& program) {
 
 std::uint64_t pieces(const Task& task) { return task.chunks() + delay(task); }
 
-std::uint64_t scratch(const Task& task) { return goes_up(task) ? (2 + kMostChildren) * task.chunk_bytes : 0; }
+std::uint64_t scratch(const Task& task) {
+  if (!goes_up(task)) return 0;
+  std::size_t children = 0;
+  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.formation->trees.size();
+  for (std::uint64_t tree = 0; tree < trees; ++tree) children = std::max(children, node_of(task, tree).children.size());
+  return (2 + children) * task.chunk_bytes;
+}
 
 void write(const Task& task, std::uint64_t piece, Program& program) {
   if (goes_up(task) && piece < task.chunks()) up(task, piece, program);
   if (goes_down(task) && piece >= delay(task)) down(task, piece - delay(task), program);
   if (piece + 1 < pieces(task)) return;
-  for (std::uint64_t tree = 0; tree < std::min<std::uint64_t>(2, task.chunks()); ++tree) {
+  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.formation->trees.size();
+  for (std::uint64_t tree = 0; tree < std::min(trees, task.chunks()); ++tree) {
     const Node node = node_of(task, tree);
     if (goes_up(task) && node.parent != kNobody) program.sent(node.parent);
     if (goes_down(task)) {

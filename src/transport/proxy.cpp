@@ -14,6 +14,7 @@ constexpr double kSpinUs = 50;        // of who waits, with nothing moving; then
 constexpr double kYieldUs = 300;      // and then it sleeps
 constexpr double kThreadSpinUs = 20;  // of the thread, after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
+constexpr std::uintptr_t kPageBytes = 4096;
 constexpr std::size_t kMostRegistered = 16;  // pieces of memory; more only while so many are in use at once
 }  // namespace
 
@@ -159,7 +160,11 @@ const NetMemory* ProxyLine::registered(std::span<std::byte> bytes) {
     if (one.last_used < done && (!oldest || one.last_used < oldest->last_used)) oldest = &one;
   }
   if (!oldest || registered_.size() < kMostRegistered) oldest = &registered_.emplace_back();
-  *oldest = {line_->register_memory(bytes), started_};
+  // Whole pages: what is beside them will be used, too.
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
+  const auto end =
+      (reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) + kPageBytes - 1) / kPageBytes * kPageBytes;
+  *oldest = {line_->register_memory({reinterpret_cast<std::byte*>(begin), end - begin}), started_};
   return oldest->memory.get();
 }
 

@@ -10,6 +10,19 @@ namespace slip {
 namespace {
 constexpr std::size_t kMostPieces = 32;                   // of one system call
 constexpr std::size_t kTurnBytes = std::size_t{8} << 20;  // by one way; then the other lines get their turn
+constexpr std::size_t kJoinedBytes = 2048;
+
+// A list of places costs the kernel more than a few small ones cost to be copied together.
+Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
+  std::array<std::byte, kJoinedBytes> joined;
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) {
+    std::memcpy(joined.data() + bytes, piece.iov_base, piece.iov_len);
+    bytes += piece.iov_len;
+  }
+  return socket.try_send(std::span(joined).first(bytes));
+}
+
 }  // namespace
 
 TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from)
@@ -80,7 +93,9 @@ bool TcpSender::push(Way& way) {
     std::size_t wanted = 0;
     for (std::size_t i = 0; i < count; ++i) wanted += pieces[i].iov_len;
     const std::span<const iovec> all = std::span(pieces).first(count);
-    Socket::Moved moved = way.socket.try_send(all, zero_copy ? MSG_ZEROCOPY : 0);
+    Socket::Moved moved = count > 1 && wanted <= kJoinedBytes && !zero_copy
+                              ? send_joined(way.socket, all)
+                              : way.socket.try_send(all, zero_copy ? MSG_ZEROCOPY : 0);
     if (zero_copy && moved.error == ENOBUFS) {  // too many pages are pinned: this time it is copied
       zero_copy = false;
       moved = way.socket.try_send(all, 0);

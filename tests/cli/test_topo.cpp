@@ -59,6 +59,20 @@ TEST(CliTopo, WritesPictureDocumentAndData) {
   EXPECT_DOUBLE_EQ(values.at("ring_gbps").get<double>(), 96);
 }
 
+TEST(CliTopo, Predicts) {
+  const std::string html = scratch("p.html");
+  const Outcome outcome = run("topo --nodes 2 --file " + data("nvswitch8.xml") +
+                              " --predict all_reduce --begin 1M --end 4M --factor 4 --html " + html);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"16 ranks", "1048576", "4194304", "busbw", "ring", "tree", "switch", "doubling", "direct"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
+  EXPECT_NE(read_file(html).find("all_reduce of 4194304 bytes, 16 ranks, direct"), std::string::npos);
+  const Outcome one = run("topo --file " + data("nvswitch8.xml") +
+                          " --predict broadcast --algorithm tree --begin 1M --end 1M --latency 0 --memory 1000");
+  ASSERT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(one.out.find("ring"), std::string::npos) << one.out;
+}
+
 TEST(CliTopo, WrongLinesAndFilesAreNamed) {
   const std::string bad = scratch("bad.xml");
   run("topo --file " + data("host_nic.xml") + " --xml " + bad);
@@ -72,6 +86,10 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
   };
   for (const Wrong& each :
        {Wrong{"topo --nodes 0", 2, "--nodes 0", "1 to 512"}, Wrong{"topo --channels 65", 2, "--channels 65", "1 to 64"},
+        Wrong{"topo --predict sort", 2, "--predict sort", "all_reduce, reduce"},
+        Wrong{"topo --nodes 2 --predict all_reduce --algorithm magic", 2, "--algorithm magic", "ring, tree"},
+        Wrong{"topo --nodes 2 --predict all_reduce --begin 1M --end 1K", 2, "--end 1K", "larger than the last"},
+        Wrong{"topo --nodes 2 --predict gather --begin lots", 2, "--begin lots", "a size is expected"},
         Wrong{"topo --colour", 2, "--colour", "--svg"},
         Wrong{"topo --file /nowhere/x.xml", 1, "/nowhere/x.xml", "cannot open"},
         Wrong{"topo --file " + bad, 1, "link_width", "line 3"},

@@ -248,8 +248,8 @@ Lane* Pool::nap_for_work(Worker& self) {
     if (Lane* lane = take_local(self.runner)) return lane;
     if (Lane* lane = one_core_ ? take_left() : take_shared()) return lane;
     if (!one_core_) continue;
-    // What is left in the queue is run by hosts: the less often this thread is in their way, the better.
-    const bool kept = shared_count_.load(std::memory_order_relaxed) > 0;
+    // What is left in the queue, or just runs, is run by hosts: the less often this thread is in their way, the better.
+    const bool kept = shared_count_.load(std::memory_order_relaxed) > 0 || active_.load(std::memory_order_relaxed) > 0;
     if (kept) quiet = 0;
     length = kept && words_count_.load(std::memory_order_relaxed) == 0 ? std::min(2 * length, kLongestNapNs) : kNapNs;
   }

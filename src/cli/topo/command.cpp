@@ -9,6 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/text.hpp"
 #include "cli/topo/draw.hpp"
+#include "cli/topo/predict.hpp"
 #include "slip/topology.hpp"
 
 namespace slip::cli {
@@ -21,6 +22,7 @@ struct Asked {
   std::vector<std::string> files;
   int nodes = 1, channels = ChannelLimits{}.most_channels;
   std::string svg, xml, json;
+  PredictAsked predict;
 };
 
 Cluster cluster_asked(const Asked& asked) {
@@ -50,6 +52,7 @@ int run_topo(const Asked& asked) {
   const Cluster cluster = cluster_asked(asked);
   if (!asked.xml.empty() && asked.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
   const ChannelPlan plan = plan_channels(cluster, {.most_channels = asked.channels}, {});
+  if (!asked.predict.kind.empty()) return print_prediction(asked.predict, cluster, plan), kSuccess;
   const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
   for (std::size_t i = 0; i < kinds; ++i) {
     const System& system = cluster.nodes[i];
@@ -84,13 +87,38 @@ std::function<int()> add_topo(CLI::App& app) {
       "  slip topo                                  this machine\n"
       "  slip topo --file p4d.xml --nodes 4         four of the described machines\n"
       "  slip topo --file p4d.xml --svg p4d.svg     a picture\n"
-      "  slip topo --xml here.xml                   this machine as a file, to edit and give to --file");
+      "  slip topo --xml here.xml                   this machine as a file, to edit and give to --file\n"
+      "  slip topo --file p4d.xml --nodes 2 --predict all_reduce --end 64M\n"
+      "\n"
+      "--predict simulates the programs of all ranks, message by message, on the links of the machines; a link's\n"
+      "bandwidth is shared fairly. It prints time, algbw (size / time) and busbw as `slip bench` does, in GB/s.");
   topo->add_option("--file", asked->files, "Topology XML; several times: one machine of each");
   topo->add_option("--nodes", asked->nodes, "So many copies of it (1 to 512)");
   topo->add_option("--channels", asked->channels, "At most so many channels (1 to 64)");
   topo->add_option("--svg", asked->svg, "Write a picture");
   topo->add_option("--xml", asked->xml, "Write the topology as NCCL's XML");
   topo->add_option("--json", asked->json, "Write nodes, links, paths, rings and trees as data");
+  PredictAsked& predict = asked->predict;
+  topo->add_option("--predict", predict.kind, "Print what this collective would take, in place of the drawings");
+  topo->add_option("--begin", predict.begin, "--predict: smallest size")->capture_default_str();
+  topo->add_option("--end", predict.end, "--predict: largest size")->capture_default_str();
+  topo->add_option("--factor", predict.factor, "--predict: from one size to the next")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0001, 1e9));
+  topo->add_option("--algorithm", predict.algorithms,
+                   "--predict: ring, tree, switch (one that reduces), doubling, direct or all")
+      ->capture_default_str();
+  topo->add_option("--latency", predict.latency_us, "--predict: us of a message within a machine")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e5));
+  topo->add_option("--net-latency", predict.net_latency_us, "--predict: us of a message to another machine")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e5));
+  topo->add_option("--memory", predict.memory_gbps,
+                   "--predict: GB/s of a device's memory; 0: 2000 of a GPU, 20 of a core")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  topo->add_option("--html", predict.html, "--predict: write the timeline of the last line as a page");
   return [asked] { return run_topo(*asked); };
 }
 

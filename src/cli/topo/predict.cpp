@@ -1,0 +1,93 @@
+#include "cli/topo/predict.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "cli/collectives/bandwidth.hpp"
+#include "cli/commands.hpp"
+#include "comm/predict.hpp"
+#include "slip/trace.hpp"
+
+namespace slip::cli {
+namespace {
+
+struct Way {
+  const char* name;
+  Algorithm algorithm;
+  bool through_switch = false;
+};
+constexpr Way kWays[] = {{"ring", Algorithm::kRing},
+                         {"tree", Algorithm::kTree},
+                         {"switch", Algorithm::kTree, true},
+                         {"doubling", Algorithm::kDoubling},
+                         {"direct", Algorithm::kDirect}};
+
+Collective kind_asked(const PredictAsked& asked) {
+  std::string known;
+  for (const Collective kind :
+       {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast, Collective::kAllGather,
+        Collective::kReduceScatter, Collective::kAllToAll, Collective::kGather, Collective::kScatter}) {
+    if (asked.kind == collective_name(kind)) return kind;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", collective_name(kind));
+  }
+  throw UsageError(fmt::format("--predict {}: one of {}", asked.kind, known));
+}
+
+std::vector<Way> ways_asked(const PredictAsked& asked, Collective kind, const ChannelPlan& plan) {
+  std::vector<Way> result;
+  std::string known;
+  for (const Way& one : kWays) {
+    const bool has_switch = kind == Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
+    if (!find_recipe(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
+    if (asked.algorithms == "all" || asked.algorithms == one.name) result.push_back(one);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
+  }
+  if (result.empty()) throw UsageError(fmt::format("--algorithm {}: one of {} or all", asked.algorithms, known));
+  return result;
+}
+
+}  // namespace
+
+void print_prediction(const PredictAsked& asked, const Cluster& cluster, const ChannelPlan& plan) {
+  const Collective kind = kind_asked(asked);
+  const std::vector<Way> ways = ways_asked(asked, kind, plan);
+  const auto begin = static_cast<double>(size_of(asked.begin, "--begin"));
+  const auto end = static_cast<double>(size_of(asked.end, "--end"));
+  const auto nranks = static_cast<int>(cluster.ranks.size());
+  if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
+  if (begin > end)
+    throw UsageError(fmt::format("--begin {} --end {}: the first is larger than the last", asked.begin, asked.end));
+  fmt::print("\n{} of {} ranks, simulated: {} us a message within a machine, {} us to another\n", collective_name(kind),
+             nranks, asked.latency_us, asked.net_latency_us);
+  fmt::print("{:>12}  {:<9} {:>8} {:>12} {:>9} {:>9}\n", "size (B)", "algorithm", "channels", "time (us)", "algbw",
+             "busbw");
+  const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
+  std::optional<TraceData> timeline;
+  std::string title;
+  for (double size = begin; size <= end; size = std::max(size * asked.factor, size + 1)) {
+    for (const Way& way : ways) {
+      PredictionAsked question;
+      question.call = {.kind = kind, .type = DataType::kF32};
+      question.call.elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
+      question.algorithm = way.algorithm;
+      question.through_switch = way.through_switch;
+      question.costs = {asked.latency_us, asked.net_latency_us, asked.memory_gbps};
+      const std::uint64_t bytes = question.call.block_bytes() * blocks;
+      std::optional<Trace> trace;
+      if (!asked.html.empty()) trace.emplace();
+      const Prediction found = predict(cluster, plan, question, {});
+      if (trace) {
+        trace->stop();
+        timeline = trace->data();
+        title = fmt::format("{} of {} bytes, {} ranks, {}", collective_name(kind), bytes, nranks, way.name);
+      }
+      const double gbps = static_cast<double>(bytes) / found.us / 1e3;
+      fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}\n", bytes, way.name, found.channels, found.us, gbps,
+                 gbps * bus_share(kind, nranks));
+    }
+  }
+  if (timeline) write_html(*timeline, asked.html, title);
+}
+
+}  // namespace slip::cli

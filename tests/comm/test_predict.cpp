@@ -1,0 +1,105 @@
+// Predictions against what can be calculated by hand.
+#include <gtest/gtest.h>
+
+#include "comm/predict.hpp"
+
+namespace slip {
+namespace {
+
+Cluster cluster_from(const std::string& file, int nodes) {
+  return cluster_of(read_topology(std::string(SLIP_SOURCE_DIR) + "/tests/topo/data/" + file), nodes);
+}
+
+PredictionAsked all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorithm::kRing) {
+  PredictionAsked asked;
+  asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+  asked.algorithm = algorithm;
+  asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};  // links only
+  return asked;
+}
+
+// In a ring each rank sends 2 (n - 1) / n of the data; each step waits for the latency once.
+TEST(Predict, ARingTakesWhatItsLinksTake) {
+  const Cluster cluster = cluster_from("nvswitch8.xml", 1);
+  const ChannelPlan plan = plan_channels(cluster, {.most_channels = 1});
+  const System& system = cluster.nodes.front();
+  const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
+  const double n = 8, bytes = 4 * n * 512 * 1024, steps = 4 * 2 * (n - 1);  // four times round
+  const double by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
+  PredictionAsked asked = all_reduce_of(static_cast<std::uint64_t>(bytes));
+  const double quick = predict(cluster, plan, asked).us;
+  EXPECT_NEAR(quick, by_links, 0.03 * by_links);
+  asked.costs.latency_us = 2;
+  const double slow = predict(cluster, plan, asked).us;
+  EXPECT_NEAR(slow, by_links + 2 * steps, 0.03 * slow);
+}
+
+// All channels at once share the links as the search for them said.
+TEST(Predict, AllChannelsReachTheRateOfThePlan) {
+  struct Machine {
+    const char* file;
+    int nodes;
+  };
+  for (const Machine& machine :
+       {Machine{"nvswitch8.xml", 1}, Machine{"nvswitch8.xml", 2}, Machine{"azure_ndv4-topo.xml", 1},
+        Machine{"azure_ndv4-topo.xml", 2}, Machine{"aws_p4d-24xl-topo.xml", 2}}) {
+    const Cluster cluster = cluster_from(machine.file, machine.nodes);
+    const ChannelPlan plan = plan_channels(cluster);
+    const double n = static_cast<double>(cluster.ranks.size()), bytes = 64 << 20;
+    const double us = predict(cluster, plan, all_reduce_of(static_cast<std::uint64_t>(bytes))).us;
+    const double gbps = 2 * (n - 1) / n * bytes / us / 1e3;
+    EXPECT_NEAR(gbps, plan.ring_gbps, 0.05 * plan.ring_gbps) << machine.file << ", " << machine.nodes << " machines";
+  }
+}
+
+// Each rank sends and receives 2 (n - 1) / n of the data through its own port of the switch.
+TEST(Predict, DirectTakesWhatThePortsTake) {
+  const Cluster cluster = cluster_from("nvswitch8.xml", 1);
+  const System& system = cluster.nodes.front();
+  const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
+  const double n = 8, bytes = 32 << 20, by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
+  const double us = predict(cluster, plan_channels(cluster), all_reduce_of(32 << 20, Algorithm::kDirect)).us;
+  EXPECT_NEAR(us, by_links, 0.03 * by_links);
+}
+
+// Data crosses a machine's port once each way, and not twice as in a tree.
+TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
+  const Cluster cluster = cluster_from("nvswitch8.xml", 4);
+  const ChannelPlan plan = plan_channels(cluster);
+  PredictionAsked asked = all_reduce_of(32 << 20, Algorithm::kTree);
+  const double tree = predict(cluster, plan, asked).us;
+  asked.through_switch = true;
+  const double through = predict(cluster, plan, asked).us;
+  EXPECT_LT(through, tree);
+  EXPECT_GE(through, (32 << 20) / (plan.switch_gbps * 1e3));  // no faster than the ports
+}
+
+TEST(Predict, TheSameTwice) {
+  const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
+  const ChannelPlan plan = plan_channels(cluster);
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.kind == Collective::kBarrier) continue;
+    PredictionAsked asked;
+    asked.call = {.kind = recipe.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
+    asked.algorithm = recipe.algorithm;
+    const double first = predict(cluster, plan, asked).us;
+    EXPECT_GT(first, 0);
+    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(recipe.kind);
+  }
+}
+
+TEST(Predict, WhatCannotBeIsRefused) {
+  const Cluster cluster = cluster_from("nvswitch8.xml", 1);
+  const ChannelPlan plan = plan_channels(cluster);
+  EXPECT_THROW(predict(cluster, plan, all_reduce_of(0)), Error);
+  PredictionAsked asked = all_reduce_of(1 << 20, Algorithm::kTree);
+  asked.through_switch = true;  // one machine has no network
+  EXPECT_THROW(predict(cluster, plan, asked), Error);
+  asked = all_reduce_of(1 << 20);
+  asked.chunk_bytes = 64;  // a million messages
+  asked.call.elements = std::uint64_t{1} << 30;
+  EXPECT_THROW(predict(cluster, plan, asked), Error);
+}
+
+}  // namespace
+}  // namespace slip
