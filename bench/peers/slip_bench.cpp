@@ -1,6 +1,9 @@
-// slip_bench.cpp - Slipstream under the common driver: ranks are processes, buffers private, each operation is enqueued
-// on a stream and waited for.
+// slip_bench.cpp - Slipstream under the common driver: ranks are processes, each operation is enqueued on a stream and
+// waited for. Buffers are private; with --registered they are Communicator::allocate's.
 #include <sys/wait.h>
+
+#include <map>
+#include <memory>
 
 #include "bench_common.h"
 #include "slip/slip.hpp"
@@ -92,6 +95,16 @@ int run_rank(const bench::Opts& options, const std::string& name, int rank) {
   const slip::Device device = slip::Device::open("cpu");
   slip::Communicator comm = slip::Communicator::init(slip::UniqueId::parse(name), options.ranks, rank, device);
   const slip::Stream stream = device.stream();
+  std::map<float*, slip::SharedBuffer> shared;
+  if (std::find(options.rest.begin(), options.rest.end(), "--registered") != options.rest.end()) {
+    driver.alloc = [&](std::size_t bytes) {
+      slip::SharedBuffer buffer = comm.allocate(bytes);
+      auto* const data = static_cast<float*>(buffer.buffer().native());
+      shared[data] = std::move(buffer);
+      return data;
+    };
+    driver.release = [&](float* data, std::size_t) { shared.erase(data); };
+  }
   driver.run(operations(comm, device, stream));
   driver.barrier();
   return 0;

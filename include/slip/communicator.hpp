@@ -23,6 +23,7 @@
 #include "slip/data_type.hpp"
 #include "slip/device.hpp"
 #include "slip/reduction.hpp"
+#include "slip/shared_buffer.hpp"
 #include "slip/unique_id.hpp"
 
 namespace slip {
@@ -60,12 +61,13 @@ enum class Transport : unsigned char {
 // The same on all ranks.
 struct CommunicatorOptions {
   std::chrono::milliseconds timeout{600'000};      // how long a call waits for another rank
-  std::chrono::milliseconds init_timeout{60'000};  // and how long init, split and shrink do
+  std::chrono::milliseconds init_timeout{60'000};  // and how long init, split, shrink and allocate do
   // Each rank shows that it lives so often, and is lost when its neighbours hear nothing for so long.
   std::chrono::milliseconds heartbeat{1000}, silence{4000};
   Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
   bool deterministic = false;              // bits that depend on the input only
+  bool direct = true;                      // may differ: false: others never touch this rank's buffers, all is staged
   std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 
@@ -91,6 +93,12 @@ class Communicator {
 
   int rank() const;
   int nranks() const;
+
+  // Memory that the other ranks of the host reach: calls whose buffers all come from here stage nothing. All ranks call
+  // it, in the same order, and return when all have it; each says how much it wants, 0 for none. Ranks that are threads
+  // of one process reach all memory of each other and need none of this; for ranks of several hosts it is memory like
+  // any.
+  SharedBuffer allocate(std::size_t bytes, Name name = {}, Here here = Here::at());
 
   // `to` and `from` are the same or do not overlap, of pinned or device memory. Sizes as below, n the number of ranks.
   void all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here = Here::at());

@@ -23,6 +23,7 @@
 #include "slip/range.hpp"
 #include "slip/reduction.hpp"
 #include "slip/runner.hpp"
+#include "slip/shared_buffer.hpp"
 #include "slip/stream.hpp"
 #include "slip/tensors.hpp"
 #include "slip/topology.hpp"

@@ -108,6 +108,20 @@ void Communicator::finalize(Here here) {
 
 std::optional<Error> Communicator::error() const { return state_->error(); }
 
+SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
+  state_->require_usable(here);
+  const std::lock_guard lock(state_->allocating);
+  SharedBuffer result;
+  if (!state_->memory || state_->memory->one_process()) {
+    state_->bootstrap.barrier();  // as it is between processes of one host
+    if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, MemoryKind::kPinned, name, here);
+    return result;
+  }
+  result.part_ = state_->memory->allocate(bytes, here);
+  if (result.part_) result.buffer_ = state_->device.wrap(result.part_->data(), bytes, MemoryKind::kPinned, name, here);
+  return result;
+}
+
 void Communicator::abort() noexcept {
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
   state_->seat->fail(LedgerLife::kAborted, "by its own program");

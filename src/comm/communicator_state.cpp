@@ -50,6 +50,11 @@ const std::array kNames = [] {
 }();
 Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
+// Memory that only the ops of its device may touch.
+bool is_hidden(const Range& range) {
+  return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
+}
+
 }  // namespace
 
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
@@ -70,6 +75,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   const bool whole = members.size() == static_cast<std::size_t>(nranks);
   if (wishes.transport == Transport::kAuto && (members.size() > 1 || whole)) host.emplace(bootstrap, members);
   all_share = host && whole;
+  if (all_share) memory.emplace(bootstrap, options.direct);
   std::vector<int> order(static_cast<std::size_t>(nranks));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -81,7 +87,8 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);
-  calls.emplace(bootstrap, host ? &*host : nullptr, *links, *seat, is_crowded(bootstrap), timeout);
+  const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
+  calls.emplace(bootstrap, shared, *links, *seat, is_crowded(bootstrap), timeout);
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -99,7 +106,7 @@ CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const bool own_way = wishes.algorithm == Algorithm::kAuto || wishes.algorithm == Algorithm::kDirect ||
                        find_recipe(wishes.algorithm, call.kind) == nullptr;
-  if (all_share && own_way) return SharedPlan(call, next_shared, chunks, rank, nranks);
+  if (all_share && own_way) return HostPlan(call, next_shared, chunks, rank, nranks);
   const bool explain = env().debug == "tune";
   const Choice choice = choose(call, nranks, rates, wishes.algorithm, wishes.deterministic, explain);
   if (explain && rank == 0) log_line(choice.text);
@@ -205,10 +212,11 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   const std::lock_guard lock(mutex);
   SharedRun& run = take_run();
   const CallPlan plan = plan_of(call, in_place);
-  run.prepare(call, plan, turn, next, output, input);
+  const bool hidden = (in > 0 && is_hidden(from)) || (out > 0 && is_hidden(to));
+  run.prepare(call, plan, turn, next, {output, input, hidden});
   issue_run(run, name, {reads, read}, {writes, written}, stream, here);
   ++next;
-  if (const auto* shared = std::get_if<SharedPlan>(&plan)) {
+  if (const auto* shared = std::get_if<HostPlan>(&plan)) {
     ++next_shared;
     chunks += shared->chunks();
   }
@@ -250,7 +258,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   SharedRun& run = take_run();
   run.parcels = std::move(parcels);
   run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
-              0, nullptr, nullptr);
+              0, {});
   issue_run(run, name_of(Collective::kMessage), reads, writes, stream, here);
 }
 

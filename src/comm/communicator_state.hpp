@@ -36,7 +36,9 @@ struct Communicator::State final : PostOffice {
 
   std::shared_ptr<LedgerSeat> seat;
   std::optional<SharedHost> host;
-  bool all_share = false;  // all ranks are of this host and share memory
+  bool all_share = false;              // all ranks are of this host and share memory
+  std::optional<SharedMemory> memory;  // only if they do
+  std::mutex allocating;               // keeps the order of allocations the same on all ranks
   Formation formation;
   LinkRates rates;
   std::optional<Links> links;

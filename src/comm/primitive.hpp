@@ -10,16 +10,18 @@
 namespace slip {
 
 enum class Space : std::uint8_t {
-  kInput,    // what the call gives, of this rank alone
-  kOutput,   // what the call makes, of this rank alone
-  kStaging,  // of `rank`; all ranks of a host reach it
-  kScratch,  // of this rank alone
-  kAddress,  // of this rank alone: the offset is the address
+  kInput,       // what the call gives, of this rank alone
+  kOutput,      // what the call makes, of this rank alone
+  kStaging,     // of `rank`; all ranks of a host reach it
+  kPeerInput,   // what another rank gives, where it lies
+  kPeerOutput,  // and what it gets
+  kScratch,     // of this rank alone
+  kAddress,     // of this rank alone: the offset is the address
 };
 
 struct Place {
   Space space = Space::kInput;
-  std::uint16_t rank = 0;    // kStaging
+  std::uint16_t rank = 0;    // kStaging, kPeerInput, kPeerOutput
   std::uint64_t offset = 0;  // bytes
 };
 
@@ -28,12 +30,13 @@ inline constexpr std::uint64_t kEverybody = ~std::uint64_t{0};
 struct Primitive {
   enum class Kind : std::uint8_t {
     kCopy,    // `bytes` from one place to another
-    kReduce,  // of several sources, in their order, into one or two places
+    kReduce,  // of several sources, in their order, into each of several places
     kRoom,    // until all others have come to the call `value` calls before this one, and so have ended what was before
     kPost,    // this rank has come to the call, and what it put into its box is there
     kMeet,    // until `whom` have come, and ask for the same
     kSignal,  // this rank has reached phase `value` of the call
     kWait,    // until `whom` have
+    kEnter,   // kSignal, from where on this rank touches what is others' until its next kSignal: not after a failure
     // Messages between two ranks, `whom` is the other one. They come in the order in which they were sent.
     kSend,      // begins: `bytes` of a place go there
     kReceive,   // begins: `bytes` come from there into a place
@@ -73,6 +76,18 @@ struct Program {
                 .bytes = bytes},
                to);
   }
+  // The same into several places: the caller fills in these first, then the sources.
+  std::span<Place> reduce_to(int targets, int nranks, std::uint64_t bytes) {
+    Primitive step{.kind = Primitive::Kind::kReduce,
+                   .whole = true,
+                   .targets = static_cast<std::uint16_t>(targets),
+                   .sources = static_cast<std::uint16_t>(nranks),
+                   .first = static_cast<std::uint32_t>(places.size()),
+                   .bytes = bytes};
+    places.resize(places.size() + step.targets + step.sources);
+    steps.push_back(step);
+    return {places.data() + step.first, static_cast<std::size_t>(step.targets) + step.sources};
+  }
   void send(int rank, Place from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
   void receive(int rank, Place to, std::uint64_t bytes) { message(Primitive::Kind::kReceive, rank, to, bytes); }
   void sent(int rank, std::uint64_t left = 0) {
@@ -85,6 +100,7 @@ struct Program {
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
   void meet(std::uint64_t whom = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .whom = whom}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
+  void enter(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kEnter, .value = phase}); }
   void wait(std::uint64_t phase, std::uint64_t whom = kEverybody) {
     steps.push_back({.kind = Primitive::Kind::kWait, .value = phase, .whom = whom});
   }

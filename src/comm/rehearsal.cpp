@@ -66,19 +66,36 @@ Scene scene_of(std::span<const std::vector<Parcel>> parcels) {
   return scene;
 }
 
-std::vector<Scene> shared_scenes(std::span<const Call> calls, int nranks) {
+std::vector<Scene> shared_scenes(std::span<const Call> calls, int nranks, const Reachable& reachable) {
   std::vector<Scene> scenes;
-  std::uint64_t number = 0, chunks = 0, phase = 0;
-  for (const Call& call : calls) {
+  std::uint64_t chunks = 0, phase = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
     Scene& scene = scenes.emplace_back();
     scene.call = call;
-    scene.number = ++number;
+    scene.in_place = reachable.in_place;
+    scene.number = i + 1;
     scene.phase = phase;
-    const SharedPlan first(call, number, chunks, 0, nranks);
-    for (int rank = 0; rank < nranks; ++rank)
-      scene.programs.push_back(whole(SharedPlan(call, number, chunks, rank, nranks)));
-    chunks += first.chunks();
-    phase += first.phases();
+    std::vector<HostPlan> plans;
+    bool any_private = false, any_offered = false;
+    for (int rank = 0; rank < nranks; ++rank) {
+      const DirectPlan::Needs needs = DirectPlan::needs(call, rank);
+      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // nobody could read the input
+      const Stance stance = !needs.input && !needs.output                               ? Stance::kNothing
+                            : reachable.offers && !one_way && reachable.offers(i, rank) ? Stance::kOffered
+                                                                                        : Stance::kPrivate;
+      plans.emplace_back(call, scene.number, chunks, rank, nranks).take(stance);
+      if (!DirectPlan::depends_on(call, rank)) continue;
+      any_private = any_private || stance == Stance::kPrivate;
+      any_offered = any_offered || stance == Stance::kOffered;
+    }
+    for (HostPlan& plan : plans) {
+      if (plan.asks()) plan.choose(any_private, any_offered);
+      scene.programs.push_back(whole(plan));
+    }
+    scene.direct = plans.front().path() == Path::kDirect;
+    chunks += plans.front().chunks();
+    phase += plans.front().phases();
   }
   return scenes;
 }
@@ -106,14 +123,16 @@ Rehearsal::Memory Rehearsal::memory_of(const Scene& scene, int rank, int track) 
   return {in < out ? larger.slice(own, in) : larger, out < in ? larger.slice(own, out) : larger};
 }
 
-Range Rehearsal::range(const Place& place, std::uint64_t bytes, const Memory& memory, const Track& track) const {
+Range Rehearsal::range(const Place& place, std::uint64_t bytes, const View& view) const {
   if (bytes == 0) return {};
   switch (place.space) {
-    case Space::kInput: return memory.input.slice(place.offset, bytes);
-    case Space::kOutput: return memory.output.slice(place.offset, bytes);
+    case Space::kInput: return view.own().input.slice(place.offset, bytes);
+    case Space::kOutput: return view.own().output.slice(place.offset, bytes);
     case Space::kStaging: return staging_[place.rank].slice(place.offset, bytes);
-    case Space::kScratch: return track.scratch.slice(place.offset, bytes);
-    case Space::kAddress: return track.own.slice(place.offset, bytes);
+    case Space::kPeerInput: return view.all[place.rank].input.slice(place.offset, bytes);
+    case Space::kPeerOutput: return view.all[place.rank].output.slice(place.offset, bytes);
+    case Space::kScratch: return view.track->scratch.slice(place.offset, bytes);
+    case Space::kAddress: return view.track->own.slice(place.offset, bytes);
   }
   return {};
 }
@@ -159,7 +178,9 @@ Plan Rehearsal::plan() {
   const Event begun = origin.record();
   for (const Track& track : tracks_) track.stream.wait(begun);
   for (const auto& [scene, track] : scenes_) {
-    for (int rank = 0; rank < nranks(); ++rank) perform(scene, rank, track);
+    std::vector<Memory> all;
+    for (int rank = 0; rank < nranks(); ++rank) all.push_back(memory_of(scene, rank, track));
+    for (int rank = 0; rank < nranks(); ++rank) perform(scene, all, rank, track);
   }
   for (const auto& [key, one] : wires_) {
     for (std::size_t i = 0; i < streams_of_wire(); ++i) {
@@ -173,26 +194,28 @@ Plan Rehearsal::plan() {
   return origin.end_capture();
 }
 
-void Rehearsal::perform(const Scene& scene, int rank, int track) {
+void Rehearsal::perform(const Scene& scene, std::span<const Memory> all, int rank, int track) {
   const Program& program = scene.programs[static_cast<std::size_t>(rank)];
-  const Memory memory = memory_of(scene, rank, track);
-  Track& own = track_of(rank, track);
+  const Track& own = track_of(rank, track);
+  const View view{rank, all, &own};
+  if (scene.direct) use_again(view.own(), own);  // nobody is at them before this rank has come
   for (const Primitive& step : program.steps) {
     switch (step.kind) {
       case Kind::kCopy:
-      case Kind::kReduce: work(program, step, memory, own); break;
+      case Kind::kReduce: work(program, step, view); break;
       case Kind::kSend:
-      case Kind::kReceive: message(program, step, rank, memory, track); break;
+      case Kind::kReceive: message(program, step, view, track); break;
       case Kind::kSent:
       case Kind::kReceived: done(step, rank, track); break;
       case Kind::kRoom:
       case Kind::kPost:
       case Kind::kMeet:
       case Kind::kSignal:
+      case Kind::kEnter:
       case Kind::kWait: shared_step(scene, step, rank, own.stream); break;
     }
   }
-  use_again(memory, own);
+  use_again(view.own(), own);
 }
 
 // What a call leaves behind is in nobody's way: the caller overwrites its memory, and scratch memory may be replaced.
@@ -204,25 +227,26 @@ void Rehearsal::use_again(const Memory& memory, const Track& track) const {
   track.stream.launch(user_kernel(), {.writes = writes}, {.time = 1});
 }
 
-void Rehearsal::work(const Program& program, const Primitive& step, const Memory& memory, const Track& track) const {
+void Rehearsal::work(const Program& program, const Primitive& step, const View& view) const {
   const Place* const places = program.places.data() + step.first;
   std::vector<Range> reads, writes;
-  for (int i = 0; i < step.targets; ++i) writes.push_back(range(places[i], step.bytes, memory, track));
-  for (int i = 0; i < step.sources; ++i) reads.push_back(range(places[step.targets + i], step.bytes, memory, track));
-  track.stream.launch(step.kind == Kind::kCopy ? copy_kernel() : reduce_kernel(), {.reads = reads, .writes = writes},
-                      {.bytes = step.bytes * (reads.size() + writes.size())});
+  for (int i = 0; i < step.targets; ++i) writes.push_back(range(places[i], step.bytes, view));
+  for (int i = 0; i < step.sources; ++i) reads.push_back(range(places[step.targets + i], step.bytes, view));
+  if (step.kind == Kind::kCopy && reads[0].block == writes[0].block && reads[0].offset == writes[0].offset)
+    return;  // as copy() does
+  view.track->stream.launch(step.kind == Kind::kCopy ? copy_kernel() : reduce_kernel(),
+                            {.reads = reads, .writes = writes}, {.bytes = step.bytes * (reads.size() + writes.size())});
 }
 
-void Rehearsal::message(const Program& program, const Primitive& step, int rank, const Memory& memory, int track) {
+void Rehearsal::message(const Program& program, const Primitive& step, const View& view, int track) {
   const bool sends = step.kind == Kind::kSend;
   const auto other = static_cast<int>(step.whom);
-  Track& own = track_of(rank, track);
-  Wire& link = sends ? wire(rank, other, track) : wire(other, rank, track);
+  const Stream& stream = view.track->stream;
+  Wire& link = sends ? wire(view.rank, other, track) : wire(other, view.rank, track);
   std::vector<Message>& all = sends ? link.out : link.in;
-  if (all.size() >= LinkEnd::kDepth) await_done(link, sends, all.size() - LinkEnd::kDepth + 1, own.stream);
-  all.push_back({range(program.places[step.first], step.bytes, memory, own), step.bytes});
-  own.stream.write_value(word(link.words + (sends ? kSendBegun : kReceiveBegun)),
-                         static_cast<std::uint32_t>(all.size()));
+  if (all.size() >= LinkEnd::kDepth) await_done(link, sends, all.size() - LinkEnd::kDepth + 1, stream);
+  all.push_back({range(program.places[step.first], step.bytes, view), step.bytes});
+  stream.write_value(word(link.words + (sends ? kSendBegun : kReceiveBegun)), static_cast<std::uint32_t>(all.size()));
 }
 
 void Rehearsal::done(const Primitive& step, int rank, int track) {
@@ -324,6 +348,7 @@ void Rehearsal::shared_step(const Scene& scene, const Primitive& step, int rank,
     case Kind::kPost:
       return stream.write_value(word(shared_word(rank, slot)), static_cast<std::uint32_t>(scene.number));
     case Kind::kMeet: return await_others(step, rank, stream, slot, scene.number);
+    case Kind::kEnter:
     case Kind::kSignal:
       return stream.write_value(word(shared_word(rank, Layout::kTurns)),
                                 static_cast<std::uint32_t>(scene.phase + step.value));

@@ -17,14 +17,15 @@
 //                each of many.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "comm/host_plan.hpp"
 #include "comm/message_plan.hpp"
-#include "comm/shared_plan.hpp"
 #include "slip/device.hpp"
 #include "slip/plan.hpp"
 
@@ -38,6 +39,7 @@ struct Scene {
   std::uint64_t scratch = 0;      // bytes, of each rank
   std::uint64_t number = 0;       // through shared memory: the call's number, and
   std::uint64_t phase = 0;        // the phases of those before it
+  bool direct = false;            // done where the ranks' buffers lie
 };
 
 struct Practice {
@@ -49,8 +51,13 @@ struct Practice {
 Scene scene_of(const Practice& practice, const Formation& formation);
 // Sends and receives: the addresses of rank i's parcels are offsets into memory of its own.
 Scene scene_of(std::span<const std::vector<Parcel>> parcels);
-// Calls through shared memory, one after the other from the first on.
-std::vector<Scene> shared_scenes(std::span<const Call> calls, int nranks);
+// Who lets others at its buffers, by call and rank (null: nobody); and whether they are one, as with Scene.
+struct Reachable {
+  std::function<bool(std::size_t call, int rank)> offers;
+  bool in_place = false;
+};
+// Calls between ranks of one host, one after the other from the first on.
+std::vector<Scene> shared_scenes(std::span<const Call> calls, int nranks, const Reachable& reachable = {});
 
 enum class Wires : std::uint8_t { kRendezvous, kBuffered, kPipelined };
 
@@ -82,6 +89,12 @@ class Rehearsal {
   struct Memory {  // of a rank in a call
     Range input, output;
   };
+  struct View {  // of a rank in a call: what it can reach
+    int rank = 0;
+    std::span<const Memory> all;  // by rank
+    const Track* track = nullptr;
+    const Memory& own() const { return all[static_cast<std::size_t>(rank)]; }
+  };
   static constexpr std::uint64_t kLanes = 4;  // messages under way in a pipelined wire
   enum Word : std::uint64_t {
     kSendBegun,
@@ -99,15 +112,15 @@ class Rehearsal {
   }
   Track& track_of(int rank, int track) { return tracks_[static_cast<std::size_t>(rank * tracks_each_ + track)]; }
   Memory memory_of(const Scene& scene, int rank, int track);
-  void perform(const Scene& scene, int rank, int track);
+  void perform(const Scene& scene, std::span<const Memory> all, int rank, int track);
   void shared_step(const Scene& scene, const Primitive& step, int rank, const Stream& stream);
   void await_others(const Primitive& step, int rank, const Stream& stream, std::uint64_t index, std::uint64_t value);
-  void work(const Program& program, const Primitive& step, const Memory& memory, const Track& track) const;
-  void message(const Program& program, const Primitive& step, int rank, const Memory& memory, int track);
+  void work(const Program& program, const Primitive& step, const View& view) const;
+  void message(const Program& program, const Primitive& step, const View& view, int track);
   void done(const Primitive& step, int rank, int track);
   void await_done(const Wire& wire, bool sends, std::uint64_t count, const Stream& stream) const;
   void use_again(const Memory& memory, const Track& track) const;
-  Range range(const Place& place, std::uint64_t bytes, const Memory& memory, const Track& track) const;
+  Range range(const Place& place, std::uint64_t bytes, const View& view) const;
   Wire& wire(int from, int to, int track);
   void run(const Wire& wire);
   void run_rendezvous(const Wire& wire, Name name, const Stream& stream) const;

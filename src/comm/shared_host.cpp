@@ -51,10 +51,18 @@ bool SharedHost::all_have_posted(std::uint64_t number) {
   return true;
 }
 
-void SharedHost::post(std::uint64_t number, const Signature& signature) const {
+void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) const {
   Slot& own = slot(rank_, number);
   own.signature = signature;
+  static_assert(sizeof(Offer) <= sizeof(own.data));
+  if (offer) std::memcpy(own.data, offer, sizeof(Offer));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
+}
+
+Offer SharedHost::offered(int rank, std::uint64_t number) const {
+  Offer offer;
+  std::memcpy(&offer, slot(rank, number).data, sizeof(offer));
+  return offer;
 }
 
 std::uint64_t SharedHost::last_posted(int rank) const {

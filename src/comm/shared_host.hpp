@@ -11,6 +11,7 @@
 
 #include "base/sync.hpp"
 #include "comm/call.hpp"
+#include "comm/offer.hpp"
 #include "comm/pipe.hpp"
 #include "comm/shared_plan.hpp"
 #include "transport/segment.hpp"
@@ -31,7 +32,7 @@ class SharedHost {
 
   // Whether everybody has come to the call of that number, and so has ended all before it.
   bool all_have_posted(std::uint64_t number);
-  void post(std::uint64_t number, const Signature& signature) const;
+  void post(std::uint64_t number, const Signature& signature, const Offer* offer) const;  // null: none is made
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number) {
     // A later call in the slot means this one, too.
@@ -41,6 +42,8 @@ class SharedHost {
     return true;
   }
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
+  // Of a call for which offers are made.
+  Offer offered(int rank, std::uint64_t number) const;
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;
 
@@ -50,6 +53,10 @@ class SharedHost {
   }
   bool has_reached(int rank, std::uint64_t phase) const {
     return load_acquire(phase_of(rank)) >= phase;  // acquire: see signal()
+  }
+
+  bool is_in(int rank, std::uint64_t phase) const {
+    return load_acquire(phase_of(rank)) == phase;  // acquire: what it did before is seen
   }
 
   // The first failure of any rank.

@@ -14,7 +14,15 @@ using Layout = SharedLayout;
 Place input(std::uint64_t offset) { return {Space::kInput, 0, offset}; }
 Place output(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
 
+bool goes_by_blocks(Collective kind) {
+  return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
+}
+
 }  // namespace
+
+bool SharedPlan::is_small(const Call& call, int nranks) {
+  return call.block_bytes() * (goes_by_blocks(call.kind) ? static_cast<std::uint64_t>(nranks) : 1) <= Layout::kBoxBytes;
+}
 
 SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks)
     : call_(call),
@@ -24,9 +32,8 @@ SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chu
       chunks_before_(chunks_before),
       block_(call.block_bytes()) {
   const auto all = static_cast<std::uint64_t>(nranks);
-  by_blocks_ = call.kind == Collective::kReduceScatter || call.kind == Collective::kAllToAll ||
-               call.kind == Collective::kScatter;
-  small_ = block_ * (by_blocks_ ? all : 1) <= Layout::kBoxBytes;
+  by_blocks_ = goes_by_blocks(call.kind);
+  small_ = is_small(call, nranks);
   if (small_) return;
   if (call.kind == Collective::kBroadcast) {
     chunk_bytes_ = std::clamp((block_ / kPieces + kLine - 1) / kLine * kLine, kLeastPiece, kMostPiece);
@@ -71,7 +78,8 @@ Place SharedPlan::box(int rank) const {
 
 void SharedPlan::write(std::uint64_t piece, Program& program) const {
   if (small_) return write_small(program);
-  if (call_.kind == Collective::kBroadcast) return write_broadcast(piece, program);
+  if (call_.kind == Collective::kBroadcast)
+    return piece == 0 ? open_broadcast(program) : write_broadcast(piece - 1, program);
   if (piece == 0) {
     program.room(1);
     copy_in(0, program);
@@ -127,27 +135,29 @@ void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
   }
 }
 
+void SharedPlan::open_broadcast(Program& program) const {
+  if (is_root()) {
+    program.room(1);
+    program.copy(half(rank_, 0, 0), input(0), span(0).bytes);
+    return program.post();
+  }
+  program.room(Layout::kTurns - 1);
+  program.post();
+  program.meet(static_cast<std::uint64_t>(call_.root));
+}
+
 // Who has signalled chunk k has copied it in, or out. That all have ended the call before, which the root must know
 // before it comes to the half that this one filled, is told by their posts.
 void SharedPlan::write_broadcast(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   if (!is_root()) {
-    const auto root = static_cast<std::uint64_t>(call_.root);
-    if (chunk == 0) {
-      program.room(Layout::kTurns - 1);
-      program.post();
-      program.meet(root);
-    } else {
-      program.wait(chunk + 1, root);
-    }
+    if (chunk > 0) program.wait(chunk + 1, static_cast<std::uint64_t>(call_.root));
     program.copy(output(now.begin), half(call_.root, chunk, 0), now.bytes);
     return program.signal(chunk + 1);
   }
-  if (chunk == 0) program.room(1);
   if (chunk == in_half_) program.meet();
   else if (chunk % in_half_ == 0 && chunk > in_half_) program.wait(chunk - in_half_);
-  program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
-  if (chunk == 0) program.post();
+  if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
   program.signal(chunk + 1);
   program.copy(output(now.begin), input(now.begin), now.bytes);
   // What is left for others to take when it ends is in one half.

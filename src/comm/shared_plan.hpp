@@ -38,14 +38,17 @@ class SharedPlan {
   SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
   std::uint64_t number() const { return number_; }
+  static bool is_small(const Call& call, int nranks);
   // Halves of staging that it fills: those of the next call come after them. 0: a small call, of one piece.
   std::uint64_t chunks() const { return small_ ? 0 : (chunks_ + in_half_ - 1) / in_half_; }
   std::uint64_t pieces() const {
     if (small_) return 1;
-    return call_.kind == Collective::kBroadcast ? chunks_ : chunks_ + (ends_with_copies() ? 2 : 1);
+    return chunks_ + (ends_with_copies() ? 2 : 1);
   }
   // Adds the program of a piece: the call is all of them, in their order.
   void write(std::uint64_t piece, Program& program) const;
+  // Adds what the first piece has before the call is posted; not of a broadcast.
+  void copy_in(std::uint64_t chunk, Program& program) const;
   // Phases that are signalled in the whole call: the next one's come after them.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
@@ -55,8 +58,8 @@ class SharedPlan {
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
   void write_small(Program& program) const;
+  void open_broadcast(Program& program) const;
   void write_broadcast(std::uint64_t chunk, Program& program) const;
-  void copy_in(std::uint64_t chunk, Program& program) const;
   void reduce(std::uint64_t chunk, Program& program) const;
   void copy_out(std::uint64_t chunk, Program& program) const;
 

@@ -8,7 +8,6 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
-#include "comm/whereabouts.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -31,15 +30,18 @@ void SharedCalls::throw_failure() const {
   if (const std::optional<RankFailure> told = bootstrap.failure()) throw Error(told->code, told->text, {});
 }
 
-void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, std::byte* output,
-                        const std::byte* input) {
+void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number,
+                        const CallBuffers& buffers) {
   call_ = call;
   turn_ = turn;
-  output_ = output;
-  input_ = input;
+  output_ = buffers.output;
+  input_ = buffers.input;
   signature_ = Signature::of(call, number);
   plan_ = std::move(plan);
-  if (const auto* shared = std::get_if<SharedPlan>(&plan_)) slot_ = shared->number();
+  if (auto* const shared = std::get_if<HostPlan>(&plan_)) {
+    slot_ = shared->number();
+    if (shared->asks()) shared->take((offer_ = make_offer(buffers.hidden)).stance);
+  }
   piece_ = 0;
   step_ = 0;
   begun_ = ended_ = false;
@@ -73,14 +75,9 @@ bool SharedRun::advance() noexcept {
     fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", calls_.rank, signature_.text(), error.what()));
     error_ = std::current_exception();
   }
+  if (error_) retreat();
   end();
   return true;
-}
-
-// Told to the ranks of this host and to all others, unless somebody has told why before.
-void SharedRun::fail(Code code, const std::string& text) const {
-  calls_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
-  if (!calls_.host || calls_.host->fail(code, text)) calls_.bootstrap.fail(code, text);
 }
 
 bool SharedRun::go_on() {
@@ -96,21 +93,31 @@ bool SharedRun::go_on() {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run(program_->steps[step_])) return false;
     }
-    if (++piece_ >= pieces()) return true;
+    auto* const shared = std::get_if<HostPlan>(&plan_);
+    if (shared && shared->path() == Path::kOpen) choose_path(*shared);
+    if (++piece_ >= pieces()) {
+      if (shared && shared->path() == Path::kDirect) require_sound();
+      return true;
+    }
     step_ = 0;
     write_program();
   }
 }
 
 std::uint64_t SharedRun::pieces() const {
-  if (const auto* shared = std::get_if<SharedPlan>(&plan_)) return shared->pieces();
+  if (const auto* shared = std::get_if<HostPlan>(&plan_)) return shared->pieces();
   if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces();
   return 0;
 }
 
+bool SharedRun::asks() const {
+  const auto* const shared = std::get_if<HostPlan>(&plan_);
+  return shared && shared->asks();
+}
+
 void SharedRun::write_program() {
   program_ = &calls_.program;
-  const auto* const shared = std::get_if<SharedPlan>(&plan_);
+  const auto* const shared = std::get_if<HostPlan>(&plan_);
   if (!shared || shared->chunks() > 0) {
     calls_.program.clear();
     if (piece_ >= pieces()) return;
@@ -131,7 +138,7 @@ void SharedRun::write_program() {
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
-  if (const auto* shared = std::get_if<SharedPlan>(&plan_); shared && begun_) calls_.phase += shared->phases();
+  if (const auto* shared = std::get_if<HostPlan>(&plan_); shared && begun_) calls_.phase += shared->phases();
   if (noted_) calls_.seat.wait_over();  // it failed in a wait
   noted_ = false;
   calls_.seat.end(turn_);
@@ -142,7 +149,12 @@ void SharedRun::finish(bool skipped) {
   if (skipped) {
     fail(Code::kAborted,
          fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
-    if (!begun_) calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
+    if (!begun_) {
+      calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
+    } else if (!ended_) {                                       // begin() did a part of it
+      retreat();
+      end();
+    }
   }
   if (!error_) [[likely]] {
     free.store(true, std::memory_order_release);
@@ -158,9 +170,10 @@ bool SharedRun::run(const Primitive& step) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
     case Primitive::Kind::kRoom: return step.value >= slot_ || await(Wait::kRoom, slot_ - step.value);
-    case Primitive::Kind::kPost: calls_.host->post(slot_, signature_); return true;
+    case Primitive::Kind::kPost: calls_.host->post(slot_, signature_, asks() ? &offer_ : nullptr); return true;
     case Primitive::Kind::kMeet: return await(Wait::kMeet, slot_, step.whom);
     case Primitive::Kind::kSignal: calls_.host->signal(calls_.phase + step.value); return true;
+    case Primitive::Kind::kEnter: enter(calls_.phase + step.value); return true;
     case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value, step.whom);
     case Primitive::Kind::kSend:
     case Primitive::Kind::kReceive: return begin_message(step);
@@ -175,6 +188,8 @@ std::byte* SharedRun::at(const Place& place) const {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
     case Space::kOutput: return output_ + place.offset;
     case Space::kStaging: return calls_.host->memory(place.rank) + place.offset;
+    case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
+    case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
     case Space::kScratch: return calls_.scratch.data() + place.offset;
     case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
@@ -193,17 +208,21 @@ void SharedRun::copy(const Primitive& step) const {
 void SharedRun::reduce(const Primitive& step) const {
   const Place* const places = program_->places.data() + step.first;
   const std::span<const void*> from(calls_.sources.data(), step.sources);
-  void* to[2];
+  const std::span<void*> to(calls_.targets.data(), step.targets);
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
   for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(places[step.targets + i]);
   const bool divides = call_.op == ReduceOp::kAvg && step.whole;
   Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.nranks) : 1, {}};
   if (call_.op == ReduceOp::kPreMulSum) {
-    for (std::uint16_t i = 0; i < step.sources; ++i)
-      calls_.scales[i] = places[step.targets + i].space == Space::kInput ? call_.scale : ReduceScale::one(call_.type);
+    for (std::uint16_t i = 0; i < step.sources; ++i) {
+      const Place& source = places[step.targets + i];  // elsewhere it is multiplied already
+      calls_.scales[i] = source.space == Space::kInput       ? call_.scale
+                         : source.space == Space::kPeerInput ? calls_.peers[source.rank].scale
+                                                             : ReduceScale::one(call_.type);
+    }
     how.scales = {calls_.scales.data(), step.sources};
   }
-  slip::reduce(how, {to, step.targets}, from, step.bytes / bytes_of(call_.type));
+  slip::reduce(how, to, from, step.bytes / bytes_of(call_.type));
 }
 
 LinkEnd& SharedRun::link_of(const Primitive& step) const {
@@ -314,50 +333,6 @@ bool SharedRun::can_advance() noexcept {
   } catch (...) {
     return true;  // advance() meets it again, and can tell
   }
-}
-
-// Without saying which: look_for_trouble() does.
-bool SharedRun::in_trouble() {
-  if (calls_.aborted.load(std::memory_order_relaxed) || (calls_.host && calls_.host->failed()) ||
-      calls_.bootstrap.broken())
-    return true;
-  if (awaits_who_left()) return true;
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
-  return now_ns() > deadline_ns_;
-}
-
-void SharedRun::look_for_trouble() {
-  if (!in_trouble()) return;
-  if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
-    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", calls_.rank, signature_.text()), {});
-  calls_.throw_failure();
-  if (calls_.bootstrap.broken()) throw_loss();
-  if (awaits_who_left()) throw_left(on_link() ? static_cast<int>(whom_) : next_rank_);
-  time_out();
-}
-
-// Whether it has not come to this call, or not as far as is waited for.
-bool SharedRun::is_missing(int rank) const {
-  if (rank == calls_.rank) return false;
-  if (waits_for_ == Wait::kTurn) return false;
-  if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
-  if (on_link()) return true;
-  const std::uint64_t last = calls_.host->last_posted(rank);
-  if (waits_for_ == Wait::kRoom) return last < value_;
-  return last < slot_ || (last == slot_ && waits_for_ == Wait::kPhase);
-}
-
-void SharedRun::time_out() const {
-  std::vector<int> missing;
-  for (int rank = 0; rank < calls_.nranks; ++rank) {
-    if (is_missing(rank)) missing.push_back(rank);
-  }
-  const char* const what = !on_link() ? "" : link_sends_ ? ", to take what it sends" : ", to send";
-  throw Error(Code::kTimeout,
-              fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank,
-                          static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
-                          missing.empty() ? "its own earlier call" : whereabouts(calls_.bootstrap, missing), what),
-              {});
 }
 
 }  // namespace slip

@@ -2,15 +2,18 @@
 // links between them, and can stop at each wait and go on later, in another thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <exception>
 #include <optional>
 #include <variant>
 
+#include "comm/host_plan.hpp"
 #include "comm/links.hpp"
 #include "comm/message_plan.hpp"
 #include "comm/shared_host.hpp"
+#include "comm/shared_memory.hpp"
 #include "runtime/exchange.hpp"
 #include "transport/ledger.hpp"
 
@@ -18,16 +21,23 @@ namespace slip {
 
 // What the calls of a rank in one communicator have in common.
 struct SharedCalls {
-  SharedCalls(Bootstrap& boot, SharedHost* shared, Links& between, LedgerSeat& ledger, bool few_cores,
-              std::int64_t timeout)
+  // Where the ranks of this host meet, and the memory that all ranks reach.
+  struct Shared {
+    SharedHost* host = nullptr;      // null: this rank shares memory with nobody
+    SharedMemory* memory = nullptr;  // null: not all ranks are of this host
+  };
+  SharedCalls(Bootstrap& boot, Shared shared, Links& between, LedgerSeat& ledger, bool few_cores, std::int64_t timeout)
       : rank(boot.rank()),
         nranks(boot.nranks()),
         bootstrap(boot),
-        host(shared),
+        host(shared.host),
+        memory(shared.memory),
         links(between),
         seat(ledger),
         crowded(few_cores),
         timeout_ns(timeout),
+        targets(std::max<std::size_t>(static_cast<std::size_t>(nranks), 2)),
+        peers(static_cast<std::size_t>(nranks)),
         sources(static_cast<std::size_t>(nranks)),
         scales(static_cast<std::size_t>(nranks)),
         said_to(static_cast<std::size_t>(nranks)),
@@ -37,7 +47,8 @@ struct SharedCalls {
 
   const int rank, nranks;
   Bootstrap& bootstrap;
-  SharedHost* const host;  // null: this rank shares memory with nobody
+  SharedHost* const host;      // or null
+  SharedMemory* const memory;  // or null
   Links& links;
   LedgerSeat& seat;
   const bool crowded;  // more ranks than cores: who waits gives its core away at once
@@ -51,6 +62,13 @@ struct SharedCalls {
   };
   std::array<Written, SharedLayout::kTurns> small;  // their programs depend on the number of the call modulo the turns
   Program program;                                  // of a piece of a larger call
+  std::vector<void*> targets;
+  // Where another rank's buffers are in this process, and its factor.
+  struct Peer {
+    std::byte *input = nullptr, *output = nullptr;
+    ReduceScale scale = {};
+  };
+  std::vector<Peer> peers;
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
   std::vector<std::byte> scratch;
@@ -63,15 +81,21 @@ struct SharedCalls {
 };
 
 // What a rank does in a call: through shared memory, all at once, or by messages.
-using CallPlan = std::variant<std::monostate, SharedPlan, MessagePlan>;
+using CallPlan = std::variant<std::monostate, HostPlan, MessagePlan>;
+
+// This rank's, as the call names them. `hidden`: see SharedMemory::find.
+struct CallBuffers {
+  std::byte* output = nullptr;
+  const std::byte* input = nullptr;
+  bool hidden = false;
+};
 
 class SharedRun final : public Exchange {
  public:
   explicit SharedRun(SharedCalls& calls) : calls_(calls) {}
 
   // `turn`: of all calls of this rank; `number`: of those that all ranks make.
-  void prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, std::byte* output,
-               const std::byte* input);
+  void prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, const CallBuffers& buffers);
 
   bool begin() noexcept override;
   bool advance() noexcept override;
@@ -110,14 +134,24 @@ class SharedRun final : public Exchange {
   [[noreturn]] void time_out() const;
   std::byte* at(const Place& place) const;
   void end();
+  bool asks() const;
+  // For calls that may be done where buffers lie; in direct_run.cpp.
+  Offer make_offer(bool hidden) const;
+  bool has_posted_the_same(int rank) const;
+  bool offers_are_there(const HostPlan& plan) const;
+  void choose_path(HostPlan& plan);
+  void enter(std::uint64_t phase);
+  void require_sound() const;
+  void retreat() noexcept;
 
   SharedCalls& calls_;
   Call call_;
   std::uint64_t turn_ = 0;
-  std::uint64_t slot_ = 0;  // the plan's number, if it is a SharedPlan
+  std::uint64_t slot_ = 0;  // the plan's number, if it is a HostPlan
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;
   Signature signature_;
+  Offer offer_;
   CallPlan plan_;
   const Program* program_ = nullptr;
   std::uint64_t piece_ = 0;

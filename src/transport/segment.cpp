@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -88,23 +90,37 @@ int recv_descriptor(const Socket& socket, const Patience& patience) {
 
 }  // namespace
 
-Segment::~Segment() {
-  if (data_) ::munmap(data_, bytes_);
+Segment::Mapping::Mapping(int descriptor, std::size_t size) : bytes(size) {
+  void* const made = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (made == MAP_FAILED) fail("map", bytes);
+  data = static_cast<std::byte*>(made);
 }
 
-Segment::Segment(Segment&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
-Segment& Segment::operator=(Segment&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
+// The name is of this memory alone: who has it already in this process shares its mapping.
+Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
+  const std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  Segment result;
+  std::weak_ptr<const Mapping>& there = known[name];
+  result.mapping_ = there.lock();
+  if (!result.mapping_) there = result.mapping_ = std::make_shared<const Mapping>(descriptor, bytes);
+  return result;
 }
 
-Segment Segment::map(int descriptor, std::size_t bytes) {
-  void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (data == MAP_FAILED) fail("map", bytes);
-  return {static_cast<std::byte*>(data), bytes};
+void Segment::commit(std::size_t offset, std::size_t bytes) const {
+  // EINVAL: a kernel before 5.14, which takes memory as it is touched.
+  if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    throw Error(Code::kOutOfMemory,
+                fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
+  }
+}
+
+void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
+  if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // failed: it goes with the segment
 }
 
 // The first rank listens under a name that nobody can guess, and tells it to the others.
@@ -112,15 +128,15 @@ Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::si
   const Patience patience{now_ns() + kPatienceNs, &bootstrap.abort_flag()};
   if (bootstrap.rank() != ranks.front()) {
     const std::vector<std::byte> name = bootstrap.recv(ranks.front(), kTag);
-    const std::string_view text(reinterpret_cast<const char*>(name.data()), name.size());
+    const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
     const Socket socket = Socket::connect(SocketAddress::unix_name(text), patience);
     const Descriptor descriptor(recv_descriptor(socket, patience));
-    return map(descriptor.number(), bytes);
+    return map(text, descriptor.number(), bytes);
   }
   const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
-  Segment made = map(descriptor.number(), bytes);
   const std::string name = fmt::format("slip-{:016x}{:016x}", random_secret(), random_secret());
+  Segment made = map(name, descriptor.number(), bytes);
   const Socket listener = Socket::listen(SocketAddress::unix_name(name));
   for (const int rank : ranks.subspan(1)) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)));
   for (std::size_t served = 1; served < ranks.size();) {

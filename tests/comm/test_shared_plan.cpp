@@ -10,8 +10,28 @@ namespace {
 
 using Layout = SharedLayout;
 
-void expect_proven(const std::vector<Call>& calls, int nranks) {
-  EXPECT_EQ(test::proof_of(shared_scenes(calls, nranks), Wires::kRendezvous), "proven");
+void expect_proven(const std::vector<Call>& calls, int nranks, const Reachable& reachable = {}) {
+  EXPECT_EQ(test::proof_of(shared_scenes(calls, nranks, reachable), Wires::kRendezvous), "proven");
+}
+
+// Without one of its waits each of these ranks' programs races. Returns how many waits there are.
+int expect_all_waits_needed(const std::vector<Scene>& whole, std::size_t rank) {
+  EXPECT_EQ(test::proof_of(whole, Wires::kRendezvous), "proven");
+  int found = 0;
+  for (std::size_t scene = 0; scene < whole.size(); ++scene) {
+    const std::vector<Primitive>& steps = whole[scene].programs[rank].steps;
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      const bool waits = steps[step].kind == Primitive::Kind::kMeet || steps[step].kind == Primitive::Kind::kWait;
+      if (!waits) continue;
+      std::vector<Scene> cut = whole;
+      std::vector<Primitive>& others = cut[scene].programs[rank].steps;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
+      EXPECT_TRUE(test::proof_of(cut, Wires::kRendezvous).starts_with("race"))
+          << "rank " << rank << " of " << whole[scene].programs.size() << ", call " << scene << ", step " << step;
+      ++found;
+    }
+  }
+  return found;
 }
 
 constexpr Collective kAll[] = {Collective::kAllReduce,     Collective::kReduce,   Collective::kBroadcast,
@@ -69,22 +89,7 @@ TEST(SharedPlanOf, BroadcastsFromSeveralRoots) {
 // The checker sees what it should: without one of its waits a program of several chunks races.
 TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   const std::vector<Call> calls(2, call_of(Collective::kAllReduce, 2'100'000));
-  const std::vector<Scene> whole = shared_scenes(calls, 2);
-  ASSERT_EQ(test::proof_of(whole, Wires::kRendezvous), "proven");
-  int found = 0;
-  for (std::size_t scene = 0; scene < whole.size(); ++scene) {
-    const std::vector<Primitive>& steps = whole[scene].programs[0].steps;
-    for (std::size_t step = 0; step < steps.size(); ++step) {
-      const bool waits = steps[step].kind == Primitive::Kind::kMeet || steps[step].kind == Primitive::Kind::kWait;
-      if (!waits) continue;
-      std::vector<Scene> cut = whole;
-      std::vector<Primitive>& others = cut[scene].programs[0].steps;
-      others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
-      EXPECT_TRUE(test::proof_of(cut, Wires::kRendezvous).starts_with("race")) << "call " << scene << ", step " << step;
-      ++found;
-    }
-  }
-  EXPECT_GT(found, 8);
+  EXPECT_GT(expect_all_waits_needed(shared_scenes(calls, 2), 0), 8);
 }
 
 // A root that waits for nobody would write what others still read.
@@ -98,6 +103,51 @@ TEST(SharedPlanOf, RoomLeftOutIsFound) {
         std::erase_if(program.steps, [](const Primitive& step) { return step.kind == Primitive::Kind::kRoom; });
     }
     EXPECT_TRUE(test::proof_of(scenes, Wires::kRendezvous).starts_with("race")) << bytes << " bytes";
+  }
+}
+
+// Where buffers lie: all offered, of some ranks only, in place and not.
+TEST_P(SharedPlans, BuffersInReachAreNotInEachOthersWay) {
+  const Collective kind = GetParam();
+  const Reachable all[] = {{[](std::size_t, int) { return true; }, false},
+                           {[](std::size_t, int) { return true; }, true},
+                           {[](std::size_t, int rank) { return rank != 1; }, false},
+                           {[](std::size_t, int rank) { return rank == 1; }, true}};
+  for (const int nranks : {2, 3, 4}) {
+    for (const std::uint64_t bytes : {100U, 30'000U, 1'100'001U}) {
+      for (const Reachable& one : all) {
+        SCOPED_TRACE(testing::Message() << nranks << " ranks, " << bytes << " bytes, offered by 0: " << one.offers(0, 0)
+                                        << ", by 1: " << one.offers(0, 1) << ", in place " << one.in_place);
+        const std::vector<Call> calls(3, call_of(kind, bytes));
+        expect_proven(calls, nranks, one);
+        const bool enough = DirectPlan::from_root(kind) ? one.offers(0, 1) : one.offers(0, 0) && one.offers(0, 1);
+        const bool possible = kind != Collective::kBarrier && !(one.in_place && kind == Collective::kAllToAll);
+        EXPECT_EQ(shared_scenes(calls, nranks, one).back().direct, enough && possible && bytes > 100);
+      }
+    }
+  }
+}
+
+TEST(SharedPlanOf, CallsOfBothWaysOneAfterTheOther) {
+  std::vector<Call> calls;
+  for (const std::uint64_t bytes : {700'000U, 40U, 1'600'000U, 9000U}) {
+    for (const Collective kind : kAll) calls.push_back(call_of(kind, bytes));
+  }
+  // Some ranks, all or none, changing from call to call.
+  const auto offers = [](std::size_t call, int rank) { return (call * 5 + static_cast<std::size_t>(rank)) % 4 != 0; };
+  for (const bool in_place : {false, true}) expect_proven(calls, 3, {offers, in_place});
+}
+
+// Each wait of a call that is done where buffers lie keeps somebody's buffer from being used too early. (In gather,
+// ranks that do not touch each other's wait, too, to know the same.)
+TEST_P(SharedPlans, AWaitForABufferLeftOutIsFound) {
+  if (GetParam() == Collective::kBarrier || GetParam() == Collective::kGather) return;
+  const std::vector<Call> calls(2, call_of(GetParam(), 100'000));
+  for (const int nranks : {2, 3}) {
+    const std::vector<Scene> whole = shared_scenes(calls, nranks, {[](std::size_t, int) { return true; }, false});
+    ASSERT_TRUE(whole.back().direct);
+    for (int rank = 0; rank < nranks; ++rank)
+      EXPECT_GE(expect_all_waits_needed(whole, static_cast<std::size_t>(rank)), 2);
   }
 }
 

@@ -22,7 +22,7 @@ struct Asked {
   int ranks = 2, root = 0, iterations = 20, warmup = 5;
   std::string begin = "8", end = "32MiB", type = "F32", op = "sum", algorithm = "auto", transport = "auto", html;
   double factor = 2;
-  bool json = false, each = false;
+  bool json = false, each = false, registered = false;
 };
 
 BenchWork work_of(const Asked& asked) {
@@ -31,6 +31,7 @@ BenchWork work_of(const Asked& asked) {
   work.end = size_of(asked.end, "-e");
   work.factor = asked.factor;
   work.each = asked.each;
+  work.registered = asked.registered;
   if (work.end < work.begin)
     throw UsageError(fmt::format("-b {} -e {}: the first size is larger than the last", asked.begin, asked.end));
   const std::optional<DataType> type = data_type_of(asked.type);
@@ -53,6 +54,7 @@ BenchWork work_of(const Asked& asked) {
 std::string way_text(const Asked& asked) {
   std::string text = fmt::format("{} calls after {} to warm up, {}", asked.iterations, asked.warmup,
                                  asked.each ? "each waited for" : "waited for once");
+  if (asked.registered) text += ", registered buffers";
   if (asked.algorithm != "auto") text += ", algorithm " + asked.algorithm;
   if (asked.transport != "auto") text += ", transport " + asked.transport;
   return text;
@@ -136,6 +138,7 @@ std::vector<std::string> command_of(const Asked& asked) {
   if (asked.kind != Collective::kMessage) add("--algorithm", asked.algorithm);
   add("--transport", asked.transport);
   if (!asked.html.empty()) add("--html", asked.html);
+  if (asked.registered) words.emplace_back("--registered");
   if (asked.each) words.emplace_back("--each");
   if (asked.json) words.emplace_back("--json");
   return words;
@@ -203,6 +206,7 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
           ->capture_default_str();
     one->add_option("--transport", asked->transport, "auto: memory that ranks share; net: TCP even on one host")
         ->capture_default_str();
+    one->add_flag("--registered", asked->registered, "Buffers that all ranks reach, from Communicator::allocate");
     one->add_flag("--each", asked->each, "Wait for each call, not once for all");
     one->add_flag("--json", asked->json, "Print the table as JSON");
     one->add_option("--html", asked->html, "Write a page with plots of time and bus bandwidth, and the table");

@@ -66,6 +66,19 @@ class RankBench {
     group.end();
   }
 
+  // Private, or registered.
+  struct Memory {
+    Buffer own;
+    SharedBuffer shared;
+    Buffer& buffer() { return own ? own : shared.buffer(); }
+  };
+  Memory allocate(std::uint64_t bytes, const char* name) {
+    Memory memory;
+    if (work_.registered) memory.shared = comm_.allocate(bytes, name);
+    else memory.own = device_.alloc(bytes, MemoryKind::kPinned, name);
+    return memory;
+  }
+
   // In place: the smaller of input and output is its part of the larger.
   Measured measure(const BenchRow& row, bool in_place) {
     const Call& call = row.call;
@@ -73,9 +86,9 @@ class RankBench {
     const std::uint64_t block = call.block_bytes(), most = std::max(blocks.in, blocks.out);
     const auto own = static_cast<std::uint64_t>(comm_.rank());
     const auto part = [&](std::uint64_t count) { return count < most && most > 1 ? own * block : 0; };
-    Buffer larger = device_.alloc(std::max<std::uint64_t>(most * block, 1), MemoryKind::kPinned, "data");
-    Buffer other =
-        device_.alloc(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), MemoryKind::kPinned, "result");
+    Memory larger_memory = allocate(std::max<std::uint64_t>(most * block, 1), "data");
+    Memory other_memory = allocate(std::max<std::uint64_t>(in_place ? 1 : most * block, 1), "result");
+    Buffer &larger = larger_memory.buffer(), &other = other_memory.buffer();
     const Range from = larger.slice(in_place ? part(blocks.in) : 0, std::max<std::uint64_t>(blocks.in, 1) * block);
     const Range to = in_place ? larger.slice(part(blocks.out), std::max<std::uint64_t>(blocks.out, 1) * block)
                               : other.slice(0, std::max<std::uint64_t>(blocks.out, 1) * block);

@@ -18,7 +18,8 @@ struct BenchWork {
   int root = 0, iterations = 20, warmup = 5;
   std::uint64_t begin = 0, end = 0;  // sizes
   double factor = 2;
-  bool each = false;  // each call is waited for
+  bool each = false;        // each call is waited for
+  bool registered = false;  // buffers are in reach of the other ranks
   CommunicatorOptions options = {};
 };
 
