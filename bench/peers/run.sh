@@ -29,6 +29,7 @@ STAGES=${STAGES:-$smalls large-reduce large-move $smalls large-tcp}
 RANKS=${RANKS:-2 4} BUDGET_MS=${BUDGET_MS:-40} LIMIT_S=${LIMIT_S:-900} REPS=${REPS:-5}
 OPS=${OPS:-} CONFIGS=${CONFIGS:-.} CEIL=${CEIL:-0}
 LAUNCH_S=${LAUNCH_S:-90}   # one launch at most
+GRACE_S=${GRACE_S:-120}
 bin=$OUT/bin; mkdir -p "$bin"; OUT=$(cd "$OUT" && pwd); bin=$OUT/bin
 res=$OUT/results.tsv; ceil=$OUT/ceilings.tsv; log=$OUT/log.txt
 : >"$res"; : >"$ceil"; : >"$log"
@@ -92,9 +93,10 @@ small() { if [ -n "${EXTRA:-}" ] || [[ $name_of_stage != large-* ]]; then cfg "$
 launch() {
   local name=$1; shift
   cleanup
-  local t0=$SECONDS
-  timeout -k 5 "$LAUNCH_S" "$@" --ops "$ops" --sizes "$sizes" --budget-ms "$BUDGET_MS" --min-samples "$min_samples" \
-      2>>"$log" | sed -n "s/^ROW\t/$rep\t/p" >>"$res"
+  local t0=$SECONDS left=$((LIMIT_S + GRACE_S - (SECONDS - begun)))
+  if [ "$left" -le 0 ]; then return; fi
+  timeout -k 5 "$((left < LAUNCH_S ? left : LAUNCH_S))" "$@" --ops "$ops" --sizes "$sizes" \
+      --budget-ms "$BUDGET_MS" --min-samples "$min_samples" 2>>"$log" | sed -n "s/^ROW\t/$rep\t/p" >>"$res"
   local rc=${PIPESTATUS[0]}
   echo "rep $rep $name_of_stage ranks $n $name rc=$rc $((SECONDS - t0))s load $(cut -d' ' -f1 /proc/loadavg)" |
       tee -a "$log" >&2
@@ -169,7 +171,8 @@ gloo $(dpkg-query -W -f='${Version}' libgloo-dev 2>/dev/null)"
   echo "# budget $BUDGET_MS ms per point, started $(date -u +%FT%TZ), load $(cut -d' ' -f1-3 /proc/loadavg)"
 } | tee "$OUT/header.txt" >&2
 
-# A stage that took longer than what is left is not begun again.
+# A stage that took longer than what is left is not begun again; one that is not through GRACE_S later does not
+# count, for it would lack a peer.
 begun=$SECONDS
 declare -A took times
 for rep in $(seq "$REPS"); do
@@ -184,7 +187,7 @@ for rep in $(seq "$REPS"); do
         [ -z "${took[$name_of_stage.$n]:-}" ] && echo "no time for $name_of_stage, $n ranks" | tee -a "$log" >&2
         continue
       fi
-      t0=$SECONDS
+      t0=$SECONDS rows=$(wc -l <"$res")
       all_configs
       times[$name_of_stage.$n]=$((${times[$name_of_stage.$n]:-0} + 1))
       for i in "${!configs[@]}"; do
@@ -192,6 +195,10 @@ for rep in $(seq "$REPS"); do
         eval "launch ${configs[i]}"
       done
       took[$name_of_stage.$n]=$((SECONDS - t0))
+      if [ $((SECONDS - begun)) -ge $((LIMIT_S + GRACE_S)) ]; then
+        head -n "$rows" "$res" >"$res.whole" && mv "$res.whole" "$res"
+        echo "no time to end $name_of_stage, $n ranks: left out" | tee -a "$log" >&2
+      fi
     done
   done
 done
