@@ -73,7 +73,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
   }
   const bool whole = members.size() == static_cast<std::size_t>(nranks);
-  if (wishes.transport == Transport::kAuto && (members.size() > 1 || whole)) host.emplace(bootstrap, members);
+  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1)) host.emplace(bootstrap, members);
   all_share = host && whole;
   if (all_share) memory.emplace(bootstrap, options.direct);
   std::vector<int> order(static_cast<std::size_t>(nranks));
@@ -104,7 +104,7 @@ SharedRun& Communicator::State::take_run() {
 
 CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  const bool own_way = wishes.algorithm == Algorithm::kAuto || wishes.algorithm == Algorithm::kDirect ||
+  const bool own_way = nranks == 1 || wishes.algorithm == Algorithm::kAuto || wishes.algorithm == Algorithm::kDirect ||
                        find_recipe(wishes.algorithm, call.kind) == nullptr;
   if (all_share && own_way) return HostPlan(call, next_shared, chunks, rank, nranks);
   const bool explain = env().debug == "tune";

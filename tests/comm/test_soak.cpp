@@ -161,8 +161,7 @@ class Program {
   std::vector<Pending> pending_;
 };
 
-// Disabled: it hangs or crashes on most seeds, and the cause is not found yet.
-TEST(Soak, DISABLED_RandomProgramsInThreads) {
+TEST(Soak, RandomProgramsInThreads) {
   std::mt19937 random(seed_of_run());
   const std::int64_t end = now_ns() + static_cast<std::int64_t>(seconds_to_run() * 1e9);
   int programs = 0;
@@ -182,7 +181,7 @@ TEST(Soak, DISABLED_RandomProgramsInThreads) {
     test::expect_no_errors(as_ranks(
         count,
         [&](int rank) {
-          const Device own = Device::open("cpu", {.compute_workers = 2});  // else ranks wait for each other's streams
+          const Device own = Device::open("cpu", {.compute_workers = 2});
           Program program(comms[static_cast<std::size_t>(rank)], own, seed);
           for (int round = 0; round < 4; ++round) ASSERT_EQ(program.run(12), "");
         },
