@@ -8,7 +8,8 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kRetreatNs = 10'000'000'000;
+// How long a process is waited for that does not say it has left: it may have been killed, too. And 1 GB/s.
+constexpr std::int64_t kRetreatNs = 1'000'000'000;
 
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
   return a && b && a < b + b_bytes && b < a + a_bytes;
@@ -115,7 +116,8 @@ void SharedRun::retreat() noexcept {
     // If it is inside itself: others that see it leave see the failure, too.
     if (host.is_in(calls_.rank, inside)) host.signal(calls_.phase + DirectPlan::kOutside);
     // Processes that are at memory of a rank which has freed it do no harm; threads would.
-    const std::int64_t patience = calls_.memory->one_process() ? calls_.timeout_ns : kRetreatNs;
+    const auto bytes = static_cast<std::int64_t>(call_.block_bytes()) * calls_.nranks;
+    const std::int64_t patience = calls_.memory->one_process() ? calls_.timeout_ns : kRetreatNs + bytes;
     const std::int64_t deadline = now_ns() + std::min(patience, calls_.timeout_ns);
     for (int rank = 0; rank < calls_.nranks; ++rank) {
       if (rank == calls_.rank || !has_posted_the_same(rank)) continue;
