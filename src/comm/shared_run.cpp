@@ -63,8 +63,9 @@ bool SharedRun::advance() noexcept {
   if (ended_) return true;
   try {
     if (!go_on()) {
-      // Who has just enqueued it will wait for it, or a worker looks after it: the proxy is for what takes long.
-      if (patient_) calls_.links.attend(false);
+      // Who has just enqueued it will wait for it, or a worker looks after it: the proxy is for what takes long. Before
+      // its turn the links are another call's.
+      if (patient_ && begun_) calls_.links.attend(false);
       return false;
     }
   } catch (const Error& met) {
