@@ -25,15 +25,16 @@ class Direct {
   Direct(const UniqueId& id, int rank)
       : bootstrap_(id, kRanks, rank),
         host_(bootstrap_, {0, 1}),
+        memory_(bootstrap_, true),
         links_(bootstrap_, &host_, kTimeoutNs),
         seat_({bootstrap_.id(), rank, kRanks, "direct"}),
-        calls_(bootstrap_, &host_, links_, seat_, core_set().count() < kRanks, kTimeoutNs),
+        calls_(bootstrap_, {&host_, &memory_}, links_, seat_, core_set().count() < kRanks, kTimeoutNs),
         run_(calls_) {}
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
-    run_.prepare(call, SharedPlan(call, next_, 0, calls_.rank, kRanks), next_, next_, reinterpret_cast<std::byte*>(to),
-                 reinterpret_cast<const std::byte*>(from));
+    run_.prepare(call, HostPlan(call, next_, 0, calls_.rank, kRanks), next_, next_,
+                 {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
     ++next_;
     if (!run_.begin()) {
       while (!run_.advance()) {}
@@ -45,6 +46,7 @@ class Direct {
   static constexpr std::int64_t kTimeoutNs = 60'000'000'000;
   Bootstrap bootstrap_;
   SharedHost host_;
+  SharedMemory memory_;
   Links links_;
   LedgerSeat seat_;
   SharedCalls calls_;
