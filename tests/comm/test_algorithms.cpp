@@ -6,6 +6,7 @@
 #include "comm/algorithm.hpp"
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
+#include "support/share.hpp"
 
 namespace slip {
 namespace {
@@ -203,6 +204,7 @@ std::vector<Case> cases() {
       for (const int nranks : {2, 3, 5, 8}) {
         const bool own_way = algorithm == Algorithm::kAuto || algorithm == Algorithm::kDirect;
         if (way == Way::kPipes && own_way) continue;  // test_collectives has them
+        if (test::kShare > 1 && nranks > 3) continue;
         if (nranks == 8 && algorithm != Algorithm::kTree && algorithm != Algorithm::kAuto) continue;
         all.push_back({algorithm, way, nranks});
       }
