@@ -224,12 +224,17 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
 
 // Those to itself are copies: the first send goes to the first receive, and so on.
 void Communicator::State::issue_letters(std::span<const Letter> letters, StreamRef stream) {
+  static const Name kSend("send"), kRecv("recv");
+  require_usable(letters.front().here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  std::vector<Range> reads, writes, own_out, own_in;
-  std::vector<Parcel> parcels;
+  std::vector<Range> own_out, own_in;
   std::uint64_t bytes = 0;
+  const std::lock_guard lock(mutex);
+  sent.clear();
+  received.clear();
+  parcels.clear();
   for (const Letter& letter : letters) {
-    const Name name(letter.out ? "send" : "recv");
+    const Name name = letter.out ? kSend : kRecv;
     if (letter.rank < 0 || letter.rank >= nranks)
       throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), letter.rank, nranks),
                   letter.here);
@@ -241,7 +246,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
       (letter.out ? own_out : own_in).push_back(letter.range);
       continue;
     }
-    (letter.out ? reads : writes).push_back(letter.range);
+    (letter.out ? sent : received).push_back(letter.range);
     bytes += letter.range.bytes;
     parcels.push_back(
         {letter.out, letter.rank, letter.range.bytes > 0 ? address(letter.range) : nullptr, letter.range.bytes});
@@ -254,12 +259,11 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
                 here);
   for (std::size_t i = 0; i < own_in.size(); ++i) stream.copy(own_in[i], own_out[i], {}, here);
   if (parcels.empty()) return;
-  const std::lock_guard lock(mutex);
   SharedRun& run = take_run();
-  run.parcels = std::move(parcels);
+  std::swap(run.parcels, parcels);
   run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
               0, {});
-  issue_run(run, name_of(Collective::kMessage), reads, writes, stream, here);
+  issue_run(run, name_of(Collective::kMessage), sent, received, stream, here);
 }
 
 }  // namespace slip

@@ -49,6 +49,8 @@ struct Communicator::State final : PostOffice {
   std::uint64_t next_shared = 1;  // and among those through shared memory
   std::uint64_t chunks = 0;       // of these so far
   std::vector<std::unique_ptr<SharedRun>> runs;
+  std::vector<Range> sent, received;  // of the letters being issued; kept, so that nothing is allocated
+  std::vector<Parcel> parcels;
   std::atomic<bool> finalized{false};  // relaxed: nothing is passed with it
   mutable std::mutex error_mutex;
   mutable std::optional<Error> first_error;  // guarded by error_mutex; it stays the first

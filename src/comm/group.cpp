@@ -13,7 +13,8 @@ namespace {
 
 struct Kept {
   int depth = 0;
-  std::vector<std::pair<PostOffice*, Letter>> letters;
+  std::vector<PostOffice*> offices;  // of the letters
+  std::vector<Letter> letters;
 };
 
 Kept& kept() {
@@ -22,7 +23,7 @@ Kept& kept() {
 }
 
 // The first stream carries them all; the others wait for it, and it for them.
-void issue_together(PostOffice& office, const std::vector<Letter>& letters) {
+void issue_together(PostOffice& office, std::span<const Letter> letters) {
   const StreamRef stream = letters.front().stream;
   std::vector<StreamRef> others;
   for (const Letter& letter : letters) {
@@ -39,8 +40,10 @@ void issue_together(PostOffice& office, const std::vector<Letter>& letters) {
 }  // namespace
 
 void take_letter(PostOffice& office, const Letter& letter) {
-  if (kept().depth > 0) kept().letters.emplace_back(&office, letter);
-  else office.issue_letters({&letter, 1}, letter.stream);
+  Kept& now = kept();
+  if (now.depth == 0) return office.issue_letters({&letter, 1}, letter.stream);
+  now.offices.push_back(&office);
+  now.letters.push_back(letter);
 }
 
 Group::Group() { ++kept().depth; }
@@ -54,15 +57,28 @@ Group::~Group() {
 }
 
 void Group::end() {
-  if (!std::exchange(open_, false) || --kept().depth > 0) return;
-  const auto all = std::exchange(kept().letters, {});
+  Kept& now = kept();
+  if (!std::exchange(open_, false) || --now.depth > 0 || now.letters.empty()) return;
+  Kept all{0, std::exchange(now.offices, {}), std::exchange(now.letters, {})};
+  PostOffice* const first = all.offices.front();
+  const StreamRef stream = all.letters.front().stream;
+  const auto others = [&](const Letter& letter) { return !(letter.stream == stream); };
+  if (std::count(all.offices.begin(), all.offices.end(), first) == std::ssize(all.offices) &&
+      std::none_of(all.letters.begin(), all.letters.end(), others)) {
+    first->issue_letters(all.letters, stream);
+    all.offices.clear();  // the next group uses their memory
+    all.letters.clear();
+    if (now.letters.empty()) now = std::move(all);
+    return;
+  }
   std::vector<PostOffice*> done;
-  for (const auto& [office, first] : all) {
+  std::vector<Letter> letters;
+  for (PostOffice* const office : all.offices) {
     if (std::find(done.begin(), done.end(), office) != done.end()) continue;
     done.push_back(office);
-    std::vector<Letter> letters;
-    for (const auto& [whose, letter] : all) {
-      if (whose == office) letters.push_back(letter);
+    letters.clear();
+    for (std::size_t i = 0; i < all.letters.size(); ++i) {
+      if (all.offices[i] == office) letters.push_back(all.letters[i]);
     }
     issue_together(*office, letters);
   }
