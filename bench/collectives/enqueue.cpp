@@ -39,7 +39,7 @@ class Direct {
     if (!run_.begin()) {
       while (!run_.advance()) {}
     }
-    run_.finish(false);
+    run_.finish(nullptr);
   }
 
  private:

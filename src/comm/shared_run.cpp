@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/copy.hpp"
+#include "runtime/core.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -146,10 +147,13 @@ void SharedRun::end() {
   calls_.turn.store(turn_ + 1, std::memory_order_release);  // the next one sees `phase` and the memory as left here
 }
 
-void SharedRun::finish(bool skipped) {
-  if (skipped) {
-    fail(Code::kAborted,
-         fmt::format("rank {} left out {}, for its stream had failed before", calls_.rank, signature_.text()));
+void SharedRun::finish(const Failure* cause) {
+  if (cause) {
+    // A loss that one communicator met is the loss of those behind it in the stream, too.
+    fail(cause->code == Code::kRankLost ? Code::kRankLost : Code::kAborted,
+         fmt::format("rank {} left out {}, for its stream had failed before: {}", calls_.rank, signature_.text(),
+                     cause->text));
+    error_ = nullptr;  // the stream has its own
     if (!begun_) {
       calls_.turn.store(turn_ + 1, std::memory_order_release);  // it fails, too, and does not hang
     } else if (!ended_) {                                       // begin() did a part of it

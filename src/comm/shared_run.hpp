@@ -101,7 +101,7 @@ class SharedRun final : public Exchange {
   bool advance() noexcept override;
   bool can_advance() noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
-  void finish(bool skipped) override;
+  void finish(const Failure* cause) override;
 
   std::vector<Parcel> parcels;  // of a call of messages: for its plan to refer to
 

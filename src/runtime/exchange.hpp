@@ -6,6 +6,8 @@
 
 namespace slip {
 
+struct Failure;
+
 class Exchange {
  public:
   // Goes on as far as it can, for the others perhaps a moment longer. True: done, with or without success. One thread
@@ -18,9 +20,9 @@ class Exchange {
   virtual bool can_advance() noexcept = 0;
   // When its first step began, in now_ns(); 0: nobody watched then.
   virtual std::int64_t began_ns() const noexcept = 0;
-  // Once, as the op's end. `skipped`: it never ran, for its stream or device has failed. Throws what went wrong; the
-  // object belongs to nobody afterwards.
-  virtual void finish(bool skipped) = 0;
+  // Once, as the op's end. `cause`: why its stream or device had failed, so that it did not run to its end; null if it
+  // did. Throws what went wrong; the object belongs to nobody afterwards.
+  virtual void finish(const Failure* cause) = 0;
 
  protected:
   ~Exchange() = default;

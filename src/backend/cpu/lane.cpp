@@ -31,7 +31,7 @@ void perform(Lane& lane, PackedOp& op) {
       break;
     case OpKind::kFill: std::memset(op.pieces()[0].data, static_cast<int>(op.value), op.pieces()[0].bytes); break;
     case OpKind::kHost: (*op.host)(); break;
-    case OpKind::kExchange: op.exchange->finish(false); break;
+    case OpKind::kExchange: op.exchange->finish(nullptr); break;
     // release: what this stream wrote before is visible to who sees the word.
     case OpKind::kWriteValue: word(op).store(op.value, std::memory_order_release); break;
     default: break;
@@ -140,9 +140,12 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   const bool exchanges = op.kind == OpKind::kExchange;
   const std::int64_t began = tells && exchanges && !skip ? op.exchange->began_ns() : 0;
   const Picos started = tells ? (began != 0 ? began : now_ns()) * 1000 : 0;
-  if (!skip) [[likely]]
+  if (!skip) [[likely]] {
     perform_guarded(lane, op, position);
-  else if (exchanges) op.exchange->finish(true);
+  } else if (exchanges) {
+    const Failure cause = lane.failure.value();
+    op.exchange->finish(&cause);
+  }
   if (op.kind == OpKind::kHost) delete op.host;
   if (tells)
     tell({.kind = RecordKind::kRun,
