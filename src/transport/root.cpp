@@ -15,7 +15,7 @@
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "slip/error.hpp"
-#include "transport/channel.hpp"
+#include "transport/frame_socket.hpp"
 #include "transport/secret.hpp"
 
 namespace slip {

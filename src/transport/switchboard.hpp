@@ -31,7 +31,7 @@
 #include "base/thread.hpp"
 #include "slip/error.hpp"
 #include "transport/abort_flag.hpp"
-#include "transport/channel.hpp"
+#include "transport/frame_socket.hpp"
 #include "transport/wake_up.hpp"
 #include "transport/witness.hpp"
 

@@ -1,4 +1,4 @@
-#include "transport/channel.hpp"
+#include "transport/frame_socket.hpp"
 
 #include <algorithm>
 
