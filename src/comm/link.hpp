@@ -32,6 +32,9 @@ class LinkEnd {
   virtual bool drive() = 0;
   // Whether the caller will drive it again and again, or nobody for a while, though messages are under way.
   virtual void attend(bool attended) = 0;
+  // After a call that failed: when this returns, nobody touches the bytes of its messages any more. Nothing is begun or
+  // driven afterwards.
+  virtual void close() noexcept = 0;
   // Whether drive() itself finds that the other end has left, behind all that it sent.
   virtual bool says_when_over() const { return false; }
 

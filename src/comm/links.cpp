@@ -90,6 +90,10 @@ bool Links::drive(LinkEnd& end, int rank) {
   }
 }
 
+void Links::close() noexcept {
+  for (const Made& one : made_) one.end->close();
+}
+
 void Links::attend(bool attended) {
   for (const Made& one : made_) {
     if (one.end->begun() != one.end->done()) one.end->attend(attended);

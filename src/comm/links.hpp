@@ -22,6 +22,7 @@ class Links {
   bool drive();
   bool drive(LinkEnd& end, int rank);
   void attend(bool attended);  // see LinkEnd
+  void close() noexcept;       // see LinkEnd
   bool through_memory(int rank) const;
   int failed() const { return failed_; }  // the rank of the link that threw; -1: none did
 

@@ -73,6 +73,14 @@ bool PipeOutlet::drive() {
   return moved;
 }
 
+// The receiver waits for nobody while it reads, so neither does this one for long.
+void PipeOutlet::close() noexcept {
+  if (!by_address_) return;
+  memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see copy_from_sender()
+  full_fence();
+  for (int turn = 0; load_acquire(memory_.reading); ++turn) spin(turn);  // acquire: it has read what it read
+}
+
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   messages_[begun_ % kDepth] = {data, bytes, 0, signature != nullptr, signature ? *signature : Signature{}};
   ++begun_;
@@ -89,15 +97,28 @@ void PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
                             rank_, from_),
                 {});
   if (head.by_address) {
-    const std::byte* at = nullptr;
-    std::memcpy(&at, head.data, sizeof(at));
-    copy(message.data, at, message.bytes);
+    copy_from_sender(message, head);
     message.come = message.bytes;
     return;
   }
   const std::uint64_t cell = taken_ % PipeMemory::kCells;
   copy(message.data + message.come, head.bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], head.bytes);
   message.come += head.bytes;
+}
+
+// Either the sender, which gives up, sees that its bytes are read, and waits; or this thread sees that it has given up.
+void PipeInlet::copy_from_sender(const Message& message, const PipeMemory::Head& head) {
+  memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, both: the fence orders them
+  full_fence();
+  const bool stays = !memory_.given_up.load(std::memory_order_relaxed);
+  if (stays) {
+    const std::byte* at = nullptr;
+    std::memcpy(&at, head.data, sizeof(at));
+    copy(message.data, at, message.bytes);
+  }
+  memory_.reading.store(false, std::memory_order_release);  // the bytes are read before the sender goes on
+  if (!stays)
+    throw Error(Code::kAborted, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
 }
 
 bool PipeInlet::drive() {

@@ -26,6 +26,9 @@ struct PipeMemory {
 
   Head heads[kCells];
   alignas(64) std::atomic<std::uint64_t> taken{0};  // cells, by the receiver
+  // Between threads: the sender's bytes are its own again once it has given up, and the receiver is not at them.
+  alignas(64) std::atomic<bool> given_up{false};
+  std::atomic<bool> reading{false};
   alignas(64) std::byte cells[kCells][kCellBytes];
 };
 
@@ -36,6 +39,7 @@ class PipeOutlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool) override {}
+  void close() noexcept override;
 
  private:
   struct Message {
@@ -61,6 +65,7 @@ class PipeInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool) override {}
+  void close() noexcept override {}  // only drive() touches its bytes
 
  private:
   struct Message {
@@ -70,6 +75,7 @@ class PipeInlet final : public LinkEnd {
     Signature signature;
   };
   void take_cell(Message& message, const PipeMemory::Head& head);
+  void copy_from_sender(const Message& message, const PipeMemory::Head& head);
 
   PipeMemory& memory_;
   const int rank_, from_;

@@ -85,7 +85,8 @@ bool SharedRun::advance() noexcept {
 bool SharedRun::go_on() {
   if (!begun_) {
     if (!await(Wait::kTurn, turn_)) return false;
-    calls_.throw_failure();  // phases may be out of step
+    calls_.throw_failure();  // phases may be out of step, and links closed
+    if (calls_.bootstrap.broken()) throw_loss();
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
     calls_.seat.begin(turn_, signature_.elements, signature_.rest);
