@@ -50,6 +50,7 @@ enum class Algorithm : unsigned char {
   kRing,      // round a ring, or along it
   kTree,      // up and down two trees
   kDoubling,  // in log2 rounds of everything: small all_reduce
+  kRelay,     // all_to_all: what a host has for a rank of another goes there as one message, through one of its ranks
 };
 const char* algorithm_name(Algorithm algorithm);
 

@@ -27,6 +27,7 @@ constexpr Recipe kRecipes[] = {
     {Algorithm::kDirect, C::kAllGather, true, direct::pieces, direct::write_copies, direct::scratch},
     {Algorithm::kDirect, C::kBroadcast, true, direct::pieces, direct::write_copies, direct::scratch},
     {Algorithm::kDirect, C::kAllToAll, true, direct::pieces, direct::write_copies, direct::scratch},
+    {Algorithm::kRelay, C::kAllToAll, true, relay::pieces, relay::write, relay::scratch},
     {Algorithm::kDirect, C::kGather, true, direct::pieces, direct::write_copies, direct::scratch},
     {Algorithm::kDirect, C::kScatter, true, direct::pieces, direct::write_copies, direct::scratch},
 };

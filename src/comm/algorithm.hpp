@@ -7,6 +7,7 @@
 
 #include "comm/call.hpp"
 #include "comm/primitive.hpp"
+#include "comm/relays.hpp"
 #include "slip/communicator.hpp"
 #include "slip/topology.hpp"
 
@@ -18,6 +19,7 @@ struct Formation {
   std::vector<int> position;    // of each rank in it
   std::vector<CommTree> trees;  // of positions; each carries half of the chunks
   CommTree rooted;              // of positions as counted from the root on
+  Relays relays;
   static Formation of(std::vector<int> order);
 };
 
@@ -86,5 +88,10 @@ void write_copies(const Task& task, std::uint64_t piece, Program& program);
 void write_reductions(const Task& task, std::uint64_t piece, Program& program);
 std::uint64_t scratch(const Task& task);
 }  // namespace direct
+namespace relay {
+std::uint64_t pieces(const Task& task);
+void write(const Task& task, std::uint64_t piece, Program& program);
+std::uint64_t scratch(const Task& task);
+}  // namespace relay
 
 }  // namespace slip

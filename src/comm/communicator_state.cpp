@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <set>
 
 #include "base/clock.hpp"
 #include "base/cores.hpp"
@@ -82,9 +83,14 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
     return hosts[static_cast<std::size_t>(a)] < hosts[static_cast<std::size_t>(b)];
   });
   formation = Formation::of(std::move(order));
+  formation.relays = Relays(hosts);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
   links.emplace(bootstrap, host ? &*host : nullptr, timeout);
-  rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
+  site.nranks = nranks;
+  // Without shared memory a relay would be a second way through the network.
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
@@ -108,7 +114,7 @@ CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
                        find_recipe(wishes.algorithm, call.kind) == nullptr;
   if (all_share && own_way) return HostPlan(call, next_shared, chunks, rank, nranks);
   const bool explain = env().debug == "tune";
-  const Choice choice = choose(call, nranks, rates, wishes.algorithm, wishes.deterministic, explain);
+  const Choice choice = choose(call, site, wishes.algorithm, wishes.deterministic, explain);
   if (explain && rank == 0) log_line(choice.text);
   return MessagePlan(*choice.recipe, {call, rank, nranks, in_place, choice.chunk_bytes, &formation});
 }

@@ -40,7 +40,7 @@ struct Communicator::State final : PostOffice {
   std::optional<SharedMemory> memory;  // only if they do
   std::mutex allocating;               // keeps the order of allocations the same on all ranks
   Formation formation;
-  LinkRates rates;
+  Site site;
   std::optional<Links> links;
   std::optional<SharedCalls> calls;
   BiasedLock mutex;        // guards what follows, and keeps the order of calls the same in numbers and in the stream

@@ -24,7 +24,7 @@ std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all proce
 }  // namespace
 
 std::optional<Algorithm> algorithm_of(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(Algorithm::kDoubling); ++i) {
+  for (int i = 0; i <= static_cast<int>(Algorithm::kRelay); ++i) {
     if (name == algorithm_name(static_cast<Algorithm>(i))) return static_cast<Algorithm>(i);
   }
   return std::nullopt;
@@ -42,7 +42,7 @@ Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
     const std::optional<Algorithm> found = algorithm_of(name);
     if (!found)
       throw Error(Code::kInvalidValue,
-                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree or doubling is expected", name), here);
+                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree, doubling or relay is expected", name), here);
     result.algorithm = *found;
   }
   if (const std::string& name = env().transport; !name.empty() && result.transport == Transport::kAuto) {

@@ -8,14 +8,24 @@
 
 namespace slip {
 
+// Of pipes between ranks of one host, roughly.
+inline constexpr double kPipeLatencyUs = 0.4, kPipeGbps = 10, kPipeMessageUs = 0.1;
+
 struct LinkRates {
   double latency_us = 10;  // of a small message
   double gbps = 4;         // of large ones, while the other direction is in use, too
   double message_us = 2;   // a rank's own time for one more message at the same time
 };
 
+// Where the ranks are, and what a link between them does.
+struct Site {
+  int nranks = 1;
+  int hosts = 1;
+  LinkRates rates = {};
+};
+
 // By the model, in microseconds. `bytes`: of a block.
-double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, int nranks, const LinkRates& rates);
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site);
 
 struct Choice {
   const Recipe* recipe = nullptr;
@@ -24,6 +34,6 @@ struct Choice {
 };
 // `wanted`: kAuto, or what was asked for, where it can do the call. `rank_order`: only those that reduce in the order
 // of the ranks.
-Choice choose(const Call& call, int nranks, const LinkRates& rates, Algorithm wanted, bool rank_order, bool explain);
+Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain);
 
 }  // namespace slip

@@ -199,13 +199,16 @@ TEST_P(Algorithms, Copy) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Algorithm algorithm :
-       {Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kDoubling}) {
+       {Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kDoubling,
+        Algorithm::kRelay}) {
     for (const Way way : {Way::kPipes, Way::kNet, Way::kBoth}) {
       for (const int nranks : {2, 3, 5, 8}) {
         const bool own_way = algorithm == Algorithm::kAuto || algorithm == Algorithm::kDirect;
         if (way == Way::kPipes && own_way) continue;  // test_collectives has them
         if (test::kShare > 1 && nranks > 3) continue;
-        if (nranks == 8 && algorithm != Algorithm::kTree && algorithm != Algorithm::kAuto) continue;
+        const bool has_levels = algorithm == Algorithm::kTree || algorithm == Algorithm::kRelay;
+        if (nranks == 8 && !has_levels && algorithm != Algorithm::kAuto) continue;
+        if (algorithm == Algorithm::kRelay && way != Way::kBoth) continue;  // needs hosts
         all.push_back({algorithm, way, nranks});
       }
     }

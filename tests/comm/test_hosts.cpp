@@ -3,14 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <memory>
 #include <regex>
 
 #include "base/clock.hpp"
+#include "job.hpp"
 #include "sums.hpp"
-#include "support/hosts.hpp"
-#include "support/processes.hpp"
-#include "support/ranks.hpp"
 
 namespace slip {
 namespace {
@@ -18,8 +15,8 @@ namespace {
 using std::chrono::milliseconds;
 using test::Adder;
 using test::Hosts;
+using test::Job;
 using test::kLine;
-using test::RankProcess;
 using test::WireQuality;
 
 CommunicatorOptions short_beats() {
@@ -126,24 +123,6 @@ TEST(Hosts, DISABLED_EveryCall) {
     return wrong.empty() ? "fine" : wrong;
   });
 }
-
-// `each` ranks on each host, in the order of the hosts.
-class Job {
- public:
-  Job(const Hosts& hosts, int count, int each, const std::string& part) {
-    hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
-    for (int rank = 0; rank < count * each; ++rank) {
-      hosts.within(rank / each,
-                   [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank)); });
-    }
-  }
-  RankProcess& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
-  int size() const { return static_cast<int>(ranks_.size()); }
-
- private:
-  UniqueId id_;
-  std::vector<std::unique_ptr<RankProcess>> ranks_;
-};
 
 void every_call(int count, int each, const WireQuality& quality) {
   Hosts hosts(count);

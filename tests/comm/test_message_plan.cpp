@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "comm/link.hpp"
@@ -19,12 +20,15 @@ using test::proof_of;
 
 constexpr std::uint64_t kChunk = 1024;  // small, so that plans are
 
-// A ring that is not in the order of the ranks.
+// A ring that is not in the order of the ranks: even ones are of one host, odd ones of another.
 Formation formation_of(int nranks) {
-  std::vector<int> order;
+  std::vector<int> order, hosts;
+  for (int rank = 0; rank < nranks; ++rank) hosts.push_back(rank % 2);
   for (int rank = 0; rank < nranks; rank += 2) order.push_back(rank);
   for (int rank = 1; rank < nranks; rank += 2) order.push_back(rank);
-  return Formation::of(order);
+  Formation formation = Formation::of(order);
+  formation.relays = Relays(hosts);
+  return formation;
 }
 
 void expect_proven(std::span<const Scene> scenes) {
@@ -108,6 +112,23 @@ TEST_P(MessagePlans, OfMoreChunksThanALinkHoldsAreProven) {
 
 INSTANTIATE_TEST_SUITE_P(Every, MessagePlans, testing::ValuesIn(recipes()),
                          [](const auto& of) { return recipe_name(of.param); });
+
+// More destinations for each relay than a link holds messages, hosts of different sizes, and ranks that do not hand
+// over.
+TEST(MessagePlanOf, RelaysOfManyHostsAreProven) {
+  const int hosts = test::kShare > 1 ? 5 : static_cast<int>(LinkEnd::kDepth) + 3;
+  std::vector<int> host_of;
+  for (int host = 0; host < hosts; ++host) host_of.insert(host_of.end(), host % 3 == 1 ? 1 : 2, host);
+  const auto nranks = static_cast<int>(host_of.size());
+  std::vector<int> order(host_of.size());
+  std::iota(order.begin(), order.end(), 0);
+  Formation formation = Formation::of(order);
+  formation.relays = Relays(host_of);
+  const Recipe& recipe = *find_recipe(Algorithm::kRelay, Collective::kAllToAll);
+  expect_proven(std::vector<Scene>{scene_of(practice_of(recipe, 100, 0, false, false), formation)});
+  formation.relays.set_alone(0, nranks - 1);
+  expect_proven(std::vector<Scene>{scene_of(practice_of(recipe, 100, 0, true, false), formation)});
+}
 
 TEST(MessagePlanOf, CallsOfAllKindsOneAfterTheOther) {
   const Formation formation = formation_of(4);
@@ -200,7 +221,8 @@ Waits leave_out_each(const Without& how) {
 TEST(MessagePlanOf, AWaitLeftOutIsFound) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.kind == Collective::kBarrier) continue;  // has no bytes
-    const bool by_levels = recipe.algorithm == Algorithm::kTree || recipe.algorithm == Algorithm::kDoubling;
+    const bool by_levels = recipe.algorithm == Algorithm::kTree || recipe.algorithm == Algorithm::kDoubling ||
+                           recipe.algorithm == Algorithm::kRelay;
     for (const bool in_place : {false, true}) {
       for (const bool scales : {false, true}) {
         if (scales && !reduces(recipe.kind)) continue;
