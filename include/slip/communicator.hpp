@@ -68,8 +68,11 @@ struct CommunicatorOptions {
   Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
   bool deterministic = false;              // bits that depend on the input only
-  bool direct = true;                      // may differ: false: others never touch this rank's buffers, all is staged
-  std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
+  // Rings and trees that share the data of a call (NCCL's CTAs), 1 to 32; 0: chosen by what the hosts have. Within
+  // them the size of a call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
+  int min_channels = 0, max_channels = 0;
+  bool direct = true;  // may differ: false: others never touch this rank's buffers, all is staged
+  std::string host;    // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 
 inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator

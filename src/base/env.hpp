@@ -18,6 +18,8 @@ struct Env {
   std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
   std::string host_id;           // SLIP_HOST_ID=NAME: ranks with another one are taken to be on another host
+  int min_channels = 0;          // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
+  int max_channels = 0;          // SLIP_MAX_CHANNELS=N
   std::string debug;             // SLIP_DEBUG=tune: how each collective is done, and why
 };
 

@@ -224,12 +224,12 @@ std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t co
 // By the first piece of the first rank: before the programs are written, which alone could fill the memory.
 void require_few(const Practice& practice, const Formation& formation, std::size_t tracks, Here here) {
   const auto nranks = static_cast<int>(formation.order.size());
-  const MessagePlan plan(*practice.recipe,
-                         {practice.call, 0, nranks, practice.in_place, practice.chunk_bytes, &formation});
+  const MessagePlan plan(*practice.recipe, {practice.call, 0, nranks, practice.in_place, practice.chunk_bytes},
+                         {&formation, 1});
   Program first;
-  plan.write(0, first);
+  plan.write(0, 0, first);
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
-                       static_cast<double>(plan.pieces()) * nranks * static_cast<double>(tracks);
+                       static_cast<double>(plan.pieces(0)) * nranks * static_cast<double>(tracks);
   if (steps > kMostSteps)
     throw Error(Code::kInvalidValue,
                 fmt::format("prediction: about {:.0f} steps, at most {} are simulated; give fewer ranks, channels or "

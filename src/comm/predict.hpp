@@ -32,7 +32,8 @@ struct Prediction {
 };
 
 // Rings and trees are those of `plan`, all its channels at once. The others do not know channels: each rank uses the
-// net that is nearest to it, and relays are those of rail_routes(). Throws kInvalidValue when that would be too much to simulate.
+// net that is nearest to it, and relays are those of rail_routes(). Throws kInvalidValue when that would be too much to
+// simulate.
 Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
                    Here here = Here::at());
 

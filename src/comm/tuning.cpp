@@ -26,6 +26,8 @@ std::uint64_t chunk_bytes(const Recipe& recipe, int nranks) {
   return recipe.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
 }
 
+constexpr std::uint64_t kLeastShare = 512 << 10;  // of a channel: less is all latency
+
 int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
 }  // namespace
@@ -68,6 +70,11 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
   return std::numeric_limits<double>::infinity();
 }
 
+int useful_channels(int hosts, int each, bool crowded) {
+  constexpr int kMost = 4;
+  return hosts < 2 || crowded ? 1 : std::clamp(each, 1, kMost);
+}
+
 Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain) {
   const int nranks = site.nranks;
   // Nothing to move, but all ranks come to it and ask for the same.
@@ -86,9 +93,15 @@ Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_or
     least = forced ? -1 : us;
   }
   choice.chunk_bytes = chunk_bytes(*choice.recipe, nranks);
+  if (choice.recipe->by_channels) {
+    const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kLeastShare, 1000));
+    choice.channels = std::clamp(worth, site.least_channels, site.most_channels);
+  }
   if (explain)
-    choice.text = fmt::format("{} of {} bytes, {} ranks: {}: {}{}", collective_name(call.kind), call.block_bytes(),
-                              nranks, said, algorithm_name(choice.recipe->algorithm), least < 0 ? " (asked for)" : "");
+    choice.text =
+        fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
+                    call.block_bytes(), nranks, said, algorithm_name(choice.recipe->algorithm),
+                    least < 0 ? " (asked for)" : "", choice.channels, site.least_channels, site.most_channels);
   return choice;
 }
 

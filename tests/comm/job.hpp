@@ -1,6 +1,7 @@
 // Ranks as processes on several hosts, as far as one machine can have them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,11 +15,12 @@ namespace slip::test {
 // `each` ranks on each host, in the order of the hosts.
 class Job {
  public:
-  Job(const Hosts& hosts, int count, int each, const std::string& part) {
+  Job(const Hosts& hosts, int count, int each, const std::string& part,
+      const std::map<std::string, std::string>& variables = {}) {
     hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
     for (int rank = 0; rank < count * each; ++rank) {
       hosts.within(rank / each,
-                   [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank)); });
+                   [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank, variables)); });
     }
   }
   RankProcess& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }

@@ -17,12 +17,9 @@ struct Way {
   Algorithm algorithm;
   bool through_switch = false;
 };
-constexpr Way kWays[] = {{"ring", Algorithm::kRing},
-                         {"tree", Algorithm::kTree},
-                         {"switch", Algorithm::kTree, true},
-                         {"doubling", Algorithm::kDoubling},
-                         {"direct", Algorithm::kDirect},
-                         {"relay", Algorithm::kRelay}};
+constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm::kTree},
+                         {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
+                         {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
 
 Collective kind_asked(const PredictAsked& asked) {
   std::string known;
