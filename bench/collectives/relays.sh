@@ -12,7 +12,11 @@ if ! ip netns add "${hosts[0]}" 2>/dev/null; then
   echo "relays.sh: network namespaces are not permitted here: nothing measured"
   exit 0
 fi
-trap 'for host in "${hosts[@]}"; do ip netns del "$host" 2>/dev/null || true; done' EXIT
+remove() {
+  local host
+  for host in "${hosts[@]}"; do ip netns del "$host" 2>/dev/null || true; done
+}
+trap remove EXIT
 ip netns add "${hosts[1]}"
 ip -n "${hosts[0]}" link add wire type veth peer name wire netns "${hosts[1]}"
 for i in 0 1; do
