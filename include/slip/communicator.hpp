@@ -50,6 +50,7 @@ enum class Algorithm : unsigned char {
   kRing,      // round a ring, or along it
   kTree,      // up and down two trees
   kDoubling,  // in log2 rounds of everything: small all_reduce
+  kRelay,     // all_to_all: what a host has for a rank of another goes there as one message, through one of its ranks
 };
 const char* algorithm_name(Algorithm algorithm);
 
@@ -67,8 +68,11 @@ struct CommunicatorOptions {
   Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
   bool deterministic = false;              // bits that depend on the input only
-  bool direct = true;                      // may differ: false: others never touch this rank's buffers, all is staged
-  std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
+  // Rings and trees that share the data of a call (NCCL's CTAs), 1 to 32; 0: chosen by what the hosts have. Within
+  // them the size of a call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
+  int min_channels = 0, max_channels = 0;
+  bool direct = true;  // may differ: false: others never touch this rank's buffers, all is staged
+  std::string host;    // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 
 inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator

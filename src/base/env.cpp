@@ -46,6 +46,8 @@ Env read() {
   result.algorithm = text("SLIP_ALGORITHM");
   result.transport = text("SLIP_TRANSPORT");
   result.host_id = text("SLIP_HOST_ID");
+  result.min_channels = number("SLIP_MIN_CHANNELS", 1, 32);
+  result.max_channels = number("SLIP_MAX_CHANNELS", 1, 32);
   result.debug = text("SLIP_DEBUG");
   return result;
 }

@@ -220,6 +220,7 @@ const char* algorithm_name(Algorithm algorithm) {
     case Algorithm::kRing: return "ring";
     case Algorithm::kTree: return "tree";
     case Algorithm::kDoubling: return "doubling";
+    case Algorithm::kRelay: return "relay";
   }
   return "unknown";
 }

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <map>
+#include <set>
 
 #include "base/clock.hpp"
 #include "base/cores.hpp"
@@ -29,17 +30,62 @@ std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::v
 }
 
 // More ranks than cores on some machine: who waits there gives its core away.
-bool is_crowded(Bootstrap& bootstrap) {
+struct Crowds {
+  bool here = false, anywhere = false;
+};
+Crowds find_crowds(Bootstrap& bootstrap) {
+  struct Machine {
+    const Placement* of = nullptr;
+    CoreSet cores;
+    std::size_t ranks = 0;
+    bool crowded() const { return ranks > cores.count(); }
+  };
+  std::vector<Machine> machines;
   const std::vector<CoreSet> cores = bootstrap.all_gather(core_set());
   const std::vector<Placement>& placements = bootstrap.placements();
-  CoreSet all;
-  std::size_t ranks = 0;
-  for (std::size_t i = 0; i < cores.size(); ++i) {
-    if (!same_host(placements[i], placements[static_cast<std::size_t>(bootstrap.rank())])) continue;
-    all |= cores[i];
-    ++ranks;
+  const auto machine_of = [&](const Placement& placement) {
+    return std::find_if(machines.begin(), machines.end(),
+                        [&](const Machine& one) { return same_host(*one.of, placement); });
+  };
+  for (std::size_t rank = 0; rank < cores.size(); ++rank) {
+    auto machine = machine_of(placements[rank]);
+    if (machine == machines.end()) machine = machines.insert(machine, Machine{&placements[rank], {}, 0});
+    machine->cores |= cores[rank];
+    ++machine->ranks;
   }
-  return ranks > all.count();
+  return {machine_of(placements[static_cast<std::size_t>(bootstrap.rank())])->crowded(),
+          std::any_of(machines.begin(), machines.end(), [](const Machine& one) { return one.crowded(); })};
+}
+
+// A ring for each channel, host by host. In each the ranks of a host are counted from another one on, so that all of
+// them lead to other hosts in turn; on one host every second goes the other way round.
+std::vector<Formation> formations_of(const std::vector<int>& hosts, int channels) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
+  std::vector<Formation> result;
+  for (int channel = 0; channel < channels; ++channel) {
+    std::vector<int> order;
+    for (const auto& [host, ranks] : members) {
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        order.push_back(ranks[(i + static_cast<std::size_t>(channel)) % ranks.size()]);
+    }
+    if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
+    result.push_back(Formation::of(std::move(order)));
+  }
+  result.front().relays = Relays(hosts);  // a matter of one channel
+  return result;
+}
+
+// Within what was asked for, what is useful.
+void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool crowded, Site& site) {
+  std::map<int, int> ranks;
+  for (const int host : hosts) ++ranks[host];
+  int each = site.nranks;
+  for (const auto& [host, count] : ranks) each = std::min(each, count);
+  const int most = wishes.max_channels == 0 ? kMostChannels : wishes.max_channels;
+  site.least_channels = std::max(wishes.min_channels, 1);
+  site.most_channels =
+      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, crowded), site.least_channels, most);
 }
 
 // Made once: a name is looked up when it is made.
@@ -72,23 +118,25 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   for (int other = 0; other < nranks; ++other) {
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
   }
+  site.nranks = nranks;
+  // Without shared memory a relay would be a second way through the network.
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  const Crowds crowds = find_crowds(bootstrap);
+  set_channels(wishes, hosts, crowds.anywhere, site);
   const bool whole = members.size() == static_cast<std::size_t>(nranks);
-  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1)) host.emplace(bootstrap, members);
+  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
+    host.emplace(bootstrap, members, site.most_channels);
   all_share = host && whole;
   if (all_share) memory.emplace(bootstrap, options.direct);
-  std::vector<int> order(static_cast<std::size_t>(nranks));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return hosts[static_cast<std::size_t>(a)] < hosts[static_cast<std::size_t>(b)];
-  });
-  formation = Formation::of(std::move(order));
+  formations = formations_of(hosts, site.most_channels);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, timeout);
-  rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
+  links.emplace(bootstrap, host ? &*host : nullptr, timeout, site.most_channels);
+  site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
-  calls.emplace(bootstrap, shared, *links, *seat, is_crowded(bootstrap), timeout);
+  calls.emplace(bootstrap, shared, *links, *seat, crowds.here, timeout);
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -108,9 +156,10 @@ CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
                        find_recipe(wishes.algorithm, call.kind) == nullptr;
   if (all_share && own_way) return HostPlan(call, next_shared, chunks, rank, nranks);
   const bool explain = env().debug == "tune";
-  const Choice choice = choose(call, nranks, rates, wishes.algorithm, wishes.deterministic, explain);
+  const Choice choice = choose(call, site, wishes.algorithm, wishes.deterministic, explain);
   if (explain && rank == 0) log_line(choice.text);
-  return MessagePlan(*choice.recipe, {call, rank, nranks, in_place, choice.chunk_bytes, &formation});
+  return MessagePlan(*choice.recipe, {call, rank, nranks, in_place, choice.chunk_bytes},
+                     std::span(formations).first(static_cast<std::size_t>(choice.channels)));
 }
 
 void Communicator::State::issue_run(SharedRun& run, Name name, std::span<const Range> reads,

@@ -39,8 +39,8 @@ struct Communicator::State final : PostOffice {
   bool all_share = false;              // all ranks are of this host and share memory
   std::optional<SharedMemory> memory;  // only if they do
   std::mutex allocating;               // keeps the order of allocations the same on all ranks
-  Formation formation;
-  LinkRates rates;
+  std::vector<Formation> formations;   // by channel
+  Site site;
   std::optional<Links> links;
   std::optional<SharedCalls> calls;
   BiasedLock mutex;        // guards what follows, and keeps the order of calls the same in numbers and in the stream

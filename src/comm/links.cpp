@@ -8,18 +8,18 @@
 
 namespace slip {
 
-Links::Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns)
+Links::Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns, int channels)
     : bootstrap_(bootstrap),
       host_(host),
       timeout_ns_(timeout_ns),
-      arrived_(static_cast<std::size_t>(bootstrap.nranks())),
-      outlets_(static_cast<std::size_t>(bootstrap.nranks())),
-      inlets_(static_cast<std::size_t>(bootstrap.nranks())) {
+      channels_(channels),
+      arrived_(index(0, channels)),
+      outlets_(index(0, channels)),
+      inlets_(index(0, channels)) {
   // Everybody must decide the same: what one rank alone can reach is not enough.
-  const bool own = std::any_of(outlets_.begin(), outlets_.end(), [&](const auto& one) {
-    const auto rank = static_cast<int>(&one - outlets_.data());
-    return rank != bootstrap.rank() && !through_memory(rank);
-  });
+  bool own = false;
+  for (int rank = 0; rank < bootstrap.nranks(); ++rank)
+    own = own || (rank != bootstrap.rank() && !through_memory(rank));
   const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
   NetOptions options;
@@ -31,32 +31,33 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns)
 
 bool Links::through_memory(int rank) const { return host_ && host_->has(rank); }
 
-LinkEnd& Links::end(Ends& ends, int rank, bool out) {
-  std::unique_ptr<LinkEnd>& place = ends[static_cast<std::size_t>(rank)];
+LinkEnd& Links::end(Ends& ends, int rank, int channel, bool out) {
+  std::unique_ptr<LinkEnd>& place = ends[index(rank, channel)];
   if (!place) {
-    place = make(rank, out);
+    place = make(rank, channel, out);
     made_.push_back({place.get(), rank});
   }
   return *place;
 }
 
-std::unique_ptr<LinkEnd> Links::make(int rank, bool out) {
+std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
   const int own = bootstrap_.rank();
   if (through_memory(rank)) {
     const auto& placements = bootstrap_.placements();
     if (out)
       return std::make_unique<PipeOutlet>(
-          host_->pipe(own, rank),
+          host_->pipe(own, rank, channel),
           same_process(placements[static_cast<std::size_t>(own)], placements[static_cast<std::size_t>(rank)]));
-    return std::make_unique<PipeInlet>(host_->pipe(rank, own), own, rank);
+    return std::make_unique<PipeInlet>(host_->pipe(rank, own, channel), own, rank);
   }
-  if (out) return std::make_unique<NetOutlet>([this, rank] { return connect(rank); });
-  return std::make_unique<NetInlet>([this, rank] { return accept(rank); }, own, rank);
+  if (out) return std::make_unique<NetOutlet>([this, rank, channel] { return connect(rank, channel); });
+  return std::make_unique<NetInlet>([this, rank, channel] { return accept(rank, channel); }, own, rank);
 }
 
-std::unique_ptr<NetSender> Links::connect(int rank) {
+std::unique_ptr<NetSender> Links::connect(int rank, int channel) {
   NetOptions options;
   options.rank = bootstrap_.rank();
+  options.channel = channel;
   try {
     return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
                              {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
@@ -67,12 +68,13 @@ std::unique_ptr<NetSender> Links::connect(int rank) {
   }
 }
 
-std::unique_ptr<NetReceiver> Links::accept(int rank) {
+std::unique_ptr<NetReceiver> Links::accept(int rank, int channel) {
   while (std::unique_ptr<NetReceiver> receiver = listener_->accept(nullptr)) {
-    const int from = receiver->peer().rank;
-    if (from >= 0 && from < bootstrap_.nranks()) arrived_[static_cast<std::size_t>(from)] = std::move(receiver);
+    const NetPeer& from = receiver->peer();
+    if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= channels_) continue;
+    arrived_[index(from.rank, from.channel)] = std::move(receiver);
   }
-  return std::move(arrived_[static_cast<std::size_t>(rank)]);
+  return std::move(arrived_[index(rank, channel)]);
 }
 
 bool Links::drive() {

@@ -15,6 +15,17 @@ struct Beat {
   friend bool operator==(const Beat&, const Beat&) = default;
 };
 
+void require_channels(int least, int most, Here here) {
+  const auto possible = [](int count) { return count >= 0 && count <= kMostChannels; };
+  if (possible(least) && possible(most) && (most == 0 || least <= most)) return;
+  throw Error(Code::kInvalidValue,
+              fmt::format("min_channels {} and max_channels {} of a communicator (or SLIP_MIN_CHANNELS and "
+                          "SLIP_MAX_CHANNELS): each must be 1 to {}, the first not more than the second; 0 leaves it "
+                          "to the communicator",
+                          least, most, kMostChannels),
+              here);
+}
+
 std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all processes
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
@@ -24,7 +35,7 @@ std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all proce
 }  // namespace
 
 std::optional<Algorithm> algorithm_of(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(Algorithm::kDoubling); ++i) {
+  for (int i = 0; i <= static_cast<int>(Algorithm::kRelay); ++i) {
     if (name == algorithm_name(static_cast<Algorithm>(i))) return static_cast<Algorithm>(i);
   }
   return std::nullopt;
@@ -37,12 +48,18 @@ std::optional<Transport> transport_of(std::string_view name) {
 }
 
 Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
-  Wishes result{options.algorithm, options.transport, options.deterministic, 0};
+  Wishes result{.algorithm = options.algorithm,
+                .transport = options.transport,
+                .deterministic = options.deterministic,
+                .min_channels = options.min_channels != 0 ? options.min_channels : env().min_channels,
+                .max_channels = options.max_channels != 0 ? options.max_channels : env().max_channels};
+  require_channels(result.min_channels, result.max_channels, here);
   if (const std::string& name = env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto) {
     const std::optional<Algorithm> found = algorithm_of(name);
     if (!found)
       throw Error(Code::kInvalidValue,
-                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree or doubling is expected", name), here);
+                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree, doubling or relay is expected", name),
+                  here);
     result.algorithm = *found;
   }
   if (const std::string& name = env().transport; !name.empty() && result.transport == Transport::kAuto) {
@@ -56,9 +73,11 @@ Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
 }
 
 std::string Wishes::text() const {
-  return fmt::format("algorithm {}, transport {}, {}", algorithm_name(algorithm),
+  const auto channels = [](int count) { return count == 0 ? "any" : std::to_string(count); };
+  return fmt::format("algorithm {}, transport {}, {}, min_channels {}, max_channels {}", algorithm_name(algorithm),
                      transport == Transport::kNet ? "net" : "auto",
-                     deterministic ? "deterministic" : "not deterministic");
+                     deterministic ? "deterministic" : "not deterministic", channels(min_channels),
+                     channels(max_channels));
 }
 
 void check_options(const CommunicatorOptions& options, int nranks, Here here) {
@@ -107,7 +126,8 @@ void require_same_wishes(const std::vector<Wishes>& all, int rank, Here here) {
   for (std::size_t other = 0; other < all.size(); ++other) {
     const Wishes& mine = all[static_cast<std::size_t>(rank)];
     if (all[other].algorithm == mine.algorithm && all[other].transport == mine.transport &&
-        all[other].deterministic == mine.deterministic)
+        all[other].deterministic == mine.deterministic && all[other].min_channels == mine.min_channels &&
+        all[other].max_channels == mine.max_channels)
       continue;
     throw Error(Code::kMismatch,
                 fmt::format("rank {} asks for {}, rank {} for {}: all ranks of a communicator need the same options",

@@ -22,11 +22,13 @@ std::optional<Algorithm> algorithm_of(std::string_view name);
 std::optional<Transport> transport_of(std::string_view name);
 
 // What is asked for, by option or by the environment; the same on all ranks, but for the host.
+inline constexpr int kMostChannels = 32;
 struct Wishes {
   Algorithm algorithm = Algorithm::kAuto;
   Transport transport = Transport::kAuto;
   bool deterministic = false;
-  std::uint64_t host = 0;  // a hash of its name; 0: where it really is
+  int min_channels = 0, max_channels = 0;  // 0: chosen
+  std::uint64_t host = 0;                  // a hash of its name; 0: where it really is
 
   static Wishes of(const CommunicatorOptions& options, Here here);
   std::string text() const;

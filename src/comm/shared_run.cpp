@@ -48,6 +48,8 @@ void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std
   begun_ = ended_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
+  channel_ = 0;
+  scratch_ = 0;
   error_ = nullptr;
 }
 
@@ -90,8 +92,10 @@ bool SharedRun::go_on() {
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
     calls_.seat.begin(turn_, signature_.elements, signature_.rest);
-    write_program();
+    if (channels() > 1) begin_channels();
+    else write_program();
   }
+  if (channels() > 1) return run_channels();
   for (;;) {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run(program_->steps[step_])) return false;
@@ -109,7 +113,7 @@ bool SharedRun::go_on() {
 
 std::uint64_t SharedRun::pieces() const {
   if (const auto* shared = std::get_if<HostPlan>(&plan_)) return shared->pieces();
-  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces();
+  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces(0);
   return 0;
 }
 
@@ -126,8 +130,8 @@ void SharedRun::write_program() {
     if (piece_ >= pieces()) return;
     if (shared) return shared->write(piece_, calls_.program);
     const MessagePlan& messages = std::get<MessagePlan>(plan_);
-    if (piece_ == 0 && calls_.scratch.size() < messages.scratch()) calls_.scratch.resize(messages.scratch());
-    return messages.write(piece_, calls_.program);
+    if (piece_ == 0 && calls_.scratch.size() < messages.scratch(0)) calls_.scratch.resize(messages.scratch(0));
+    return messages.write(0, piece_, calls_.program);
   }
   SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kTurns];
   const Signature call = signature_.without_number();
@@ -196,7 +200,7 @@ std::byte* SharedRun::at(const Place& place) const {
     case Space::kStaging: return calls_.host->memory(place.rank) + place.offset;
     case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
     case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
-    case Space::kScratch: return calls_.scratch.data() + place.offset;
+    case Space::kScratch: return calls_.scratch.data() + scratch_ + place.offset;
     case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
   return nullptr;
@@ -231,23 +235,24 @@ void SharedRun::reduce(const Primitive& step) const {
   slip::reduce(how, to, from, step.bytes / bytes_of(call_.type));
 }
 
-LinkEnd& SharedRun::link_of(const Primitive& step) const {
+LinkEnd& SharedRun::link_of(const Primitive& step, int channel) const {
   const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
   const auto rank = static_cast<int>(step.whom);
-  return out ? calls_.links.to(rank) : calls_.links.from(rank);
+  return out ? calls_.links.to(rank, channel) : calls_.links.from(rank, channel);
 }
 
 bool SharedRun::await_link(Wait what, const Primitive& step, std::uint64_t value) {
-  link_ = &link_of(step);
+  link_ = &link_of(step, channel_);
   link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
   return await(what, value, step.whom);
 }
 
 bool SharedRun::begin_message(const Primitive& step) {
-  LinkEnd& link = link_of(step);
+  LinkEnd& link = link_of(step, channel_);
   if (link.full() && !await_link(Wait::kLinkRoom, step, 0)) return false;
   std::vector<SharedCalls::Said>& all = step.kind == Primitive::Kind::kSend ? calls_.said_to : calls_.said_from;
-  SharedCalls::Said& said = all[step.whom];
+  const auto before = static_cast<std::uint64_t>(channel_) * static_cast<std::uint64_t>(calls_.nranks);
+  SharedCalls::Said& said = all[before + step.whom];
   std::byte* const place = at(program_->places[step.first]);
   if (call_.kind == Collective::kMessage) {
     const Signature message = Signature::of_message(step.value, said.messages);
@@ -273,6 +278,7 @@ bool SharedRun::is_there() {
       if (link_->begun() - link_->done() <= value_) return true;
       static_cast<void>(calls_.links.drive());
       return link_->begun() - link_->done() <= value_;
+    case Wait::kChannels: static_cast<void>(calls_.links.drive()); return any_channel_can_run();
     case Wait::kMeet:
     case Wait::kPhase: break;
   }

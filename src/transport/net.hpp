@@ -33,6 +33,7 @@ inline constexpr std::size_t kNetMostRequests = 256;  // of a line at the same t
 
 struct NetOptions {
   int rank = 0;           // of this end: errors of the other end name it
+  int channel = 0;        // of a line: the other end learns it
   std::string host;       // to listen at; without one it is chosen by
   std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
   // The sender decides how a line is made. On loopback MSG_ZEROCOPY is never used: the kernel copies there all the
@@ -76,6 +77,7 @@ struct NetRequest {
 struct NetPeer {
   int rank = 0;
   std::string address;
+  int channel = 0;
   std::string text() const;  // "rank 3 at 192.0.2.1:80"
 };
 

@@ -93,7 +93,7 @@ class TcpListener final : public NetListener {
       std::vector<Socket> sockets;
       for (Socket* place : places) sockets.push_back(std::move(*place));
       guests_.remove_if([&](const Guest& guest) { return guest.greeted() && guest.greeting.line == said.line; });
-      NetPeer peer{said.rank, sockets[0].peer().text()};
+      NetPeer peer{said.rank, sockets[0].peer().text(), said.channel};
       return std::make_unique<TcpReceiver>(std::move(peer), std::move(sockets), said.stripe_bytes);
     }
     return nullptr;
@@ -163,7 +163,8 @@ class TcpNet final : public Net {
                          .line = random_secret(),
                          .stripe_bytes = options.stripe_bytes,
                          .rank = options.rank,
-                         .sockets = options.sockets};
+                         .sockets = options.sockets,
+                         .channel = options.channel};
     std::vector<Socket> sockets;
     for (; greeting.index < options.sockets; ++greeting.index) {
       sockets.push_back(connect_one(told, to, patience));

@@ -3,14 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <memory>
+#include <map>
 #include <regex>
 
 #include "base/clock.hpp"
+#include "job.hpp"
 #include "sums.hpp"
-#include "support/hosts.hpp"
-#include "support/processes.hpp"
-#include "support/ranks.hpp"
 
 namespace slip {
 namespace {
@@ -18,8 +16,8 @@ namespace {
 using std::chrono::milliseconds;
 using test::Adder;
 using test::Hosts;
+using test::Job;
 using test::kLine;
-using test::RankProcess;
 using test::WireQuality;
 
 CommunicatorOptions short_beats() {
@@ -127,36 +125,26 @@ TEST(Hosts, DISABLED_EveryCall) {
   });
 }
 
-// `each` ranks on each host, in the order of the hosts.
-class Job {
- public:
-  Job(const Hosts& hosts, int count, int each, const std::string& part) {
-    hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
-    for (int rank = 0; rank < count * each; ++rank) {
-      hosts.within(rank / each,
-                   [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank)); });
-    }
-  }
-  RankProcess& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
-  int size() const { return static_cast<int>(ranks_.size()); }
+using Variables = std::map<std::string, std::string>;
 
- private:
-  UniqueId id_;
-  std::vector<std::unique_ptr<RankProcess>> ranks_;
-};
-
-void every_call(int count, int each, const WireQuality& quality) {
+void every_call(int count, int each, const WireQuality& quality, const Variables& variables = {}) {
   Hosts hosts(count);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   hosts.shape(quality);
   const std::int64_t begun = now_ns();
-  Job job(hosts, count, each, "Hosts.DISABLED_EveryCall");
+  Job job(hosts, count, each, "Hosts.DISABLED_EveryCall", variables);
   for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
   std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(now_ns() - begun) / 1e9);
 }
 
 TEST(Hosts, EveryCallOverPlainWires) {
   for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call(count, each, {});
+}
+// By rings and by trees, two of each: where each rank of a host leads to the next one, and where one must do for both.
+TEST(Hosts, EveryCallBySeveralChannels) {
+  for (const char* const algorithm : {"ring", "tree"})
+    every_call(2, 2, {}, {{"SLIP_ALGORITHM", algorithm}, {"SLIP_MIN_CHANNELS", "2"}});
+  every_call(3, 1, {}, {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}, {"SLIP_MAX_CHANNELS", "2"}});
 }
 TEST(Hosts, EveryCallOverSlowWires) { every_call(3, 1, {.bytes_per_second = 20e6}); }
 TEST(Hosts, EveryCallWithPacketsLost) { every_call(2, 2, {.loss = 0.02}); }
@@ -247,10 +235,10 @@ void expect_trouble(Job& job, const std::vector<Expected>& expected, const std::
 }
 
 void trouble(int count, int each, const std::vector<Expected>& expected,
-             const std::function<void(Hosts&, Job&)>& strike) {
+             const std::function<void(Hosts&, Job&)>& strike, const Variables& variables = {}) {
   Hosts hosts(count);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  Job job(hosts, count, each, "Hosts.DISABLED_AddUntilTrouble");
+  Job job(hosts, count, each, "Hosts.DISABLED_AddUntilTrouble", variables);
   expect_trouble(job, expected, [&] { strike(hosts, job); });
 }
 
@@ -266,6 +254,11 @@ TEST(Hosts, AnInterfaceThatGoesDownMakesTwoGroups) {
 TEST(Hosts, AKilledRankOfAnotherHost) {
   trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); });
   trouble(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGKILL); });
+}
+
+TEST(Hosts, AKilledRankWhileSeveralChannelsWaitForOthers) {
+  trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); },
+          {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}});
 }
 
 TEST(Hosts, AStoppedRankOfAnotherHost) {

@@ -74,6 +74,24 @@ TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
   EXPECT_GE(through, (32 << 20) / (plan.switch_gbps * 1e3));  // no faster than the ports
 }
 
+// On rails a GPU reaches the net of another rail through the processor, and all share that way; relays spare it.
+TEST(Predict, RelaysSpareTheHostBridge) {
+  const Cluster cluster = cluster_from("nvswitch8.xml", 2);
+  const ChannelPlan plan = plan_channels(cluster);
+  PredictionAsked asked;
+  asked.call = {.kind = Collective::kAllToAll, .type = DataType::kF32, .elements = 256 << 10};
+  asked.rails = true;
+  asked.algorithm = Algorithm::kDirect;
+  const double direct = predict(cluster, plan, asked).us;
+  asked.algorithm = Algorithm::kRelay;
+  const double relayed = predict(cluster, plan, asked).us;
+  // Two ranks of each machine get a block of each of the eight others through one port.
+  const System& system = cluster.nodes.front();
+  const double by_ports = 2 * 8 * (1 << 20) / (TopoPaths(system).gbps(system.nets[0], system.devices[0]) * 1e3);
+  EXPECT_GE(relayed, by_ports);
+  EXPECT_LT(relayed, direct);
+}
+
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);

@@ -41,7 +41,7 @@ BenchWork work_of(const Asked& asked) {
   if (!op || *op == ReduceOp::kPreMulSum) throw UsageError(fmt::format("-o {}: one of sum prod min max avg", asked.op));
   const std::optional<Algorithm> algorithm = algorithm_of(asked.algorithm);
   if (!algorithm)
-    throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling", asked.algorithm));
+    throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling relay", asked.algorithm));
   const std::optional<Transport> transport = transport_of(asked.transport);
   if (!transport) throw UsageError(fmt::format("--transport {}: auto or net", asked.transport));
   work.type = *type;
@@ -202,7 +202,7 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
     if (reduces(kind)) one->add_option("-o,--op", asked->op, "sum prod min max avg")->capture_default_str();
     if (has_root(kind)) one->add_option("-r,--root", asked->root, "Its rank")->capture_default_str();
     if (!messages)
-      one->add_option("--algorithm", asked->algorithm, "auto direct ring tree doubling: for calls that it can do")
+      one->add_option("--algorithm", asked->algorithm, "auto direct ring tree doubling relay: for calls that it can do")
           ->capture_default_str();
     one->add_option("--transport", asked->transport, "auto: memory that ranks share; net: TCP even on one host")
         ->capture_default_str();
