@@ -28,8 +28,8 @@ std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::v
   return hosts;
 }
 
-// More ranks than cores on some machine: who waits there gives its core away.
-bool is_crowded(Bootstrap& bootstrap) {
+// How many cores a rank of this host has. Below 1: who waits gives its core away.
+double cores_of_each(Bootstrap& bootstrap) {
   const std::vector<CoreSet> cores = bootstrap.all_gather(core_set());
   const std::vector<Placement>& placements = bootstrap.placements();
   CoreSet all;
@@ -39,7 +39,7 @@ bool is_crowded(Bootstrap& bootstrap) {
     all |= cores[i];
     ++ranks;
   }
-  return ranks > all.count();
+  return static_cast<double>(all.count()) / static_cast<double>(ranks);
 }
 
 // Made once: a name is looked up when it is made.
@@ -88,7 +88,8 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
-  calls.emplace(bootstrap, shared, *links, *seat, is_crowded(bootstrap), timeout);
+  cores_each = cores_of_each(bootstrap);
+  calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -102,37 +103,71 @@ SharedRun& Communicator::State::take_run() {
   return *runs.back();
 }
 
+bool Communicator::State::is_shared(const Call& call) const {
+  return all_share && (bootstrap.nranks() == 1 || wishes.algorithm == Algorithm::kAuto ||
+                       wishes.algorithm == Algorithm::kDirect || find_recipe(wishes.algorithm, call.kind) == nullptr);
+}
+
+Choice Communicator::State::choice_of(const Call& call, bool explain) const {
+  return choose(call, bootstrap.nranks(), rates, wishes.algorithm, wishes.deterministic, explain);
+}
+
 CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  const bool own_way = nranks == 1 || wishes.algorithm == Algorithm::kAuto || wishes.algorithm == Algorithm::kDirect ||
-                       find_recipe(wishes.algorithm, call.kind) == nullptr;
-  if (all_share && own_way) return HostPlan(call, next_shared, chunks, rank, nranks);
+  if (is_shared(call)) return HostPlan(call, next_shared, chunks, rank, nranks);
   const bool explain = env().debug == "tune";
-  const Choice choice = choose(call, nranks, rates, wishes.algorithm, wishes.deterministic, explain);
+  const Choice choice = choice_of(call, explain);
   if (explain && rank == 0) log_line(choice.text);
   return MessagePlan(*choice.recipe, {call, rank, nranks, in_place, choice.chunk_bytes, &formation});
 }
 
-void Communicator::State::issue_run(SharedRun& run, Name name, std::span<const Range> reads,
-                                    std::span<const Range> writes, StreamRef stream, Here here) {
-  std::uint64_t bytes = 0;
-  for (const Range& range : reads) bytes += range.bytes;
-  for (const Range& range : writes) bytes += range.bytes;
-  StreamState& state = *stream.state(here);
+std::uint64_t Communicator::State::start_run(SharedRun& run, Op& op, StreamState& stream, Door& door) {
+  std::uint64_t position = 0;
+  op.exchange = &run;
   try {
-    issue(state, {.kind = OpKind::kExchange,
-                  .name = name,
-                  .here = here,
-                  .reads = reads,
-                  .writes = writes,
-                  .cost = {.bytes = bytes},
-                  .exchange = &run});
+    position = door(stream, op);
   } catch (...) {
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  seat->enqueue(turn, state.id.load(std::memory_order_relaxed), bytes);  // relaxed: it was checked above
+  seat->enqueue(turn, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
   ++turn;
+  return position;
+}
+
+std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamState& stream, Door& door) {
+  const Range* const from = op.reads.empty() ? nullptr : &op.reads[0];
+  const Range* const to = op.writes.empty() ? nullptr : &op.writes[0];
+  std::byte* const output = to ? address(*to) : nullptr;
+  const std::byte* const input = from ? address(*from) : nullptr;
+  // Where the input of this rank is its part of the output, or the other way round.
+  const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
+  const bool in_place = from && to && (from->bytes == to->bytes  ? output == input
+                                       : from->bytes > to->bytes ? output == input + own
+                                                                 : input == output + own);
+  SharedRun& run = take_run();
+  const CallPlan plan = plan_of(call, in_place);
+  const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
+  run.prepare(call, plan, turn, next, {output, input, hidden});
+  const std::uint64_t position = start_run(run, op, stream, door);
+  ++next;
+  if (const auto* shared = std::get_if<HostPlan>(&plan)) {
+    ++next_shared;
+    chunks += shared->chunks();
+  }
+  return position;
+}
+
+std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door) {
+  const Range *from = op.reads.begin(), *to = op.writes.begin();
+  std::uint64_t bytes = 0;
+  for (Parcel& parcel : run.parcels) {
+    if (parcel.bytes > 0) parcel.data = address(*(parcel.out ? from : to)++);
+    bytes += parcel.bytes;
+  }
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
+              0, {});
+  return start_run(run, op, stream, door);
 }
 
 std::optional<Error> Communicator::State::error() const {
@@ -188,8 +223,6 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   if (reduces(call.kind) && !can_reduce(call.type))
     throw Error(Code::kInvalidValue,
                 fmt::format("{}: values of {} cannot be reduced", name.text(), data_type_name(call.type)), here);
-  if (stream.capturing())
-    throw Error(Code::kCaptureUnsupported, fmt::format("{}: collectives cannot be captured yet", name.text()), here);
   const Blocks blocks = blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
@@ -201,25 +234,15 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   std::size_t read = 0, written = 0;
   if (in > 0) require_kernel_range(*state.core, reads[read++] = from, name, here);
   if (out > 0) require_kernel_range(*state.core, writes[written++] = to, name, here);
-  std::byte* const output = out > 0 ? address(to) : nullptr;
-  const std::byte* const input = in > 0 ? address(from) : nullptr;
-  // Where the input of this rank is its part of the output, or the other way round.
-  const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
-  const bool both = in > 0 && out > 0;
-  const bool in_place = both && (blocks.in == blocks.out  ? output == input
-                                 : blocks.in > blocks.out ? output == input + own
-                                                          : input == output + own);
+  Op op{.kind = OpKind::kExchange,
+        .name = name,
+        .here = here,
+        .reads = std::span<const Range>(reads, read),
+        .writes = std::span<const Range>(writes, written),
+        .cost = {.bytes = in + out}};
+  if (stream.capturing()) return capture(state, op, call, {});
   const std::lock_guard lock(mutex);
-  SharedRun& run = take_run();
-  const CallPlan plan = plan_of(call, in_place);
-  const bool hidden = (in > 0 && is_hidden(from)) || (out > 0 && is_hidden(to));
-  run.prepare(call, plan, turn, next, {output, input, hidden});
-  issue_run(run, name, {reads, read}, {writes, written}, stream, here);
-  ++next;
-  if (const auto* shared = std::get_if<HostPlan>(&plan)) {
-    ++next_shared;
-    chunks += shared->chunks();
-  }
+  start_call(call, op, state, issue);
 }
 
 // Those to itself are copies: the first send goes to the first receive, and so on.
@@ -238,18 +261,14 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
     if (letter.rank < 0 || letter.rank >= nranks)
       throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), letter.rank, nranks),
                   letter.here);
-    if (stream.capturing())
-      throw Error(Code::kCaptureUnsupported, fmt::format("{}: messages cannot be captured yet", name.text()),
-                  letter.here);
     if (letter.range.bytes > 0) require_kernel_range(*stream.state(letter.here)->core, letter.range, name, letter.here);
     if (letter.rank == rank) {
       (letter.out ? own_out : own_in).push_back(letter.range);
       continue;
     }
-    (letter.out ? sent : received).push_back(letter.range);
+    if (letter.range.bytes > 0) (letter.out ? sent : received).push_back(letter.range);
     bytes += letter.range.bytes;
-    parcels.push_back(
-        {letter.out, letter.rank, letter.range.bytes > 0 ? address(letter.range) : nullptr, letter.range.bytes});
+    parcels.push_back({letter.out, letter.rank, nullptr, letter.range.bytes});
   }
   const Here here = letters.front().here;
   if (own_out.size() != own_in.size())
@@ -259,11 +278,17 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
                 here);
   for (std::size_t i = 0; i < own_in.size(); ++i) stream.copy(own_in[i], own_out[i], {}, here);
   if (parcels.empty()) return;
+  StreamState& state = *stream.state(here);
+  Op op{.kind = OpKind::kExchange,
+        .name = name_of(Collective::kMessage),
+        .here = here,
+        .reads = sent,
+        .writes = received,
+        .cost = {.bytes = bytes}};
+  if (stream.capturing()) return capture(state, op, {.kind = Collective::kMessage}, parcels);
   SharedRun& run = take_run();
   std::swap(run.parcels, parcels);
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
-              0, {});
-  issue_run(run, name_of(Collective::kMessage), sent, received, stream, here);
+  start_letters(run, op, state, issue);
 }
 
 }  // namespace slip

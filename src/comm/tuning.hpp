@@ -8,6 +8,9 @@
 
 namespace slip {
 
+// Of a core: bytes read and written.
+inline constexpr double kMemoryGbps = 36;
+
 struct LinkRates {
   double latency_us = 10;  // of a small message
   double gbps = 4;         // of large ones, while the other direction is in use, too
