@@ -49,13 +49,14 @@ class Communicator::State::CapturedCall final : public ExchangeSource {
   const void* const line_;
   const Name name_;
   const Call call_;
-  const std::vector<Parcel> parcels_;           // of messages
+  const std::vector<Parcel> parcels_;          // of messages
   std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
 };
 
 void Communicator::State::capture(StreamState& stream, const Op& op, const Call& call, std::vector<Parcel> messages) {
   require_stream(stream, op.here);
-  stream.capture.load(std::memory_order_acquire)  // acquire: the capture is built
+  stream.capture
+      .load(std::memory_order_acquire)  // acquire: the capture is built
       ->add(stream, op, std::make_shared<CapturedCall>(shared_from_this(), op, call, std::move(messages)));
 }
 

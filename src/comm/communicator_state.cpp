@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 #include "base/clock.hpp"
@@ -49,6 +50,15 @@ const std::array kNames = [] {
   return names;
 }();
 Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
+
+// A kernel, for copies between host buffers hold the host (rule 36).
+const Kernel& own_message() {
+  static const Kernel kKernel{"message to itself", [](const Args& args) {
+                                const std::span<const std::byte> from = args.in<std::byte>(0);
+                                std::memmove(args.out<std::byte>(0).data(), from.data(), from.size());
+                              }};
+  return kKernel;
+}
 
 // Memory that only the ops of its device may touch.
 bool is_hidden(const Range& range) {
@@ -142,9 +152,10 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   const std::byte* const input = from ? address(*from) : nullptr;
   // Where the input of this rank is its part of the output, or the other way round.
   const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
-  const bool in_place = from && to && (from->bytes == to->bytes  ? output == input
-                                       : from->bytes > to->bytes ? output == input + own
-                                                                 : input == output + own);
+  const bool in_place = from && to &&
+                        (from->bytes == to->bytes  ? output == input
+                         : from->bytes > to->bytes ? output == input + own
+                                                   : input == output + own);
   SharedRun& run = take_run();
   const CallPlan plan = plan_of(call, in_place);
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
@@ -276,7 +287,17 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
                 fmt::format("rank {} sends {} messages to itself and receives {}: a group must have both", rank,
                             own_out.size(), own_in.size()),
                 here);
-  for (std::size_t i = 0; i < own_in.size(); ++i) stream.copy(own_in[i], own_out[i], {}, here);
+  for (std::size_t i = 0; i < own_in.size(); ++i) {
+    if (own_out[i].bytes != own_in[i].bytes)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("rank {} sends {} bytes to itself and receives {}", rank, own_out[i].bytes, own_in[i].bytes),
+          here);
+  }
+  for (std::size_t i = 0; i < own_in.size(); ++i) {
+    const std::uint64_t own = own_in[i].bytes;
+    if (own > 0) stream.launch(own_message(), {.reads = {own_out[i]}, .writes = {own_in[i]}}, {.bytes = 2 * own}, here);
+  }
   if (parcels.empty()) return;
   StreamState& state = *stream.state(here);
   Op op{.kind = OpKind::kExchange,

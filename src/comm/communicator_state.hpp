@@ -24,7 +24,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   SharedRun& take_run();
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
-  bool is_shared(const Call& call) const;  // goes through the memory that all ranks share
+  bool is_shared(const Call& call) const;                  // goes through the memory that all ranks share
   Choice choice_of(const Call& call, bool explain) const;  // for those that do not
   CallPlan plan_of(const Call& call, bool in_place);
   // Those that follow need the lock. `op` has its ranges; it gets an exchange. A run of messages has its parcels, whose

@@ -46,10 +46,10 @@ std::string Forecast::machine() const {
       const int host = hosts[static_cast<std::size_t>(from)];
       const bool within = host == hosts[static_cast<std::size_t>(to)];
       if (from != to)
-        paths += fmt::format(
-            "{}{{\"from\": {}, \"to\": {}, \"latency\": \"{} ps\", \"links\": [\"out {}\", \"in {}\"{}]}}",
-            paths.empty() ? "" : ", ", from, to, picos(rates.latency_us), from, to,
-            within ? fmt::format(", \"cores {}\"", host) : "");
+        paths +=
+            fmt::format("{}{{\"from\": {}, \"to\": {}, \"latency\": \"{} ps\", \"links\": [\"out {}\", \"in {}\"{}]}}",
+                        paths.empty() ? "" : ", ", from, to, picos(rates.latency_us), from, to,
+                        within ? fmt::format(", \"cores {}\"", host) : "");
     }
   }
   const double memory = kMemoryGbps * std::min(comm_.cores_each, 1.0);

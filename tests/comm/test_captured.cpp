@@ -24,6 +24,8 @@ const Kernel kIncrement{"increment", [](const Args& args) {
                           for (std::uint32_t& one : args.out<std::uint32_t>(0)) ++one;
                         }};
 
+const Kernel kLook{"look", [](const Args&) {}};
+
 Buffer numbers(const Device& device, std::size_t count, std::uint32_t value, const char* name = "numbers") {
   Buffer buffer = device.alloc(count * 4, MemoryKind::kPinned, name);
   std::ranges::fill(buffer.host_write<std::uint32_t>().span(), value);
@@ -47,7 +49,7 @@ class Captured : public testing::TestWithParam<Transport> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, Captured, testing::Values(Transport::kAuto, Transport::kNet),
-                         [](const auto& info) { return info.param == Transport::kAuto ? "auto" : "net"; });
+                         [](const auto& one) { return one.param == Transport::kAuto ? "auto" : "net"; });
 
 // With a call that is not of the plan between two launches.
 TEST_P(Captured, EachLaunchIsAnotherCall) {
@@ -153,7 +155,7 @@ bool comes_true(const std::function<bool()>& condition) {
   return true;
 }
 
-// Two ranks of one thread.
+// Two ranks of one thread, whose calls therefore must not wait.
 class TwoRanks : public testing::Test {
  protected:
   const Device device_ = Device::open("cpu", {.compute_workers = 2});
@@ -187,6 +189,26 @@ TEST_F(TwoRanks, WaitInOneStreamOnly) {
   second_.sync();
   expect_all(mine_, 3);
   expect_all(theirs_, 3);
+}
+
+// A message to oneself is an op of its stream like the others: enqueuing it waits for nothing.
+TEST_F(TwoRanks, SendToThemselvesWithoutWaiting) {
+  const Buffer in = numbers(device_, 5000, 0);
+  Gate gate(device_);
+  gate.hold(first_);
+  increment(first_, mine_);
+  Group group;
+  comms_[0].send(mine_, 0, first_);
+  comms_[0].recv(in, 0, first_);
+  group.end();
+  EXPECT_FALSE(first_.query());
+  gate.open();
+  first_.sync();
+  expect_all(in, 2);
+  Group wrong;
+  comms_[0].send(mine_, 0, first_);
+  comms_[0].recv(in.slice(0, 8), 0, first_);
+  EXPECT_TRUE(fails([&] { wrong.end(); }, Code::kInvalidValue, {"20000", "8"}));
 }
 
 // A launch is what others must match: with a launch, or with a call.
@@ -276,7 +298,7 @@ TEST_F(TwoRanks, AreSeenByTheChecker) {
     comms_[0].broadcast(mine_, mine_, 1, side_);
     const Event sent = side_.record();
     if (waits) first_.wait(sent);
-    increment(first_, mine_.slice(4000, 8));
+    first_.launch(kLook, {.reads = {mine_.slice(4000, 8)}});
     if (!waits) first_.wait(sent);
     return first_.end_capture();
   };
