@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "comm/communicator_state.hpp"
-#include "comm/rehearsal.hpp"
 #include "slip/stream.hpp"
 
 namespace slip {
@@ -61,21 +60,23 @@ std::string Forecast::machine() const {
       kQueues, megabytes(memory), links, paths);
 }
 
+std::vector<Scene> Forecast::scenes_of(const Call& call, bool reachable, int calls) const {
+  const int nranks = comm_.bootstrap.nranks();
+  if (nranks < 2 || nranks > kMostRanks) return {};
+  if (comm_.is_shared(call)) {
+    const std::vector<Call> all(static_cast<std::size_t>(calls), call);
+    Reachable who;
+    if (reachable || comm_.memory->one_process()) who.offers = [](std::size_t, int) { return true; };
+    return shared_scenes(all, nranks, who);
+  }
+  const Choice choice = comm_.choice_of(call, false);
+  const Practice practice{choice.recipe, call, false, choice.chunk_bytes};
+  return std::vector<Scene>(static_cast<std::size_t>(calls), scene_of(practice, comm_.formation));
+}
+
 double Forecast::us(const Call& call, bool reachable, int calls, Here here) const {
   const int nranks = comm_.bootstrap.nranks();
-  std::vector<Scene> scenes;
-  if (nranks >= 2 && nranks <= kMostRanks) {
-    if (comm_.is_shared(call)) {
-      const std::vector<Call> all(static_cast<std::size_t>(calls), call);
-      Reachable who;
-      if (reachable || comm_.memory->one_process()) who.offers = [](std::size_t, int) { return true; };
-      scenes = shared_scenes(all, nranks, who);
-    } else {
-      const Choice choice = comm_.choice_of(call, false);
-      const Practice practice{choice.recipe, call, false, choice.chunk_bytes};
-      scenes.assign(static_cast<std::size_t>(calls), scene_of(practice, comm_.formation));
-    }
-  }
+  const std::vector<Scene> scenes = scenes_of(call, reachable, calls);
   std::size_t steps = 0;
   for (const Scene& scene : scenes) {
     for (const Program& program : scene.programs) steps += program.steps.size();
@@ -87,6 +88,11 @@ double Forecast::us(const Call& call, bool reachable, int calls, Here here) cons
                 here);
   const std::vector<Device> devices =
       Device::open_all(machine(), nranks, {.queue_depth = kQueueDepth, .run_functions = false});
+  for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads what others have staged
+    for (std::size_t j = 0; j < devices.size(); ++j) {
+      if (i != j) devices[i].enable_peer_access(devices[j]);
+    }
+  }
   Rehearsal rehearsal(devices, nranks > kMostPipelined ? Wires::kRendezvous : Wires::kPipelined);
   rehearsal.set_sight(picos(comm_.rates.latency_us));
   for (const Scene& scene : scenes) rehearsal.add(scene);

@@ -3,7 +3,7 @@
 // pipes of one host are like.
 #pragma once
 
-#include "comm/call.hpp"
+#include "comm/rehearsal.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip {
@@ -19,6 +19,7 @@ class Forecast {
 
  private:
   std::string machine() const;
+  std::vector<Scene> scenes_of(const Call& call, bool reachable, int calls) const;
   const Communicator::State& comm_;
 };
 

@@ -47,7 +47,7 @@ class RankBench {
     row.bytes = row.call.block_bytes() * blocks;
     row.apart = measure(row, false);
     if (can_be_in_place(work_.kind)) row.in_place = measure(row, true);
-    if (work_.predict && comm_.rank() == 0)
+    if (work_.predict && comm_.rank() == 0 && comm_.nranks() > 1)
       row.predicted_us = Forecast(comm_).us(row.call, work_.registered, work_.each ? 1 : kPredictedCalls);
     return row;
   }
