@@ -9,6 +9,9 @@
 // sides in its text; one that waits too long says for whom. After an error every call throws that error at once; what
 // can still be done with the communicator is shrink(), which makes a new one of the ranks that are left.
 //
+// A call in a stream that captures becomes an op of the plan, and each launch of the plan is a call, which the other
+// ranks match with a launch or a call of theirs. A launch after the communicator has gone is an error.
+//
 // Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
 // reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
 #pragma once
@@ -150,9 +153,10 @@ class Communicator {
   void abort() noexcept;
 
  private:
+  friend class Forecast;
   struct State;
-  explicit Communicator(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Communicator(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;  // plans with its calls know whether it is still there
 };
 
 }  // namespace slip

@@ -80,6 +80,12 @@ std::string Wishes::text() const {
                      channels(max_channels));
 }
 
+void require_cpu(std::string_view device, std::string_view what, Here here) {
+  if (device == "cpu" || device.starts_with("cpu:")) return;
+  throw Error(Code::kUnsupported,
+              fmt::format("{} on device '{}': only ranks on cpu devices are supported yet", what, device), here);
+}
+
 void check_options(const CommunicatorOptions& options, int nranks, Here here) {
   const auto positive = [&](std::chrono::milliseconds time, const char* name) {
     if (time.count() <= 0)

@@ -9,6 +9,8 @@
 
 namespace slip {
 
+// Throws if the device is not one that ranks can be on.
+void require_cpu(std::string_view device, std::string_view what, Here here);
 // Throws what cannot be. A wrong rank is left to the root, which tells all ranks.
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
 

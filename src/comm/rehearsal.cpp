@@ -27,6 +27,10 @@ const Kernel& kept_kernel() {
   static const Kernel kKernel{"kept to be sent again", [](const Args&) {}};
   return kKernel;
 }
+const Kernel& sight_kernel() {
+  static const Kernel kKernel{"sees the others", [](const Args&) {}};
+  return kKernel;
+}
 const Kernel& user_kernel() {
   static const Kernel kKernel{"caller", [](const Args&) {}};
   return kKernel;
@@ -360,6 +364,7 @@ void Rehearsal::await_others(const Primitive& step, int rank, const Stream& stre
     if (step.whom != kEverybody && step.whom != static_cast<std::uint64_t>(other)) continue;
     stream.wait_value(word(shared_word(other, index)), static_cast<std::uint32_t>(value));
   }
+  if (sight_ > 0) stream.launch(sight_kernel(), {}, {.time = sight_});
 }
 
 void Rehearsal::shared_step(const Scene& scene, const Primitive& step, int rank, const Stream& stream) {

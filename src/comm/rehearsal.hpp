@@ -76,6 +76,8 @@ class Rehearsal {
   // call is done, and scratch memory is that of all calls of a track. Throws kMismatch if what is sent is not what is
   // received.
   void add(const Scene& scene, int track = 0);
+  // What it takes until a rank sees what others posted or signalled; for times only.
+  void set_sight(Picos time) { sight_ = time; }
   Plan plan();  // once; of memory that lives as long as the rehearsal
 
  private:
@@ -142,6 +144,7 @@ class Rehearsal {
   std::vector<Device> devices_;
   const Wires kind_;
   const int tracks_each_;
+  Picos sight_ = 0;
   std::vector<std::pair<Scene, int>> scenes_;
   std::vector<Track> tracks_;
   std::map<std::tuple<int, int, int>, Wire> wires_;  // by track and ranks

@@ -13,7 +13,7 @@ namespace {
 // Direct all_reduce cuts a chunk into a slice for each rank.
 constexpr std::uint64_t kChunkBytes = 512 << 10, kDirectChunkBytes = 1 << 20, kSliceBytes = 512 << 10;
 
-constexpr double kReduceGbps = 12;  // two in, one out, by a core
+constexpr double kReduceGbps = kMemoryGbps / 3;  // two in, one out
 
 // A relay keeps a chunk of each rank of its host for each that it relays to: about one of every rank.
 constexpr std::uint64_t kRelayBytes = 16 << 20, kLeastRelayChunk = 16 << 10;

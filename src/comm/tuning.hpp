@@ -10,6 +10,8 @@ namespace slip {
 
 // Of pipes between ranks of one host, roughly.
 inline constexpr double kPipeLatencyUs = 0.4, kPipeGbps = 10, kPipeMessageUs = 0.1;
+// Of a core: bytes read and written.
+inline constexpr double kMemoryGbps = 36;
 
 struct LinkRates {
   double latency_us = 10;  // of a small message

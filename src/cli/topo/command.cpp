@@ -122,6 +122,7 @@ std::function<int()> add_topo(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
   topo->add_option("--html", predict.html, "--predict: write the timeline of the last line as a page");
+  topo->add_option("--trace", predict.trace, "--predict: write it as a trace");
   return [asked] { return run_topo(*asked); };
 }
 

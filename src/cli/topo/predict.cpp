@@ -74,7 +74,7 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
       question.costs = {asked.latency_us, asked.net_latency_us, asked.memory_gbps};
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
       std::optional<Trace> trace;
-      if (!asked.html.empty()) trace.emplace();
+      if (!asked.html.empty() || !asked.trace.empty()) trace.emplace();
       const Prediction found = predict(cluster, plan, question, {});
       if (trace) {
         trace->stop();
@@ -86,7 +86,8 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
                  gbps * bus_share(kind, nranks));
     }
   }
-  if (timeline) write_html(*timeline, asked.html, title);
+  if (!asked.html.empty()) write_html(*timeline, asked.html, title);
+  if (!asked.trace.empty()) write_trace(*timeline, asked.trace, {});
 }
 
 }  // namespace slip::cli
