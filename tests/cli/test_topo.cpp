@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <sstream>
 
 #include "cli/program.hpp"
 
@@ -73,6 +74,30 @@ TEST(CliTopo, Predicts) {
                           " --predict broadcast --algorithm tree --begin 1M --end 1M --latency 0 --memory 1000");
   ASSERT_EQ(one.status, 0) << one.err;
   EXPECT_EQ(one.out.find("ring"), std::string::npos) << one.out;
+}
+
+// The time of an algorithm, in the table.
+double time_of(const std::string& algorithm, const std::string& table) {
+  std::istringstream lines(table.substr(table.find("time (us)")));
+  std::string word;
+  while (lines >> word) {
+    if (word != algorithm) continue;
+    double channels = 0, us = 0;
+    lines >> channels >> us;
+    return us;
+  }
+  return 0;
+}
+
+// On rails ranks reach those of other numbers through the processor, unless they hand over; without, they gain nothing.
+TEST(CliTopo, PredictsWhatRelaysGain) {
+  const std::string command =
+      "topo --nodes 2 --file " + data("nvswitch8.xml") + " --predict all_to_all --begin 16M --end 16M";
+  const Outcome on_rails = run(command + " --rails"), anywhere = run(command);
+  ASSERT_EQ(on_rails.status, 0) << on_rails.err;
+  EXPECT_GT(time_of("relay", on_rails.out), 0) << on_rails.out;
+  EXPECT_LT(time_of("relay", on_rails.out), 0.8 * time_of("direct", on_rails.out)) << on_rails.out;
+  EXPECT_LT(time_of("direct", anywhere.out), time_of("relay", anywhere.out)) << anywhere.out;
 }
 
 TEST(CliTopo, WrongLinesAndFilesAreNamed) {
