@@ -2,8 +2,8 @@
 # What relays and channels gain between two hosts: network namespaces joined by a veth pair, as slow as asked for.
 # Prints the rows of slip bench for all_to_all, directly and through relays, and all_reduce by one ring and by one
 # for each rank of a host. Needs root.
-# usage: bench/collectives/relays.sh   EACH=4 ranks of a host, RATE=200mbit (as tc says it; none if not given),
-#        BEGIN=256 and END=262144 bytes; BUILD=build/cuda names another build folder
+# usage: bench/collectives/relays.sh [relays|channels]...   both without; EACH=4 ranks of a host, RATE=2mbit BURST=4kb
+#        (as tc says it; not limited without), BEGIN=256 and END=262144 bytes; BUILD=build/cuda names another build
 set -euo pipefail
 slip=$(readlink -f "${BUILD:-build/release}/slip")
 each=${EACH:-4}
@@ -24,7 +24,7 @@ for i in 0 1; do
   ip -n "${hosts[i]}" link set lo up
   ip -n "${hosts[i]}" link set wire up
   if [[ -n ${RATE:-} ]]; then
-    ip netns exec "${hosts[i]}" tc qdisc add dev wire root tbf rate "$RATE" burst 64kb limit 16mb
+    ip netns exec "${hosts[i]}" tc qdisc add dev wire root tbf rate "$RATE" burst "${BURST:-64kb}" limit 16mb
   fi
 done
 
@@ -39,9 +39,21 @@ job() {
   done
   wait "${started[@]}"
 }
-sizes=(-b "${BEGIN:-256}" -e "${END:-262144}" -f 4 --each)
-job 7701 all_to_all --algorithm direct "${sizes[@]}"
-job 7702 all_to_all --algorithm relay "${sizes[@]}"
-sizes=(-b 1048576 -e 4194304 -f 4 --each --iters 10 -w 2)
-SLIP_MAX_CHANNELS=1 job 7703 all_reduce --algorithm ring "${sizes[@]}"
-SLIP_MIN_CHANNELS=$each job 7704 all_reduce --algorithm ring "${sizes[@]}"
+relays() {
+  local sizes=(-b "${BEGIN:-256}" -e "${END:-262144}" -f 4 --each)
+  job 7701 all_to_all --algorithm direct "${sizes[@]}"
+  job 7702 all_to_all --algorithm relay "${sizes[@]}"
+}
+channels() {
+  local sizes=(-b 1048576 -e 4194304 -f 4 --each --iters 10 -w 2)
+  SLIP_MAX_CHANNELS=1 job 7703 all_reduce --algorithm ring "${sizes[@]}"
+  SLIP_MIN_CHANNELS=$each job 7704 all_reduce --algorithm ring "${sizes[@]}"
+}
+if [[ $# -eq 0 ]]; then set -- relays channels; fi
+for part in "$@"; do
+  if [[ $part != relays && $part != channels ]]; then
+    echo "relays.sh $part: relays or channels is expected" >&2
+    exit 2
+  fi
+  "$part"
+done
