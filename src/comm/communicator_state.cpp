@@ -102,36 +102,38 @@ SharedRun& Communicator::State::take_run() {
   return *runs.back();
 }
 
-CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
+void Communicator::State::make_plan(const Call& call, bool in_place, CallPlan& plan) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const bool own_way = nranks == 1 || wishes.algorithm == Algorithm::kAuto || wishes.algorithm == Algorithm::kDirect ||
                        find_recipe(wishes.algorithm, call.kind) == nullptr;
-  if (all_share && own_way) return HostPlan(call, next_shared, chunks, rank, nranks);
+  if (all_share && own_way) {
+    plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
+    return;
+  }
   const bool explain = env().debug == "tune";
   const Choice choice = choose(call, nranks, rates, wishes.algorithm, wishes.deterministic, explain);
   if (explain && rank == 0) log_line(choice.text);
-  return MessagePlan(*choice.recipe, {call, rank, nranks, in_place, choice.chunk_bytes, &formation});
+  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes, &formation});
 }
 
 void Communicator::State::issue_run(SharedRun& run, Name name, std::span<const Range> reads,
-                                    std::span<const Range> writes, StreamRef stream, Here here) {
+                                    std::span<const Range> writes, StreamState& stream, Here here) {
   std::uint64_t bytes = 0;
   for (const Range& range : reads) bytes += range.bytes;
   for (const Range& range : writes) bytes += range.bytes;
-  StreamState& state = *stream.state(here);
   try {
-    issue(state, {.kind = OpKind::kExchange,
-                  .name = name,
-                  .here = here,
-                  .reads = reads,
-                  .writes = writes,
-                  .cost = {.bytes = bytes},
-                  .exchange = &run});
+    issue(stream, {.kind = OpKind::kExchange,
+                   .name = name,
+                   .here = here,
+                   .reads = reads,
+                   .writes = writes,
+                   .cost = {.bytes = bytes},
+                   .exchange = &run});
   } catch (...) {
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  seat->enqueue(turn, state.id.load(std::memory_order_relaxed), bytes);  // relaxed: it was checked above
+  seat->enqueue(turn, stream.id.load(std::memory_order_relaxed), bytes);  // relaxed: it was checked above
   ++turn;
 }
 
@@ -188,7 +190,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   if (reduces(call.kind) && !can_reduce(call.type))
     throw Error(Code::kInvalidValue,
                 fmt::format("{}: values of {} cannot be reduced", name.text(), data_type_name(call.type)), here);
-  if (stream.capturing())
+  if (state.capture.load(std::memory_order_relaxed))  // see slip::issue()
     throw Error(Code::kCaptureUnsupported, fmt::format("{}: collectives cannot be captured yet", name.text()), here);
   const Blocks blocks = blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
@@ -211,15 +213,16 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
                                                           : input == output + own);
   const std::lock_guard lock(mutex);
   SharedRun& run = take_run();
-  const CallPlan plan = plan_of(call, in_place);
+  make_plan(call, in_place, run.plan());
+  const auto* const shared = std::get_if<HostPlan>(&run.plan());
+  const std::uint64_t filled = shared ? shared->chunks() : 0;
   const bool hidden = (in > 0 && is_hidden(from)) || (out > 0 && is_hidden(to));
-  run.prepare(call, plan, turn, next, {output, input, hidden});
-  issue_run(run, name, {reads, read}, {writes, written}, stream, here);
+  run.prepare(call, turn, next, {output, input, hidden});
+  issue_run(run, name, {reads, read}, {writes, written}, state, here);
   ++next;
-  if (const auto* shared = std::get_if<HostPlan>(&plan)) {
-    ++next_shared;
-    chunks += shared->chunks();
-  }
+  if (!shared) return;
+  ++next_shared;
+  chunks += filled;
 }
 
 // Those to itself are copies: the first send goes to the first receive, and so on.
@@ -227,6 +230,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   static const Name kSend("send"), kRecv("recv");
   require_usable(letters.front().here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
+  StreamState& state = *stream.state(letters.front().here);
   std::vector<Range> own_out, own_in;
   std::uint64_t bytes = 0;
   const std::lock_guard lock(mutex);
@@ -238,10 +242,10 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
     if (letter.rank < 0 || letter.rank >= nranks)
       throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), letter.rank, nranks),
                   letter.here);
-    if (stream.capturing())
+    if (state.capture.load(std::memory_order_relaxed))  // see slip::issue()
       throw Error(Code::kCaptureUnsupported, fmt::format("{}: messages cannot be captured yet", name.text()),
                   letter.here);
-    if (letter.range.bytes > 0) require_kernel_range(*stream.state(letter.here)->core, letter.range, name, letter.here);
+    if (letter.range.bytes > 0) require_kernel_range(*state.core, letter.range, name, letter.here);
     if (letter.rank == rank) {
       (letter.out ? own_out : own_in).push_back(letter.range);
       continue;
@@ -261,9 +265,9 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   if (parcels.empty()) return;
   SharedRun& run = take_run();
   std::swap(run.parcels, parcels);
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
-              0, {});
-  issue_run(run, name_of(Collective::kMessage), sent, received, stream, here);
+  run.plan().emplace<MessagePlan>(run.parcels);
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
+  issue_run(run, name_of(Collective::kMessage), sent, received, state, here);
 }
 
 }  // namespace slip

@@ -21,9 +21,9 @@ struct Communicator::State final : PostOffice {
   SharedRun& take_run();
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
-  CallPlan plan_of(const Call& call, bool in_place);
+  void make_plan(const Call& call, bool in_place, CallPlan& plan);
   void issue_run(SharedRun& run, Name name, std::span<const Range> reads, std::span<const Range> writes,
-                 StreamRef stream, Here here);
+                 StreamState& stream, Here here);
 
   std::optional<Error> error() const;
   void require_usable(Here here) const;

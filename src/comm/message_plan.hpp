@@ -14,6 +14,7 @@ struct Parcel {
   int rank = 0;  // the other one
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
+  friend bool operator==(const Parcel&, const Parcel&) = default;
 };
 
 class MessagePlan {
@@ -23,6 +24,7 @@ class MessagePlan {
 
   std::uint64_t pieces() const { return recipe_ ? recipe_->pieces(task_) : parcel_pieces_; }
   void write(std::uint64_t piece, Program& program) const;
+  std::span<const Parcel> parcels() const { return parcels_; }                     // none: it is a collective
   std::uint64_t scratch() const { return recipe_ ? recipe_->scratch(task_) : 0; }  // bytes
 
  private:
