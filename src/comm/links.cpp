@@ -43,12 +43,14 @@ LinkEnd& Links::end(Ends& ends, int rank, int channel, bool out) {
 std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
   const int own = bootstrap_.rank();
   if (through_memory(rank)) {
-    const auto& placements = bootstrap_.placements();
+    const Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
+    const Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
+    const bool threads = same_process(here, there), named = here.pid_space == there.pid_space;
     if (out)
-      return std::make_unique<PipeOutlet>(
-          host_->pipe(own, rank, channel),
-          same_process(placements[static_cast<std::size_t>(own)], placements[static_cast<std::size_t>(rank)]));
-    return std::make_unique<PipeInlet>(host_->pipe(rank, own, channel), own, rank);
+      return std::make_unique<PipeOutlet>(host_->pipe(own, rank, channel), threads ? PipeReach::kThreads
+                                                                           : named ? PipeReach::kProcesses
+                                                                                   : PipeReach::kNever);
+    return std::make_unique<PipeInlet>(host_->pipe(rank, own, channel), own, rank, threads ? 0 : there.pid);
   }
   if (out) return std::make_unique<NetOutlet>([this, rank, channel] { return connect(rank, channel); });
   return std::make_unique<NetInlet>([this, rank, channel] { return accept(rank, channel); }, own, rank);
