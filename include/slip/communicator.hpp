@@ -67,7 +67,11 @@ struct CommunicatorOptions {
   Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
   bool deterministic = false;              // bits that depend on the input only
-  bool direct = true;                      // may differ: false: others never touch this rank's buffers, all is staged
+  // Over the network; may differ: the sender decides. Several sockets help where one connection gets a part of the wire
+  // only. Bytes sent without a copy are locked in memory meanwhile; within a host the kernel copies all the same.
+  int sockets = 0;  // of a line to another rank, 1 to 16, that share large messages; 0: 1, or SLIP_SOCKETS=N
+  std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, or SLIP_ZERO_COPY=BYTES
+  bool direct = true;              // may differ: false: others never touch this rank's buffers, all is staged
   std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 #include "slip/error.hpp"
@@ -46,6 +47,8 @@ Env read() {
   result.algorithm = text("SLIP_ALGORITHM");
   result.transport = text("SLIP_TRANSPORT");
   result.host_id = text("SLIP_HOST_ID");
+  result.sockets = number("SLIP_SOCKETS", 1, 16);
+  result.zero_copy = number("SLIP_ZERO_COPY", 1, std::numeric_limits<int>::max());
   result.debug = text("SLIP_DEBUG");
   return result;
 }

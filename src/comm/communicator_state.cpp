@@ -83,7 +83,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   });
   formation = Formation::of(std::move(order));
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, timeout);
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout);
   rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);

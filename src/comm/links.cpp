@@ -1,20 +1,27 @@
 #include "comm/links.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "comm/net_link.hpp"
 #include "comm/pipe.hpp"
 
 namespace slip {
+namespace {
+constexpr std::int64_t kRestNs = 1'000'000;  // a failure elsewhere is not told by a link
+}
 
-Links::Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns)
+Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns)
     : bootstrap_(bootstrap),
       host_(host),
+      lines_(std::move(lines)),
       timeout_ns_(timeout_ns),
       arrived_(static_cast<std::size_t>(bootstrap.nranks())),
       outlets_(static_cast<std::size_t>(bootstrap.nranks())),
       inlets_(static_cast<std::size_t>(bootstrap.nranks())) {
+  lines_.rank = bootstrap.rank();
+  lines_.host = bootstrap.host();
   // Everybody must decide the same: what one rank alone can reach is not enough.
   const bool own = std::any_of(outlets_.begin(), outlets_.end(), [&](const auto& one) {
     const auto rank = static_cast<int>(&one - outlets_.data());
@@ -22,10 +29,7 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns)
   });
   const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
-  NetOptions options;
-  options.rank = bootstrap.rank();
-  options.host = bootstrap.host();
-  listener_ = net_tcp().listen(options);
+  listener_ = net_tcp().listen(lines_);
   handles_ = bootstrap.all_gather(listener_->handle());
 }
 
@@ -55,10 +59,8 @@ std::unique_ptr<LinkEnd> Links::make(int rank, bool out) {
 }
 
 std::unique_ptr<NetSender> Links::connect(int rank) {
-  NetOptions options;
-  options.rank = bootstrap_.rank();
   try {
-    return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
+    return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], lines_,
                              {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
   } catch (const Error& error) {
     failed_ = rank;
@@ -88,6 +90,15 @@ bool Links::drive(LinkEnd& end, int rank) {
     failed_ = rank;
     throw;
   }
+}
+
+bool Links::rest() {
+  watched_.clear();
+  for (const Made& one : made_) {
+    if (one.end->begun() != one.end->done() && !one.end->watch(watched_)) return false;
+  }
+  wait_for_any(watched_, kRestNs);
+  return true;
 }
 
 void Links::attend(bool attended) {

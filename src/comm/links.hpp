@@ -13,8 +13,9 @@ namespace slip {
 
 class Links {
  public:
-  // All ranks make theirs together. `host`: null if no two ranks are to share memory.
-  Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns);
+  // All ranks make theirs together. `host`: null if no two ranks are to share memory. `lines`: how those that this rank
+  // sends on are made; its rank and host are filled in.
+  Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns);
 
   LinkEnd& to(int rank) { return end(outlets_, rank, true); }
   LinkEnd& from(int rank) { return end(inlets_, rank, false); }
@@ -22,6 +23,8 @@ class Links {
   bool drive();
   bool drive(LinkEnd& end, int rank);
   void attend(bool attended);  // see LinkEnd
+  // Sleeps until a link under way may move, or for a moment. False: nothing would tell, and it did not.
+  bool rest();
   bool through_memory(int rank) const;
   int failed() const { return failed_; }  // the rank of the link that threw; -1: none did
 
@@ -34,6 +37,7 @@ class Links {
 
   Bootstrap& bootstrap_;
   SharedHost* const host_;
+  NetOptions lines_;
   const std::int64_t timeout_ns_;
   std::unique_ptr<NetListener> listener_;
   std::vector<NetHandle> handles_;
@@ -44,6 +48,7 @@ class Links {
     int rank = 0;
   };
   std::vector<Made> made_;
+  std::vector<pollfd> watched_;  // kept, so that nothing is allocated
   int failed_ = -1;
 };
 

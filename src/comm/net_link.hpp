@@ -17,6 +17,7 @@ class NetOutlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool attended) override;
+  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:
@@ -34,6 +35,7 @@ class NetInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool attended) override;
+  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:

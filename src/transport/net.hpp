@@ -29,6 +29,7 @@ using NetHandle =
     std::array<std::byte, kNetHandleBytes>;  // where a listener is: plain data, for the Bootstrap to carry
 
 inline constexpr std::size_t kNetMostParts = 8;       // messages that one irecv takes
+inline constexpr int kNetMostSockets = 16;            // of a line
 inline constexpr std::size_t kNetMostRequests = 256;  // of a line at the same time
 
 struct NetOptions {
@@ -38,7 +39,7 @@ struct NetOptions {
   // The sender decides how a line is made. On loopback MSG_ZEROCOPY is never used: the kernel copies there all the
   // same.
   int sockets = 1;                                    // that share large messages
-  std::size_t stripe_bytes = std::size_t{512} << 10;  // that a socket gets in turn
+  std::size_t stripe_bytes = std::size_t{128} << 10;  // that a socket gets in turn
   std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and on loopback
 };
 

@@ -69,7 +69,7 @@ class TcpListener final : public NetListener {
     if (moved.ended || std::memcmp(&guest.greeting, &told_.secret, known) != 0) return false;
     if (!guest.greeted()) return now_ns() - guest.since_ns < kGreetingLimitNs;
     const TcpGreeting& said = guest.greeting;
-    return said.version == kTcpVersion && said.sockets >= 1 && said.sockets <= kTcpMostSockets && said.index >= 0 &&
+    return said.version == kTcpVersion && said.sockets >= 1 && said.sockets <= kNetMostSockets && said.index >= 0 &&
            said.index < said.sockets && said.stripe_bytes > 0;
   }
 
@@ -140,11 +140,11 @@ TcpHandle read_handle(const NetHandle& handle) {
 }
 
 void check_options(const NetOptions& options) {
-  if (options.sockets < 1 || options.sockets > kTcpMostSockets || options.stripe_bytes == 0)
+  if (options.sockets < 1 || options.sockets > kNetMostSockets || options.stripe_bytes == 0)
     throw Error(Code::kInvalidValue,
                 fmt::format("a line of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
                             "byte are possible",
-                            options.sockets, options.stripe_bytes, kTcpMostSockets),
+                            options.sockets, options.stripe_bytes, kNetMostSockets),
                 {});
 }
 

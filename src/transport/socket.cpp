@@ -93,6 +93,12 @@ void wait_for_any(std::span<const pollfd> watched, const Patience& patience) {
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
+void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
+  const timespec limit{limit_ns / 1'000'000'000, limit_ns % 1'000'000'000};
+  const int count = ::ppoll(watched.data(), watched.size(), &limit, nullptr);
+  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+}
+
 Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience) {
   const std::int64_t moment = now_ns() + limit_ns;
   const bool cut = patience.deadline_ns != 0 && patience.deadline_ns <= moment;

@@ -28,6 +28,8 @@ enum class Waited { kReady, kTimeout, kAborted };
 Waited wait_for(int descriptor, short events, const Patience& patience);
 // Until one of several is ready; the caller looks which. At a deadline or when aborted it returns, too.
 void wait_for_any(std::span<const pollfd> watched, const Patience& patience);
+// The same for at most so long, and nothing is allocated.
+void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
 Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience);  // kReady: the moment passed
 
 class Socket {

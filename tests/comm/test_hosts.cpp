@@ -11,12 +11,14 @@
 #include "support/hosts.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
+#include "transport/interfaces.hpp"
 
 namespace slip {
 namespace {
 
 using std::chrono::milliseconds;
 using test::Adder;
+using test::Family;
 using test::Hosts;
 using test::kLine;
 using test::RankProcess;
@@ -110,11 +112,10 @@ class EveryCall {
   std::string wrong_;
 };
 
-TEST(Hosts, DISABLED_EveryCall) {
-  test::play([](const LaunchInfo& info) -> std::string {
+void play_every_call(CommunicatorOptions options) {
+  options.silence = std::chrono::seconds(30);  // only results count here
+  test::play([&](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
-    CommunicatorOptions options;
-    options.silence = std::chrono::seconds(30);  // only results count here
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, options);
     std::string wrong;
     for (const std::size_t words : {std::size_t{3}, std::size_t{70'001}}) {
@@ -127,11 +128,20 @@ TEST(Hosts, DISABLED_EveryCall) {
   });
 }
 
+TEST(Hosts, DISABLED_EveryCall) { play_every_call({}); }
+// The larger calls are of more than two stripes.
+TEST(Hosts, DISABLED_EveryCallBySeveralSockets) {
+  CommunicatorOptions options;
+  options.sockets = 3;
+  options.zero_copy_from = 16 << 10;
+  play_every_call(options);
+}
+
 // `each` ranks on each host, in the order of the hosts.
 class Job {
  public:
   Job(const Hosts& hosts, int count, int each, const std::string& part) {
-    hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
+    hosts.within(0, [&] { id_ = test::local_id(hosts.address(0)); });
     for (int rank = 0; rank < count * each; ++rank) {
       hosts.within(rank / each,
                    [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank)); });
@@ -145,12 +155,13 @@ class Job {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
 };
 
-void every_call(int count, int each, const WireQuality& quality) {
-  Hosts hosts(count);
+void every_call(int count, int each, const WireQuality& quality, Family family = Family::kIpv4,
+                const std::string& part = "Hosts.DISABLED_EveryCall") {
+  Hosts hosts(count, family);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   hosts.shape(quality);
   const std::int64_t begun = now_ns();
-  Job job(hosts, count, each, "Hosts.DISABLED_EveryCall");
+  Job job(hosts, count, each, part);
   for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
   std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(now_ns() - begun) / 1e9);
 }
@@ -158,9 +169,26 @@ void every_call(int count, int each, const WireQuality& quality) {
 TEST(Hosts, EveryCallOverPlainWires) {
   for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call(count, each, {});
 }
+TEST(Hosts, EveryCallOverIpv6Only) { every_call(3, 2, {}, Family::kIpv6); }
+TEST(Hosts, EveryCallBySeveralSockets) {
+  every_call(2, 2, {}, Family::kIpv4, "Hosts.DISABLED_EveryCallBySeveralSockets");
+}
 TEST(Hosts, EveryCallOverSlowWires) { every_call(3, 1, {.bytes_per_second = 20e6}); }
 TEST(Hosts, EveryCallWithPacketsLost) { every_call(2, 2, {.loss = 0.02}); }
 TEST(Hosts, EveryCallOverLongWires) { every_call(2, 2, {.delay_ns = 3'000'000}); }
+
+// Ranks that meet over a Unix socket talk over loopback, which need not have an address of IPv4.
+TEST(Hosts, AHostWithoutIpv4) {
+  const Hosts hosts(1, Family::kIpv6);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  std::string over_unix, outside;
+  hosts.within(0, [&] {
+    over_unix = own_address_towards(SocketAddress::unix_name("name"), InterfaceFilter("")).host();
+    outside = own_address(InterfaceFilter("")).host();
+  });
+  EXPECT_EQ(over_unix, "::1");
+  EXPECT_EQ(outside, hosts.address(0));
+}
 
 // The first call that needs links which are not made yet, when nobody knows of the cut.
 TEST(Hosts, DISABLED_FirstCallAfterACut) {
