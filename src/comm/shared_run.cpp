@@ -16,8 +16,10 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
-constexpr int kSpinsCrowdedNet = 2;  // each is a system call a link: by then the other could have gone on with the core
-constexpr int kTight = 200;          // of them without a pause, which would be longer than what is left to wait
+// Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
+// the core at once, and nobody need be woken. Who has given way in vain sleeps.
+constexpr int kSpinsCrowdedNet = 1, kYieldsCrowdedNet = 9;
+constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
 // thread, or another look at the stream; who is late is not waited for, some 0.4 us are lost.
@@ -308,9 +310,11 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();
-    if (!calls_.crowded || !on_link() || !calls_.links.rest()) yield_thread();
+    const bool sleeps = calls_.crowded && on_link() && ++yields > kYieldsCrowdedNet;
+    if (!sleeps || !calls_.links.rest()) yield_thread();
   }
   note_wait();
   return false;

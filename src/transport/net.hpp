@@ -36,11 +36,11 @@ struct NetOptions {
   int rank = 0;           // of this end: errors of the other end name it
   std::string host;       // to listen at; without one it is chosen by
   std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
-  // The sender decides how a line is made. On loopback MSG_ZEROCOPY is never used: the kernel copies there all the
+  // The sender decides how a line is made. Within a host MSG_ZEROCOPY is never used: the kernel copies there all the
   // same.
   int sockets = 1;                                    // that share large messages
   std::size_t stripe_bytes = std::size_t{128} << 10;  // that a socket gets in turn
-  std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and on loopback
+  std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and within a host
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, and not the line.

@@ -251,6 +251,10 @@ void Socket::acknowledge_later() const {
   const int off = 0;
   static_cast<void>(::setsockopt(descriptor_, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
 }
+void Socket::send_ahead(int bytes) const {
+  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
+}
+bool Socket::stays_here() const { return local().host() == peer().host(); }
 void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
 
 bool Socket::same_user() const {
