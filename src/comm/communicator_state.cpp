@@ -142,7 +142,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   if (all_share) memory.emplace(bootstrap, options.direct);
   formations = formations_of(hosts, site.most_channels);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, timeout, site.most_channels);
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.most_channels);
   site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);

@@ -16,6 +16,9 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
+// Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
+// the core at once, and nobody need be woken. Who has given way in vain sleeps.
+constexpr int kSpinsCrowdedNet = 1, kYieldsCrowdedNet = 9;
 constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
@@ -318,9 +321,10 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const bool cheap = what == Wait::kMeet || what == Wait::kPhase ||
-                     (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
-  const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
+  const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(whom));
+  const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
+  const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
+  const int spins = patient_ ? (calls_.crowded ? crowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
@@ -329,9 +333,11 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();
-    yield_thread();
+    const bool sleeps = calls_.crowded && on_link() && ++yields > kYieldsCrowdedNet;
+    if (!sleeps || !calls_.links.rest()) yield_thread();
   }
   note_wait();
   return false;
