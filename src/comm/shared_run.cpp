@@ -309,7 +309,7 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const bool cheap = what == Wait::kMeet || what == Wait::kPhase ||
+  const bool cheap = (what == Wait::kMeet && whom == kEverybody) ||
                      (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
   const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
   for (int turn = 0; turn < spins; ++turn) {
