@@ -74,8 +74,12 @@ struct CommunicatorOptions {
   // Rings and trees that share the data of a call (NCCL's CTAs), 1 to 32; 0: chosen by what the hosts have. Within
   // them the size of a call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
   int min_channels = 0, max_channels = 0;
-  bool direct = true;  // may differ: false: others never touch this rank's buffers, all is staged
-  std::string host;    // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
+  // Over the network; may differ: the sender decides. Several sockets help where one connection gets a part of the wire
+  // only. Bytes sent without a copy are locked in memory meanwhile; within a host the kernel copies all the same.
+  int sockets = 0;  // of a line to another rank, 1 to 16, that share large messages; 0: 1, or SLIP_SOCKETS=N
+  std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, or SLIP_ZERO_COPY=BYTES
+  bool direct = true;              // may differ: false: others never touch this rank's buffers, all is staged
+  std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 
 inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator

@@ -47,7 +47,7 @@ bool SharedRun::run_channel(int channel) {
   bool moved = false;
   while (!one.over()) {
     for (; one.step < one.program.steps.size(); ++one.step) {
-      if (!can_run(one.next(), channel) || !run(one.next())) return moved;
+      if (!can_run(one.next(), channel) || !run_of_channel(one.next())) return moved;
       moved = true;
     }
     one.step = 0;

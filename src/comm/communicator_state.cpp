@@ -142,7 +142,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   if (all_share) memory.emplace(bootstrap, options.direct);
   formations = formations_of(hosts, site.most_channels);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, timeout, site.most_channels);
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.most_channels);
   site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);
@@ -171,14 +171,17 @@ Choice Communicator::State::choice_of(const Call& call, bool explain) const {
   return choose(call, site, wishes.algorithm, wishes.deterministic, explain);
 }
 
-CallPlan Communicator::State::plan_of(const Call& call, bool in_place) {
+void Communicator::State::make_plan(const Call& call, bool in_place, CallPlan& plan) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  if (is_shared(call)) return HostPlan(call, next_shared, chunks, rank, nranks);
+  if (is_shared(call)) {
+    plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
+    return;
+  }
   const bool explain = env().debug == "tune";
   const Choice choice = choice_of(call, explain);
   if (explain && rank == 0) log_line(choice.text);
-  return MessagePlan(*choice.recipe, {call, rank, nranks, in_place, choice.chunk_bytes},
-                     std::span(formations).first(static_cast<std::size_t>(choice.channels)));
+  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},
+                            std::span(formations).first(static_cast<std::size_t>(choice.channels)));
 }
 
 std::uint64_t Communicator::State::start_run(SharedRun& run, Op& op, StreamState& stream, Door& door) {
@@ -207,15 +210,15 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
                          : from->bytes > to->bytes ? output == input + own
                                                    : input == output + own);
   SharedRun& run = take_run();
-  const CallPlan plan = plan_of(call, in_place);
+  make_plan(call, in_place, run.plan());
+  const auto* const shared = std::get_if<HostPlan>(&run.plan());
+  const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
-  run.prepare(call, plan, turn, next, {output, input, hidden});
+  run.prepare(call, turn, next, {output, input, hidden});
   const std::uint64_t position = start_run(run, op, stream, door);
   ++next;
-  if (const auto* shared = std::get_if<HostPlan>(&plan)) {
-    ++next_shared;
-    chunks += shared->chunks();
-  }
+  if (shared) ++next_shared;
+  chunks += filled;
   return position;
 }
 
@@ -226,8 +229,8 @@ std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamS
     if (parcel.bytes > 0) parcel.data = address(*(parcel.out ? from : to)++);
     bytes += parcel.bytes;
   }
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, MessagePlan(run.parcels), turn,
-              0, {});
+  run.plan().emplace<MessagePlan>(run.parcels);
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
   return start_run(run, op, stream, door);
 }
 
@@ -311,6 +314,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   static const Name kSend("send"), kRecv("recv");
   require_usable(letters.front().here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
+  StreamState& state = *stream.state(letters.front().here);
   std::vector<Range> own_out, own_in;
   std::uint64_t bytes = 0;
   const std::lock_guard lock(mutex);
@@ -322,7 +326,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
     if (letter.rank < 0 || letter.rank >= nranks)
       throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), letter.rank, nranks),
                   letter.here);
-    if (letter.range.bytes > 0) require_kernel_range(*stream.state(letter.here)->core, letter.range, name, letter.here);
+    if (letter.range.bytes > 0) require_kernel_range(*state.core, letter.range, name, letter.here);
     if (letter.rank == rank) {
       (letter.out ? own_out : own_in).push_back(letter.range);
       continue;
@@ -349,7 +353,6 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
     if (own > 0) stream.launch(own_message(), {.reads = {own_out[i]}, .writes = {own_in[i]}}, {.bytes = 2 * own}, here);
   }
   if (parcels.empty()) return;
-  StreamState& state = *stream.state(here);
   Op op{.kind = OpKind::kExchange,
         .name = name_of(Collective::kMessage),
         .here = here,

@@ -26,7 +26,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
   bool is_shared(const Call& call) const;                  // goes through the memory that all ranks share
   Choice choice_of(const Call& call, bool explain) const;  // for those that do not
-  CallPlan plan_of(const Call& call, bool in_place);
+  void make_plan(const Call& call, bool in_place, CallPlan& plan);
   // Those that follow need the lock. `op` has its ranges; it gets an exchange. A run of messages has its parcels, whose
   // addresses are put in.
   std::uint64_t start_call(const Call& call, Op& op, StreamState& stream, Door& door);

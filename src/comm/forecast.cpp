@@ -86,6 +86,8 @@ double Forecast::us(const Call& call, bool reachable, int calls, Here here) cons
                 fmt::format("forecast: {} steps of {} ranks; up to {} of 2 to {} are simulated", steps, nranks,
                             kMostSteps, kMostRanks),
                 here);
+  int channels = 1;
+  for (const Scene& scene : scenes) channels = std::max(channels, scene.channels);
   const std::vector<Device> devices =
       Device::open_all(machine(), nranks, {.queue_depth = kQueueDepth, .run_functions = false});
   for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads what others have staged
@@ -93,7 +95,9 @@ double Forecast::us(const Call& call, bool reachable, int calls, Here here) cons
       if (i != j) devices[i].enable_peer_access(devices[j]);
     }
   }
-  Rehearsal rehearsal(devices, nranks > kMostPipelined ? Wires::kRendezvous : Wires::kPipelined);
+  std::vector<Device> tracks;  // a rank's channels share its device
+  for (const Device& device : devices) tracks.insert(tracks.end(), static_cast<std::size_t>(channels), device);
+  Rehearsal rehearsal(tracks, nranks > kMostPipelined ? Wires::kRendezvous : Wires::kPipelined, channels);
   rehearsal.set_sight(picos(comm_.site.rates.latency_us));
   for (const Scene& scene : scenes) rehearsal.add(scene);
   Plan plan = rehearsal.plan();

@@ -14,7 +14,8 @@ namespace slip {
 class Links {
  public:
   // All ranks make theirs together. `host`: null if no two ranks are to share memory, else with as many channels.
-  Links(Bootstrap& bootstrap, SharedHost* host, std::int64_t timeout_ns, int channels = 1);
+  // `lines`: how those that this rank sends on are made; its rank and host are filled in.
+  Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns, int channels = 1);
 
   LinkEnd& to(int rank, int channel = 0) { return end(outlets_, rank, channel, true); }
   LinkEnd& from(int rank, int channel = 0) { return end(inlets_, rank, channel, false); }
@@ -24,6 +25,8 @@ class Links {
   void attend(bool attended);  // see LinkEnd
   void close() noexcept;       // see LinkEnd
   int channels() const { return channels_; }
+  // Sleeps until a link under way may move, or for a moment. False: nothing would tell, and it did not.
+  bool rest();
   bool through_memory(int rank) const;
   int failed() const { return failed_; }  // the rank of the link that threw; -1: none did
 
@@ -40,6 +43,7 @@ class Links {
 
   Bootstrap& bootstrap_;
   SharedHost* const host_;
+  NetOptions lines_;
   const std::int64_t timeout_ns_;
   const int channels_;
   std::unique_ptr<NetListener> listener_;
@@ -51,6 +55,7 @@ class Links {
     int rank = 0;
   };
   std::vector<Made> made_;
+  std::vector<pollfd> watched_;  // kept, so that nothing is allocated
   int failed_ = -1;
 };
 

@@ -14,6 +14,7 @@ struct Parcel {
   int rank = 0;  // the other one
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
+  friend bool operator==(const Parcel&, const Parcel&) = default;
 };
 
 class MessagePlan {
@@ -27,6 +28,7 @@ class MessagePlan {
   int channels() const { return recipe_ ? static_cast<int>(formations_.size()) : 1; }
   std::uint64_t pieces(int channel) const { return recipe_ ? recipe_->pieces(task_of(channel)) : parcel_pieces_; }
   void write(int channel, std::uint64_t piece, Program& program) const;
+  std::span<const Parcel> parcels() const { return parcels_; }  // none: it is a collective
   std::uint64_t scratch(int channel) const { return recipe_ ? recipe_->scratch(task_of(channel)) : 0; }  // bytes
 
  private:

@@ -18,6 +18,7 @@ class NetOutlet final : public LinkEnd {
   bool drive() override;
   void attend(bool attended) override;
   void close() noexcept override { line_ = nullptr; }
+  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:
@@ -36,6 +37,7 @@ class NetInlet final : public LinkEnd {
   bool drive() override;
   void attend(bool attended) override;
   void close() noexcept override { line_ = nullptr; }
+  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:

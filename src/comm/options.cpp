@@ -101,6 +101,11 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
                             "which must be longer",
                             options.silence.count(), options.heartbeat.count()),
                 here);
+  if (options.sockets < 0 || options.sockets > kNetMostSockets)
+    throw Error(Code::kInvalidValue,
+                fmt::format("a communicator with {} sockets to each rank: 1 to {} are possible, or 0 for the default",
+                            options.sockets, kNetMostSockets),
+                here);
   constexpr int kMost = std::numeric_limits<decltype(Place::rank)>::max();
   if (nranks > kMost)
     throw Error(Code::kUnsupported, fmt::format("a communicator of {} ranks: at most {} are possible", nranks, kMost),
@@ -112,6 +117,15 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
   result.timeout = options.init_timeout;
   result.heartbeat = {options.heartbeat, options.silence};
   result.abort = std::move(abort);
+  return result;
+}
+
+NetOptions line_options(const CommunicatorOptions& options) {
+  NetOptions result;
+  const int sockets = options.sockets > 0 ? options.sockets : env().sockets;
+  result.sockets = sockets > 0 ? sockets : 1;
+  result.zero_copy_from =
+      options.zero_copy_from > 0 ? options.zero_copy_from : static_cast<std::size_t>(env().zero_copy);
   return result;
 }
 

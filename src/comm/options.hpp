@@ -6,6 +6,7 @@
 
 #include "slip/communicator.hpp"
 #include "transport/bootstrap.hpp"
+#include "transport/net.hpp"
 
 namespace slip {
 
@@ -15,6 +16,9 @@ void require_cpu(std::string_view device, std::string_view what, Here here);
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
 
 BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort);
+
+// How this rank makes the lines on which it sends.
+NetOptions line_options(const CommunicatorOptions& options);
 
 // All ranks call it. Throws on all of them if some would call another lost sooner than it gives signs of life.
 void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);

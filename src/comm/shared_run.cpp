@@ -16,6 +16,9 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
+// Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
+// the core at once, and nobody need be woken. Who has given way in vain sleeps.
+constexpr int kSpinsCrowdedNet = 1, kYieldsCrowdedNet = 9;
 constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
@@ -31,14 +34,12 @@ void SharedCalls::throw_failure() const {
   if (const std::optional<RankFailure> told = bootstrap.failure()) throw Error(told->code, told->text, {});
 }
 
-void SharedRun::prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number,
-                        const CallBuffers& buffers) {
+void SharedRun::prepare(const Call& call, std::uint64_t turn, std::uint64_t number, const CallBuffers& buffers) {
   call_ = call;
   turn_ = turn;
   output_ = buffers.output;
   input_ = buffers.input;
   signature_ = Signature::of(call, number);
-  plan_ = std::move(plan);
   if (auto* const shared = std::get_if<HostPlan>(&plan_)) {
     slot_ = shared->number();
     if (shared->asks()) shared->take((offer_ = make_offer(buffers.hidden)).stance);
@@ -125,13 +126,11 @@ bool SharedRun::asks() const {
 void SharedRun::write_program() {
   program_ = &calls_.program;
   const auto* const shared = std::get_if<HostPlan>(&plan_);
-  if (!shared || shared->chunks() > 0) {
+  if (!shared) return write_messages();
+  if (shared->chunks() > 0) {
     calls_.program.clear();
-    if (piece_ >= pieces()) return;
-    if (shared) return shared->write(piece_, calls_.program);
-    const MessagePlan& messages = std::get<MessagePlan>(plan_);
-    if (piece_ == 0 && calls_.scratch.size() < messages.scratch(0)) calls_.scratch.resize(messages.scratch(0));
-    return messages.write(0, piece_, calls_.program);
+    if (piece_ < pieces()) shared->write(piece_, calls_.program);
+    return;
   }
   SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kTurns];
   const Signature call = signature_.without_number();
@@ -140,6 +139,23 @@ void SharedRun::write_program() {
   kept.program.clear();
   shared->write(piece_, kept.program);
   kept.call = call;
+}
+
+void SharedRun::write_messages() {
+  const MessagePlan& plan = std::get<MessagePlan>(plan_);
+  const std::span<const Parcel> asked = plan.parcels();
+  if (asked.empty() || pieces() > 1) {
+    calls_.program.clear();
+    if (piece_ >= pieces()) return;
+    if (piece_ == 0 && calls_.scratch.size() < plan.scratch(0)) calls_.scratch.resize(plan.scratch(0));
+    return plan.write(0, piece_, calls_.program);
+  }
+  SharedCalls::WrittenParcels& kept = calls_.messages;
+  program_ = &kept.program;
+  if (std::equal(asked.begin(), asked.end(), kept.parcels.begin(), kept.parcels.end())) return;
+  kept.program.clear();
+  plan.write(0, piece_, kept.program);
+  kept.parcels.assign(asked.begin(), asked.end());
 }
 
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
@@ -175,7 +191,8 @@ void SharedRun::finish(const Failure* cause) {
   std::rethrow_exception(error);
 }
 
-bool SharedRun::run(const Primitive& step) {
+// Inline, as are the next two: what they do takes less time than calling them.
+[[gnu::always_inline]] inline bool SharedRun::run(const Primitive& step) {
   switch (step.kind) {
     case Primitive::Kind::kCopy: copy(step); return true;
     case Primitive::Kind::kReduce: reduce(step); return true;
@@ -193,7 +210,9 @@ bool SharedRun::run(const Primitive& step) {
   return true;
 }
 
-std::byte* SharedRun::at(const Place& place) const {
+bool SharedRun::run_of_channel(const Primitive& step) { return run(step); }
+
+[[gnu::always_inline]] inline std::byte* SharedRun::at(const Place& place) const {
   switch (place.space) {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
     case Space::kOutput: return output_ + place.offset;
@@ -206,7 +225,7 @@ std::byte* SharedRun::at(const Place& place) const {
   return nullptr;
 }
 
-void SharedRun::copy(const Primitive& step) const {
+[[gnu::always_inline]] inline void SharedRun::copy(const Primitive& step) const {
   const Place& from = program_->places[step.first + 1];
   void* const to = at(program_->places[step.first]);
   if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != Space::kInput)
@@ -302,9 +321,10 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const bool cheap = (what == Wait::kMeet && whom == kEverybody) ||
-                     (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
-  const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
+  const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(whom));
+  const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
+  const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
+  const int spins = patient_ ? (calls_.crowded ? crowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
@@ -313,9 +333,11 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();
-    yield_thread();
+    const bool sleeps = calls_.crowded && on_link() && ++yields > kYieldsCrowdedNet;
+    if (!sleeps || !calls_.links.rest()) yield_thread();
   }
   note_wait();
   return false;

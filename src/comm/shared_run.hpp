@@ -62,7 +62,12 @@ struct SharedCalls {
     Program program;
   };
   std::array<Written, SharedLayout::kTurns> small;  // their programs depend on the number of the call modulo the turns
-  Program program;                                  // of a piece of a larger call
+  struct WrittenParcels {
+    std::vector<Parcel> parcels;
+    Program program;
+  };
+  WrittenParcels messages;  // of a user's, in one piece
+  Program program;          // of a piece of a larger call
   std::vector<void*> targets;
   // Where another rank's buffers are in this process, and its factor.
   struct Peer {
@@ -105,8 +110,10 @@ class SharedRun final : public Exchange {
  public:
   explicit SharedRun(SharedCalls& calls) : calls_(calls) {}
 
+  // Of the next call: before prepare().
+  CallPlan& plan() { return plan_; }
   // `turn`: of all calls of this rank; `number`: of those that all ranks make.
-  void prepare(const Call& call, CallPlan plan, std::uint64_t turn, std::uint64_t number, const CallBuffers& buffers);
+  void prepare(const Call& call, std::uint64_t turn, std::uint64_t number, const CallBuffers& buffers);
 
   bool begin() noexcept override;
   bool advance() noexcept override;
@@ -122,7 +129,9 @@ class SharedRun final : public Exchange {
   enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase, kLinkRoom, kLink, kChannels };
   bool go_on();
   void write_program();
-  bool run(const Primitive& step);
+  void write_messages();
+  bool run(const Primitive& step);          // within the loop of shared_run.cpp
+  bool run_of_channel(const Primitive& step);  // the same as a function
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
   bool begin_message(const Primitive& step);

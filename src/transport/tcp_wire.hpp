@@ -17,7 +17,6 @@ namespace slip {
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
 inline constexpr std::uint32_t kTcpVersion = 2;
-inline constexpr int kTcpMostSockets = 16;
 
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};

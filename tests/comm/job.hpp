@@ -17,7 +17,7 @@ class Job {
  public:
   Job(const Hosts& hosts, int count, int each, const std::string& part,
       const std::map<std::string, std::string>& variables = {}) {
-    hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
+    hosts.within(0, [&] { id_ = test::local_id(hosts.address(0)); });
     for (int rank = 0; rank < count * each; ++rank) {
       hosts.within(rank / each,
                    [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank, variables)); });

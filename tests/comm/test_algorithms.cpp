@@ -1,6 +1,8 @@
 // Every algorithm over pipes, over the network and over both, against what one thread computes.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <numeric>
 
 #include "comm/algorithm.hpp"
@@ -8,6 +10,7 @@
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
 #include "support/share.hpp"
+#include "transport/net.hpp"
 
 namespace slip {
 namespace {
@@ -280,6 +283,42 @@ TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
   EXPECT_EQ(chosen(1000, 2, 4), 2);
   EXPECT_EQ(chosen(64 << 20, 1, 4), 4);
   EXPECT_EQ(chosen(64 << 20, 1, 4, Algorithm::kDirect), 1);
+}
+
+int open_sockets() {
+  int count = 0;
+  for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // the one that reads the folder itself
+    if (std::filesystem::read_symlink(one, closed).string().starts_with("socket:")) ++count;
+  }
+  return count;
+}
+
+// Of a communicator of two ranks in this process, once both ways have been used.
+int sockets_with(int sockets) {
+  const UniqueId id = test::local_id();
+  std::atomic<int> counted{0};
+  test::as_ranks(2, [&](int index) {
+    CommunicatorOptions options;
+    options.transport = Transport::kNet;
+    options.sockets = sockets;
+    Communicator comm = Communicator::init(id, 2, index, Device::open("cpu", {.compute_workers = 2}), options);
+    Rank rank(comm);
+    comm.barrier(rank.stream);
+    rank.stream.sync();
+    if (index == 0) counted = open_sockets();
+    comm.barrier(rank.stream);
+    rank.stream.sync();
+  });
+  return counted;
+}
+
+TEST(AlgorithmsThat, UseSeveralSockets) {
+  EXPECT_EQ(sockets_with(4) - sockets_with(1), 2 * 2 * 3);  // ways, ends, sockets more
+  CommunicatorOptions many;
+  many.sockets = kNetMostSockets + 1;
+  EXPECT_TRUE(fails([&] { Communicator::init(test::local_id(), 1, 0, Device::open("cpu"), many); }, Code::kInvalidValue,
+                    {"17 sockets"}));
 }
 
 TEST(AlgorithmsThat, DifferBetweenRanksAreRefusedByAll) {

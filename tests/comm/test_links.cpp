@@ -63,8 +63,8 @@ TEST(ClosedLinks, TheProxyNoLongerSends) {
 // The pipe of two threads, and a message in it of which only the address travels.
 struct Threads {
   std::unique_ptr<PipeMemory> memory = std::make_unique<PipeMemory>();
-  PipeOutlet outlet{*memory, true};
-  PipeInlet inlet{*memory, 0, 1};
+  PipeOutlet outlet{*memory, PipeReach::kThreads};
+  PipeInlet inlet{*memory, 0, 1, 0};
   Bytes in, out;
 
   explicit Threads(std::size_t bytes) : in(bytes), out(bytes, std::byte{1}) {

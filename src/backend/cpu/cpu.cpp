@@ -166,7 +166,8 @@ bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t 
       settle_pending(lane);
       position = load_acquire(lane.published);
     }
-    lane.syncs.fetch_add(1, std::memory_order_relaxed);
+    // Not a fetch_add, which would wait for the stores before it: a hint, of which one may get lost.
+    lane.syncs.store(lane.syncs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return executor_->wait(lane, position, deadline_ns);
   }
   struct End {

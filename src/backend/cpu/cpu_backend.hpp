@@ -35,6 +35,7 @@ class CpuBackend final : public Backend {
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& roused);
   std::uint64_t push(Lane& lane, const Op& op);
   std::uint64_t write(Lane& lane, const Op& op, Point wait);
+  std::uint64_t write_ended(Lane& lane, const Op& op);
   void keep_pending(Lane& lane, Point wait);
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);

@@ -84,10 +84,13 @@ bool leave_if_empty(Lane& lane) {
   if (lane.published.load(std::memory_order_relaxed) != head) return false;
   // release: who runs the lane next sees what was done to it. Then the fence: CpuBackend::rouse() publishes and looks
   // whether the lane is idle, we say that it is and look at what is published; one of the two sees the other.
+  lane.leaving.fetch_add(1, std::memory_order_relaxed);  // relaxed: seen by who sees `idle`
   lane.idle.store(true, std::memory_order_release);
   heavy_fence();
-  if (lane.published.load(std::memory_order_relaxed) == head) return true;
-  return !lane.idle.exchange(false, std::memory_order_acquire);
+  const bool left =
+      lane.published.load(std::memory_order_relaxed) == head || !lane.idle.exchange(false, std::memory_order_acquire);
+  lane.leaving.fetch_sub(1, std::memory_order_release);  // release: who sees it sees that the lane was taken back
+  return left;
 }
 
 Waiter* take_served(Lane& lane) {

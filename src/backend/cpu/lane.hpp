@@ -100,6 +100,7 @@ struct Lane : StreamState {
   std::uint64_t capacity = 0;                // cells, a power of two
   HardwareQueue* queue = nullptr;
   std::atomic<bool> idle{true};              // empty and left alone; who sets it to false has the lane
+  std::atomic<int> leaving{0};               // threads that made it idle and still look whether that was too early
   std::atomic<Executor*> executor{nullptr};  // who runs it; threads of other devices look here, too
   int queue_index = -1;
 

@@ -1,0 +1,117 @@
+// Exchanges on the cpu device, in particular those that are done before they are in their stream.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
+#include "slip/slip.hpp"
+#include "support/errors.hpp"
+
+namespace slip {
+namespace {
+
+using test::fails;
+
+// Ends in its first step, by whomever that is done.
+class Prompt final : public Exchange {
+ public:
+  bool begin() noexcept override {
+    ++begun;
+    return advance();
+  }
+  bool advance() noexcept override {
+    seen = *source;
+    return true;
+  }
+  bool can_advance() noexcept override { return true; }
+  std::int64_t began_ns() const noexcept override { return 0; }
+  void finish(const Failure* cause) override {
+    ++finished;
+    if (!cause && wrong) throw Error(Code::kRankLost, "as asked", {});
+  }
+
+  const std::uint64_t* source = nullptr;
+  std::uint64_t seen = 0;
+  int begun = 0, finished = 0;
+  bool wrong = false;
+};
+
+std::uint64_t submit(const Stream& stream, Exchange& exchange, const Ranges& reads = {}) {
+  return issue(*stream.state(), {.kind = OpKind::kExchange, .name = "exchange", .reads = reads, .exchange = &exchange});
+}
+
+TEST(Exchanges, AreDoneWhenTheyEndedWhileTheyWereSubmitted) {
+  const Device device = Device::open("cpu");
+  const Stream stream = device.stream();
+  const Buffer buffer = device.alloc(1024);
+  const std::uint64_t source = 7;
+  std::uint64_t before = 0;
+  // Of one to five cells, and more than the ring has: some come behind padding.
+  for (std::size_t turn = 0; turn < 10'000; ++turn) {
+    Prompt prompt;
+    prompt.source = &source;
+    const std::vector<Range> ranges(turn % 5 * 4, buffer.slice(0, 8));
+    const std::uint64_t position = submit(stream, prompt, ranges);
+    ASSERT_EQ(prompt.begun, 1) << turn;
+    ASSERT_EQ(prompt.finished, 1) << turn;
+    ASSERT_GT(position, before) << turn;
+    before = position;
+    ASSERT_TRUE(stream.query()) << turn;
+  }
+  const Event event = stream.record();
+  EXPECT_TRUE(event.query());
+  stream.sync();
+}
+
+TEST(Exchanges, FailTheirStreamWhenTheyEndedWhileTheyWereSubmitted) {
+  const Device device = Device::open("cpu");
+  const Stream stream = device.stream();
+  const std::uint64_t source = 7;
+  Prompt good, bad, later;
+  good.source = bad.source = later.source = &source;
+  submit(stream, good);
+  const Event event = stream.record();
+  bad.wrong = true;
+  submit(stream, bad);
+  EXPECT_EQ(bad.finished, 1);
+  EXPECT_TRUE(event.query());  // it is before the failure
+  EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kRankLost));
+  EXPECT_TRUE(fails([&] { submit(stream, later); }, Code::kRankLost));
+  EXPECT_EQ(later.finished, 0);
+}
+
+// The thread that ran the op before may still be about to leave the stream when the next one comes and ends at once.
+TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
+  const Device device = Device::open("cpu", {.compute_workers = 2});
+  const Stream stream = device.stream(StreamFlags::kNonBlocking);
+  static std::uint64_t count;
+  count = 0;
+  const Kernel kernel{"count", [](const Args&) { ++count; }};
+  const int turns = 20'000;
+  std::vector<Prompt> prompts(turns);
+  int begun = 0;
+  for (int turn = 0; turn < turns; ++turn) {
+    Prompt& prompt = prompts[static_cast<std::size_t>(turn)];
+    prompt.source = &count;
+    stream.launch(kernel, {});
+    const Event event = stream.record();
+    // So long that a thread of the device takes the op; it leaves the stream while the next one is submitted.
+    for (int look = 0; look < turn % 512 && !event.query(); ++look) cpu_relax();
+    submit(stream, prompt);
+    submit(stream, prompt);
+    if (turn % 16 == 0) stream.sync();
+  }
+  stream.sync();
+  for (int turn = 0; turn < turns; ++turn) {
+    const Prompt& prompt = prompts[static_cast<std::size_t>(turn)];
+    begun += prompt.begun;
+    ASSERT_EQ(prompt.seen, static_cast<std::uint64_t>(turn) + 1);
+    ASSERT_EQ(prompt.finished, 2) << turn;
+  }
+  EXPECT_EQ(count, static_cast<std::uint64_t>(turns));
+  RecordProperty("begun", begun);
+}
+
+}  // namespace
+}  // namespace slip

@@ -1,0 +1,129 @@
+// Pipes: what goes in comes out, through cells, by address, and where the kernel does not let the receiver read.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <deque>
+#include <memory>
+#include <random>
+
+#include "base/sync.hpp"
+#include "base/thread.hpp"
+#include "comm/pipe.hpp"
+
+namespace slip {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr std::int32_t kNobody = 0x7fff'fff0;  // above any pid
+constexpr std::uint64_t kByAddress = 1000;     // small, so that both ways come often
+
+Bytes random_bytes(std::mt19937_64& random, std::size_t bytes) {
+  Bytes result(bytes);
+  for (std::byte& one : result) one = static_cast<std::byte>(random());
+  return result;
+}
+
+// Of all ways: in the head, in one cell and in several.
+std::size_t random_size(std::mt19937_64& random) {
+  const std::size_t most[] = {PipeMemory::kInHead, 3000, PipeMemory::kCellBytes + 1, 3 * PipeMemory::kCellBytes};
+  return random() % (most[random() % 4] + 1);
+}
+
+class Pipes : public testing::TestWithParam<std::int32_t> {
+ protected:
+  const std::unique_ptr<PipeMemory> memory_ = std::make_unique<PipeMemory>();
+  PipeOutlet outlet_{*memory_, kByAddress};
+  PipeInlet inlet_{*memory_, 1, 0, GetParam()};
+};
+
+// By one thread, which drives one side or the other, or begins another message, as chance has it.
+TEST_P(Pipes, CarryMessagesInTheirOrder) {
+  const auto seed = static_cast<unsigned>(std::random_device{}());
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  constexpr std::uint64_t kMessages = 400;
+  std::deque<Bytes> out, in;
+  for (int turn = 0; inlet_.done() < kMessages; ++turn) {
+    ASSERT_LT(turn, 1'000'000) << inlet_.done() << " messages came";
+    switch (random() % 4) {
+      case 0: static_cast<void>(outlet_.drive()); break;
+      case 1: static_cast<void>(inlet_.drive()); break;
+      case 2:
+        if (outlet_.begun() == kMessages || outlet_.full()) break;
+        out.push_back(random_bytes(random, random_size(random)));
+        outlet_.begin(out.back().data(), out.back().size(), nullptr);
+        break;
+      default:
+        if (inlet_.begun() == outlet_.begun() || inlet_.full()) break;
+        in.push_back(Bytes(out[in.size()].size()));
+        inlet_.begin(in.back().data(), in.back().size(), nullptr);
+        break;
+    }
+  }
+  while (outlet_.drive()) continue;
+  EXPECT_EQ(outlet_.done(), kMessages);
+  EXPECT_EQ(out, in);
+}
+
+// The bytes are the sender's again when the receiver has them, and not before.
+TEST_P(Pipes, KeepWhatGoesByAddressUntilItIsTaken) {
+  std::mt19937_64 random(1);
+  Bytes first = random_bytes(random, kByAddress), second = random_bytes(random, 2 * PipeMemory::kCellBytes);
+  Bytes in(first.size()), wanted = second;
+  outlet_.begin(first.data(), first.size(), nullptr);  // one goes the other way, to see how long that takes
+  static_cast<void>(outlet_.drive());
+  EXPECT_EQ(outlet_.done(), 1U);
+  outlet_.begin(second.data(), second.size(), nullptr);
+  static_cast<void>(outlet_.drive());
+  EXPECT_EQ(outlet_.done(), 1U);
+  inlet_.begin(in.data(), in.size(), nullptr);
+  static_cast<void>(inlet_.drive());
+  EXPECT_EQ(in, first);
+  static_cast<void>(outlet_.drive());
+  EXPECT_EQ(outlet_.done(), 1U);
+  in.assign(second.size(), std::byte{});
+  inlet_.begin(in.data(), in.size(), nullptr);
+  while (inlet_.drive() || outlet_.drive()) continue;
+  EXPECT_EQ(outlet_.done(), 2U);
+  EXPECT_EQ(in, wanted);
+  if (GetParam() != kNobody) return;  // who was refused once does not send addresses any more
+  outlet_.begin(second.data(), second.size(), nullptr);
+  static_cast<void>(outlet_.drive());
+  EXPECT_EQ(outlet_.done(), 3U);
+}
+
+TEST_P(Pipes, CarryMessagesBetweenThreads) {
+  constexpr std::uint64_t kMessages = 200;
+  std::mt19937_64 random(1);
+  std::vector<Bytes> out, in;
+  for (std::uint64_t i = 0; i < kMessages; ++i) {
+    out.push_back(random_bytes(random, random_size(random)));
+    in.push_back(Bytes(out.back().size()));
+  }
+  const auto all = [&](LinkEnd& end, std::vector<Bytes>& messages) {
+    for (int turn = 0; end.done() < kMessages; ++turn) {
+      if (end.begun() < kMessages && !end.full()) {
+        Bytes& next = messages[end.begun()];
+        end.begin(next.data(), next.size(), nullptr);
+      }
+      if (end.drive()) turn = 0;
+      else spin(turn);
+      if (turn > 50'000'000) break;  // the test below says what is missing
+    }
+  };
+  Thread sender;
+  sender.start("sender", [&] { all(outlet_, out); });
+  all(inlet_, in);
+  sender.join();
+  EXPECT_EQ(outlet_.done(), kMessages);
+  EXPECT_EQ(inlet_.done(), kMessages);
+  EXPECT_EQ(out, in);
+}
+
+INSTANTIATE_TEST_SUITE_P(ByAddress, Pipes, testing::Values(0, ::getpid(), kNobody), [](const auto& way) {
+  return way.param == 0 ? "ReadByTheReceiver" : way.param == kNobody ? "Refused" : "ReadByTheKernel";
+});
+
+}  // namespace
+}  // namespace slip
