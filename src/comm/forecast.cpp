@@ -71,7 +71,9 @@ std::vector<Scene> Forecast::scenes_of(const Call& call, bool reachable, int cal
   }
   const Choice choice = comm_.choice_of(call, false);
   const Practice practice{choice.recipe, call, false, choice.chunk_bytes};
-  return std::vector<Scene>(static_cast<std::size_t>(calls), scene_of(practice, std::span(comm_.formations).first(static_cast<std::size_t>(choice.channels))));
+  return std::vector<Scene>(
+      static_cast<std::size_t>(calls),
+      scene_of(practice, std::span(comm_.formations).first(static_cast<std::size_t>(choice.channels))));
 }
 
 double Forecast::us(const Call& call, bool reachable, int calls, Here here) const {
