@@ -41,7 +41,7 @@ struct NetOptions {
   // same.
   int sockets = 1;                                    // that share large messages
   std::size_t stripe_bytes = std::size_t{128} << 10;  // that a socket gets in turn
-  std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and within a host
+  std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, and within a host
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, and not the line.

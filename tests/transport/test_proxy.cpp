@@ -82,6 +82,27 @@ TEST(Proxies, SayWhoDidNotCome) {
   EXPECT_TRUE(fails([&] { lines.receiver->post(lines.in(0, 1)); }, Code::kRankLost, {"rank 1 at"}));
 }
 
+TEST(Proxies, SayWhatToSleepFor) {
+  Proxy proxy;
+  Proxied lines(proxy, 4096);
+  std::vector<pollfd> all;
+  lines.receiver->attend();
+  lines.receiver->post(lines.in(0, 100), ProxyLine::Next::kPost);
+  EXPECT_FALSE(lines.receiver->watch(all));  // the line does not know of it yet
+  EXPECT_FALSE(lines.receiver->drive());
+  all.clear();
+  ASSERT_TRUE(lines.receiver->watch(all));
+  wait_for_any(std::span(all), 1);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].revents, 0);
+  lines.sender->post(lines.out(0, 100));
+  wait_for_any(std::span(all), patient().deadline_ns - now_ns());
+  EXPECT_EQ(all[0].revents, POLLIN);
+  EXPECT_TRUE(lines.receiver->drive());
+  EXPECT_EQ(lines.receiver->done(), 1U);
+  lines.receiver->leave();
+}
+
 TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {
   Proxy proxy;
   Proxied lines(proxy, 8 << 20);
