@@ -130,7 +130,7 @@ class SharedRun final : public Exchange {
   bool go_on();
   void write_program();
   void write_messages();
-  bool run(const Primitive& step);          // within the loop of shared_run.cpp
+  bool run(const Primitive& step);             // within the loop of shared_run.cpp
   bool run_of_channel(const Primitive& step);  // the same as a function
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
