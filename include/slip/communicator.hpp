@@ -9,6 +9,9 @@
 // sides in its text; one that waits too long says for whom. After an error every call throws that error at once; what
 // can still be done with the communicator is shrink(), which makes a new one of the ranks that are left.
 //
+// A call in a stream that captures becomes an op of the plan, and each launch of the plan is a call, which the other
+// ranks match with a launch or a call of theirs. A launch after the communicator has gone is an error.
+//
 // Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
 // reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
 #pragma once
@@ -50,6 +53,7 @@ enum class Algorithm : unsigned char {
   kRing,      // round a ring, or along it
   kTree,      // up and down two trees
   kDoubling,  // in log2 rounds of everything: small all_reduce
+  kRelay,     // all_to_all: what a host has for a rank of another goes there as one message, through one of its ranks
 };
 const char* algorithm_name(Algorithm algorithm);
 
@@ -67,7 +71,14 @@ struct CommunicatorOptions {
   Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
   bool deterministic = false;              // bits that depend on the input only
-  bool direct = true;                      // may differ: false: others never touch this rank's buffers, all is staged
+  // Rings and trees that share the data of a call (NCCL's CTAs), 1 to 32; 0: chosen by what the hosts have. Within
+  // them the size of a call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
+  int min_channels = 0, max_channels = 0;
+  // Over the network; may differ: the sender decides. Several sockets help where one connection gets a part of the wire
+  // only. Bytes sent without a copy are locked in memory meanwhile; within a host the kernel copies all the same.
+  int sockets = 0;  // of a line to another rank, 1 to 16, that share large messages; 0: 1, or SLIP_SOCKETS=N
+  std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, or SLIP_ZERO_COPY=BYTES
+  bool direct = true;              // may differ: false: others never touch this rank's buffers, all is staged
   std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
 };
 
@@ -146,9 +157,10 @@ class Communicator {
   void abort() noexcept;
 
  private:
+  friend class Forecast;
   struct State;
-  explicit Communicator(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Communicator(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;  // plans with its calls know whether it is still there
 };
 
 }  // namespace slip

@@ -13,6 +13,7 @@
 
 namespace slip {
 
+class ExchangeSource;  // of a captured call of a communicator
 class StreamRef;
 
 // One op of a plan, owning its lists. `waits` name ops of other streams (by index into Plan::nodes) that must end
@@ -31,6 +32,7 @@ struct PlanNode {
   std::vector<Scalar> scalars = {};
   Cost cost = {};
   std::function<void()> host = {};
+  std::shared_ptr<const ExchangeSource> exchange = {};  // a captured call of a communicator
   std::vector<std::uint32_t> waits = {};
 };
 

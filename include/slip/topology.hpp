@@ -82,7 +82,8 @@ struct TopoPath {
 // Widest of the shortest ways between all pairs of nodes.
 class TopoPaths {
  public:
-  explicit TopoPaths(const System& system);
+  // `relayed`: where a GPU beside a port passes on what others have for it (PXN), that way is counted.
+  explicit TopoPaths(const System& system, bool relayed = true);
   TopoPath between(int from, int to) const;
   PathType type(int from, int to) const { return at(from, to).type; }
   double gbps(int from, int to) const { return at(from, to).gbps; }

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 #include "slip/error.hpp"
@@ -46,6 +47,10 @@ Env read() {
   result.algorithm = text("SLIP_ALGORITHM");
   result.transport = text("SLIP_TRANSPORT");
   result.host_id = text("SLIP_HOST_ID");
+  result.min_channels = number("SLIP_MIN_CHANNELS", 1, 32);
+  result.max_channels = number("SLIP_MAX_CHANNELS", 1, 32);
+  result.sockets = number("SLIP_SOCKETS", 1, 16);
+  result.zero_copy = number("SLIP_ZERO_COPY", 1, std::numeric_limits<int>::max());
   result.debug = text("SLIP_DEBUG");
   return result;
 }

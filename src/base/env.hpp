@@ -15,9 +15,13 @@ struct Env {
   bool check = false;            // SLIP_CHECK=1: race check, reported at exit
   std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
   std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, instead of what hwloc sees
-  std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling for collectives
+  std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
   std::string host_id;           // SLIP_HOST_ID=NAME: ranks with another one are taken to be on another host
+  int min_channels = 0;          // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
+  int max_channels = 0;          // SLIP_MAX_CHANNELS=N
+  int sockets = 0;               // SLIP_SOCKETS=N: of a line to another rank, that share large messages (0: default)
+  int zero_copy = 0;             // SLIP_ZERO_COPY=BYTES: messages from there on leave without a copy (0: none)
   std::string debug;             // SLIP_DEBUG=tune: how each collective is done, and why
 };
 

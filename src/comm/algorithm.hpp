@@ -7,6 +7,7 @@
 
 #include "comm/call.hpp"
 #include "comm/primitive.hpp"
+#include "comm/relays.hpp"
 #include "slip/communicator.hpp"
 #include "slip/topology.hpp"
 
@@ -18,6 +19,7 @@ struct Formation {
   std::vector<int> position;    // of each rank in it
   std::vector<CommTree> trees;  // of positions; each carries half of the chunks
   CommTree rooted;              // of positions as counted from the root on
+  Relays relays;
   static Formation of(std::vector<int> order);
 };
 
@@ -28,6 +30,7 @@ struct Task {
   bool in_place = false;
   std::uint64_t chunk_bytes = 0;  // at most; a multiple of 64
   const Formation* formation = nullptr;
+  int channel = 0, channels = 1;  // each moves its share of every block
 
   std::uint64_t block() const { return call.block_bytes(); }
   bool is_root() const { return rank == call.root; }
@@ -36,17 +39,20 @@ struct Task {
   int at(int position) const {  // counted round and round
     return formation->order[static_cast<std::size_t>((position % nranks + nranks) % nranks)];
   }
-  std::uint64_t chunks() const { return (block() + chunk_bytes - 1) / chunk_bytes; }
   struct Span {
     std::uint64_t begin = 0, bytes = 0;
+    std::uint64_t end() const { return begin + bytes; }
   };
-  Span chunk(std::uint64_t index) const;  // of a block
+  Span share() const;  // of a block: whole lines of the cache but for the last; nothing, if there are not enough
+  std::uint64_t chunks() const { return (share().bytes + chunk_bytes - 1) / chunk_bytes; }
+  Span chunk(std::uint64_t index) const;  // of the share
 };
 
 struct Recipe {
   Algorithm algorithm;
   Collective kind;
-  bool rank_order;  // values are reduced in the order of the ranks
+  bool rank_order;   // values are reduced in the order of the ranks
+  bool by_channels;  // the formation is what counts, so there may be several, each with a share of the data
   std::uint64_t (*pieces)(const Task& task);
   void (*write)(const Task& task, std::uint64_t piece, Program& program);
   std::uint64_t (*scratch)(const Task& task);  // bytes
@@ -86,5 +92,10 @@ void write_copies(const Task& task, std::uint64_t piece, Program& program);
 void write_reductions(const Task& task, std::uint64_t piece, Program& program);
 std::uint64_t scratch(const Task& task);
 }  // namespace direct
+namespace relay {
+std::uint64_t pieces(const Task& task);
+void write(const Task& task, std::uint64_t piece, Program& program);
+std::uint64_t scratch(const Task& task);
+}  // namespace relay
 
 }  // namespace slip

@@ -20,7 +20,7 @@ void require_no_factor(ReduceOp op, Here here) {
 
 }  // namespace
 
-Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Communicator::Communicator(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
   if (state_) state_->drain();
@@ -34,13 +34,9 @@ Communicator::~Communicator() {
 
 Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
                                 const CommunicatorOptions& options, Here here) {
-  if (device.info().name != "cpu" && !device.info().name.starts_with("cpu:"))
-    throw Error(
-        Code::kUnsupported,
-        fmt::format("a communicator on device '{}': only ranks on cpu devices are supported yet", device.info().name),
-        here);
+  require_cpu(device.info().name, "a communicator", here);
   check_options(options, nranks, here);
-  return Communicator(std::make_unique<State>(Membership{id, rank, nranks}, device, options, here));
+  return Communicator(std::make_shared<State>(Membership{id, rank, nranks}, device, options, here));
 }
 
 Communicator Communicator::init(const Device& device, const CommunicatorOptions& options, Here here) {
@@ -86,14 +82,14 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
   state_->require_usable(here);
   const std::optional<Membership> group = split_group(state_->bootstrap, color, key);
   if (!group) return std::nullopt;
-  return Communicator(std::make_unique<State>(*group, state_->device, state_->options, here));
+  return Communicator(std::make_shared<State>(*group, state_->device, state_->options, here));
 }
 
 Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
-  std::unique_ptr<State> made;
+  std::shared_ptr<State> made;
   Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
     made.reset();
-    made = std::make_unique<State>(group, state_->device, state_->options, here, abort);
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort);
   });
   return Communicator(std::move(made));
 }
@@ -220,6 +216,7 @@ const char* algorithm_name(Algorithm algorithm) {
     case Algorithm::kRing: return "ring";
     case Algorithm::kTree: return "tree";
     case Algorithm::kDoubling: return "doubling";
+    case Algorithm::kRelay: return "relay";
   }
   return "unknown";
 }

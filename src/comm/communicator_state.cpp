@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <cstring>
+#include <map>
+#include <set>
 
 #include "base/clock.hpp"
 #include "base/cores.hpp"
@@ -28,18 +30,64 @@ std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::v
   return hosts;
 }
 
-// More ranks than cores on some machine: who waits there gives its core away.
-bool is_crowded(Bootstrap& bootstrap) {
+// How many cores a rank has. Below 1: who waits gives its core away.
+struct Crowds {
+  double cores_each = 1;  // on this rank's machine
+  bool anywhere = false;  // more ranks than cores
+};
+Crowds find_crowds(Bootstrap& bootstrap) {
+  struct Machine {
+    const Placement* of = nullptr;
+    CoreSet cores;
+    std::size_t ranks = 0;
+    double cores_each() const { return static_cast<double>(cores.count()) / static_cast<double>(ranks); }
+  };
+  std::vector<Machine> machines;
   const std::vector<CoreSet> cores = bootstrap.all_gather(core_set());
   const std::vector<Placement>& placements = bootstrap.placements();
-  CoreSet all;
-  std::size_t ranks = 0;
-  for (std::size_t i = 0; i < cores.size(); ++i) {
-    if (!same_host(placements[i], placements[static_cast<std::size_t>(bootstrap.rank())])) continue;
-    all |= cores[i];
-    ++ranks;
+  const auto machine_of = [&](const Placement& placement) {
+    return std::find_if(machines.begin(), machines.end(),
+                        [&](const Machine& one) { return same_host(*one.of, placement); });
+  };
+  for (std::size_t rank = 0; rank < cores.size(); ++rank) {
+    auto machine = machine_of(placements[rank]);
+    if (machine == machines.end()) machine = machines.insert(machine, Machine{&placements[rank], {}, 0});
+    machine->cores |= cores[rank];
+    ++machine->ranks;
   }
-  return ranks > all.count();
+  return {machine_of(placements[static_cast<std::size_t>(bootstrap.rank())])->cores_each(),
+          std::any_of(machines.begin(), machines.end(), [](const Machine& one) { return one.cores_each() < 1; })};
+}
+
+// A ring for each channel, host by host. In each the ranks of a host are counted from another one on, so that all of
+// them lead to other hosts in turn; on one host every second goes the other way round.
+std::vector<Formation> formations_of(const std::vector<int>& hosts, int channels) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
+  std::vector<Formation> result;
+  for (int channel = 0; channel < channels; ++channel) {
+    std::vector<int> order;
+    for (const auto& [host, ranks] : members) {
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        order.push_back(ranks[(i + static_cast<std::size_t>(channel)) % ranks.size()]);
+    }
+    if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
+    result.push_back(Formation::of(std::move(order)));
+  }
+  result.front().relays = Relays(hosts);  // a matter of one channel
+  return result;
+}
+
+// Within what was asked for, what is useful.
+void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool crowded, Site& site) {
+  std::map<int, int> ranks;
+  for (const int host : hosts) ++ranks[host];
+  int each = site.nranks;
+  for (const auto& [host, count] : ranks) each = std::min(each, count);
+  const int most = wishes.max_channels == 0 ? kMostChannels : wishes.max_channels;
+  site.least_channels = std::max(wishes.min_channels, 1);
+  site.most_channels =
+      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, crowded), site.least_channels, most);
 }
 
 // Made once: a name is looked up when it is made.
@@ -49,6 +97,15 @@ const std::array kNames = [] {
   return names;
 }();
 Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
+
+// A kernel, for copies between host buffers hold the host (rule 36).
+const Kernel& own_message() {
+  static const Kernel kKernel{"message to itself", [](const Args& args) {
+                                const std::span<const std::byte> from = args.in<std::byte>(0);
+                                std::memmove(args.out<std::byte>(0).data(), from.data(), from.size());
+                              }};
+  return kKernel;
+}
 
 // Memory that only the ops of its device may touch.
 bool is_hidden(const Range& range) {
@@ -72,23 +129,26 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   for (int other = 0; other < nranks; ++other) {
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
   }
+  site.nranks = nranks;
+  // Without shared memory a relay would be a second way through the network.
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  const Crowds crowds = find_crowds(bootstrap);
+  set_channels(wishes, hosts, crowds.anywhere, site);
   const bool whole = members.size() == static_cast<std::size_t>(nranks);
-  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1)) host.emplace(bootstrap, members);
+  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
+    host.emplace(bootstrap, members, site.most_channels);
   all_share = host && whole;
   if (all_share) memory.emplace(bootstrap, options.direct);
-  std::vector<int> order(static_cast<std::size_t>(nranks));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return hosts[static_cast<std::size_t>(a)] < hosts[static_cast<std::size_t>(b)];
-  });
-  formation = Formation::of(std::move(order));
+  formations = formations_of(hosts, site.most_channels);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, timeout);
-  rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.most_channels);
+  site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   bootstrap.set_witness(seat);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
-  calls.emplace(bootstrap, shared, *links, *seat, is_crowded(bootstrap), timeout);
+  cores_each = crowds.cores_each;
+  calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -102,39 +162,76 @@ SharedRun& Communicator::State::take_run() {
   return *runs.back();
 }
 
+bool Communicator::State::is_shared(const Call& call) const {
+  return all_share && (bootstrap.nranks() == 1 || wishes.algorithm == Algorithm::kAuto ||
+                       wishes.algorithm == Algorithm::kDirect || find_recipe(wishes.algorithm, call.kind) == nullptr);
+}
+
+Choice Communicator::State::choice_of(const Call& call, bool explain) const {
+  return choose(call, site, wishes.algorithm, wishes.deterministic, explain);
+}
+
 void Communicator::State::make_plan(const Call& call, bool in_place, CallPlan& plan) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  const bool own_way = nranks == 1 || wishes.algorithm == Algorithm::kAuto || wishes.algorithm == Algorithm::kDirect ||
-                       find_recipe(wishes.algorithm, call.kind) == nullptr;
-  if (all_share && own_way) {
+  if (is_shared(call)) {
     plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
     return;
   }
   const bool explain = env().debug == "tune";
-  const Choice choice = choose(call, nranks, rates, wishes.algorithm, wishes.deterministic, explain);
+  const Choice choice = choice_of(call, explain);
   if (explain && rank == 0) log_line(choice.text);
-  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes, &formation});
+  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},
+                            std::span(formations).first(static_cast<std::size_t>(choice.channels)));
 }
 
-void Communicator::State::issue_run(SharedRun& run, Name name, std::span<const Range> reads,
-                                    std::span<const Range> writes, StreamState& stream, Here here) {
-  std::uint64_t bytes = 0;
-  for (const Range& range : reads) bytes += range.bytes;
-  for (const Range& range : writes) bytes += range.bytes;
+std::uint64_t Communicator::State::start_run(SharedRun& run, Op& op, StreamState& stream, Door& door) {
+  std::uint64_t position = 0;
+  op.exchange = &run;
   try {
-    issue(stream, {.kind = OpKind::kExchange,
-                   .name = name,
-                   .here = here,
-                   .reads = reads,
-                   .writes = writes,
-                   .cost = {.bytes = bytes},
-                   .exchange = &run});
+    position = door(stream, op);
   } catch (...) {
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  seat->enqueue(turn, stream.id.load(std::memory_order_relaxed), bytes);  // relaxed: it was checked above
+  seat->enqueue(turn, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
   ++turn;
+  return position;
+}
+
+std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamState& stream, Door& door) {
+  const Range* const from = op.reads.empty() ? nullptr : &op.reads[0];
+  const Range* const to = op.writes.empty() ? nullptr : &op.writes[0];
+  std::byte* const output = to ? address(*to) : nullptr;
+  const std::byte* const input = from ? address(*from) : nullptr;
+  // Where the input of this rank is its part of the output, or the other way round.
+  const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
+  const bool in_place = from && to &&
+                        (from->bytes == to->bytes  ? output == input
+                         : from->bytes > to->bytes ? output == input + own
+                                                   : input == output + own);
+  SharedRun& run = take_run();
+  make_plan(call, in_place, run.plan());
+  const auto* const shared = std::get_if<HostPlan>(&run.plan());
+  const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
+  const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
+  run.prepare(call, turn, next, {output, input, hidden});
+  const std::uint64_t position = start_run(run, op, stream, door);
+  ++next;
+  if (shared) ++next_shared;
+  chunks += filled;
+  return position;
+}
+
+std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door) {
+  const Range *from = op.reads.begin(), *to = op.writes.begin();
+  std::uint64_t bytes = 0;
+  for (Parcel& parcel : run.parcels) {
+    if (parcel.bytes > 0) parcel.data = address(*(parcel.out ? from : to)++);
+    bytes += parcel.bytes;
+  }
+  run.plan().emplace<MessagePlan>(run.parcels);
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
+  return start_run(run, op, stream, door);
 }
 
 std::optional<Error> Communicator::State::error() const {
@@ -190,8 +287,6 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   if (reduces(call.kind) && !can_reduce(call.type))
     throw Error(Code::kInvalidValue,
                 fmt::format("{}: values of {} cannot be reduced", name.text(), data_type_name(call.type)), here);
-  if (state.capture.load(std::memory_order_relaxed))  // see slip::issue()
-    throw Error(Code::kCaptureUnsupported, fmt::format("{}: collectives cannot be captured yet", name.text()), here);
   const Blocks blocks = blocks_of(call, rank, nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   if ((blocks.in > 0 && from.bytes != in) || (blocks.out > 0 && to.bytes != out))
@@ -203,26 +298,15 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   std::size_t read = 0, written = 0;
   if (in > 0) require_kernel_range(*state.core, reads[read++] = from, name, here);
   if (out > 0) require_kernel_range(*state.core, writes[written++] = to, name, here);
-  std::byte* const output = out > 0 ? address(to) : nullptr;
-  const std::byte* const input = in > 0 ? address(from) : nullptr;
-  // Where the input of this rank is its part of the output, or the other way round.
-  const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
-  const bool both = in > 0 && out > 0;
-  const bool in_place = both && (blocks.in == blocks.out  ? output == input
-                                 : blocks.in > blocks.out ? output == input + own
-                                                          : input == output + own);
+  Op op{.kind = OpKind::kExchange,
+        .name = name,
+        .here = here,
+        .reads = std::span<const Range>(reads, read),
+        .writes = std::span<const Range>(writes, written),
+        .cost = {.bytes = in + out}};
+  if (stream.capturing()) return capture(state, op, call, {});
   const std::lock_guard lock(mutex);
-  SharedRun& run = take_run();
-  make_plan(call, in_place, run.plan());
-  const auto* const shared = std::get_if<HostPlan>(&run.plan());
-  const std::uint64_t filled = shared ? shared->chunks() : 0;
-  const bool hidden = (in > 0 && is_hidden(from)) || (out > 0 && is_hidden(to));
-  run.prepare(call, turn, next, {output, input, hidden});
-  issue_run(run, name, {reads, read}, {writes, written}, state, here);
-  ++next;
-  if (!shared) return;
-  ++next_shared;
-  chunks += filled;
+  start_call(call, op, state, issue);
 }
 
 // Those to itself are copies: the first send goes to the first receive, and so on.
@@ -242,18 +326,14 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
     if (letter.rank < 0 || letter.rank >= nranks)
       throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), letter.rank, nranks),
                   letter.here);
-    if (state.capture.load(std::memory_order_relaxed))  // see slip::issue()
-      throw Error(Code::kCaptureUnsupported, fmt::format("{}: messages cannot be captured yet", name.text()),
-                  letter.here);
     if (letter.range.bytes > 0) require_kernel_range(*state.core, letter.range, name, letter.here);
     if (letter.rank == rank) {
       (letter.out ? own_out : own_in).push_back(letter.range);
       continue;
     }
-    (letter.out ? sent : received).push_back(letter.range);
+    if (letter.range.bytes > 0) (letter.out ? sent : received).push_back(letter.range);
     bytes += letter.range.bytes;
-    parcels.push_back(
-        {letter.out, letter.rank, letter.range.bytes > 0 ? address(letter.range) : nullptr, letter.range.bytes});
+    parcels.push_back({letter.out, letter.rank, nullptr, letter.range.bytes});
   }
   const Here here = letters.front().here;
   if (own_out.size() != own_in.size())
@@ -261,13 +341,28 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
                 fmt::format("rank {} sends {} messages to itself and receives {}: a group must have both", rank,
                             own_out.size(), own_in.size()),
                 here);
-  for (std::size_t i = 0; i < own_in.size(); ++i) stream.copy(own_in[i], own_out[i], {}, here);
+  for (std::size_t i = 0; i < own_in.size(); ++i) {
+    if (own_out[i].bytes != own_in[i].bytes)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("rank {} sends {} bytes to itself and receives {}", rank, own_out[i].bytes, own_in[i].bytes),
+          here);
+  }
+  for (std::size_t i = 0; i < own_in.size(); ++i) {
+    const std::uint64_t own = own_in[i].bytes;
+    if (own > 0) stream.launch(own_message(), {.reads = {own_out[i]}, .writes = {own_in[i]}}, {.bytes = 2 * own}, here);
+  }
   if (parcels.empty()) return;
+  Op op{.kind = OpKind::kExchange,
+        .name = name_of(Collective::kMessage),
+        .here = here,
+        .reads = sent,
+        .writes = received,
+        .cost = {.bytes = bytes}};
+  if (stream.capturing()) return capture(state, op, {.kind = Collective::kMessage}, parcels);
   SharedRun& run = take_run();
   std::swap(run.parcels, parcels);
-  run.plan().emplace<MessagePlan>(run.parcels);
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
-  issue_run(run, name_of(Collective::kMessage), sent, received, state, here);
+  start_letters(run, op, state, issue);
 }
 
 }  // namespace slip

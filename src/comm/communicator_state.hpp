@@ -14,16 +14,29 @@
 
 namespace slip {
 
-struct Communicator::State final : PostOffice {
+struct Communicator::State final : PostOffice, std::enable_shared_from_this<State> {
+  // How an op comes into its stream: slip::issue, or slip::enqueue for one of a plan, whose launch has checked it.
+  using Door = std::uint64_t(StreamState&, const Op&);
+
   State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
         std::shared_ptr<AbortFlag> abort = nullptr);
 
   SharedRun& take_run();
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
+  bool is_shared(const Call& call) const;                  // goes through the memory that all ranks share
+  Choice choice_of(const Call& call, bool explain) const;  // for those that do not
   void make_plan(const Call& call, bool in_place, CallPlan& plan);
-  void issue_run(SharedRun& run, Name name, std::span<const Range> reads, std::span<const Range> writes,
-                 StreamState& stream, Here here);
+  // Those that follow need the lock. `op` has its ranges; it gets an exchange. A run of messages has its parcels, whose
+  // addresses are put in.
+  std::uint64_t start_call(const Call& call, Op& op, StreamState& stream, Door& door);
+  std::uint64_t start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door);
+  std::uint64_t start_run(SharedRun& run, Op& op, StreamState& stream, Door& door);
+
+  // The op becomes one of the plan that `stream` captures, and each launch a call of this communicator; in
+  // captured_call.cpp.
+  class CapturedCall;
+  void capture(StreamState& stream, const Op& op, const Call& call, std::vector<Parcel> messages);
 
   std::optional<Error> error() const;
   void require_usable(Here here) const;
@@ -39,8 +52,9 @@ struct Communicator::State final : PostOffice {
   bool all_share = false;              // all ranks are of this host and share memory
   std::optional<SharedMemory> memory;  // only if they do
   std::mutex allocating;               // keeps the order of allocations the same on all ranks
-  Formation formation;
-  LinkRates rates;
+  std::vector<Formation> formations;   // by channel
+  Site site;
+  double cores_each = 1;  // of this host, by rank
   std::optional<Links> links;
   std::optional<SharedCalls> calls;
   BiasedLock mutex;        // guards what follows, and keeps the order of calls the same in numbers and in the stream

@@ -99,11 +99,14 @@ void SharedRun::require_sound() const {
   if (calls_.host->failed()) throw calls_.host->why();
 }
 
-// This rank leaves a call that failed. Who is at its buffers is waited for: it waits for nobody itself and is soon
-// done, unless it was killed or stopped; one that only says that it gives up is there until it leaves.
+// This rank leaves a call that failed: its buffers are the caller's again. Who is at its buffers is waited for: it
+// waits for nobody itself and is soon done, unless it was killed or stopped; one that only says that it gives up is
+// there until it leaves.
 void SharedRun::retreat() noexcept {
+  if (!begun_) return;  // the links are another call's
+  calls_.links.close();
   auto* const plan = std::get_if<HostPlan>(&plan_);
-  if (!begun_ || !plan || !plan->asks()) return;
+  if (!plan || !plan->asks()) return;
   SharedHost& host = *calls_.host;
   const std::uint64_t inside = calls_.phase + DirectPlan::kInside;
   full_fence();  // the failure is there for all, before the looks at others

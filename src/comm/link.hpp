@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "comm/call.hpp"
+#include "transport/socket.hpp"
 
 namespace slip {
 
@@ -32,6 +34,11 @@ class LinkEnd {
   virtual bool drive() = 0;
   // Whether the caller will drive it again and again, or nobody for a while, though messages are under way.
   virtual void attend(bool attended) = 0;
+  // After a call that failed: when this returns, nobody touches the bytes of its messages any more. Nothing is begun or
+  // driven afterwards.
+  virtual void close() noexcept = 0;
+  // What can make drive() move something, for who wants to sleep meanwhile. False: nothing tells.
+  virtual bool watch(std::vector<pollfd>&) { return false; }
   // Whether drive() itself finds that the other end has left, behind all that it sent.
   virtual bool says_when_over() const { return false; }
 

@@ -11,7 +11,7 @@
 namespace slip {
 namespace {
 
-constexpr LinkRates kPipes{.latency_us = 0.4, .gbps = 10, .message_us = 0.1};
+constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
 constexpr int kPings = 16, kLarge = 3;
 constexpr std::uint64_t kPingBytes = 8, kLeastBytes = 64 << 10, kMostBytes = 1 << 20;
 constexpr double kLongUs = 2000;  // for the least: a slow network, and no more is needed to know its rate

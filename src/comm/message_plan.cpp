@@ -34,8 +34,16 @@ MessagePlan::MessagePlan(std::span<const Parcel> parcels) : parcels_(parcels) {
   }
 }
 
-void MessagePlan::write(std::uint64_t piece, Program& program) const {
-  if (recipe_) recipe_->write(task_, piece, program);
+Task MessagePlan::task_of(int channel) const {
+  Task task = task_;
+  task.formation = &formations_[static_cast<std::size_t>(channel)];
+  task.channel = channel;
+  task.channels = channels();
+  return task;
+}
+
+void MessagePlan::write(int channel, std::uint64_t piece, Program& program) const {
+  if (recipe_) recipe_->write(task_of(channel), piece, program);
   else write_parcels(piece, program);
 }
 

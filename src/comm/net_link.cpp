@@ -35,7 +35,7 @@ void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
 }
 
 bool NetOutlet::drive() {
-  if (done_ == begun_) return false;
+  if (done_ == begun_ || !line_) return false;
   bool moved = line_->drive();
   for (; done_ < begun_ && ends_[done_ % kDepth] <= line_->done(); ++done_) moved = true;
   return moved;

@@ -17,6 +17,8 @@ class NetOutlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool attended) override;
+  void close() noexcept override { line_ = nullptr; }
+  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:
@@ -34,6 +36,8 @@ class NetInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool attended) override;
+  void close() noexcept override { line_ = nullptr; }
+  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:

@@ -15,6 +15,17 @@ struct Beat {
   friend bool operator==(const Beat&, const Beat&) = default;
 };
 
+void require_channels(int least, int most, Here here) {
+  const auto possible = [](int count) { return count >= 0 && count <= kMostChannels; };
+  if (possible(least) && possible(most) && (most == 0 || least <= most)) return;
+  throw Error(Code::kInvalidValue,
+              fmt::format("min_channels {} and max_channels {} of a communicator (or SLIP_MIN_CHANNELS and "
+                          "SLIP_MAX_CHANNELS): each must be 1 to {}, the first not more than the second; 0 leaves it "
+                          "to the communicator",
+                          least, most, kMostChannels),
+              here);
+}
+
 std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all processes
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
@@ -24,7 +35,7 @@ std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all proce
 }  // namespace
 
 std::optional<Algorithm> algorithm_of(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(Algorithm::kDoubling); ++i) {
+  for (int i = 0; i <= static_cast<int>(Algorithm::kRelay); ++i) {
     if (name == algorithm_name(static_cast<Algorithm>(i))) return static_cast<Algorithm>(i);
   }
   return std::nullopt;
@@ -37,12 +48,18 @@ std::optional<Transport> transport_of(std::string_view name) {
 }
 
 Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
-  Wishes result{options.algorithm, options.transport, options.deterministic, 0};
+  Wishes result{.algorithm = options.algorithm,
+                .transport = options.transport,
+                .deterministic = options.deterministic,
+                .min_channels = options.min_channels != 0 ? options.min_channels : env().min_channels,
+                .max_channels = options.max_channels != 0 ? options.max_channels : env().max_channels};
+  require_channels(result.min_channels, result.max_channels, here);
   if (const std::string& name = env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto) {
     const std::optional<Algorithm> found = algorithm_of(name);
     if (!found)
       throw Error(Code::kInvalidValue,
-                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree or doubling is expected", name), here);
+                  fmt::format("SLIP_ALGORITHM={}: auto, direct, ring, tree, doubling or relay is expected", name),
+                  here);
     result.algorithm = *found;
   }
   if (const std::string& name = env().transport; !name.empty() && result.transport == Transport::kAuto) {
@@ -56,9 +73,17 @@ Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
 }
 
 std::string Wishes::text() const {
-  return fmt::format("algorithm {}, transport {}, {}", algorithm_name(algorithm),
+  const auto channels = [](int count) { return count == 0 ? "any" : std::to_string(count); };
+  return fmt::format("algorithm {}, transport {}, {}, min_channels {}, max_channels {}", algorithm_name(algorithm),
                      transport == Transport::kNet ? "net" : "auto",
-                     deterministic ? "deterministic" : "not deterministic");
+                     deterministic ? "deterministic" : "not deterministic", channels(min_channels),
+                     channels(max_channels));
+}
+
+void require_cpu(std::string_view device, std::string_view what, Here here) {
+  if (device == "cpu" || device.starts_with("cpu:")) return;
+  throw Error(Code::kUnsupported,
+              fmt::format("{} on device '{}': only ranks on cpu devices are supported yet", what, device), here);
 }
 
 void check_options(const CommunicatorOptions& options, int nranks, Here here) {
@@ -76,6 +101,11 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
                             "which must be longer",
                             options.silence.count(), options.heartbeat.count()),
                 here);
+  if (options.sockets < 0 || options.sockets > kNetMostSockets)
+    throw Error(Code::kInvalidValue,
+                fmt::format("a communicator with {} sockets to each rank: 1 to {} are possible, or 0 for the default",
+                            options.sockets, kNetMostSockets),
+                here);
   constexpr int kMost = std::numeric_limits<decltype(Place::rank)>::max();
   if (nranks > kMost)
     throw Error(Code::kUnsupported, fmt::format("a communicator of {} ranks: at most {} are possible", nranks, kMost),
@@ -87,6 +117,15 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
   result.timeout = options.init_timeout;
   result.heartbeat = {options.heartbeat, options.silence};
   result.abort = std::move(abort);
+  return result;
+}
+
+NetOptions line_options(const CommunicatorOptions& options) {
+  NetOptions result;
+  const int sockets = options.sockets > 0 ? options.sockets : env().sockets;
+  result.sockets = sockets > 0 ? sockets : 1;
+  result.zero_copy_from =
+      options.zero_copy_from > 0 ? options.zero_copy_from : static_cast<std::size_t>(env().zero_copy);
   return result;
 }
 
@@ -107,7 +146,8 @@ void require_same_wishes(const std::vector<Wishes>& all, int rank, Here here) {
   for (std::size_t other = 0; other < all.size(); ++other) {
     const Wishes& mine = all[static_cast<std::size_t>(rank)];
     if (all[other].algorithm == mine.algorithm && all[other].transport == mine.transport &&
-        all[other].deterministic == mine.deterministic)
+        all[other].deterministic == mine.deterministic && all[other].min_channels == mine.min_channels &&
+        all[other].max_channels == mine.max_channels)
       continue;
     throw Error(Code::kMismatch,
                 fmt::format("rank {} asks for {}, rank {} for {}: all ranks of a communicator need the same options",

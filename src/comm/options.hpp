@@ -6,13 +6,19 @@
 
 #include "slip/communicator.hpp"
 #include "transport/bootstrap.hpp"
+#include "transport/net.hpp"
 
 namespace slip {
 
+// Throws if the device is not one that ranks can be on.
+void require_cpu(std::string_view device, std::string_view what, Here here);
 // Throws what cannot be. A wrong rank is left to the root, which tells all ranks.
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
 
 BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort);
+
+// How this rank makes the lines on which it sends.
+NetOptions line_options(const CommunicatorOptions& options);
 
 // All ranks call it. Throws on all of them if some would call another lost sooner than it gives signs of life.
 void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
@@ -22,11 +28,13 @@ std::optional<Algorithm> algorithm_of(std::string_view name);
 std::optional<Transport> transport_of(std::string_view name);
 
 // What is asked for, by option or by the environment; the same on all ranks, but for the host.
+inline constexpr int kMostChannels = 32;
 struct Wishes {
   Algorithm algorithm = Algorithm::kAuto;
   Transport transport = Transport::kAuto;
   bool deterministic = false;
-  std::uint64_t host = 0;  // a hash of its name; 0: where it really is
+  int min_channels = 0, max_channels = 0;  // 0: chosen
+  std::uint64_t host = 0;                  // a hash of its name; 0: where it really is
 
   static Wishes of(const CommunicatorOptions& options, Here here);
   std::string text() const;

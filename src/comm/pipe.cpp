@@ -103,6 +103,14 @@ bool PipeOutlet::drive() {
   return moved;
 }
 
+// The receiver waits for nobody while it reads, so neither does this one for long.
+void PipeOutlet::close() noexcept {
+  memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
+  full_fence();
+  if (by_address_ != PipeReach::kThreads) return;  // another process may be killed as it reads, and does no harm here
+  for (int turn = 0; load_acquire(memory_.reading); ++turn) spin(turn);  // acquire: it has read what it read
+}
+
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   messages_[begun_ % kDepth] = {data, bytes, 0, signature != nullptr, signature ? *signature : Signature{}, 0};
   ++begun_;
@@ -138,19 +146,29 @@ void PipeInlet::note_pace(PipePace& way, std::uint64_t began, std::uint64_t byte
     memory_.cells_are_quicker.store(quicker, std::memory_order_relaxed);  // relaxed, both: only a hint
 }
 
+// A sender that has given up may have written something else to where its message was. Between threads it may even have
+// freed it: either it sees that its bytes are read, and waits, or this thread sees that it has given up.
 bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   const std::byte* at = nullptr;
   std::memcpy(&at, head.data, sizeof(at));
   const std::uint64_t began = ticks();
-  if (process_ == 0) {
-    copy(message.data, at, message.bytes);
-  } else if (!read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes)) {
+  memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, both: the fence orders them
+  full_fence();
+  bool read = false;
+  if (!memory_.given_up.load(std::memory_order_relaxed)) {
+    if (process_ == 0) copy(message.data, at, message.bytes);
+    read = process_ == 0 || read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
+  }
+  memory_.reading.store(false, std::memory_order_release);  // the bytes are read before the sender goes on
+  acquire_fence();                                          // and before this look
+  if (memory_.given_up.load(std::memory_order_relaxed))
+    throw Error(Code::kAborted, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
+  if (!read) {
     refused_ = true;
     memory_.refused.store(taken_ + 1, std::memory_order_release);  // behind the counts of windows
     return false;
-  } else {
-    note_pace(address_, began, message.bytes);
   }
+  if (process_ != 0) note_pace(address_, began, message.bytes);
   message.come = message.bytes;
   return true;
 }

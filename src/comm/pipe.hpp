@@ -31,7 +31,9 @@ struct PipeMemory {
   std::atomic<std::uint64_t> refused{0};            // the last cell whose address it could not read
   std::atomic<std::uint64_t> windows_taken{0};
   std::atomic<bool> cells_are_quicker{false};                // found by the receiver
+  std::atomic<bool> reading{false};                          // it is where an address leads to
   alignas(64) std::atomic<std::uint64_t> windows_filled{0};  // by the sender
+  std::atomic<bool> given_up{false};                         // its bytes are its own again, once nobody reads them
   alignas(64) std::byte cells[kCells][kCellBytes];
 };
 
@@ -62,6 +64,7 @@ class PipeOutlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool) override {}
+  void close() noexcept override;
 
  private:
   struct Message {
@@ -93,6 +96,7 @@ class PipeInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void attend(bool) override {}
+  void close() noexcept override {}  // only drive() touches its bytes
 
  private:
   struct Message {

@@ -58,6 +58,22 @@ Formation switch_formation_of(const Channel& channel) {
   return formation;
 }
 
+// As the topology's routes along the rails say.
+Relays relays_of(const Cluster& cluster) {
+  std::vector<int> hosts;
+  for (const RankPlace& place : cluster.ranks) hosts.push_back(place.node);
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  Relays relays(hosts);
+  for (const int node : apart) {
+    if (apart.size() < 2) break;
+    for (const RailRoute& route : rail_routes(cluster, node)) {
+      if (route.senders == std::vector{route.relay}) relays.set_alone(route.relay, route.to);
+      else relays.set(route.relay, route.to, route.relay);
+    }
+  }
+  return relays;
+}
+
 // A switch reduces what comes while it passes on.
 void make_switch(Program& program) {
   std::erase_if(program.steps, [](const Primitive& step) { return step.kind == Primitive::Kind::kReduce; });
@@ -67,14 +83,14 @@ void make_switch(Program& program) {
 // of each rank.
 class WorldOfLinks {
  public:
-  WorldOfLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks)
-      : cluster_(cluster), costs_(costs), tracks_(tracks) {
+  WorldOfLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
+      : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
     for (const System& system : cluster.nodes) {
       const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
         return one.first->xml == system.xml && one.first->name == system.name;
       });
       of_node_.push_back(static_cast<std::size_t>(known - paths_.begin()));
-      if (known == paths_.end()) paths_.emplace_back(&system, TopoPaths(system));
+      if (known == paths_.end()) paths_.emplace_back(&system, TopoPaths(system, !rails));
     }
   }
 
@@ -101,8 +117,10 @@ class WorldOfLinks {
     if (within) {
       cross(a.node, device(a), device(b));
     } else {
-      if (a.node != kInNetwork) cross(a.node, device(a), net_of(a, channel));
-      if (b.node != kInNetwork) cross(b.node, net_of(b, channel), device(b));
+      const bool by_rail = rails_ && !channel;
+      const std::size_t in = b.node == kInNetwork ? 0 : net_of(b, channel);
+      if (a.node != kInNetwork) cross(a.node, device(a), net(a.node, by_rail ? in : net_of(a, channel)));
+      if (b.node != kInNetwork) cross(b.node, net(b.node, in), device(b));
     }
     if (ways.empty()) {  // two ranks on one device, or a net without a way to it
       ways.push_back(fmt::format("memory of {}.{}", a.node, a.device));
@@ -140,26 +158,30 @@ class WorldOfLinks {
   int device(const RankPlace& place) const {
     return system(place.node).devices[static_cast<std::size_t>(place.device)];
   }
-  // Of equally near nets neighbours take different ones.
-  int net_of(const RankPlace& place, const Channel* channel) const {
-    const std::vector<int>& nets = system(place.node).nets;
+  int net(int node, std::size_t number) const {
+    const std::vector<int>& nets = system(node).nets;
     if (nets.empty())
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("prediction: machine {} ({}) has no net to reach others", place.node, system(place.node).name),
-          {});
+      throw Error(Code::kInvalidValue,
+                  fmt::format("prediction: machine {} ({}) has no net to reach others", node, system(node).name), {});
+    return nets[number % nets.size()];
+  }
+  // Which of its machine's a rank uses. Of equally near nets neighbours take different ones.
+  std::size_t net_of(const RankPlace& place, const Channel* channel) const {
+    const std::vector<int>& nets = system(place.node).nets;
+    if (nets.empty()) return 0;
     if (channel && !channel->nets.empty())
-      return nets[static_cast<std::size_t>(channel->nets[static_cast<std::size_t>(place.node)])];
-    std::vector<int> nearest;
-    for (const int net : nets) {
-      const auto better = [&](int one, int other) {
-        const auto of = [&](int to) {
-          return std::pair(paths(place.node).type(device(place), to), -paths(place.node).gbps(device(place), to));
+      return static_cast<std::size_t>(channel->nets[static_cast<std::size_t>(place.node)]);
+    std::vector<std::size_t> nearest;
+    for (std::size_t number = 0; number < nets.size(); ++number) {
+      const auto better = [&](std::size_t one, std::size_t other) {
+        const auto of = [&](std::size_t to) {
+          return std::pair(paths(place.node).type(device(place), nets[to]),
+                           -paths(place.node).gbps(device(place), nets[to]));
         };
         return of(one) < of(other);
       };
-      if (!nearest.empty() && better(net, nearest.front())) nearest.clear();
-      if (nearest.empty() || !better(nearest.front(), net)) nearest.push_back(net);
+      if (!nearest.empty() && better(number, nearest.front())) nearest.clear();
+      if (nearest.empty() || !better(nearest.front(), number)) nearest.push_back(number);
     }
     return nearest[static_cast<std::size_t>(place.device) % nearest.size()];
   }
@@ -175,6 +197,7 @@ class WorldOfLinks {
   const Cluster& cluster_;
   const PredictedCosts& costs_;
   const int tracks_;
+  const bool rails_;
   std::vector<std::pair<const System*, TopoPaths>> paths_;  // of machines that differ
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
@@ -201,12 +224,12 @@ std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t co
 // By the first piece of the first rank: before the programs are written, which alone could fill the memory.
 void require_few(const Practice& practice, const Formation& formation, std::size_t tracks, Here here) {
   const auto nranks = static_cast<int>(formation.order.size());
-  const MessagePlan plan(*practice.recipe,
-                         {practice.call, 0, nranks, practice.in_place, practice.chunk_bytes, &formation});
+  const MessagePlan plan(*practice.recipe, {practice.call, 0, nranks, practice.in_place, practice.chunk_bytes},
+                         {&formation, 1});
   Program first;
-  plan.write(0, first);
+  plan.write(0, 0, first);
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
-                       static_cast<double>(plan.pieces()) * nranks * static_cast<double>(tracks);
+                       static_cast<double>(plan.pieces(0)) * nranks * static_cast<double>(tracks);
   if (steps > kMostSteps)
     throw Error(Code::kInvalidValue,
                 fmt::format("prediction: about {:.0f} steps, at most {} are simulated; give fewer ranks, channels or "
@@ -245,15 +268,16 @@ Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const Predic
   const std::size_t tracks = std::min<std::size_t>(most, asked.call.elements);
   const std::uint64_t chunk = asked.chunk_bytes > 0
                                   ? asked.chunk_bytes
-                                  : choose(asked.call, nranks, {}, asked.algorithm, false, false).chunk_bytes;
-  WorldOfLinks world(cluster, asked.costs, static_cast<int>(tracks));
+                                  : choose(asked.call, {.nranks = nranks}, asked.algorithm, false, false).chunk_bytes;
+  WorldOfLinks world(cluster, asked.costs, static_cast<int>(tracks), asked.rails);
   std::vector<Scene> scenes;
   Prediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
   for (std::size_t track = 0; track < tracks; ++track) {
     const Channel& channel = plan.channels[track];
     Practice practice{recipe, asked.call, true, chunk};
     practice.call.elements = share_of(asked.call.elements, track, tracks);
-    const Formation formation = asked.through_switch ? switch_formation_of(channel) : formation_of(channel);
+    Formation formation = asked.through_switch ? switch_formation_of(channel) : formation_of(channel);
+    if (asked.algorithm == Algorithm::kRelay) formation.relays = relays_of(cluster);
     require_few(practice, formation, tracks, here);
     scenes.push_back(scene_of(practice, formation));
     if (asked.through_switch) make_switch(scenes.back().programs.back());

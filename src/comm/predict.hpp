@@ -18,7 +18,10 @@ struct PredictionAsked {
   Call call;
   Algorithm algorithm = Algorithm::kRing;  // one that has a recipe for the call
   bool through_switch = false;             // all_reduce: by the plan's trees whose root is a switch that reduces
-  std::uint64_t chunk_bytes = 0;           // 0: as communicators choose it
+  // Between machines only nets of the same number reach each other: what is for another rail's rank crosses its own
+  // machine first, the processor's way, unless a relay takes it. Rings and trees have nets of their own.
+  bool rails = false;
+  std::uint64_t chunk_bytes = 0;  // 0: as communicators choose it
   PredictedCosts costs = {};
 };
 
@@ -29,7 +32,8 @@ struct Prediction {
 };
 
 // Rings and trees are those of `plan`, all its channels at once. The others do not know channels: each rank uses the
-// net that is nearest to it. Throws kInvalidValue when that would be too much to simulate.
+// net that is nearest to it, and relays are those of rail_routes(). Throws kInvalidValue when that would be too much to
+// simulate.
 Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
                    Here here = Here::at());
 

@@ -27,14 +27,23 @@ const Kernel& kept_kernel() {
   static const Kernel kKernel{"kept to be sent again", [](const Args&) {}};
   return kKernel;
 }
+const Kernel& sight_kernel() {
+  static const Kernel kKernel{"sees the others", [](const Args&) {}};
+  return kKernel;
+}
 const Kernel& user_kernel() {
   static const Kernel kKernel{"caller", [](const Args&) {}};
   return kKernel;
 }
 
-Program whole(const auto& plan) {
+Program whole(const HostPlan& plan) {
   Program program;
   for (std::uint64_t piece = 0; piece < plan.pieces(); ++piece) plan.write(piece, program);
+  return program;
+}
+Program whole(const MessagePlan& plan, int channel) {
+  Program program;
+  for (std::uint64_t piece = 0; piece < plan.pieces(channel); ++piece) plan.write(channel, piece, program);
   return program;
 }
 
@@ -45,16 +54,20 @@ bool has_both(const Call& call, int rank, int nranks) {
 
 }  // namespace
 
-Scene scene_of(const Practice& practice, const Formation& formation) {
-  const auto nranks = static_cast<int>(formation.order.size());
+Scene scene_of(const Practice& practice, std::span<const Formation> formations) {
+  const auto nranks = static_cast<int>(formations.front().order.size());
   Scene scene;
   scene.call = practice.call;
   scene.in_place = practice.in_place;
-  for (int rank = 0; rank < nranks; ++rank) {
-    const bool in_place = practice.in_place && has_both(practice.call, rank, nranks);
-    const MessagePlan plan(*practice.recipe, {practice.call, rank, nranks, in_place, practice.chunk_bytes, &formation});
-    scene.programs.push_back(whole(plan));
-    scene.scratch = std::max(scene.scratch, plan.scratch());
+  scene.channels = static_cast<int>(formations.size());
+  for (int channel = 0; channel < scene.channels; ++channel) {
+    for (int rank = 0; rank < nranks; ++rank) {
+      const bool in_place = practice.in_place && has_both(practice.call, rank, nranks);
+      const MessagePlan plan(*practice.recipe, {practice.call, rank, nranks, in_place, practice.chunk_bytes},
+                             formations);
+      scene.programs.push_back(whole(plan, channel));
+      scene.scratch = std::max(scene.scratch, plan.scratch(channel));
+    }
   }
   return scene;
 }
@@ -62,7 +75,7 @@ Scene scene_of(const Practice& practice, const Formation& formation) {
 Scene scene_of(std::span<const std::vector<Parcel>> parcels) {
   Scene scene;
   scene.call = {.kind = Collective::kMessage, .type = DataType::kU8};
-  for (const std::vector<Parcel>& own : parcels) scene.programs.push_back(whole(MessagePlan(own)));
+  for (const std::vector<Parcel>& own : parcels) scene.programs.push_back(whole(MessagePlan(own), 0));
   return scene;
 }
 
@@ -156,12 +169,13 @@ Plan Rehearsal::plan() {
   for (const auto& [scene, track] : scenes_) {
     scratch = std::max(scratch, scene.scratch);
     shares = shares || scene.number > 0;
-    for (int rank = 0; rank < nranks(); ++rank) {
-      for (const Primitive& step : scene.programs[static_cast<std::size_t>(rank)].steps) {
+    for (std::size_t i = 0; i < scene.programs.size(); ++i) {
+      const int rank = static_cast<int>(i) % nranks(), own_track = track + static_cast<int>(i) / nranks();
+      for (const Primitive& step : scene.programs[i].steps) {
         if (step.kind != Kind::kSend && step.kind != Kind::kReceive) continue;
         const auto other = static_cast<int>(step.whom);
-        static_cast<void>(step.kind == Kind::kSend ? wire(rank, other, track) : wire(other, rank, track));
-        const Place& place = scene.programs[static_cast<std::size_t>(rank)].places[step.first];
+        static_cast<void>(step.kind == Kind::kSend ? wire(rank, other, own_track) : wire(other, rank, own_track));
+        const Place& place = scene.programs[i].places[step.first];
         if (place.space == Space::kAddress) own = std::max(own, place.offset + step.bytes);
       }
     }
@@ -180,7 +194,10 @@ Plan Rehearsal::plan() {
   for (const auto& [scene, track] : scenes_) {
     std::vector<Memory> all;
     for (int rank = 0; rank < nranks(); ++rank) all.push_back(memory_of(scene, rank, track));
-    for (int rank = 0; rank < nranks(); ++rank) perform(scene, all, rank, track);
+    for (int rank = 0; rank < nranks(); ++rank) {
+      for (int channel = 0; channel < scene.channels; ++channel) perform(scene, all, rank, track, channel);
+      end_call(scene, all[static_cast<std::size_t>(rank)], rank, track);
+    }
   }
   for (const auto& [key, one] : wires_) {
     for (std::size_t i = 0; i < streams_of_wire(); ++i) {
@@ -194,9 +211,9 @@ Plan Rehearsal::plan() {
   return origin.end_capture();
 }
 
-void Rehearsal::perform(const Scene& scene, std::span<const Memory> all, int rank, int track) {
-  const Program& program = scene.programs[static_cast<std::size_t>(rank)];
-  const Track& own = track_of(rank, track);
+void Rehearsal::perform(const Scene& scene, std::span<const Memory> all, int rank, int track, int channel) {
+  const Program& program = scene.programs[static_cast<std::size_t>(channel * nranks() + rank)];
+  const Track& own = track_of(rank, track + channel);
   const View view{rank, all, &own};
   if (scene.direct) use_again(view.own(), own);  // nobody is at them before this rank has come
   for (const Primitive& step : program.steps) {
@@ -204,9 +221,9 @@ void Rehearsal::perform(const Scene& scene, std::span<const Memory> all, int ran
       case Kind::kCopy:
       case Kind::kReduce: work(program, step, view); break;
       case Kind::kSend:
-      case Kind::kReceive: message(program, step, view, track); break;
+      case Kind::kReceive: message(program, step, view, track + channel); break;
       case Kind::kSent:
-      case Kind::kReceived: done(step, rank, track); break;
+      case Kind::kReceived: done(step, rank, track + channel); break;
       case Kind::kRoom:
       case Kind::kPost:
       case Kind::kMeet:
@@ -215,7 +232,18 @@ void Rehearsal::perform(const Scene& scene, std::span<const Memory> all, int ran
       case Kind::kWait: shared_step(scene, step, rank, own.stream); break;
     }
   }
-  use_again(view.own(), own);
+}
+
+// It is done when all its channels are, and none begins the next one before.
+void Rehearsal::end_call(const Scene& scene, const Memory& memory, int rank, int track) {
+  const Track& first = track_of(rank, track);
+  for (int other = track + 1; other < track + scene.channels; ++other) {
+    use_again({}, track_of(rank, other));
+    first.stream.wait(track_of(rank, other).stream.record());
+  }
+  use_again(memory, first);
+  for (int other = track + 1; other < track + scene.channels; ++other)
+    track_of(rank, other).stream.wait(first.stream.record());
 }
 
 // What a call leaves behind is in nobody's way: the caller overwrites its memory, and scratch memory may be replaced.
@@ -336,6 +364,7 @@ void Rehearsal::await_others(const Primitive& step, int rank, const Stream& stre
     if (step.whom != kEverybody && step.whom != static_cast<std::uint64_t>(other)) continue;
     stream.wait_value(word(shared_word(other, index)), static_cast<std::uint32_t>(value));
   }
+  if (sight_ > 0) stream.launch(sight_kernel(), {}, {.time = sight_});
 }
 
 void Rehearsal::shared_step(const Scene& scene, const Primitive& step, int rank, const Stream& stream) {

@@ -35,8 +35,9 @@ namespace slip {
 struct Scene {
   Call call;
   bool in_place = false;          // where a rank has an input and an output
-  std::vector<Program> programs;  // by rank; whole
-  std::uint64_t scratch = 0;      // bytes, of each rank
+  int channels = 1;               // that go on side by side in the same memory
+  std::vector<Program> programs;  // by rank, those of the first channel first; whole
+  std::uint64_t scratch = 0;      // bytes, of each rank and channel
   std::uint64_t number = 0;       // through shared memory: the call's number, and
   std::uint64_t phase = 0;        // the phases of those before it
   bool direct = false;            // done where the ranks' buffers lie
@@ -48,7 +49,11 @@ struct Practice {
   bool in_place = false;
   std::uint64_t chunk_bytes = 0;
 };
-Scene scene_of(const Practice& practice, const Formation& formation);
+// A channel for each formation.
+Scene scene_of(const Practice& practice, std::span<const Formation> formations);
+inline Scene scene_of(const Practice& practice, const Formation& formation) {
+  return scene_of(practice, std::span(&formation, 1));
+}
 // Sends and receives: the addresses of rank i's parcels are offsets into memory of its own.
 Scene scene_of(std::span<const std::vector<Parcel>> parcels);
 // Who lets others at its buffers, by call and rank (null: nobody); and whether they are one, as with Scene.
@@ -63,13 +68,16 @@ enum class Wires : std::uint8_t { kRendezvous, kBuffered, kPipelined };
 
 class Rehearsal {
  public:
-  // `tracks`: how many scenes may go on side by side. `devices`: the sim device of each track of each rank, those of
-  // rank 0 first; they may all be one.
+  // `tracks`: how many scenes, or channels of one, may go on side by side. `devices`: the sim device of each track of
+  // each rank, those of rank 0 first; they may all be one.
   Rehearsal(std::vector<Device> devices, Wires wires, int tracks = 1);
 
-  // After those of the same track. The caller's memory is used again when the call is done, and scratch memory is that
-  // of all calls of a track. Throws kMismatch if what is sent is not what is received.
+  // After those of the same track; channels take the tracks from there on. The caller's memory is used again when the
+  // call is done, and scratch memory is that of all calls of a track. Throws kMismatch if what is sent is not what is
+  // received.
   void add(const Scene& scene, int track = 0);
+  // What it takes until a rank sees what others posted or signalled; for times only.
+  void set_sight(Picos time) { sight_ = time; }
   Plan plan();  // once; of memory that lives as long as the rehearsal
 
  private:
@@ -112,7 +120,8 @@ class Rehearsal {
   }
   Track& track_of(int rank, int track) { return tracks_[static_cast<std::size_t>(rank * tracks_each_ + track)]; }
   Memory memory_of(const Scene& scene, int rank, int track);
-  void perform(const Scene& scene, std::span<const Memory> all, int rank, int track);
+  void perform(const Scene& scene, std::span<const Memory> all, int rank, int track, int channel);
+  void end_call(const Scene& scene, const Memory& memory, int rank, int track);
   void shared_step(const Scene& scene, const Primitive& step, int rank, const Stream& stream);
   void await_others(const Primitive& step, int rank, const Stream& stream, std::uint64_t index, std::uint64_t value);
   void work(const Program& program, const Primitive& step, const View& view) const;
@@ -135,6 +144,7 @@ class Rehearsal {
   std::vector<Device> devices_;
   const Wires kind_;
   const int tracks_each_;
+  Picos sight_ = 0;
   std::vector<std::pair<Scene, int>> scenes_;
   std::vector<Track> tracks_;
   std::map<std::tuple<int, int, int>, Wire> wires_;  // by track and ranks

@@ -26,7 +26,8 @@ Span slice_of(const Task& task, std::uint64_t loop, int position) {
     const Span part = task.chunk(loop);
     return {static_cast<std::uint64_t>(rank) * task.block() + part.begin, part.bytes};
   }
-  const std::uint64_t begin = loop * n * task.chunk_bytes, end = std::min(begin + n * task.chunk_bytes, task.block());
+  const std::uint64_t begin = task.share().begin + loop * n * task.chunk_bytes;
+  const std::uint64_t end = std::min(begin + n * task.chunk_bytes, task.share().end());
   const std::uint64_t share = round_up((end - begin + n - 1) / n, kLine);
   const std::uint64_t from =
       std::min(begin + share * static_cast<std::uint64_t>((position % task.nranks + task.nranks) % task.nranks), end);
@@ -144,7 +145,7 @@ class Loop {
 std::uint64_t loops(const Task& task) {
   if (by_blocks(task)) return task.chunks();
   const std::uint64_t loop = task.chunk_bytes * static_cast<std::uint64_t>(task.nranks);
-  return (task.block() + loop - 1) / loop;
+  return (task.share().bytes + loop - 1) / loop;
 }
 
 void write_loop(const Task& task, std::uint64_t loop, Program& program) {

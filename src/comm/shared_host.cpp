@@ -11,21 +11,22 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks from the begin.
+// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks and channel from the begin.
 constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
 
-std::size_t segment_bytes(std::size_t members, bool whole) {
-  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + members * members * kPipeBytes;
+std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels) {
+  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
 }
 
 }  // namespace
 
-SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members)
+SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members, int channels)
     : rank_(bootstrap.rank()),
       nranks_(bootstrap.nranks()),
       members_(std::move(members)),
       whole_(members_.size() == static_cast<std::size_t>(nranks_)),
-      segment_(Segment::share(bootstrap, members_, segment_bytes(members_.size(), whole_))),
+      segment_(Segment::share(bootstrap, members_,
+                              segment_bytes(members_.size(), whole_, static_cast<std::size_t>(channels)))),
       regions_(segment_.data() + kHeaderBytes),
       known_(static_cast<std::size_t>(nranks_), 0) {
   static_assert(sizeof(Failure) <= kHeaderBytes);
@@ -37,10 +38,12 @@ int SharedHost::index_of(int rank) const {
   return found != members_.end() && *found == rank ? static_cast<int>(found - members_.begin()) : -1;
 }
 
-PipeMemory& SharedHost::pipe(int from, int to) const {
+PipeMemory& SharedHost::pipe(int from, int to, int channel) const {
   const std::size_t members = members_.size();
   std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
-  const std::size_t index = static_cast<std::size_t>(index_of(from)) * members + static_cast<std::size_t>(index_of(to));
+  const std::size_t index =
+      (static_cast<std::size_t>(channel) * members + static_cast<std::size_t>(index_of(from))) * members +
+      static_cast<std::size_t>(index_of(to));
   return *reinterpret_cast<PipeMemory*>(pipes + index * kPipeBytes);
 }
 

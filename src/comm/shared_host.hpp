@@ -22,12 +22,12 @@ class SharedHost {
  public:
   // `members`: the ranks of this host, which all make theirs together. Only if they are all ranks of the bootstrap
   // there are slots, boxes and staging; pipes and the failure are there for any.
-  SharedHost(Bootstrap& bootstrap, std::vector<int> members);
+  SharedHost(Bootstrap& bootstrap, std::vector<int> members, int channels = 1);
 
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   bool has(int rank) const { return index_of(rank) >= 0; }
-  PipeMemory& pipe(int from, int to) const;
+  PipeMemory& pipe(int from, int to, int channel) const;
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
 
   // Whether everybody has come to the call of that number, and so has ended all before it.

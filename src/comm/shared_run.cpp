@@ -16,6 +16,9 @@ namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 50;
+// Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
+// the core at once, and nobody need be woken. Who has given way in vain sleeps.
+constexpr int kSpinsCrowdedNet = 1, kYieldsCrowdedNet = 9;
 constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
@@ -46,6 +49,8 @@ void SharedRun::prepare(const Call& call, std::uint64_t turn, std::uint64_t numb
   begun_ = ended_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
+  channel_ = 0;
+  scratch_ = 0;
   error_ = nullptr;
 }
 
@@ -83,12 +88,15 @@ bool SharedRun::advance() noexcept {
 bool SharedRun::go_on() {
   if (!begun_) {
     if (!await(Wait::kTurn, turn_)) return false;
-    calls_.throw_failure();  // phases may be out of step
+    calls_.throw_failure();  // phases may be out of step, and links closed
+    if (calls_.bootstrap.broken()) throw_loss();
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
     calls_.seat.begin(turn_, signature_.elements, signature_.rest);
-    write_program();
+    if (channels() > 1) begin_channels();
+    else write_program();
   }
+  if (channels() > 1) return run_channels();
   for (;;) {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run(program_->steps[step_])) return false;
@@ -106,7 +114,7 @@ bool SharedRun::go_on() {
 
 std::uint64_t SharedRun::pieces() const {
   if (const auto* shared = std::get_if<HostPlan>(&plan_)) return shared->pieces();
-  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces();
+  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces(0);
   return 0;
 }
 
@@ -136,17 +144,17 @@ void SharedRun::write_program() {
 void SharedRun::write_messages() {
   const MessagePlan& plan = std::get<MessagePlan>(plan_);
   const std::span<const Parcel> asked = plan.parcels();
-  if (asked.empty() || plan.pieces() > 1) {
+  if (asked.empty() || pieces() > 1) {
     calls_.program.clear();
-    if (piece_ >= plan.pieces()) return;
-    if (piece_ == 0 && calls_.scratch.size() < plan.scratch()) calls_.scratch.resize(plan.scratch());
-    return plan.write(piece_, calls_.program);
+    if (piece_ >= pieces()) return;
+    if (piece_ == 0 && calls_.scratch.size() < plan.scratch(0)) calls_.scratch.resize(plan.scratch(0));
+    return plan.write(0, piece_, calls_.program);
   }
   SharedCalls::WrittenParcels& kept = calls_.messages;
   program_ = &kept.program;
   if (std::equal(asked.begin(), asked.end(), kept.parcels.begin(), kept.parcels.end())) return;
   kept.program.clear();
-  plan.write(piece_, kept.program);
+  plan.write(0, piece_, kept.program);
   kept.parcels.assign(asked.begin(), asked.end());
 }
 
@@ -202,6 +210,8 @@ void SharedRun::finish(const Failure* cause) {
   return true;
 }
 
+bool SharedRun::run_of_channel(const Primitive& step) { return run(step); }
+
 [[gnu::always_inline]] inline std::byte* SharedRun::at(const Place& place) const {
   switch (place.space) {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
@@ -209,7 +219,7 @@ void SharedRun::finish(const Failure* cause) {
     case Space::kStaging: return calls_.host->memory(place.rank) + place.offset;
     case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
     case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
-    case Space::kScratch: return calls_.scratch.data() + place.offset;
+    case Space::kScratch: return calls_.scratch.data() + scratch_ + place.offset;
     case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
   return nullptr;
@@ -244,23 +254,24 @@ void SharedRun::reduce(const Primitive& step) const {
   slip::reduce(how, to, from, step.bytes / bytes_of(call_.type));
 }
 
-LinkEnd& SharedRun::link_of(const Primitive& step) const {
+LinkEnd& SharedRun::link_of(const Primitive& step, int channel) const {
   const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
   const auto rank = static_cast<int>(step.whom);
-  return out ? calls_.links.to(rank) : calls_.links.from(rank);
+  return out ? calls_.links.to(rank, channel) : calls_.links.from(rank, channel);
 }
 
 bool SharedRun::await_link(Wait what, const Primitive& step, std::uint64_t value) {
-  link_ = &link_of(step);
+  link_ = &link_of(step, channel_);
   link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
   return await(what, value, step.whom);
 }
 
 bool SharedRun::begin_message(const Primitive& step) {
-  LinkEnd& link = link_of(step);
+  LinkEnd& link = link_of(step, channel_);
   if (link.full() && !await_link(Wait::kLinkRoom, step, 0)) return false;
   std::vector<SharedCalls::Said>& all = step.kind == Primitive::Kind::kSend ? calls_.said_to : calls_.said_from;
-  SharedCalls::Said& said = all[step.whom];
+  const auto before = static_cast<std::uint64_t>(channel_) * static_cast<std::uint64_t>(calls_.nranks);
+  SharedCalls::Said& said = all[before + step.whom];
   std::byte* const place = at(program_->places[step.first]);
   if (call_.kind == Collective::kMessage) {
     const Signature message = Signature::of_message(step.value, said.messages);
@@ -286,6 +297,7 @@ bool SharedRun::is_there() {
       if (link_->begun() - link_->done() <= value_) return true;
       static_cast<void>(calls_.links.drive());
       return link_->begun() - link_->done() <= value_;
+    case Wait::kChannels: static_cast<void>(calls_.links.drive()); return any_channel_can_run();
     case Wait::kMeet:
     case Wait::kPhase: break;
   }
@@ -309,9 +321,10 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const bool cheap = (what == Wait::kMeet && whom == kEverybody) ||
-                     (what == Wait::kLink && calls_.links.through_memory(static_cast<int>(whom)));
-  const int spins = patient_ ? (calls_.crowded ? kSpinsCrowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
+  const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(whom));
+  const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
+  const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
+  const int spins = patient_ ? (calls_.crowded ? crowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
@@ -320,9 +333,11 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   look_for_trouble();
   const std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();
-    yield_thread();
+    const bool sleeps = calls_.crowded && on_link() && ++yields > kYieldsCrowdedNet;
+    if (!sleeps || !calls_.links.rest()) yield_thread();
   }
   note_wait();
   return false;

@@ -40,8 +40,9 @@ struct SharedCalls {
         peers(static_cast<std::size_t>(nranks)),
         sources(static_cast<std::size_t>(nranks)),
         scales(static_cast<std::size_t>(nranks)),
-        said_to(static_cast<std::size_t>(nranks)),
-        said_from(static_cast<std::size_t>(nranks)) {}
+        channels(static_cast<std::size_t>(between.channels())),
+        said_to(static_cast<std::size_t>(nranks) * channels.size()),
+        said_from(said_to.size()) {}
 
   void throw_failure() const;  // of any rank, if there was one
 
@@ -77,11 +78,21 @@ struct SharedCalls {
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
   std::vector<std::byte> scratch;
+  // One of several of a call by messages, as far as it has come.
+  struct Channel {
+    Program program;  // of a piece
+    std::uint64_t piece = 0, pieces = 0;
+    std::size_t step = 0;
+    std::uint64_t scratch = 0;  // where its own begins
+    bool over() const { return piece == pieces; }
+    const Primitive& next() const { return program.steps[step]; }
+  };
+  std::vector<Channel> channels;
   struct Said {
     std::uint64_t turn = 0;      // of the last call that sent its signature
     std::uint64_t messages = 0;  // of the user's
   };
-  std::vector<Said> said_to, said_from;  // by rank
+  std::vector<Said> said_to, said_from;  // by channel and rank
   std::atomic<bool> aborted{false};
 };
 
@@ -115,22 +126,26 @@ class SharedRun final : public Exchange {
   std::atomic<bool> free{true};  // for the next call. release when finished, acquire when taken
 
  private:
-  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase, kLinkRoom, kLink };
+  enum class Wait { kNothing, kTurn, kRoom, kMeet, kPhase, kLinkRoom, kLink, kChannels };
   bool go_on();
   void write_program();
   void write_messages();
-  bool run(const Primitive& step);
+  bool run(const Primitive& step);          // within the loop of shared_run.cpp
+  bool run_of_channel(const Primitive& step);  // the same as a function
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
   bool begin_message(const Primitive& step);
   bool await_link(Wait what, const Primitive& step, std::uint64_t value);
-  LinkEnd& link_of(const Primitive& step) const;
+  LinkEnd& link_of(const Primitive& step, int channel) const;
   std::uint64_t pieces() const;
   bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
   bool is_there();
   bool in_trouble();
-  bool on_link() const { return waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom; }
+  bool on_link() const {
+    return waits_for_ == Wait::kLink || waits_for_ == Wait::kLinkRoom || waits_for_ == Wait::kChannels;
+  }
   bool awaits_who_left();
+  bool link_awaits_who_left();
   [[noreturn]] void throw_loss() const;
   [[noreturn]] void throw_left(int rank) const;
   Error with_cause(const Error& met) const;
@@ -143,6 +158,14 @@ class SharedRun final : public Exchange {
   std::byte* at(const Place& place) const;
   void end();
   bool asks() const;
+  // Several channels; in channel_run.cpp.
+  int channels() const;
+  void begin_channels();
+  bool run_channels();
+  bool run_channel(int channel);
+  bool can_run(const Primitive& step, int channel) const;
+  bool any_channel_can_run() const;
+  void look_at(int channel);
   // For calls that may be done where buffers lie; in direct_run.cpp.
   Offer make_offer(bool hidden) const;
   bool has_posted_the_same(int rank) const;
@@ -171,7 +194,10 @@ class SharedRun final : public Exchange {
   Wait waits_for_ = Wait::kNothing;
   std::uint64_t value_ = 0;  // of what it waits for
   std::uint64_t whom_ = 0;
-  LinkEnd* link_ = nullptr;  // kLinkRoom, kLink; then the value is how many messages may be left
+  int channel_ = 0;            // whose step is run
+  std::uint64_t scratch_ = 0;  // where its scratch memory begins
+  LinkEnd* link_ =
+      nullptr;  // kLinkRoom, kLink, kChannels: one of them; then the value is how many messages may be left
   bool link_sends_ = false;
   int next_rank_ = 0;             // the first that it still waits for
   std::int64_t deadline_ns_ = 0;  // of the present wait; 0: it has just begun

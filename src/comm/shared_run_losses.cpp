@@ -17,7 +17,17 @@ constexpr std::int64_t kLookNs = 5'000'000;
 bool SharedRun::awaits_who_left() {
   const bool for_rank = waits_for_ == Wait::kMeet || waits_for_ == Wait::kPhase;
   if (for_rank) return calls_.bootstrap.has_left(next_rank_) && !is_there();
-  if (!on_link() || link_->says_when_over() || !calls_.bootstrap.has_left(static_cast<int>(whom_))) return false;
+  if (waits_for_ != Wait::kChannels) return on_link() && link_awaits_who_left();
+  for (int channel = 0; channel < channels(); ++channel) {  // each may wait for another rank
+    if (calls_.channels[static_cast<std::size_t>(channel)].over()) continue;
+    look_at(channel);
+    if (link_awaits_who_left()) return true;
+  }
+  return false;
+}
+
+bool SharedRun::link_awaits_who_left() {
+  if (link_->says_when_over() || !calls_.bootstrap.has_left(static_cast<int>(whom_))) return false;
   // A connection that it made before it left may come behind the news.
   if (!calls_.links.through_memory(static_cast<int>(whom_)) &&
       !calls_.bootstrap.switchboard().gone().contains(static_cast<int>(whom_)))

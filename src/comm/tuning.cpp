@@ -13,13 +13,28 @@ namespace {
 // Direct all_reduce cuts a chunk into a slice for each rank.
 constexpr std::uint64_t kChunkBytes = 512 << 10, kDirectChunkBytes = 1 << 20, kSliceBytes = 512 << 10;
 
-constexpr double kReduceGbps = 12;  // two in, one out, by a core
+constexpr double kReduceGbps = kMemoryGbps / 3;  // two in, one out
+
+// A relay keeps a chunk of each rank of its host for each that it relays to: about one of every rank.
+constexpr std::uint64_t kRelayBytes = 16 << 20, kLeastRelayChunk = 16 << 10;
+
+std::uint64_t chunk_bytes(const Recipe& recipe, int nranks) {
+  const auto n = static_cast<std::uint64_t>(nranks);
+  if (recipe.algorithm == Algorithm::kRelay)
+    return std::clamp(kRelayBytes / n / 64 * 64, kLeastRelayChunk, kDirectChunkBytes);
+  if (recipe.algorithm != Algorithm::kDirect) return kChunkBytes;
+  return recipe.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
+}
+
+constexpr std::uint64_t kLeastShare = 512 << 10;  // of a channel: less is all latency
 
 int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
 }  // namespace
 
-double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, int nranks, const LinkRates& rates) {
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site) {
+  const int nranks = site.nranks;
+  const LinkRates& rates = site.rates;
   const double n = nranks, levels = log2_up(nranks), block = static_cast<double>(bytes) / (rates.gbps * 1e3);
   const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // of a block and another
   const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of a pipeline's hop
@@ -44,12 +59,24 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, i
       if (all) return 2 * (rates.latency_us + messages) + 2 * (n - 1) / n * block + (n - 1) / n * sum;
       return rates.latency_us + messages + (n - 1) * (block + sum);
     }
+    case Algorithm::kRelay: {  // a message for each rank that this one relays to, all bytes through memory twice more
+      if (site.hosts < 2 || site.hosts == nranks) break;  // nobody could relay
+      const double each = n / site.hosts, far = n - each;
+      return rates.latency_us + kPipeLatencyUs + (far / each - 1) * rates.message_us + n * kPipeMessageUs +
+             (n - 1) * block + 2 * far * static_cast<double>(bytes) / (kPipeGbps * 1e3);
+    }
     case Algorithm::kAuto: break;
   }
   return std::numeric_limits<double>::infinity();
 }
 
-Choice choose(const Call& call, int nranks, const LinkRates& rates, Algorithm wanted, bool rank_order, bool explain) {
+int useful_channels(int hosts, int each, bool crowded) {
+  constexpr int kMost = 4;
+  return hosts < 2 || crowded ? 1 : std::clamp(each, 1, kMost);
+}
+
+Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain) {
+  const int nranks = site.nranks;
   // Nothing to move, but all ranks come to it and ask for the same.
   const bool empty = call.block_bytes() == 0;
   const Collective kind = empty ? Collective::kBarrier : call.kind;
@@ -58,19 +85,23 @@ Choice choose(const Call& call, int nranks, const LinkRates& rates, Algorithm wa
   std::string said;
   for (const Recipe& recipe : recipes()) {
     if (recipe.kind != kind || (rank_order && !recipe.rank_order)) continue;
-    const double us = predicted_us(recipe.algorithm, kind, call.block_bytes(), nranks, rates);
+    const double us = predicted_us(recipe.algorithm, kind, call.block_bytes(), site);
     if (explain) said += fmt::format("{}{} {:.1f} us", said.empty() ? "" : ", ", algorithm_name(recipe.algorithm), us);
     const bool forced = recipe.algorithm == wanted;
     if (!forced && us >= least) continue;
     choice.recipe = &recipe;
     least = forced ? -1 : us;
   }
-  choice.chunk_bytes = choice.recipe->algorithm != Algorithm::kDirect ? kChunkBytes
-                       : kind == Collective::kAllReduce               ? kSliceBytes * static_cast<std::uint64_t>(nranks)
-                                                                      : kDirectChunkBytes;
+  choice.chunk_bytes = chunk_bytes(*choice.recipe, nranks);
+  if (choice.recipe->by_channels) {
+    const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kLeastShare, 1000));
+    choice.channels = std::clamp(worth, site.least_channels, site.most_channels);
+  }
   if (explain)
-    choice.text = fmt::format("{} of {} bytes, {} ranks: {}: {}{}", collective_name(call.kind), call.block_bytes(),
-                              nranks, said, algorithm_name(choice.recipe->algorithm), least < 0 ? " (asked for)" : "");
+    choice.text =
+        fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
+                    call.block_bytes(), nranks, said, algorithm_name(choice.recipe->algorithm),
+                    least < 0 ? " (asked for)" : "", choice.channels, site.least_channels, site.most_channels);
   return choice;
 }
 

@@ -55,7 +55,7 @@ Capture::Branch& Capture::branch(StreamState& stream) {
   return place->second;
 }
 
-void Capture::add(StreamState& stream, const Op& op) {
+void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange) {
   const std::lock_guard lock(mutex_);
   if (invalid_) throw Error(Code::kCaptureInvalidated, invalid_, op.here);
   Branch& place = branch(stream);
@@ -72,6 +72,7 @@ void Capture::add(StreamState& stream, const Op& op) {
                 .scalars = std::vector<Scalar>(op.scalars.begin(), op.scalars.end()),  // in braces: two pointers
                 .cost = op.cost,
                 .host = op.host ? std::move(*op.host) : std::function<void()>(),
+                .exchange = std::move(exchange),
                 .waits = {}};
   for (const std::uint32_t before : place.last) {
     if (nodes_[before].stream != place.index) node.waits.push_back(before);  // its own stream orders the others

@@ -34,7 +34,8 @@ class Capture {
   static void invalidate_all(const DeviceCore& core, const char* why);
 
   std::uint64_t id() const { return id_; }
-  void add(StreamState& stream, const Op& op);
+  // `exchange`: of a kExchange.
+  void add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange = nullptr);
   std::uint64_t mark(StreamState& stream);                    // a record: returns the mark's number
   void wait(StreamState& stream, std::uint64_t mark_number);  // takes `stream` into the capture if it is not yet
   void invalidate(const char* why);

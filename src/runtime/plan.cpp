@@ -8,6 +8,7 @@
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
+#include "runtime/exchange_source.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 
@@ -93,6 +94,7 @@ void require_node(const PlanNode& node) {
     case OpKind::kHost: good = good && node.host; break;
     case OpKind::kWaitValue: good = good && lists(1, 0) && node.reads[0].bytes == sizeof(std::uint32_t); break;
     case OpKind::kWriteValue: good = good && lists(0, 1) && node.writes[0].bytes == sizeof(std::uint32_t); break;
+    case OpKind::kExchange: good = good && node.exchange; break;
     default: good = false;
   }
   if (!good)
@@ -161,8 +163,10 @@ void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<
                       const std::vector<Range>& writes) {
   switch (node.kind) {
     case OpKind::kKernel:
+    case OpKind::kExchange:
       for (const Range& range : reads) require_kernel_range(core, range, node.name, node.here);
       for (const Range& range : writes) require_kernel_range(core, range, node.name, node.here);
+      if (node.exchange) node.exchange->require(core, reads, writes, node.here);
       break;
     case OpKind::kCopy: require_copy(writes[0], reads[0], node.here); break;
     case OpKind::kWaitValue: require_word(reads[0], "wait_value", node.here); break;
@@ -289,7 +293,8 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
     const PlanNode& node = nodes_[i];
     StreamState& stream = *bound.streams[node.stream];
     for (const std::uint32_t before : node.waits) wait(stream, ends[before], false, node.here);
-    ends[i] = {&stream, enqueue(stream, bound.op(node, i))};
+    const Op op = bound.op(node, i);
+    ends[i] = {&stream, node.exchange ? node.exchange->enqueue(stream, op) : enqueue(stream, op)};
     if (marked[i]) ends[i] = end_of(stream);
   }
   for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), true, here);

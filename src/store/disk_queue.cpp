@@ -103,19 +103,19 @@ void DiskQueue::begin_blocks(const Next& next) {
 }
 
 std::optional<ReadFault> DiskQueue::read(const ReadRange& range, const Next& next, Here here) {
-  if (!expects(range)) {
-    end_all(here);
-    append(range);
-  }
+  if (count_ == 0) append(range);
   const Entry& wanted = at(0);
-  for (;;) {
+  // A disk may tell of all that it was given at once, when it has nothing left to do (a virtual one does). So what has
+  // come is replaced before the caller goes to use what it waited for; once around, that it is not kept for ever.
+  for (std::size_t more = slots_.size();;) {
     begin_blocks(next);
-    if (wanted.over()) break;
-    if (!due_slots_.empty()) continue;
-    const ReadRing::Done done = ring_->wait(here);
-    complete(done.tag, done.result);
+    if (!due_slots_.empty() && !wanted.over()) continue;
+    const bool ends = wanted.over();
+    const std::optional<ReadRing::Done> done = ends ? ring_->poll(here) : ring_->wait(here);
+    if (!done) break;
+    complete(done->tag, done->result);
+    if (ends && --more == 0) break;
   }
-  ring_->send(here);
   const std::optional<ReadFault> fault = wanted.fault;
   first_ = (first_ + 1) % entries_.size();
   --count_;

@@ -26,11 +26,12 @@ class DiskQueue {
 
   // Whether it is the one that should come next: parts of it may be there.
   bool expects(const ReadRange& range) const;
-  bool empty() const { return count_ == 0; }
+  // Gives up what was begun: nobody writes to those landings any more.
+  void end_all(Here here);
 
   // Returns when the range is there, or cannot be: then why. `next` gives, in their order, the ranges that will be
-  // read after it; each is asked for when there is room for more in flight. A range other than the expected one ends
-  // all that was begun.
+  // read after it; each is asked for when there is room for more in flight. REQUIRES: the expected one, or none was
+  // begun.
   using Next = std::function<std::optional<ReadRange>()>;
   std::optional<ReadFault> read(const ReadRange& range, const Next& next, Here here);
 
@@ -56,7 +57,6 @@ class DiskQueue {
   void submit(std::size_t slot);
   void complete(std::size_t slot, std::int64_t result);
   void release(std::size_t slot);
-  void end_all(Here here);
   Entry& at(std::size_t place) { return entries_[(first_ + place) % entries_.size()]; }
   const Entry& at(std::size_t place) const { return entries_[(first_ + place) % entries_.size()]; }
 

@@ -106,8 +106,10 @@ ReadRing::Done ReadRing::wait(Here here) {
   return done;
 }
 
-void ReadRing::send(Here here) {
+std::optional<ReadRing::Done> ReadRing::poll(Here here) {
   while (unsent_ > 0) enter(0, here);
+  Done done;
+  return take(done) ? std::optional(done) : std::nullopt;
 }
 
 }  // namespace slip

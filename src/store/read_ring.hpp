@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "slip/error.hpp"
 
@@ -21,15 +22,15 @@ class ReadRing {
   ReadRing(const ReadRing&) = delete;
   ReadRing& operator=(const ReadRing&) = delete;
 
-  // At most `entries` may be under way. It is handed to the kernel by the next wait() or send().
+  // At most `entries` may be under way. It is handed to the kernel by the next wait() or poll().
   void put(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, std::uint64_t tag);
 
   struct Done {
     std::uint64_t tag = 0;
     std::int32_t result = 0;  // bytes, or minus errno
   };
-  Done wait(Here here);  // for any of them
-  void send(Here here);
+  Done wait(Here here);                 // for any of them
+  std::optional<Done> poll(Here here);  // nothing: none has come yet
 
  private:
   ReadRing() = default;

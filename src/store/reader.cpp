@@ -169,6 +169,7 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
   failed_.store(false, std::memory_order_relaxed);  // relaxed: nobody else is at work
   const bool begun = queue_ && queue_->expects(range_);
   if (!begun) held_back_ = false;
+  if (!begun && queue_) queue_->end_all(here);  // also where this one comes from the cache: what was ahead has no turn
   // A copy from the cache is a matter of threads; the disk, of blocks in flight.
   const bool copies = !begun && io_.all_cached(request);
   if (!(copies && io_.options().between_loops && copy_between_loops())) {

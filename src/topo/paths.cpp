@@ -37,7 +37,7 @@ const char* path_name(PathType type) {
   return kNames[static_cast<std::size_t>(type)];
 }
 
-TopoPaths::TopoPaths(const System& system) : count_(system.nodes.size()) {
+TopoPaths::TopoPaths(const System& system, bool relayed) : count_(system.nodes.size()) {
   entries_.resize(count_ * count_);
   std::vector<std::vector<int>> links_of(count_);
   for (std::size_t i = 0; i < system.links.size(); ++i) {
@@ -45,7 +45,7 @@ TopoPaths::TopoPaths(const System& system) : count_(system.nodes.size()) {
     from_.push_back(system.links[i].from);
   }
   for (std::size_t source = 0; source < count_; ++source) search_from(system, static_cast<int>(source), links_of);
-  pass_over_nvlink(system);
+  if (relayed) pass_over_nvlink(system);
   pass_through_memory(system);
 }
 

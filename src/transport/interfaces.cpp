@@ -30,6 +30,12 @@ std::optional<SocketAddress> best(const std::vector<Interface>& all, const Wante
   return result;
 }
 
+// A host may have one of IPv6 only.
+SocketAddress own_loopback(const std::vector<Interface>& all) {
+  const auto found = best(all, [](const Interface& one) { return one.address.is_loopback(); });
+  return found ? *found : SocketAddress::loopback(AF_INET);
+}
+
 [[noreturn]] void fail_none(const InterfaceFilter& filter, const std::vector<Interface>& all, const char* family) {
   std::string names;
   for (const Interface& one : all)
@@ -91,12 +97,12 @@ SocketAddress own_address(const InterfaceFilter& filter) {
   static const InterfaceFilter kOutside("^docker,veth,virbr,br-,lo");
   const auto outside =
       best(all, [](const Interface& one) { return kOutside.accepts(one.name) && !one.address.is_loopback(); });
-  return outside ? *outside : SocketAddress::loopback(AF_INET);
+  return outside ? *outside : own_loopback(all);
 }
 
 SocketAddress own_address_towards(const SocketAddress& local_end, const InterfaceFilter& filter) {
   const bool tcp = local_end.is_tcp();  // over a Unix socket only this host's processes meet
-  if (filter.empty()) return tcp ? local_end.with_port(0) : SocketAddress::loopback(AF_INET);
+  if (filter.empty()) return tcp ? local_end.with_port(0) : own_loopback(list_interfaces());
   const std::vector<Interface> all = list_interfaces();
   const auto found = best(all, [&](const Interface& one) {
     return filter.accepts(one.name) && (!tcp || one.address.family() == local_end.family());

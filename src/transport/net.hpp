@@ -29,17 +29,19 @@ using NetHandle =
     std::array<std::byte, kNetHandleBytes>;  // where a listener is: plain data, for the Bootstrap to carry
 
 inline constexpr std::size_t kNetMostParts = 8;       // messages that one irecv takes
+inline constexpr int kNetMostSockets = 16;            // of a line
 inline constexpr std::size_t kNetMostRequests = 256;  // of a line at the same time
 
 struct NetOptions {
   int rank = 0;           // of this end: errors of the other end name it
+  int channel = 0;        // of a line: the other end learns it
   std::string host;       // to listen at; without one it is chosen by
   std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
-  // The sender decides how a line is made. On loopback MSG_ZEROCOPY is never used: the kernel copies there all the
+  // The sender decides how a line is made. Within a host MSG_ZEROCOPY is never used: the kernel copies there all the
   // same.
   int sockets = 1;                                    // that share large messages
-  std::size_t stripe_bytes = std::size_t{512} << 10;  // that a socket gets in turn
-  std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and on loopback
+  std::size_t stripe_bytes = std::size_t{128} << 10;  // that a socket gets in turn
+  std::size_t zero_copy_from = 0;                     // bytes of the smallest message sent so; 0: none, and within a host
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, and not the line.
@@ -76,6 +78,7 @@ struct NetRequest {
 struct NetPeer {
   int rank = 0;
   std::string address;
+  int channel = 0;
   std::string text() const;  // "rank 3 at 192.0.2.1:80"
 };
 

@@ -15,7 +15,10 @@ namespace slip {
 namespace {
 
 constexpr std::int64_t kGreetingLimitNs = 10'000'000'000;  // then who has not said who it is gets closed
-constexpr std::size_t kMostGuests = 4096;                  // that have not; the oldest goes first
+// Within a host: what is sent ahead should still be in the caches when it is received. Two ranks that exchange 2 MiB
+// over plain sockets took 545 to 580 us with the 4 MiB that the kernel came to, and 420 to 460 us so.
+constexpr int kAheadBytes = 512 << 10;
+constexpr std::size_t kMostGuests = 4096;  // that have not; the oldest goes first
 
 class TcpListener final : public NetListener {
  public:
@@ -69,7 +72,7 @@ class TcpListener final : public NetListener {
     if (moved.ended || std::memcmp(&guest.greeting, &told_.secret, known) != 0) return false;
     if (!guest.greeted()) return now_ns() - guest.since_ns < kGreetingLimitNs;
     const TcpGreeting& said = guest.greeting;
-    return said.version == kTcpVersion && said.sockets >= 1 && said.sockets <= kTcpMostSockets && said.index >= 0 &&
+    return said.version == kTcpVersion && said.sockets >= 1 && said.sockets <= kNetMostSockets && said.index >= 0 &&
            said.index < said.sockets && said.stripe_bytes > 0;
   }
 
@@ -93,7 +96,7 @@ class TcpListener final : public NetListener {
       std::vector<Socket> sockets;
       for (Socket* place : places) sockets.push_back(std::move(*place));
       guests_.remove_if([&](const Guest& guest) { return guest.greeted() && guest.greeting.line == said.line; });
-      NetPeer peer{said.rank, sockets[0].peer().text()};
+      NetPeer peer{said.rank, sockets[0].peer().text(), said.channel};
       return std::make_unique<TcpReceiver>(std::move(peer), std::move(sockets), said.stripe_bytes);
     }
     return nullptr;
@@ -140,11 +143,11 @@ TcpHandle read_handle(const NetHandle& handle) {
 }
 
 void check_options(const NetOptions& options) {
-  if (options.sockets < 1 || options.sockets > kTcpMostSockets || options.stripe_bytes == 0)
+  if (options.sockets < 1 || options.sockets > kNetMostSockets || options.stripe_bytes == 0)
     throw Error(Code::kInvalidValue,
                 fmt::format("a line of {} sockets with stripes of {} bytes: 1 to {} sockets and stripes of at least 1 "
                             "byte are possible",
-                            options.sockets, options.stripe_bytes, kTcpMostSockets),
+                            options.sockets, options.stripe_bytes, kNetMostSockets),
                 {});
 }
 
@@ -163,13 +166,19 @@ class TcpNet final : public Net {
                          .line = random_secret(),
                          .stripe_bytes = options.stripe_bytes,
                          .rank = options.rank,
-                         .sockets = options.sockets};
+                         .sockets = options.sockets,
+                         .channel = options.channel};
     std::vector<Socket> sockets;
     for (; greeting.index < options.sockets; ++greeting.index) {
       sockets.push_back(connect_one(told, to, patience));
       sockets.back().send(std::as_bytes(std::span(&greeting, 1)), patience);
     }
-    const std::size_t zero_copy_from = to.is_loopback() ? 0 : options.zero_copy_from;
+    // Within a host the kernel copies all the same.
+    const bool stays = sockets.front().stays_here();
+    for (const Socket& socket : sockets) {
+      if (stays) socket.send_ahead(kAheadBytes);
+    }
+    const std::size_t zero_copy_from = stays ? 0 : options.zero_copy_from;
     return std::make_unique<TcpSender>(NetPeer{told.rank, to.text()}, std::move(sockets), options.stripe_bytes,
                                        zero_copy_from);
   }

@@ -123,6 +123,15 @@ bool ProxyLine::drive() {
   return went;
 }
 
+bool ProxyLine::watch(std::vector<pollfd>& all) {
+  if (failed() || !lock_.try_lock()) return false;
+  const bool started = started_ == head_.load(std::memory_order_acquire);  // acquire: as in move()
+  const std::span<const pollfd> its = line_->watched();
+  all.insert(all.end(), its.begin(), its.end());
+  lock_.unlock();
+  return started;
+}
+
 bool ProxyLine::move() {
   bool went = false;
   const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: the entries below it are written

@@ -53,6 +53,8 @@ class ProxyLine {
   void attend() { driven_.store(true, std::memory_order_relaxed); }  // relaxed: a hint to the thread; the lock decides
   void leave();
   bool drive();  // moves what goes now; false: nothing, or another thread is at it. Throws the line's error
+  // What can make drive() move something, for who attends it and sleeps. False: it need not sleep.
+  bool watch(std::vector<pollfd>& all);
   const NetPeer& peer() const { return line_->peer(); }
 
  private:

@@ -93,6 +93,12 @@ void wait_for_any(std::span<const pollfd> watched, const Patience& patience) {
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
+void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
+  const timespec limit{limit_ns / 1'000'000'000, limit_ns % 1'000'000'000};
+  const int count = ::ppoll(watched.data(), watched.size(), &limit, nullptr);
+  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+}
+
 Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience) {
   const std::int64_t moment = now_ns() + limit_ns;
   const bool cut = patience.deadline_ns != 0 && patience.deadline_ns <= moment;
@@ -245,6 +251,10 @@ void Socket::acknowledge_later() const {
   const int off = 0;
   static_cast<void>(::setsockopt(descriptor_, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
 }
+void Socket::send_ahead(int bytes) const {
+  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
+}
+bool Socket::stays_here() const { return local().host() == peer().host(); }
 void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
 
 bool Socket::same_user() const {

@@ -28,6 +28,8 @@ enum class Waited { kReady, kTimeout, kAborted };
 Waited wait_for(int descriptor, short events, const Patience& patience);
 // Until one of several is ready; the caller looks which. At a deadline or when aborted it returns, too.
 void wait_for_any(std::span<const pollfd> watched, const Patience& patience);
+// The same for at most so long, and nothing is allocated.
+void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
 Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience);  // kReady: the moment passed
 
 class Socket {
@@ -77,6 +79,9 @@ class Socket {
   // For who only receives over TCP: an answer to every second message is enough. Where every message is answered at
   // once, with nothing to say, 8 bytes over plain sockets took 4.15 us one way on loopback, and 3.63 us so.
   void acknowledge_later() const;
+  // How much the kernel takes to be sent that was not received, about; else it finds out what the way needs.
+  void send_ahead(int bytes) const;
+  bool stays_here() const;  // both ends are of one host
   void close();
 
  private:

@@ -16,8 +16,7 @@ namespace slip {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
-inline constexpr std::uint32_t kTcpVersion = 1;
-inline constexpr int kTcpMostSockets = 16;
+inline constexpr std::uint32_t kTcpVersion = 2;
 
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};
@@ -36,6 +35,7 @@ struct TcpGreeting {
   std::uint32_t version = kTcpVersion;
   std::int32_t rank = 0;
   std::int32_t index = 0, sockets = 0;
+  std::int32_t channel = 0, reserved = 0;
 };
 
 struct TcpHeader {

@@ -171,7 +171,8 @@ void RaceCheck::note_needs(const TraceRecord& record, Clocks::Point point, std::
                            std::span<const TraceRange> writes) {
   const Clocks::Clock& followed = clocks_.present(point.slot);
   needs_->op(point, followed);
-  if (record.opaque || record.op == OpKind::kWriteValue) needs_->opaque(point, followed);
+  const bool barrier = record.op == OpKind::kExchange && reads.empty() && writes.empty();
+  if (record.opaque || barrier || record.op == OpKind::kWriteValue) needs_->opaque(point, followed);
   const auto on_host = [this](const TraceRange& range) { return buffer(range.buffer).on_host; };
   if (std::any_of(reads.begin(), reads.end(), on_host) || std::any_of(writes.begin(), writes.end(), on_host))
     needs_->for_host(point);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "runtime/core.hpp"
+#include "runtime/exchange_source.hpp"
 #include "watch/deadlock.hpp"
 #include "watch/race_check.hpp"
 #include "watch/spans.hpp"
@@ -82,11 +84,16 @@ std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknow
   const Words words = writers_of_words(plan);
   std::vector<Waits> result(plan.nodes().size());
   std::vector<std::uint32_t> last(plan.streams(), ~std::uint32_t{0});
+  std::map<const void*, std::uint32_t> last_in_line;
   for (std::uint32_t op = 0; op < result.size(); ++op) {
     const PlanNode& node = plan.nodes()[op];
     result[op].all = node.waits;
     if (last[node.stream] != ~std::uint32_t{0}) result[op].all.push_back(last[node.stream]);
     last[node.stream] = op;
+    if (node.exchange) {  // calls of a communicator take turns
+      const auto [place, first] = last_in_line.try_emplace(node.exchange->line(), op);
+      if (!first) result[op].all.push_back(std::exchange(place->second, op));
+    }
     if (node.kind != OpKind::kWaitValue) continue;
     const auto word = words.find({node.reads[0].id, node.reads[0].offset});
     if (word != words.end()) {
@@ -145,7 +152,8 @@ void note_races(Verification& result, const RaceReport& report) {
 // Ops whose effect the ranges do not tell: what is ordered around them must stay so.
 bool has_signals(const Plan& plan) {
   return std::any_of(plan.nodes().begin(), plan.nodes().end(), [](const PlanNode& node) {
-    return node.opaque || node.kind == OpKind::kWaitValue || node.kind == OpKind::kWriteValue;
+    return node.opaque || node.kind == OpKind::kWaitValue || node.kind == OpKind::kWriteValue ||
+           (node.kind == OpKind::kExchange && node.reads.empty() && node.writes.empty());
   });
 }
 

@@ -36,6 +36,24 @@ TEST(CliCollectives, TheTableHasTheColumnsOfNcclTests) {
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << "\n" << outcome.out;
 }
 
+TEST(CliCollectives, WhatItShouldTakeIsBesideWhatItTook) {
+  for (const char* way : {"", "--algorithm ring", "--algorithm tree --transport net"}) {
+    const std::string command = std::string("bench all_reduce -n 2 -b 4K -e 4M -f 32 --iters 2 --predict ") + way;
+    const Outcome outcome = run(command + " --json");
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const json rows = json::parse(outcome.out, nullptr, false);
+    ASSERT_EQ(rows.size(), 3U) << outcome.out;
+    double last = 0;
+    for (const json& row : rows) {
+      ASSERT_TRUE(row.contains("predicted_us")) << row;
+      EXPECT_GT(row["predicted_us"], last) << way << row;
+      last = row["predicted_us"];
+    }
+    EXPECT_NE(run(command).out.find("predicted"), std::string::npos);
+  }
+  EXPECT_FALSE(json::parse(run("bench all_reduce -b 8 -e 8 --iters 2 --json").out)[0].contains("predicted_us"));
+}
+
 TEST(CliCollectives, OverTheNetworkAndByAnAlgorithmItIsRight) {
   for (const char* arguments : {"all_reduce --algorithm ring", "all_reduce --algorithm doubling --transport net",
                                 "broadcast --algorithm tree --transport net", "sendrecv --transport net"}) {

@@ -60,13 +60,15 @@ TEST(CliTopo, WritesPictureDocumentAndData) {
 }
 
 TEST(CliTopo, Predicts) {
-  const std::string html = scratch("p.html");
-  const Outcome outcome = run("topo --nodes 2 --file " + data("nvswitch8.xml") +
-                              " --predict all_reduce --begin 1M --end 4M --factor 4 --html " + html);
+  const std::string html = scratch("p.html"), trace = scratch("p.json");
+  const Outcome outcome =
+      run("topo --nodes 2 --file " + data("nvswitch8.xml") +
+          " --predict all_reduce --begin 1M --end 4M --factor 4 --html " + html + " --trace " + trace);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* word : {"16 ranks", "1048576", "4194304", "busbw", "ring", "tree", "switch", "doubling", "direct"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
   EXPECT_NE(read_file(html).find("all_reduce of 4194304 bytes, 16 ranks, direct"), std::string::npos);
+  EXPECT_NE(read_file(trace).find("15 to 0"), std::string::npos) << "the message between these";
   const Outcome one = run("topo --file " + data("nvswitch8.xml") +
                           " --predict broadcast --algorithm tree --begin 1M --end 1M --latency 0 --memory 1000");
   ASSERT_EQ(one.status, 0) << one.err;

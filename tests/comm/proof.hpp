@@ -1,6 +1,7 @@
 // What the checker says of the programs of all ranks, as one plan.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -11,8 +12,11 @@ namespace slip::test {
 
 // "proven", or the verdict and why.
 inline std::string proof_of(std::span<const Scene> scenes, Wires wires) {
-  const std::size_t nranks = scenes.front().programs.size();
-  Rehearsal rehearsal(std::vector<Device>(nranks, Device::open("sim:h200", {.run_functions = false})), wires);
+  int channels = 1;
+  for (const Scene& scene : scenes) channels = std::max(channels, scene.channels);
+  const std::size_t ranks = scenes.front().programs.size() / static_cast<std::size_t>(scenes.front().channels);
+  const Device device = Device::open("sim:h200", {.run_functions = false});
+  Rehearsal rehearsal(std::vector<Device>(ranks * static_cast<std::size_t>(channels), device), wires, channels);
   for (const Scene& scene : scenes) rehearsal.add(scene);
   const Plan plan = rehearsal.plan();
   const Verification proof = verify(plan);

@@ -1,12 +1,16 @@
 // Every algorithm over pipes, over the network and over both, against what one thread computes.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <numeric>
 
 #include "comm/algorithm.hpp"
+#include "comm/tuning.hpp"
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
 #include "support/share.hpp"
+#include "transport/net.hpp"
 
 namespace slip {
 namespace {
@@ -24,12 +28,14 @@ struct Case {
   Algorithm algorithm;
   Way way;
   int nranks;
+  int channels = 1;
 };
 
 std::string case_name(const testing::TestParamInfo<Case>& of) {
   const char* const ways[] = {"pipes", "net", "both"};
   return std::string(algorithm_name(of.param.algorithm)) + "_" + ways[static_cast<int>(of.param.way)] + "_" +
-         std::to_string(of.param.nranks);
+         std::to_string(of.param.nranks) +
+         (of.param.channels > 1 ? "_by_" + std::to_string(of.param.channels) + "_channels" : "");
 }
 
 std::vector<Met> with_case(const Case& how, const std::function<void(Rank&)>& body, bool deterministic = false) {
@@ -39,6 +45,7 @@ std::vector<Met> with_case(const Case& how, const std::function<void(Rank&)>& bo
     options.timeout = std::chrono::seconds(60);
     options.algorithm = how.algorithm;
     options.deterministic = deterministic;
+    options.min_channels = options.max_channels = how.channels;
     if (how.way == Way::kNet) options.transport = Transport::kNet;
     // Ranks of one "host" are not neighbours by their numbers.
     if (how.way == Way::kBoth) options.host = index % 2 == 0 ? "even" : "odd";
@@ -87,6 +94,7 @@ struct Sums {
 };
 
 TEST_P(Algorithms, Reduce) {
+  if (GetParam().algorithm == Algorithm::kRelay) GTEST_SKIP() << "does not reduce";
   const auto n = static_cast<std::size_t>(GetParam().nranks);
   std::vector<Sums> sums;
   for (const std::uint64_t elements : kElements) sums.emplace_back(elements, n);
@@ -122,6 +130,7 @@ TEST_P(Algorithms, Reduce) {
 }
 
 TEST_P(Algorithms, Scale) {
+  if (GetParam().algorithm == Algorithm::kRelay) GTEST_SKIP() << "does not reduce";
   const auto n = static_cast<std::size_t>(GetParam().nranks);
   expect_no_errors(with_case(GetParam(), [&](Rank& rank) {
     const auto me = static_cast<std::size_t>(rank.comm.rank());
@@ -198,15 +207,20 @@ TEST_P(Algorithms, Copy) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const Algorithm algorithm :
-       {Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree, Algorithm::kDoubling}) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree,
+                                    Algorithm::kDoubling, Algorithm::kRelay}) {
     for (const Way way : {Way::kPipes, Way::kNet, Way::kBoth}) {
       for (const int nranks : {2, 3, 5, 8}) {
         const bool own_way = algorithm == Algorithm::kAuto || algorithm == Algorithm::kDirect;
         if (way == Way::kPipes && own_way) continue;  // test_collectives has them
         if (test::kShare > 1 && nranks > 3) continue;
-        if (nranks == 8 && algorithm != Algorithm::kTree && algorithm != Algorithm::kAuto) continue;
+        const bool has_levels = algorithm == Algorithm::kTree || algorithm == Algorithm::kRelay;
+        if (nranks == 8 && !has_levels && algorithm != Algorithm::kAuto) continue;
+        if (algorithm == Algorithm::kRelay && (way != Way::kBoth || nranks == 2)) continue;  // two of a host, at least
         all.push_back({algorithm, way, nranks});
+        const bool by_channels = algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
+        if (by_channels && (nranks == 3 || (nranks == 5 && way == Way::kBoth)))
+          all.push_back({algorithm, way, nranks, way == Way::kPipes ? 3 : 2});
       }
     }
   }
@@ -221,7 +235,7 @@ TEST(AlgorithmsThat, AreDeterministicGiveTheBitsOfRankOrder) {
     for (const Way way : {Way::kPipes, Way::kNet, Way::kBoth}) {
       if (way == Way::kPipes && algorithm == Algorithm::kRing) continue;
       expect_no_errors(with_case(
-          {algorithm, way, 3},
+          {algorithm, way, 3, 2},
           [&](Rank& rank) {
             for (const std::uint64_t elements : {5U, 5000U, 500'000U}) {
               std::vector<Bytes> all;
@@ -237,6 +251,76 @@ TEST(AlgorithmsThat, AreDeterministicGiveTheBitsOfRankOrder) {
   }
 }
 
+TEST(AlgorithmsThat, HaveChannelsThatCannotBeAreRefused) {
+  const auto refused = [](int least, int most) {
+    CommunicatorOptions options;
+    options.min_channels = least;
+    options.max_channels = most;
+    const Device device = Device::open("cpu");
+    return fails(
+        [&] {
+          static_cast<void>(Communicator::init_all({&device, 1}, options));
+        },
+        Code::kInvalidValue,
+        {"min_channels " + std::to_string(least), "max_channels " + std::to_string(most), "1 to 32"});
+  };
+  EXPECT_TRUE(refused(3, 2));
+  EXPECT_TRUE(refused(-1, 0));
+  EXPECT_TRUE(refused(0, 33));
+}
+
+// As many as lead from host to host, where there are cores for them; within what was asked for, by the size.
+TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
+  EXPECT_EQ(useful_channels(1, 8, false), 1);
+  EXPECT_EQ(useful_channels(2, 3, false), 3);
+  EXPECT_EQ(useful_channels(2, 3, true), 1);
+  const auto chosen = [](std::uint64_t bytes, int least, int most, Algorithm algorithm = Algorithm::kRing) {
+    const Call call{.kind = Collective::kAllReduce, .type = DataType::kU8, .elements = bytes};
+    const Site site{.nranks = 4, .hosts = 2, .rates = {}, .least_channels = least, .most_channels = most};
+    return choose(call, site, algorithm, false, false).channels;
+  };
+  EXPECT_EQ(chosen(1000, 1, 4), 1);
+  EXPECT_EQ(chosen(1000, 2, 4), 2);
+  EXPECT_EQ(chosen(64 << 20, 1, 4), 4);
+  EXPECT_EQ(chosen(64 << 20, 1, 4, Algorithm::kDirect), 1);
+}
+
+int open_sockets() {
+  int count = 0;
+  for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // the one that reads the folder itself
+    if (std::filesystem::read_symlink(one, closed).string().starts_with("socket:")) ++count;
+  }
+  return count;
+}
+
+// Of a communicator of two ranks in this process, once both ways have been used.
+int sockets_with(int sockets) {
+  const UniqueId id = test::local_id();
+  std::atomic<int> counted{0};
+  test::as_ranks(2, [&](int index) {
+    CommunicatorOptions options;
+    options.transport = Transport::kNet;
+    options.sockets = sockets;
+    Communicator comm = Communicator::init(id, 2, index, Device::open("cpu", {.compute_workers = 2}), options);
+    Rank rank(comm);
+    comm.barrier(rank.stream);
+    rank.stream.sync();
+    if (index == 0) counted = open_sockets();
+    comm.barrier(rank.stream);
+    rank.stream.sync();
+  });
+  return counted;
+}
+
+TEST(AlgorithmsThat, UseSeveralSockets) {
+  EXPECT_EQ(sockets_with(4) - sockets_with(1), 2 * 2 * 3);  // ways, ends, sockets more
+  CommunicatorOptions many;
+  many.sockets = kNetMostSockets + 1;
+  EXPECT_TRUE(fails([&] { Communicator::init(test::local_id(), 1, 0, Device::open("cpu"), many); }, Code::kInvalidValue,
+                    {"17 sockets"}));
+}
+
 TEST(AlgorithmsThat, DifferBetweenRanksAreRefusedByAll) {
   const UniqueId id = test::local_id();
   const std::vector<Met> met = test::as_ranks(2, [&](int index) {
@@ -248,6 +332,20 @@ TEST(AlgorithmsThat, DifferBetweenRanksAreRefusedByAll) {
     EXPECT_EQ(one.code, Code::kMismatch) << one.text;
     EXPECT_NE(one.text.find("algorithm ring"), std::string::npos) << one.text;
     EXPECT_NE(one.text.find("algorithm tree"), std::string::npos) << one.text;
+  }
+}
+
+TEST(AlgorithmsThat, HaveOtherChannelsOnOtherRanksAreRefusedByAll) {
+  const UniqueId id = test::local_id();
+  const std::vector<Met> met = test::as_ranks(2, [&](int index) {
+    CommunicatorOptions options;
+    options.max_channels = 2 + index;
+    static_cast<void>(Communicator::init(id, 2, index, Device::open("cpu"), options));
+  });
+  for (const Met& one : met) {
+    EXPECT_EQ(one.code, Code::kMismatch) << one.text;
+    EXPECT_NE(one.text.find("max_channels 2"), std::string::npos) << one.text;
+    EXPECT_NE(one.text.find("max_channels 3"), std::string::npos) << one.text;
   }
 }
 

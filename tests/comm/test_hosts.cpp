@@ -3,23 +3,23 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <memory>
+#include <map>
 #include <regex>
 
 #include "base/clock.hpp"
+#include "job.hpp"
 #include "sums.hpp"
-#include "support/hosts.hpp"
-#include "support/processes.hpp"
-#include "support/ranks.hpp"
+#include "transport/interfaces.hpp"
 
 namespace slip {
 namespace {
 
 using std::chrono::milliseconds;
 using test::Adder;
+using test::Family;
 using test::Hosts;
+using test::Job;
 using test::kLine;
-using test::RankProcess;
 using test::WireQuality;
 
 CommunicatorOptions short_beats() {
@@ -110,11 +110,10 @@ class EveryCall {
   std::string wrong_;
 };
 
-TEST(Hosts, DISABLED_EveryCall) {
-  test::play([](const LaunchInfo& info) -> std::string {
+void play_every_call(CommunicatorOptions options) {
+  options.silence = std::chrono::seconds(30);  // only results count here
+  test::play([&](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
-    CommunicatorOptions options;
-    options.silence = std::chrono::seconds(30);  // only results count here
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, options);
     std::string wrong;
     for (const std::size_t words : {std::size_t{3}, std::size_t{70'001}}) {
@@ -127,40 +126,79 @@ TEST(Hosts, DISABLED_EveryCall) {
   });
 }
 
-// `each` ranks on each host, in the order of the hosts.
-class Job {
- public:
-  Job(const Hosts& hosts, int count, int each, const std::string& part) {
-    hosts.within(0, [&] { id_ = test::local_id(Hosts::address(0)); });
-    for (int rank = 0; rank < count * each; ++rank) {
-      hosts.within(rank / each,
-                   [&] { ranks_.push_back(std::make_unique<RankProcess>(part, id_, count * each, rank)); });
-    }
-  }
-  RankProcess& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
-  int size() const { return static_cast<int>(ranks_.size()); }
+TEST(Hosts, DISABLED_EveryCall) { play_every_call({}); }
+// The larger calls are of more than two stripes.
+TEST(Hosts, DISABLED_EveryCallBySeveralSockets) {
+  CommunicatorOptions options;
+  options.sockets = 3;
+  options.zero_copy_from = 16 << 10;
+  play_every_call(options);
+}
 
- private:
-  UniqueId id_;
-  std::vector<std::unique_ptr<RankProcess>> ranks_;
+using Variables = std::map<std::string, std::string>;
+
+struct Play {
+  WireQuality quality = {};
+  Family family = Family::kIpv4;
+  const char* part = "Hosts.DISABLED_EveryCall";
+  Variables variables = {};
 };
 
-void every_call(int count, int each, const WireQuality& quality) {
-  Hosts hosts(count);
+void every_call(int count, int each, const Play& play) {
+  Hosts hosts(count, play.family);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  hosts.shape(quality);
+  hosts.shape(play.quality);
   const std::int64_t begun = now_ns();
-  Job job(hosts, count, each, "Hosts.DISABLED_EveryCall");
+  Job job(hosts, count, each, play.part, play.variables);
   for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
   std::printf("%d hosts, %d ranks: %.2f s\n", count, job.size(), static_cast<double>(now_ns() - begun) / 1e9);
 }
 
-TEST(Hosts, EveryCallOverPlainWires) {
-  for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call(count, each, {});
+void every_call_over(const WireQuality& quality, int count, int each) {
+  Play play;
+  play.quality = quality;
+  every_call(count, each, play);
 }
-TEST(Hosts, EveryCallOverSlowWires) { every_call(3, 1, {.bytes_per_second = 20e6}); }
-TEST(Hosts, EveryCallWithPacketsLost) { every_call(2, 2, {.loss = 0.02}); }
-TEST(Hosts, EveryCallOverLongWires) { every_call(2, 2, {.delay_ns = 3'000'000}); }
+
+TEST(Hosts, EveryCallOverPlainWires) {
+  for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call_over({}, count, each);
+}
+// By rings and by trees, two of each: where each rank of a host leads to the next one, and where one must do for both.
+TEST(Hosts, EveryCallBySeveralChannels) {
+  Play play;
+  for (const char* const algorithm : {"ring", "tree"}) {
+    play.variables = {{"SLIP_ALGORITHM", algorithm}, {"SLIP_MIN_CHANNELS", "2"}};
+    every_call(2, 2, play);
+  }
+  play.variables = {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}, {"SLIP_MAX_CHANNELS", "2"}};
+  every_call(3, 1, play);
+}
+TEST(Hosts, EveryCallOverIpv6Only) {
+  Play play;
+  play.family = Family::kIpv6;
+  every_call(3, 2, play);
+}
+TEST(Hosts, EveryCallBySeveralSockets) {
+  Play play;
+  play.part = "Hosts.DISABLED_EveryCallBySeveralSockets";
+  every_call(2, 2, play);
+}
+TEST(Hosts, EveryCallOverSlowWires) { every_call_over({.bytes_per_second = 20e6}, 3, 1); }
+TEST(Hosts, EveryCallWithPacketsLost) { every_call_over({.loss = 0.02}, 2, 2); }
+TEST(Hosts, EveryCallOverLongWires) { every_call_over({.delay_ns = 3'000'000}, 2, 2); }
+
+// Ranks that meet over a Unix socket talk over loopback, which need not have an address of IPv4.
+TEST(Hosts, AHostWithoutIpv4) {
+  const Hosts hosts(1, Family::kIpv6);
+  if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
+  std::string over_unix, outside;
+  hosts.within(0, [&] {
+    over_unix = own_address_towards(SocketAddress::unix_name("name"), InterfaceFilter("")).host();
+    outside = own_address(InterfaceFilter("")).host();
+  });
+  EXPECT_EQ(over_unix, "::1");
+  EXPECT_EQ(outside, hosts.address(0));
+}
 
 // The first call that needs links which are not made yet, when nobody knows of the cut.
 TEST(Hosts, DISABLED_FirstCallAfterACut) {
@@ -247,10 +285,10 @@ void expect_trouble(Job& job, const std::vector<Expected>& expected, const std::
 }
 
 void trouble(int count, int each, const std::vector<Expected>& expected,
-             const std::function<void(Hosts&, Job&)>& strike) {
+             const std::function<void(Hosts&, Job&)>& strike, const Variables& variables = {}) {
   Hosts hosts(count);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  Job job(hosts, count, each, "Hosts.DISABLED_AddUntilTrouble");
+  Job job(hosts, count, each, "Hosts.DISABLED_AddUntilTrouble", variables);
   expect_trouble(job, expected, [&] { strike(hosts, job); });
 }
 
@@ -266,6 +304,11 @@ TEST(Hosts, AnInterfaceThatGoesDownMakesTwoGroups) {
 TEST(Hosts, AKilledRankOfAnotherHost) {
   trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); });
   trouble(3, 1, {{}, {0, 2}, {1, 2}}, [](Hosts&, Job& job) { job[0].signal(SIGKILL); });
+}
+
+TEST(Hosts, AKilledRankWhileSeveralChannelsWaitForOthers) {
+  trouble(2, 2, {{0, 3}, {1, 3}, {2, 3}, {}}, [](Hosts&, Job& job) { job[3].signal(SIGKILL); },
+          {{"SLIP_ALGORITHM", "ring"}, {"SLIP_MIN_CHANNELS", "2"}});
 }
 
 TEST(Hosts, AStoppedRankOfAnotherHost) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "comm/link.hpp"
@@ -19,12 +20,15 @@ using test::proof_of;
 
 constexpr std::uint64_t kChunk = 1024;  // small, so that plans are
 
-// A ring that is not in the order of the ranks.
+// A ring that is not in the order of the ranks: even ones are of one host, odd ones of another.
 Formation formation_of(int nranks) {
-  std::vector<int> order;
+  std::vector<int> order, hosts;
+  for (int rank = 0; rank < nranks; ++rank) hosts.push_back(rank % 2);
   for (int rank = 0; rank < nranks; rank += 2) order.push_back(rank);
   for (int rank = 1; rank < nranks; rank += 2) order.push_back(rank);
-  return Formation::of(order);
+  Formation formation = Formation::of(order);
+  formation.relays = Relays(hosts);
+  return formation;
 }
 
 void expect_proven(std::span<const Scene> scenes) {
@@ -108,6 +112,75 @@ TEST_P(MessagePlans, OfMoreChunksThanALinkHoldsAreProven) {
 
 INSTANTIATE_TEST_SUITE_P(Every, MessagePlans, testing::ValuesIn(recipes()),
                          [](const auto& of) { return recipe_name(of.param); });
+
+// Side by side in the same memory, each with its share; the last one often has none.
+TEST_P(MessagePlans, OfSeveralChannelsAreProven) {
+  if (!GetParam().by_channels) GTEST_SKIP() << "has one channel";
+  for (const int nranks : rank_counts({2, 4, 5})) {
+    std::vector<Formation> formations(3, formation_of(nranks));
+    std::vector<int> other = formations[0].order;
+    std::reverse(other.begin(), other.end());
+    formations[1] = Formation::of(other);
+    std::rotate(other.begin(), other.begin() + 1, other.end());
+    formations[2] = Formation::of(other);
+    each_variant(GetParam(), nranks, [&](int root, bool in_place, bool scales) {
+      for (const std::uint64_t bytes : {1U, 100U, 5 * 1024U + 300}) {
+        SCOPED_TRACE(testing::Message() << bytes << " bytes");
+        const Practice practice = practice_of(GetParam(), bytes, root, in_place, scales);
+        // Behind a call of one channel, whose memory all of them may use.
+        expect_proven(std::vector<Scene>{scene_of(practice, formations[0]), scene_of(practice, formations),
+                                         scene_of(practice, formations)});
+      }
+    });
+  }
+}
+
+// Shares of channels that overlap would be a race: the proof is of something.
+TEST(MessagePlanOf, ChannelsThatShareBytesAreFound) {
+  const Recipe& recipe = *find_recipe(Algorithm::kRing, Collective::kAllGather);
+  const Formation formation = formation_of(3);
+  const Practice practice = practice_of(recipe, 1000, 0, false, false);
+  Scene scene = scene_of(practice, formation);
+  scene.channels = 2;  // both move all of it
+  const std::vector<Program> again = scene.programs;
+  scene.programs.insert(scene.programs.end(), again.begin(), again.end());
+  EXPECT_TRUE(proof_of({&scene, 1}, Wires::kBuffered).starts_with("race"));
+}
+
+TEST(MessagePlanOf, SharesOfChannelsAreLinesAndAllOfIt) {
+  for (const std::uint64_t bytes : {0U, 1U, 64U, 65U, 1000U, 123'457U}) {
+    for (const int channels : {1, 2, 3, 32}) {
+      std::uint64_t end = 0;
+      for (int channel = 0; channel < channels; ++channel) {
+        Task task{.call = {.kind = Collective::kAllReduce, .type = DataType::kU8, .elements = bytes}};
+        task.channel = channel;
+        task.channels = channels;
+        const Task::Span share = task.share();
+        EXPECT_EQ(share.begin, end);
+        EXPECT_TRUE(share.bytes == 0 || share.begin % 64 == 0) << share.begin;
+        end = share.end();
+      }
+      EXPECT_EQ(end, bytes) << channels << " channels";
+    }
+  }
+}
+
+// More destinations for each relay than a link holds messages, hosts of different sizes, and ranks that do not hand
+// over.
+TEST(MessagePlanOf, RelaysOfManyHostsAreProven) {
+  const int hosts = test::kShare > 1 ? 5 : static_cast<int>(LinkEnd::kDepth) + 3;
+  std::vector<int> host_of;
+  for (int host = 0; host < hosts; ++host) host_of.insert(host_of.end(), host % 3 == 1 ? 1 : 2, host);
+  const auto nranks = static_cast<int>(host_of.size());
+  std::vector<int> order(host_of.size());
+  std::iota(order.begin(), order.end(), 0);
+  Formation formation = Formation::of(order);
+  formation.relays = Relays(host_of);
+  const Recipe& recipe = *find_recipe(Algorithm::kRelay, Collective::kAllToAll);
+  expect_proven(std::vector<Scene>{scene_of(practice_of(recipe, 100, 0, false, false), formation)});
+  formation.relays.set_alone(0, nranks - 1);
+  expect_proven(std::vector<Scene>{scene_of(practice_of(recipe, 100, 0, true, false), formation)});
+}
 
 TEST(MessagePlanOf, CallsOfAllKindsOneAfterTheOther) {
   const Formation formation = formation_of(4);
@@ -200,7 +273,8 @@ Waits leave_out_each(const Without& how) {
 TEST(MessagePlanOf, AWaitLeftOutIsFound) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.kind == Collective::kBarrier) continue;  // has no bytes
-    const bool by_levels = recipe.algorithm == Algorithm::kTree || recipe.algorithm == Algorithm::kDoubling;
+    const bool by_levels = recipe.algorithm == Algorithm::kTree || recipe.algorithm == Algorithm::kDoubling ||
+                           recipe.algorithm == Algorithm::kRelay;
     for (const bool in_place : {false, true}) {
       for (const bool scales : {false, true}) {
         if (scales && !reduces(recipe.kind)) continue;

@@ -1,7 +1,10 @@
 // Predictions against what can be calculated by hand.
 #include <gtest/gtest.h>
 
+#include "base/cores.hpp"
+#include "comm/forecast.hpp"
 #include "comm/predict.hpp"
+#include "comm/tuning.hpp"
 
 namespace slip {
 namespace {
@@ -74,6 +77,24 @@ TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
   EXPECT_GE(through, (32 << 20) / (plan.switch_gbps * 1e3));  // no faster than the ports
 }
 
+// On rails a GPU reaches the net of another rail through the processor, and all share that way; relays spare it.
+TEST(Predict, RelaysSpareTheHostBridge) {
+  const Cluster cluster = cluster_from("nvswitch8.xml", 2);
+  const ChannelPlan plan = plan_channels(cluster);
+  PredictionAsked asked;
+  asked.call = {.kind = Collective::kAllToAll, .type = DataType::kF32, .elements = 256 << 10};
+  asked.rails = true;
+  asked.algorithm = Algorithm::kDirect;
+  const double direct = predict(cluster, plan, asked).us;
+  asked.algorithm = Algorithm::kRelay;
+  const double relayed = predict(cluster, plan, asked).us;
+  // Two ranks of each machine get a block of each of the eight others through one port.
+  const System& system = cluster.nodes.front();
+  const double by_ports = 2 * 8 * (1 << 20) / (TopoPaths(system).gbps(system.nets[0], system.devices[0]) * 1e3);
+  EXPECT_GE(relayed, by_ports);
+  EXPECT_LT(relayed, direct);
+}
+
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
@@ -99,6 +120,36 @@ TEST(Predict, WhatCannotBeIsRefused) {
   asked.chunk_bytes = 64;  // a million messages
   asked.call.elements = std::uint64_t{1} << 30;
   EXPECT_THROW(predict(cluster, plan, asked), Error);
+}
+
+// Two ranks of one host by pipes, whose figures are constants: a ring sends every byte once, and nobody copies or adds
+// more than four times over.
+TEST(Forecast, LiesBetweenWhatLinksAndMemoryTake) {
+  CommunicatorOptions options;
+  options.algorithm = Algorithm::kRing;
+  const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
+  const std::vector<Communicator> comms = Communicator::init_all(devices, options);
+  const double memory = kMemoryGbps * std::min(static_cast<double>(core_set().count()) / 2, 1.0) * 1e3;
+  for (const std::uint64_t bytes : {1U << 20, 16U << 20}) {
+    const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+    const double us = Forecast(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
+    EXPECT_GT(us, links);
+    EXPECT_LT(us, links + 12 * static_cast<double>(bytes) / memory + 100);
+    EXPECT_EQ(Forecast(comms[1]).us(call, false, 1), us);
+    EXPECT_LE(Forecast(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
+  }
+}
+
+// What can be done where the buffers lie is not staged.
+TEST(Forecast, SeesBuffersInReach) {
+  std::vector<Communicator> alone = Communicator::init_all(std::vector{Device::open("cpu", {.compute_workers = 2})});
+  const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = 1 << 20};
+  EXPECT_THROW(static_cast<void>(Forecast(alone[0]).us(call, false, 1)), Error);
+  const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
+  const std::vector<Communicator> comms = Communicator::init_all(devices);
+  const double us = Forecast(comms[0]).us(call, false, 2);
+  EXPECT_GT(us, 0);
+  EXPECT_LT(us, Forecast(comms[0]).us({.kind = Collective::kAllReduce, .elements = 4 << 20}, false, 2));
 }
 
 }  // namespace

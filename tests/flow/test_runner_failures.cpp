@@ -1,4 +1,5 @@
 // Runners that fail, are given up early or share: nothing hangs, nothing touches what is gone, and errors are told.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -126,24 +127,41 @@ TEST(RunnerFailure, OneThatFailsIsGivenUpWhileStepsAreOnTheirWay) {
   }
 }
 
-TEST(RunnerFailure, AReadThatFailsWithOthersInFlight) {
-  const Chain chain = chain_of(20);
-  const Weights weights = test::random_weights(chain, 3);
-  const WeightsPlan plan = half(chain);
-  for (int round = 0; round < 10; ++round) {
-    const std::string path = fmt::format("{}/slip-cut-{}.safetensors", testing::TempDir(), ::getpid());
+// Weights as a file of this process, in the page cache or only on the disk.
+class WeightsFile {
+ public:
+  WeightsFile(const Weights& weights, bool cold)
+      : path(fmt::format("{}/slip-weights-{}.safetensors", testing::TempDir(), ::getpid())) {
     std::vector<TensorData> tensors;
     for (std::size_t i = 0; i < weights.size(); ++i)
       tensors.push_back(
           {fmt::format("w{}", i), DataType::kU32, {weights[i].size()}, std::as_bytes(std::span(weights[i]))});
     write_tensors(path, tensors);
+    if (!cold) return;
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    ::fsync(file);  // dirty pages stay
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(file);
+  }
+  ~WeightsFile() { std::filesystem::remove(path); }
+  WeightsFile(const WeightsFile&) = delete;
+  WeightsFile& operator=(const WeightsFile&) = delete;
+  const std::string path;
+};
+
+TEST(RunnerFailure, AReadThatFailsWithOthersInFlight) {
+  const Chain chain = chain_of(20);
+  const Weights weights = test::random_weights(chain, 3);
+  const WeightsPlan plan = half(chain);
+  for (int round = 0; round < 10; ++round) {
+    const WeightsFile file(weights, round >= 4);
     const Device device = Device::open("cpu");
     bool told = false;
     {
-      Runner runner(device, chain.graph, plan, WeightSource::files(path));
+      Runner runner(device, chain.graph, plan, WeightSource::files(file.path));
       filled(runner, chain, 1);
       runner.step();
-      std::filesystem::resize_file(path, std::filesystem::file_size(path) / 3);
+      std::filesystem::resize_file(file.path, std::filesystem::file_size(file.path) / 3);
       try {
         for (int i = 0; i < 6; ++i) {
           filled(runner, chain, 1);
@@ -151,13 +169,29 @@ TEST(RunnerFailure, AReadThatFailsWithOthersInFlight) {
         }
         if (round % 2) runner.sync();
       } catch (const Error& error) {
-        told = std::string(error.what()).find(path) != std::string::npos;
+        told = std::string(error.what()).find(file.path) != std::string::npos;
         EXPECT_TRUE(told) << error.what();
       }
       EXPECT_TRUE(told || round % 2 == 0);
     }
-    std::filesystem::remove(path);
   }
+}
+
+TEST(RunnerFailure, GivenUpWhileTheDiskReadsAhead) {
+  const Chain chain = chain_of(20);
+  const Weights weights = test::random_weights(chain, 11);
+  const WeightsPlan plan = half(chain);
+  const WeightsFile file(weights, true);
+  const Device device = Device::open("cpu");
+  for (int round = 0; round < 12; ++round) {
+    Runner runner(device, chain.graph, plan, WeightSource::files(file.path));
+    for (int i = 0; i < round % 3; ++i) {
+      filled(runner, chain, 1);
+      runner.step();
+    }
+    if (round == 11) expect_right(runner, chain, weights, 5);
+  }
+  EXPECT_EQ(device.memory().used, 0u);
 }
 
 TEST(RunnerFailure, GivenUpRightAfterAStep) {

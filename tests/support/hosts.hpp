@@ -34,9 +34,11 @@ struct WireQuality {
   double bytes_per_second = 0;  // 0: as fast as it goes
 };
 
+enum class Family { kIpv4, kIpv6 };  // of the wires; with kIpv6 the hosts have no address of the other at all
+
 class Hosts {
  public:
-  explicit Hosts(int count) {
+  explicit Hosts(int count, Family family = Family::kIpv4) : family_(family) {
     for (int host = 0; host < count && reason_.empty(); ++host) std::thread([&] { add(host); }).join();
     if (reason_.empty()) relay_ = std::thread([this] { pass_on(); });
   }
@@ -52,7 +54,9 @@ class Hosts {
   Hosts& operator=(const Hosts&) = delete;
 
   const std::string& reason() const { return reason_; }  // why there are none; empty: there are
-  static std::string address(int host) { return "10.77.0." + std::to_string(host + 1); }
+  std::string address(int host) const {
+    return (family_ == Family::kIpv4 ? "10.77.0." : "fd77::") + std::to_string(host + 1);
+  }
 
   // Runs it in a thread of that host; processes and sockets that it makes stay there.
   template <class Body>
@@ -103,10 +107,15 @@ class Hosts {
     std::strncpy(request.ifr_name, "wire0", IFNAMSIZ - 1);
     request.ifr_flags = IFF_TUN | IFF_NO_PI;
     if (host.wire < 0 || ::ioctl(host.wire, TUNSETIFF, &request) != 0) reason_ = "tun devices are not permitted here";
-    else if (!in_shell("ip link set lo up && ip addr add " + address(number) +
-                       "/24 dev wire0 && ip link set wire0 mtu " + std::to_string(kPacket) + " up"))
+    else if (!in_shell("ip link set lo up && " + give_address(number) + " && ip link set wire0 mtu " +
+                       std::to_string(kPacket) + " up"))
       reason_ = "the tool ip cannot set up an interface here";
     hosts_.push_back(host);
+  }
+
+  std::string give_address(int number) const {
+    if (family_ == Family::kIpv4) return "ip addr add " + address(number) + "/24 dev wire0";
+    return "ip -4 addr flush dev lo && ip addr add " + address(number) + "/64 dev wire0 nodad";
   }
 
   void pass_on() {
@@ -126,9 +135,11 @@ class Hosts {
   }
 
   void take(std::size_t from, std::vector<char> bytes) {
-    constexpr std::size_t kDestination = 16;  // of an IPv4 header; its last byte tells the host
-    if (bytes.size() < 20 || (bytes[0] & 0xf0) != 0x40) return;
-    const auto to = static_cast<std::size_t>(static_cast<unsigned char>(bytes[kDestination + 3])) - 1;
+    // Where the destination is in the header; its last byte tells the host. What is for all hosts is for none here.
+    const bool four = family_ == Family::kIpv4;
+    const std::size_t first = four ? 16 : 24, last = four ? 19 : 39;
+    if (bytes.size() <= last || (bytes[0] & 0xf0) != (four ? 0x40 : 0x60) || bytes[first] == '\xff') return;
+    const auto to = static_cast<std::size_t>(static_cast<unsigned char>(bytes[last])) - 1;
     const std::lock_guard lock(mutex_);
     if (to >= hosts_.size() || hosts_[from].cut || hosts_[to].cut) return;
     if (quality_.loss > 0 && std::uniform_real_distribution<>(0, 1)(random_) < quality_.loss) return;
@@ -154,6 +165,7 @@ class Hosts {
     return !waiting_.empty();
   }
 
+  const Family family_;
   std::string reason_;
   std::vector<Host> hosts_;
   std::atomic<bool> over_{false};

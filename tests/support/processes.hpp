@@ -41,8 +41,9 @@ inline std::string own_path() {
 
 class RankProcess {
  public:
-  // Runs the disabled test `test` as this rank, with the variables of a launcher.
-  RankProcess(const std::string& test, const UniqueId& id, int nranks, int rank) {
+  // Runs the disabled test `test` as this rank, with the variables of a launcher and these.
+  RankProcess(const std::string& test, const UniqueId& id, int nranks, int rank,
+              std::map<std::string, std::string> variables_too = {}) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
     posix_spawn_file_actions_t actions;
@@ -50,8 +51,10 @@ class RankProcess {
     ::posix_spawn_file_actions_adddup2(&actions, ends[1], kLine);
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     std::vector<std::string> words{own_path(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests"};
-    std::vector<std::string> variables = env_with(
-        {{"SLIP_RANK", std::to_string(rank)}, {"SLIP_NRANKS", std::to_string(nranks)}, {"SLIP_ID", id.text()}});
+    variables_too["SLIP_RANK"] = std::to_string(rank);
+    variables_too["SLIP_NRANKS"] = std::to_string(nranks);
+    variables_too["SLIP_ID"] = id.text();
+    std::vector<std::string> variables = env_with(variables_too);
     if (::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data()) !=
         0)
       std::abort();

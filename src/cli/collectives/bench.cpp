@@ -22,7 +22,7 @@ struct Asked {
   int ranks = 2, root = 0, iterations = 20, warmup = 5;
   std::string begin = "8", end = "32MiB", type = "F32", op = "sum", algorithm = "auto", transport = "auto", html;
   double factor = 2;
-  bool json = false, each = false, registered = false;
+  bool json = false, each = false, registered = false, predict = false;
 };
 
 BenchWork work_of(const Asked& asked) {
@@ -32,6 +32,7 @@ BenchWork work_of(const Asked& asked) {
   work.factor = asked.factor;
   work.each = asked.each;
   work.registered = asked.registered;
+  work.predict = asked.predict;
   if (work.end < work.begin)
     throw UsageError(fmt::format("-b {} -e {}: the first size is larger than the last", asked.begin, asked.end));
   const std::optional<DataType> type = data_type_of(asked.type);
@@ -41,7 +42,7 @@ BenchWork work_of(const Asked& asked) {
   if (!op || *op == ReduceOp::kPreMulSum) throw UsageError(fmt::format("-o {}: one of sum prod min max avg", asked.op));
   const std::optional<Algorithm> algorithm = algorithm_of(asked.algorithm);
   if (!algorithm)
-    throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling", asked.algorithm));
+    throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling relay", asked.algorithm));
   const std::optional<Transport> transport = transport_of(asked.transport);
   if (!transport) throw UsageError(fmt::format("--transport {}: auto or net", asked.transport));
   work.type = *type;
@@ -64,19 +65,22 @@ std::string way_text(const Asked& asked) {
 void print_head(const Asked& asked, int nranks, const std::string& device) {
   fmt::print("# {} of {} ranks on {}, {}\n", bench_name(asked.kind), nranks, device, way_text(asked));
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6}   {:^34}   {:^34}\n", "", "", "", "", "", "out of place", "in place");
-  fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}\n", "size", "count",
-             "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong");
-  fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}\n", "(B)",
-             "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
+  const auto more = [&](const char* text) { return asked.predict ? fmt::format(" {:>10}", text) : ""; };
+  fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}{}\n", "size", "count",
+             "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong",
+             more("predicted"));
+  fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}{}\n", "(B)",
+             "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "", more("(us)"));
 }
 
 void print_row(const BenchRow& row) {
   const auto columns = [](const Measured& one) {
     return fmt::format("{:>10.2f} {:>8.2f} {:>8.2f} {:>7}", one.us, one.algorithm_gbs, one.bus_gbs, one.wrong);
   };
-  fmt::print(" {:>11} {:>13} {:>8} {:>7} {:>6} {} {}\n", row.bytes, row.call.elements, data_type_name(row.call.type),
+  fmt::print(" {:>11} {:>13} {:>8} {:>7} {:>6} {} {}{}\n", row.bytes, row.call.elements, data_type_name(row.call.type),
              row.op(), row.root(), columns(row.apart),
-             row.in_place ? columns(*row.in_place) : fmt::format("{:>10} {:>8} {:>8} {:>7}", "-", "-", "-", "-"));
+             row.in_place ? columns(*row.in_place) : fmt::format("{:>10} {:>8} {:>8} {:>7}", "-", "-", "-", "-"),
+             row.predicted_us ? fmt::format(" {:>10.2f}", *row.predicted_us) : "");
   std::fflush(stdout);
 }
 
@@ -85,14 +89,16 @@ nlohmann::ordered_json json_of(const BenchRow& row) {
     return nlohmann::ordered_json{
         {"time_us", one.us}, {"algbw_gb_s", one.algorithm_gbs}, {"busbw_gb_s", one.bus_gbs}, {"wrong", one.wrong}};
   };
-  return {{"collective", bench_name(row.call.kind)},
-          {"ranks", row.nranks},
-          {"bytes", row.bytes},
-          {"elements", row.call.elements},
-          {"type", data_type_name(row.call.type)},
-          {"op", row.op()},
-          {"out_of_place", half(row.apart)},
-          {"in_place", row.in_place ? half(*row.in_place) : nlohmann::ordered_json()}};
+  nlohmann::ordered_json json{{"collective", bench_name(row.call.kind)},
+                              {"ranks", row.nranks},
+                              {"bytes", row.bytes},
+                              {"elements", row.call.elements},
+                              {"type", data_type_name(row.call.type)},
+                              {"op", row.op()},
+                              {"out_of_place", half(row.apart)},
+                              {"in_place", row.in_place ? half(*row.in_place) : nlohmann::ordered_json()}};
+  if (row.predicted_us) json["predicted_us"] = *row.predicted_us;
+  return json;
 }
 
 // One rank; the first one tells.
@@ -139,6 +145,7 @@ std::vector<std::string> command_of(const Asked& asked) {
   add("--transport", asked.transport);
   if (!asked.html.empty()) add("--html", asked.html);
   if (asked.registered) words.emplace_back("--registered");
+  if (asked.predict) words.emplace_back("--predict");
   if (asked.each) words.emplace_back("--each");
   if (asked.json) words.emplace_back("--json");
   return words;
@@ -202,12 +209,14 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
     if (reduces(kind)) one->add_option("-o,--op", asked->op, "sum prod min max avg")->capture_default_str();
     if (has_root(kind)) one->add_option("-r,--root", asked->root, "Its rank")->capture_default_str();
     if (!messages)
-      one->add_option("--algorithm", asked->algorithm, "auto direct ring tree doubling: for calls that it can do")
+      one->add_option("--algorithm", asked->algorithm, "auto direct ring tree doubling relay: for calls that it can do")
           ->capture_default_str();
     one->add_option("--transport", asked->transport, "auto: memory that ranks share; net: TCP even on one host")
         ->capture_default_str();
     one->add_flag("--registered", asked->registered, "Buffers that all ranks reach, from Communicator::allocate");
     one->add_flag("--each", asked->each, "Wait for each call, not once for all");
+    if (!messages)
+      one->add_flag("--predict", asked->predict, "Also what it should take, simulated with the figures of the links");
     one->add_flag("--json", asked->json, "Print the table as JSON");
     one->add_option("--html", asked->html, "Write a page with plots of time and bus bandwidth, and the table");
     one->callback([asked, kind] { asked->kind = kind; });

@@ -6,9 +6,12 @@
 #include "cli/collectives/bandwidth.hpp"
 #include "cli/collectives/pattern.hpp"
 #include "cli/commands.hpp"
+#include "comm/forecast.hpp"
 
 namespace slip::cli {
 namespace {
+
+constexpr int kPredictedCalls = 4;  // one after the other, as those that are measured
 
 bool can_be_in_place(Collective kind) {
   return kind != Collective::kAllToAll && kind != Collective::kGather && kind != Collective::kScatter &&
@@ -44,6 +47,8 @@ class RankBench {
     row.bytes = row.call.block_bytes() * blocks;
     row.apart = measure(row, false);
     if (can_be_in_place(work_.kind)) row.in_place = measure(row, true);
+    if (work_.predict && comm_.rank() == 0 && comm_.nranks() > 1)
+      row.predicted_us = Forecast(comm_).us(row.call, work_.registered, work_.each ? 1 : kPredictedCalls);
     return row;
   }
 

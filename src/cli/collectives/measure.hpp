@@ -20,6 +20,7 @@ struct BenchWork {
   double factor = 2;
   bool each = false;        // each call is waited for
   bool registered = false;  // buffers are in reach of the other ranks
+  bool predict = false;     // also what it should take
   CommunicatorOptions options = {};
 };
 
@@ -35,6 +36,7 @@ struct BenchRow {
   std::uint64_t bytes = 0;
   Measured apart = {};
   std::optional<Measured> in_place = {};
+  std::optional<double> predicted_us = {};  // of the first rank; out of place
 
   std::string op() const;    // "none" where nothing is reduced
   std::string root() const;  // "-1" where there is none

@@ -89,6 +89,7 @@ std::function<int()> add_topo(CLI::App& app) {
       "  slip topo --file p4d.xml --svg p4d.svg     a picture\n"
       "  slip topo --xml here.xml                   this machine as a file, to edit and give to --file\n"
       "  slip topo --file p4d.xml --nodes 2 --predict all_reduce --end 64M\n"
+      "  slip topo --file p4d.xml --nodes 2 --predict all_to_all --rails      with and without relays\n"
       "\n"
       "--predict simulates the programs of all ranks, message by message, on the links of the machines; a link's\n"
       "bandwidth is shared fairly. It prints time, algbw (size / time) and busbw as `slip bench` does, in GB/s.");
@@ -106,8 +107,10 @@ std::function<int()> add_topo(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1.0001, 1e9));
   topo->add_option("--algorithm", predict.algorithms,
-                   "--predict: ring, tree, switch (one that reduces), doubling, direct or all")
+                   "--predict: ring, tree, switch (one that reduces), doubling, direct, relay or all")
       ->capture_default_str();
+  topo->add_flag("--rails", predict.rails,
+                 "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
   topo->add_option("--latency", predict.latency_us, "--predict: us of a message within a machine")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e5));
@@ -119,6 +122,7 @@ std::function<int()> add_topo(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
   topo->add_option("--html", predict.html, "--predict: write the timeline of the last line as a page");
+  topo->add_option("--trace", predict.trace, "--predict: write it as a trace");
   return [asked] { return run_topo(*asked); };
 }
 

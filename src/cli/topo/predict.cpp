@@ -17,11 +17,9 @@ struct Way {
   Algorithm algorithm;
   bool through_switch = false;
 };
-constexpr Way kWays[] = {{"ring", Algorithm::kRing},
-                         {"tree", Algorithm::kTree},
-                         {"switch", Algorithm::kTree, true},
-                         {"doubling", Algorithm::kDoubling},
-                         {"direct", Algorithm::kDirect}};
+constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm::kTree},
+                         {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
+                         {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
 
 Collective kind_asked(const PredictAsked& asked) {
   std::string known;
@@ -72,10 +70,11 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
       question.call.elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
       question.algorithm = way.algorithm;
       question.through_switch = way.through_switch;
+      question.rails = asked.rails;
       question.costs = {asked.latency_us, asked.net_latency_us, asked.memory_gbps};
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
       std::optional<Trace> trace;
-      if (!asked.html.empty()) trace.emplace();
+      if (!asked.html.empty() || !asked.trace.empty()) trace.emplace();
       const Prediction found = predict(cluster, plan, question, {});
       if (trace) {
         trace->stop();
@@ -87,7 +86,8 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
                  gbps * bus_share(kind, nranks));
     }
   }
-  if (timeline) write_html(*timeline, asked.html, title);
+  if (!asked.html.empty()) write_html(*timeline, asked.html, title);
+  if (!asked.trace.empty()) write_trace(*timeline, asked.trace, {});
 }
 
 }  // namespace slip::cli

@@ -1,0 +1,149 @@
+// Links that are closed in the middle of a message, as after a call that failed: the caller's bytes are its own again.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/sync.hpp"
+#include "comm/net_link.hpp"
+#include "comm/pipe.hpp"
+#include "cpu_ranks.hpp"
+#include "support/errors.hpp"
+#include "transport/lines.hpp"
+
+namespace slip {
+namespace {
+
+using test::Bytes;
+using test::Ends;
+using test::fails;
+
+constexpr std::ptrdiff_t kMoreThanSocketsHold = 64 << 20;
+
+bool untouched(const Bytes& bytes) { return bytes == Bytes(bytes.size()); }
+
+// Until the line says that it is over, or all was moved.
+bool ends_early(ProxyLine& line, std::span<std::byte> bytes) {
+  try {
+    static_cast<void>(line.post(bytes));
+    line.wait(1, test::patient());
+    return line.moved(0) < bytes.size();
+  } catch (const Error& error) {
+    return error.code() == Code::kRankLost;
+  }
+}
+
+TEST(ClosedLinks, TheProxyNoLongerReceives) {
+  Ends ends;
+  ProxyLine sender(Proxy::of_process(), std::move(ends.sender));
+  NetInlet inlet([&] { return std::move(ends.receiver); }, 0, 1);
+  Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
+  inlet.begin(in.data(), in.size(), nullptr);
+  static_cast<void>(inlet.drive());
+  inlet.attend(false);
+  inlet.close();
+  EXPECT_TRUE(ends_early(sender, out));
+  EXPECT_TRUE(untouched(in));
+}
+
+TEST(ClosedLinks, TheProxyNoLongerSends) {
+  Ends ends;
+  ProxyLine receiver(Proxy::of_process(), std::move(ends.receiver));
+  NetOutlet outlet([&] { return std::move(ends.sender); });
+  Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
+  outlet.begin(out.data(), out.size(), nullptr);
+  outlet.attend(false);
+  outlet.close();
+  std::fill(out.begin(), out.end(), std::byte{2});
+  EXPECT_TRUE(ends_early(receiver, in));
+  EXPECT_EQ(std::count(in.begin(), in.end(), std::byte{2}), 0);
+}
+
+// The pipe of two threads, and a message in it of which only the address travels.
+struct Threads {
+  std::unique_ptr<PipeMemory> memory = std::make_unique<PipeMemory>();
+  PipeOutlet outlet{*memory, PipeReach::kThreads};
+  PipeInlet inlet{*memory, 0, 1, 0};
+  Bytes in, out;
+
+  explicit Threads(std::size_t bytes) : in(bytes), out(bytes, std::byte{1}) {
+    outlet.begin(out.data(), bytes, nullptr);
+    static_cast<void>(outlet.drive());
+    inlet.begin(in.data(), bytes, nullptr);
+  }
+};
+
+TEST(ClosedLinks, AnAddressIsNotFollowedAfterwards) {
+  Threads pipe(100);
+  pipe.outlet.close();
+  EXPECT_TRUE(fails([&] { static_cast<void>(pipe.inlet.drive()); }, Code::kAborted, {"rank 1 gave up"}));
+  EXPECT_TRUE(untouched(pipe.in));
+}
+
+TEST(ClosedLinks, WhoReadsIsWaitedFor) {
+  for (int round = 0; round < 100; ++round) {
+    Threads pipe(1 << 20);
+    std::atomic<bool> goes{false};
+    std::thread receiver([&] {
+      goes.store(true, std::memory_order_relaxed);  // relaxed: only to start together
+      try {
+        static_cast<void>(pipe.inlet.drive());
+      } catch (const Error&) {
+        EXPECT_TRUE(untouched(pipe.in));
+      }
+    });
+    while (!goes.load(std::memory_order_relaxed)) continue;
+    for (const std::int64_t until = now_ns() + round * 1'000; now_ns() < until;) cpu_relax();
+    pipe.outlet.close();
+    std::memset(pipe.out.data() + pipe.out.size() / 2, 2, pipe.out.size() / 2);  // ahead of who reads
+    receiver.join();
+    EXPECT_EQ(std::count(pipe.in.begin(), pipe.in.end(), std::byte{2}), 0) << round;
+  }
+}
+
+class AbortedCalls : public testing::TestWithParam<Transport> {};
+
+void wait_until(std::int64_t time_ns) {
+  while (now_ns() < time_ns) cpu_relax();
+}
+
+// The receiver has left its call to the proxy when the sender comes, and gives up in the middle. The sender goes on
+// until it hears of that.
+TEST_P(AbortedCalls, LeaveTheBufferAlone) {
+  constexpr std::ptrdiff_t kPage = 4096;
+  CommunicatorOptions options;
+  options.transport = GetParam();
+  for (int round = 0; round < 8; ++round) {
+    Bytes pages[2] = {Bytes(kMoreThanSocketsHold), Bytes(kMoreThanSocketsHold)};
+    const auto body = [&](test::Rank& rank) {
+      Bytes& own = pages[rank.comm.rank()];
+      const Buffer buffer = rank.device.wrap(own.data(), own.size(), MemoryKind::kPinned);
+      const auto call = [&](std::size_t bytes) {
+        if (rank.comm.rank() == 0) rank.comm.recv(buffer.slice(0, bytes), 1, rank.stream);
+        else rank.comm.send(buffer.slice(0, bytes), 0, rank.stream);
+      };
+      call(8);  // so that they are connected
+      rank.stream.sync();
+      const std::int64_t begun = now_ns();
+      if (rank.comm.rank() == 1) wait_until(begun + 5'000'000);
+      try {
+        call(own.size());
+        wait_until(begun + 7'000'000 + round * 1'000'000);
+        if (rank.comm.rank() == 0) rank.comm.abort();
+        rank.stream.sync();
+      } catch (const Error&) {  // the abort, unless all was done before
+      }
+      for (std::ptrdiff_t at = kMoreThanSocketsHold - kPage; at >= 0; at -= kPage) own[at] = std::byte{3};
+    };
+    test::expect_no_errors(test::with_ranks(2, body, options));
+    for (std::ptrdiff_t at = 0; at < kMoreThanSocketsHold; at += kPage)
+      ASSERT_EQ(pages[0][at], std::byte{3}) << "round " << round << " at " << at;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, AbortedCalls, testing::Values(Transport::kAuto, Transport::kNet),
+                         [](const auto& of) { return of.param == Transport::kAuto ? "pipes" : "net"; });
+
+}  // namespace
+}  // namespace slip
