@@ -13,7 +13,8 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kTryEvery = 32;  // large messages: one goes the other way, for things may have changed
+// Large messages: at first both ways in turns, then one goes the other way now and then, for things may have changed.
+constexpr std::uint64_t kInTurns = 8, kTryEvery = 32;
 
 }  // namespace
 
@@ -41,7 +42,8 @@ bool PipeOutlet::has_room() {
 bool PipeOutlet::goes_by_address(const Message& message) {
   if (message.bytes < by_address_) return false;
   if (by_address_ == PipeReach::kThreads) return true;
-  const bool tries = large_++ % kTryEvery == 0;
+  const std::uint64_t number = large_++;
+  const bool tries = number % (number < kInTurns ? 2 : kTryEvery) == 0;
   return memory_.cells_are_quicker.load(std::memory_order_relaxed) == tries;  // relaxed: only a hint
 }
 

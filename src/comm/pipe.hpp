@@ -6,6 +6,7 @@
 // The kernel looks up every page, so which way is the quicker one depends on the pages: the receiver measures both.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 
@@ -43,12 +44,13 @@ struct PipeReach {
   static constexpr std::uint64_t kThreads = PipeMemory::kInHead + 1, kProcesses = 128 << 10;
 };
 
-// What a byte takes by one of the two ways, the last messages counting most.
+// What a byte takes by one of the two ways: the least of the last messages, for a thread that loses its core for a while
+// says nothing about the way.
 class PipePace {
  public:
   void note(std::uint64_t ticks, std::uint64_t bytes) {
     const double now = static_cast<double>(ticks) / static_cast<double>(bytes);
-    pace_ = pace_ == 0 ? now : pace_ + (now - pace_) / 4;
+    pace_ = pace_ == 0 ? now : std::min(now, pace_ * 1.05);  // older ones count less and less
   }
   bool known() const { return pace_ != 0; }
   friend bool operator<(const PipePace& a, const PipePace& b) { return a.pace_ < b.pace_; }

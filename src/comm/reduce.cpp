@@ -45,15 +45,31 @@ Extra extra_of(const Reduction& how) {
   return Extra::kNone;
 }
 
+// The kernels for this processor, found once: finding one takes as long as adding a hundred values.
+Kernel kernel_of(DataType type, ReduceOp op, Extra extra) {
+  constexpr std::size_t kTypes = static_cast<std::size_t>(DataType::kF64) + 1, kExtras = 4;
+  static const auto kKernels = [] {
+    std::array<Kernel, kTypes * kOpNames.size()* kExtras> all = {};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto of = static_cast<DataType>(i / kExtras / kOpNames.size());
+      if (can_reduce(of))
+        all[i] = reduce_kernel(of, static_cast<ReduceOp>(i / kExtras % kOpNames.size()),
+                               static_cast<Extra>(i % kExtras), best_instructions());
+    }
+    return all;
+  }();
+  return kKernels[(static_cast<std::size_t>(type) * kOpNames.size() + static_cast<std::size_t>(op)) * kExtras +
+                  static_cast<std::size_t>(extra)];
+}
+
 // The steps of one reduction over one chunk. More sources than a kernel takes are done in turns, whose results pass
 // through `carry_`: they are rounded to the type after each source anyway, so nothing is lost on the way.
 class Steps {
  public:
   Steps(const Reduction& how, std::span<const void* const> from)
       : how_(how), from_(from), width_(bytes_of(how.type)), extra_(extra_of(how)) {
-    const Instructions instructions = best_instructions();
-    last_ = reduce_kernel(how.type, how.op, extra_, instructions);
-    before_last_ = extra_ == Extra::kScales ? last_ : reduce_kernel(how.type, how.op, Extra::kNone, instructions);
+    last_ = kernel_of(how.type, how.op, extra_);
+    before_last_ = extra_ == Extra::kScales ? last_ : kernel_of(how.type, how.op, Extra::kNone);
   }
 
   bool is_copy() const { return from_.size() == 1 && extra_ == Extra::kNone; }
@@ -80,13 +96,14 @@ class Steps {
   // Less than a block, in one that is padded.
   void run_rest(std::byte* to, std::size_t offset, std::size_t bytes) {
     KernelCall call{.bytes = kBlockBytes, .divisor = how_.divisor};
-    alignas(kBlockBytes) std::array<std::array<std::byte, kBlockBytes>, kMaxSources> padded{};
+    alignas(kBlockBytes) std::array<std::array<std::byte, kBlockBytes>, kMaxSources> padded;
     std::size_t taken = 0;
     while (taken < from_.size()) {
       call.sources = 0;
       if (taken > 0) add(call, padded[0].data(), ReduceScale::one(how_.type));
       while (call.sources < kMaxSources && taken < from_.size()) {
         std::byte* source = padded[call.sources].data();
+        padded[call.sources] = {};
         std::memcpy(source, static_cast<const std::byte*>(from_[taken]) + offset, bytes);
         add(call, source, extra_ == Extra::kScales ? how_.scales[taken] : ReduceScale{});
         ++taken;

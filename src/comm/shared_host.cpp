@@ -60,8 +60,6 @@ void SharedHost::post(std::uint64_t number, const Signature& signature, const Of
   static_assert(sizeof(Offer) <= sizeof(own.data));
   if (offer) std::memcpy(own.data, offer, sizeof(Offer));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
-  // The others have read the slot of the next call, some calls ago: fetched back now, it is here when it is written.
-  __builtin_prefetch(&slot(rank_, number + 1), 1);
 }
 
 Offer SharedHost::offered(int rank, std::uint64_t number) const {

@@ -168,6 +168,7 @@ bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t 
     }
     // Not a fetch_add, which would wait for the stores before it: a hint, of which one may get lost.
     lane.syncs.store(lane.syncs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (load_acquire(lane.done) >= position) return true;  // acquire: what was done is seen
     return executor_->wait(lane, position, deadline_ns);
   }
   struct End {
