@@ -179,7 +179,7 @@ void Communicator::State::make_plan(const Call& call, bool in_place, CallPlan& p
   }
   const bool explain = env().debug == "tune";
   const Choice choice = choice_of(call, explain);
-  if (explain && rank == 0 && told.insert(choice.text).second) log_line(choice.text);
+  if (explain && rank == 0 && explained.insert(choice.text).second) log_line(choice.text);
   plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},
                             std::span(formations).first(static_cast<std::size_t>(choice.channels)));
 }

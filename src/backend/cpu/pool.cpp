@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 constexpr unsigned kBatch = 64;         // ops of one lane before others get their turn
-constexpr std::uint64_t kPrefetch = 4;  // cells
+constexpr std::uint64_t kPrefetchCells = 4;  // cells
 constexpr std::uint64_t kNoStop = ~0ull;
 constexpr int kLooks = 8;   // at an empty lane, before letting go of it
 constexpr int kChase = 64;  // how far a waiting thread follows dependencies
@@ -49,7 +49,7 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
     }
     PackedOp& op = lane.at(lane.head);
     const std::uint64_t end = lane.head + op.cells;
-    __builtin_prefetch(&lane.at(end + kPrefetch));  // written by another core
+    __builtin_prefetch(&lane.at(end + kPrefetchCells));  // written by another core
     if (op.padding) {
       lane.head = end;
       continue;
