@@ -10,7 +10,7 @@ namespace slip {
 namespace {
 
 Cluster cluster_from(const std::string& file, int nodes) {
-  return cluster_of(read_topology(std::string(SLIP_SOURCE_DIR) + "/tests/topo/data/" + file), nodes);
+  return cluster_of(read_topology(SLIP_SOURCE_DIR "/tests/topo/data/" + file), nodes);
 }
 
 PredictionAsked all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorithm::kRing) {
