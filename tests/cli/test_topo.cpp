@@ -9,7 +9,7 @@
 namespace slip::cli_test {
 namespace {
 
-std::string data(const std::string& name) { return std::string(SLIP_SOURCE_DIR) + "/tests/topo/data/" + name; }
+std::string data(const std::string& name) { return SLIP_SOURCE_DIR "/tests/topo/data/" + name; }
 
 TEST(CliTopo, ThisMachineIsDrawn) {
   const Outcome outcome = run("topo");

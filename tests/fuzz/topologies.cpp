@@ -17,7 +17,7 @@ namespace slip {
 namespace {
 
 std::string text_of(const std::string& name) {
-  std::ifstream file(std::string(SLIP_SOURCE_DIR) + "/tests/topo/data/" + name);
+  std::ifstream file(SLIP_SOURCE_DIR "/tests/topo/data/" + name);
   std::stringstream text;
   text << file.rdbuf();
   if (text.str().empty()) throw std::logic_error("cannot read " + name);

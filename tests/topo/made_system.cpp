@@ -7,7 +7,7 @@
 
 namespace slip::topo_test {
 
-std::string data_path(const std::string& name) { return std::string(SLIP_SOURCE_DIR) + "/tests/topo/data/" + name; }
+std::string data_path(const std::string& name) { return SLIP_SOURCE_DIR "/tests/topo/data/" + name; }
 System data_system(const std::string& name) { return read_topology(data_path(name)); }
 
 std::string random_xml(std::uint64_t seed, const RandomShape& shape) {
