@@ -225,6 +225,7 @@ TEST(Hangs, ADeadlineSaysWhatTheOtherIsDoing) {
                second = devices[1].stream(StreamFlags::kNonBlocking);
   const Buffer word = devices[1].alloc(4);
   devices[1].fill(word, 0);
+  devices[1].sync();  // `second` does not wait for the legacy stream
   second.wait_value(word, 1);
   comms[1].barrier(second);
   comms[0].barrier(first);
