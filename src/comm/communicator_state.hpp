@@ -67,7 +67,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   std::vector<std::unique_ptr<SharedRun>> runs;
   std::vector<Range> sent, received;  // of the letters being issued; kept, so that nothing is allocated
   std::vector<Parcel> parcels;
-  std::set<std::string> explained;  // SLIP_DEBUG=tune: each choice once
+  std::set<std::string> explained;     // SLIP_DEBUG=tune: each choice once
   std::atomic<bool> finalized{false};  // relaxed: nothing is passed with it
   mutable std::mutex error_mutex;
   mutable std::optional<Error> first_error;  // guarded by error_mutex; it stays the first

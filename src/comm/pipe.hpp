@@ -44,8 +44,8 @@ struct PipeReach {
   static constexpr std::uint64_t kThreads = PipeMemory::kInHead + 1, kProcesses = 128 << 10;
 };
 
-// What a byte takes by one of the two ways: the least of the last messages, for a thread that loses its core for a while
-// says nothing about the way.
+// What a byte takes by one of the two ways: the least of the last messages, for a thread that loses its core for a
+// while says nothing about the way.
 class PipePace {
  public:
   void note(std::uint64_t ticks, std::uint64_t bytes) {

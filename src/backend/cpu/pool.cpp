@@ -8,7 +8,7 @@
 
 namespace slip {
 namespace {
-constexpr unsigned kBatch = 64;         // ops of one lane before others get their turn
+constexpr unsigned kBatch = 64;              // ops of one lane before others get their turn
 constexpr std::uint64_t kPrefetchCells = 4;  // cells
 constexpr std::uint64_t kNoStop = ~0ull;
 constexpr int kLooks = 8;   // at an empty lane, before letting go of it
