@@ -304,7 +304,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
         .reads = std::span<const Range>(reads, read),
         .writes = std::span<const Range>(writes, written),
         .cost = {.bytes = in + out}};
-  if (stream.capturing()) return capture(state, op, call, {});
+  if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
   const std::lock_guard lock(mutex);
   start_call(call, op, state, issue);
 }
@@ -359,7 +359,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
         .reads = sent,
         .writes = received,
         .cost = {.bytes = bytes}};
-  if (stream.capturing()) return capture(state, op, {.kind = Collective::kMessage}, parcels);
+  if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, {.kind = Collective::kMessage}, parcels);
   SharedRun& run = take_run();
   std::swap(run.parcels, parcels);
   start_letters(run, op, state, issue);
