@@ -123,7 +123,6 @@ struct Cold {
   std::vector<double> rss;        // bytes
 };
 constexpr std::uint64_t kAllowed = 256 * kMiB;
-constexpr std::uint64_t kColdPart = 2 * kMiB;      // of a weight: a small ring stays in the processor's cache
 constexpr std::uint64_t kColdBudget = 176 * kMiB;  // beside the program itself, its reader and its inputs
 
 double raw_read_rate(const std::string& folder) {
@@ -148,9 +147,7 @@ double raw_read_rate(const std::string& folder) {
 }
 
 Cold measure_cold(Context& context) {
-  StackOptions options = stack_of(16, 1);  // 784 MiB
-  options.graph.part_bytes = kColdPart;
-  const ModelFolder model(options);
+  const ModelFolder model(stack_of(16, 1));  // 784 MiB
   Cold result;
   for (int round = 0; round < std::min(context.repeat(), 5); ++round) {
     model.cool();
