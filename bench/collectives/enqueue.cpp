@@ -26,7 +26,7 @@ class Direct {
       : bootstrap_(id, kRanks, rank),
         host_(bootstrap_, {0, 1}),
         memory_(bootstrap_, true),
-        links_(bootstrap_, &host_, kTimeoutNs),
+        links_(bootstrap_, &host_, NetOptions{}, kTimeoutNs),
         seat_({bootstrap_.id(), rank, kRanks, "direct"}),
         calls_(bootstrap_, {&host_, &memory_}, links_, seat_, core_set().count() < kRanks, kTimeoutNs),
         run_(calls_) {}
