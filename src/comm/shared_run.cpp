@@ -15,7 +15,7 @@ namespace slip {
 namespace {
 
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
-constexpr int kSpins = 2000, kSpinsCrowded = 50;
+constexpr int kSpins = 2000, kSpinsCrowded = 4;
 // Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
 // the core at once, and nobody need be woken. Who has given way in vain sleeps.
 constexpr int kSpinsCrowdedNet = 1, kYieldsCrowdedNet = 9;
