@@ -69,7 +69,11 @@ void NetLine::wait(NetRequest* request, const Patience& patience, std::span<std:
                              peer_.text(), request->text()),
                  {}));
     if (now - since < yield) yield_thread();
-    else wait_for_any(watched_, patience);
+    else {
+      std::vector<pollfd> watched;
+      watch(watched);
+      wait_for_any(watched, patience);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // The seam of networks, cut as NCCL's plug-ins are: lines that carry messages one way, from a sender to a receiver,
-// into memory that was registered. Eight virtual functions, none of them optional; what is closed or deregistered is
+// into memory that was registered. Nine virtual functions, none of them optional; what is closed or deregistered is
 // destroyed. TCP is the only row of the table yet.
 //
 // A line has no thread and never blocks: isend and irecv hand out a request from a fixed pool, and bytes move while
@@ -90,7 +90,8 @@ class NetLine {
   NetLine& operator=(const NetLine&) = delete;
 
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) = 0;
-  virtual bool progress() = 0;  // moves what goes now; false: nothing went
+  virtual bool progress() = 0;                             // moves what goes now; false: nothing went
+  virtual void watch(std::vector<pollfd>& all) const = 0;  // adds what can make progress() move something
 
   // True: it is done, and the request is gone. `moved` gets the bytes of each part of a receive.
   bool test(NetRequest* request, std::span<std::size_t> moved = {});
@@ -98,7 +99,6 @@ class NetLine {
   void wait(NetRequest* request, const Patience& patience, std::span<std::size_t> moved = {});
 
   const NetPeer& peer() const { return peer_; }
-  std::span<const pollfd> watched() const { return watched_; }  // what can make progress() move something
 
  protected:
   void require_whole() const;           // throws the error, if there was one
@@ -108,7 +108,6 @@ class NetLine {
   void give_back(NetRequest* request);
 
   NetPeer peer_;
-  std::vector<pollfd> watched_;
   std::vector<NetRequest> requests_ = std::vector<NetRequest>(kNetMostRequests);
   std::size_t index_of(const NetRequest* request) const { return static_cast<std::size_t>(request - requests_.data()); }
 

@@ -82,7 +82,7 @@ void ProxyLine::rest(const Patience& patience) {
   full_fence();  // resting_ before the looks at what there is
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
-  watched.assign(line_->watched().begin(), line_->watched().end());
+  line_->watch(watched);
   lock_.unlock();
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
@@ -126,8 +126,7 @@ bool ProxyLine::drive() {
 bool ProxyLine::watch(std::vector<pollfd>& all) {
   if (failed() || !lock_.try_lock()) return false;
   const bool started = started_ == head_.load(std::memory_order_acquire);  // acquire: as in move()
-  const std::span<const pollfd> its = line_->watched();
-  all.insert(all.end(), its.begin(), its.end());
+  line_->watch(all);
   lock_.unlock();
   return started;
 }
@@ -244,8 +243,7 @@ void Proxy::sleep() {
     for (ProxyLine* line : lines_) {
       if (line->driven_.load(std::memory_order_relaxed) || !line->busy() || !line->lock_.try_lock()) continue;
       unstarted = unstarted || line->started_ < line->head_.load(std::memory_order_acquire);
-      const std::span<const pollfd> its = line->line_->watched();
-      watched.insert(watched.end(), its.begin(), its.end());
+      line->line_->watch(watched);
       line->lock_.unlock();
     }
   }

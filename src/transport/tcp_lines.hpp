@@ -21,6 +21,7 @@ class TcpSender final : public NetSender {
   using NetSender::isend;
   NetRequest* isend(const NetPart& part, bool more) override;
   bool progress() override;
+  void watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kNone = kNetMostRequests;
@@ -47,7 +48,6 @@ class TcpSender final : public NetSender {
   void pass(Way& way);
   void look_back();
   bool settle_notices(Way& way);
-  void update_watched();
   void finish_if_done(std::size_t message);
   [[noreturn]] void lost(int error);
 
@@ -68,6 +68,7 @@ class TcpReceiver final : public NetReceiver {
   NetRequest* irecv(std::span<const NetPart> parts) override;
   NetRequest* flush(std::span<const NetPart> parts) override;
   bool progress() override;
+  void watch(std::vector<pollfd>& all) const override;
 
  private:
   static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
@@ -115,7 +116,6 @@ class TcpReceiver final : public NetReceiver {
   void hand_over(Kept& kept);
   void check_room(const TcpHeader& header, const NetPart& part);
   void finish_part(NetRequest* request, std::size_t part, std::size_t bytes);
-  void update_watched();
   [[noreturn]] void lost(int error);
 
   Stripes stripes_;

@@ -18,7 +18,6 @@ TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t 
     ways_.push_back({std::move(socket), 0, 0});
   }
   order_.reserve(kNetMostRequests);
-  update_watched();
 }
 
 std::unique_ptr<NetMemory> TcpReceiver::register_memory(std::span<std::byte> bytes) {
@@ -47,7 +46,6 @@ NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
   if (inbox_bytes() > 0) {
     for (Way& way : ways_) static_cast<void>(pull(way, Reading::kInboxOnly));
   }
-  update_watched();
   return request;
 }
 
@@ -65,7 +63,6 @@ bool TcpReceiver::progress() {
   if (unfinished_ == 0) return false;
   bool went = false;
   for (Way& way : ways_) went = pull(way, Reading::kSocket) || went;
-  update_watched();
   return went;
 }
 
@@ -257,11 +254,9 @@ void TcpReceiver::lost(int error) {
              {}));
 }
 
-void TcpReceiver::update_watched() {
-  watched_.resize(ways_.size());
+void TcpReceiver::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < ways_.size(); ++i) {
-    const bool reads = ways_[i].at < arrived_ || (i == 0 && waiting_ > 0);
-    watched_[i] = {reads ? ways_[i].socket.descriptor() : -1, POLLIN, 0};
+    if (ways_[i].at < arrived_ || (i == 0 && waiting_ > 0)) all.push_back({ways_[i].socket.descriptor(), POLLIN, 0});
   }
 }
 

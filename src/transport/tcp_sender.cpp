@@ -32,7 +32,6 @@ TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stri
     ways_.push_back({std::move(socket), kNone, 0, false, {}});
     if (zero_copy_from_ > 0) ways_.back().zero_copy.enable(ways_.back().socket.descriptor());
   }
-  update_watched();
 }
 
 TcpSender::~TcpSender() = default;
@@ -62,7 +61,6 @@ NetRequest* TcpSender::isend(const NetPart& part, bool more) {
     }
     if (!more && std::exchange(way.held, false)) static_cast<void>(push(way));
   }
-  update_watched();
   return request;
 }
 
@@ -74,7 +72,6 @@ bool TcpSender::progress() {
     went = settle_notices(way) || went;
   }
   if (!went) look_back();
-  update_watched();
   return went;
 }
 
@@ -203,11 +200,10 @@ void TcpSender::lost(int error) {
   fail(Error(Code::kRankLost, fmt::format("{} is gone: sending failed: {}", peer_.text(), std::strerror(error)), {}));
 }
 
-void TcpSender::update_watched() {
-  watched_.resize(ways_.size());
+void TcpSender::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < ways_.size(); ++i) {
     const int events = (i == 0 ? POLLIN : 0) | (ways_[i].at != kNone ? POLLOUT : 0);
-    watched_[i] = {ways_[i].socket.descriptor(), static_cast<short>(events), 0};
+    all.push_back({ways_[i].socket.descriptor(), static_cast<short>(events), 0});
   }
 }
 
