@@ -117,6 +117,7 @@ bool is_hidden(const Range& range) {
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                            std::shared_ptr<AbortFlag> abort)
     : device(on),
+      world(on.info().world),
       options(opts),
       wishes(Wishes::of(options, here)),
       bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
@@ -175,7 +176,8 @@ Choice Communicator::State::choice_of(const Call& call, bool explain) const {
 
 // On devices that run no functions the ranks only meet.
 void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
-  const Call call = moves_bytes() ? asked : Call{};
+  static const Call kMeet;
+  const Call& call = moves_bytes() ? asked : kMeet;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
     plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
@@ -230,18 +232,18 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
 std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  SimCall simulated{.call = {.kind = Collective::kMessage}, .memory = {}, .letters = {}};
+  std::vector<SimCall::Letter> simulated;
   for (Parcel& parcel : run.parcels) {
     Range range;
     if (parcel.bytes > 0) range = *(parcel.out ? from : to)++;
-    if (sim) simulated.letters.push_back({parcel.out, parcel.rank, range});
+    if (sim) simulated.push_back({parcel.out, parcel.rank, range});
     bytes += parcel.bytes;
     if (!moves_bytes()) parcel.bytes = 0;
     if (parcel.bytes > 0) parcel.data = address(range);
   }
   run.plan().emplace<MessagePlan>(run.parcels);
   run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
-  if (sim) in_virtual_time(run).prepare(turn, std::move(simulated));
+  if (sim) in_virtual_time(run).prepare(turn, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, door);
 }
 
@@ -293,7 +295,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   StreamState& state = *stream.state(here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Name name = name_of(call.kind);
-  if (state.core->info.world != device.info().world) [[unlikely]]
+  if (state.core->info.world != world) [[unlikely]]
     require_device(*state.core, name.text(), here);
   if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
     throw Error(Code::kInvalidValue, fmt::format("{}: root {} of {} ranks", name.text(), call.root, nranks), here);
@@ -328,7 +330,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   require_usable(letters.front().here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   StreamState& state = *stream.state(letters.front().here);
-  if (state.core->info.world != device.info().world) [[unlikely]]
+  if (state.core->info.world != world) [[unlikely]]
     require_device(*state.core, name_of(Collective::kMessage).text(), letters.front().here);
   std::vector<Range> own_out, own_in;
   std::uint64_t bytes = 0;

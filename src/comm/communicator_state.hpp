@@ -52,6 +52,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   void drain();
 
   const Device device;
+  const std::uint64_t world;  // of the device
   const CommunicatorOptions options;
   const Wishes wishes;
   Bootstrap bootstrap;

@@ -14,7 +14,7 @@ SimRun& Communicator::State::in_virtual_time(SharedRun& run) {
 
 void Communicator::State::require_device(const DeviceCore& core, std::string_view what, Here here) const {
   require_rank_device(core.info, what, here);
-  if (core.info.world == device.info().world) return;
+  if (core.info.world == world) return;
   throw Error(Code::kUnsupported,
               fmt::format("{} on device '{}': the communicator's ranks are on '{}', with another clock", what,
                           core.info.name, device.info().name),
