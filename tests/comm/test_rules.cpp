@@ -45,6 +45,15 @@ class CollectiveRules : public testing::TestWithParam<const char*> {
   }
   // Without the care of host_read for what is under way.
   static std::uint32_t peek(const std::uint32_t* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+  static std::string error_of(const Stream& stream) {
+    try {
+      stream.sync();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "no error";
+    return "";
+  }
   static void add(Communicator& comm, Range data, StreamRef stream) {
     comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream);
   }
@@ -204,8 +213,10 @@ TEST_P(CollectiveRules, N6_AnotherOrderOfTwoCommunicatorsEndsAtTheDeadline) {
       for (const Stream& side : sides) side.sync();
       for (const Buffer& one : data) EXPECT_EQ(last(one), 2U);
     } else {
-      EXPECT_TRUE(fails([&] { ranks.streams[0].sync(); }, Code::kTimeout, {"all_reduce", "deadlock: rank "}));
-      EXPECT_THROW(ranks.streams[1].sync(), Error);
+      // One of them meets its deadline first, and the other is told.
+      const std::string told = error_of(ranks.streams[0]) + error_of(ranks.streams[1]);
+      for (const char* words : {"timeout: rank ", "all_reduce of 1000 U32", "deadlock: rank "})
+        EXPECT_NE(told.find(words), std::string::npos) << told;
     }
   }
 }
@@ -225,7 +236,7 @@ TEST_P(CollectiveRules, N7_TwoThreadsMayCallAtOnce) {
 }
 
 TEST_P(CollectiveRules, N8_WhoWaitsElsewhereIsNamed) {
-  WorldRanks ranks = make(std::chrono::milliseconds(100));
+  WorldRanks ranks = make(std::chrono::milliseconds(500));
   for (std::size_t i = 0; i < 2; ++i) ranks.comms[i].barrier(ranks.streams[i]);
   ranks.sync();
   ranks.comms[0].barrier(ranks.streams[0]);  // rank 1 is in another library, say
