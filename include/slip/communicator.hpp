@@ -12,6 +12,9 @@
 // A call in a stream that captures becomes an op of the plan, and each launch of the plan is a call, which the other
 // ranks match with a launch or a call of theirs. A launch after the communicator has gone is an error.
 //
+// Devices are of the cpu, or all of one sim world (Device::open_all) and in one process: then a call takes the time
+// that the links of the devices give, and the bits are those of the cpu.
+//
 // Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
 // reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
 #pragma once

@@ -61,6 +61,7 @@ struct DeviceInfo {
   int least_priority = 0;
   int greatest_priority = -2;  // lower number, higher priority
   bool virtual_time = false;
+  std::uint64_t world = 0;  // devices of one number share one virtual time; 0: real time
 };
 
 // Device memory as the device counts it.

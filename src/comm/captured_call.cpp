@@ -19,8 +19,9 @@ class Communicator::State::CapturedCall final : public ExchangeSource {
   }
 
   void require(const DeviceCore& core, Ranges reads, Ranges writes, Here here) const override {
-    communicator(here)->require_usable(here);
-    require_cpu(core.info.name, name_.text(), here);
+    const std::shared_ptr<State> comm = communicator(here);
+    comm->require_usable(here);
+    comm->require_device(core, name_.text(), here);
     const auto bytes_of_range = [](const Range& range) { return range.bytes; };
     if (!std::ranges::equal(reads, reads_, {}, bytes_of_range) ||
         !std::ranges::equal(writes, writes_, {}, bytes_of_range))

@@ -34,7 +34,7 @@ Communicator::~Communicator() {
 
 Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
                                 const CommunicatorOptions& options, Here here) {
-  require_cpu(device.info().name, "a communicator", here);
+  require_rank_device(device.info(), "a communicator", here);
   check_options(options, nranks, here);
   return Communicator(std::make_shared<State>(Membership{id, rank, nranks}, device, options, here));
 }

@@ -117,6 +117,7 @@ bool is_hidden(const Range& range) {
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                            std::shared_ptr<AbortFlag> abort)
     : device(on),
+      world(on.info().world),
       options(opts),
       wishes(Wishes::of(options, here)),
       bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
@@ -149,6 +150,8 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
   cores_each = crowds.cores_each;
   calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
+  sim = SimRanks::meet(bootstrap, device, {site, formations, wishes.algorithm, wishes.deterministic}, here);
+  calls->in_turns = sim != nullptr;
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -171,7 +174,10 @@ Choice Communicator::State::choice_of(const Call& call, bool explain) const {
   return choose(call, site, wishes.algorithm, wishes.deterministic, explain);
 }
 
-void Communicator::State::make_plan(const Call& call, bool in_place, CallPlan& plan) {
+// On devices that run no functions the ranks only meet.
+void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
+  static const Call kMeet;
+  const Call& call = moves_bytes() ? asked : kMeet;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
     plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
@@ -186,7 +192,7 @@ void Communicator::State::make_plan(const Call& call, bool in_place, CallPlan& p
 
 std::uint64_t Communicator::State::start_run(SharedRun& run, Op& op, StreamState& stream, Door& door) {
   std::uint64_t position = 0;
-  op.exchange = &run;
+  op.exchange = sim ? static_cast<Exchange*>(&in_virtual_time(run)) : &run;
   try {
     position = door(stream, op);
   } catch (...) {
@@ -215,6 +221,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, turn, next, {output, input, hidden});
+  if (sim) in_virtual_time(run).prepare(turn, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const std::uint64_t position = start_run(run, op, stream, door);
   ++next;
   if (shared) ++next_shared;
@@ -225,12 +232,18 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
 std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
+  std::vector<SimCall::Letter> simulated;
   for (Parcel& parcel : run.parcels) {
-    if (parcel.bytes > 0) parcel.data = address(*(parcel.out ? from : to)++);
+    Range range;
+    if (parcel.bytes > 0) range = *(parcel.out ? from : to)++;
+    if (sim) simulated.push_back({parcel.out, parcel.rank, range});
     bytes += parcel.bytes;
+    if (!moves_bytes()) parcel.bytes = 0;
+    if (parcel.bytes > 0) parcel.data = address(range);
   }
   run.plan().emplace<MessagePlan>(run.parcels);
   run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
+  if (sim) in_virtual_time(run).prepare(turn, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, door);
 }
 
@@ -282,6 +295,8 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   StreamState& state = *stream.state(here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Name name = name_of(call.kind);
+  if (state.core->info.world != world) [[unlikely]]
+    require_device(*state.core, name.text(), here);
   if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
     throw Error(Code::kInvalidValue, fmt::format("{}: root {} of {} ranks", name.text(), call.root, nranks), here);
   if (reduces(call.kind) && !can_reduce(call.type))
@@ -315,6 +330,8 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   require_usable(letters.front().here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   StreamState& state = *stream.state(letters.front().here);
+  if (state.core->info.world != world) [[unlikely]]
+    require_device(*state.core, name_of(Collective::kMessage).text(), letters.front().here);
   std::vector<Range> own_out, own_in;
   std::uint64_t bytes = 0;
   const std::lock_guard lock(mutex);

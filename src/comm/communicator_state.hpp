@@ -1,6 +1,8 @@
 // What a communicator is made of: how its ranks reach each other, the calls under way, and what went wrong.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -10,6 +12,7 @@
 #include "comm/group.hpp"
 #include "comm/options.hpp"
 #include "comm/shared_run.hpp"
+#include "comm/sim_ranks.hpp"
 #include "comm/tuning.hpp"
 #include "slip/communicator.hpp"
 #include "transport/recovery.hpp"
@@ -28,12 +31,16 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
   bool is_shared(const Call& call) const;                  // goes through the memory that all ranks share
   Choice choice_of(const Call& call, bool explain) const;  // for those that do not
-  void make_plan(const Call& call, bool in_place, CallPlan& plan);
+  bool moves_bytes() const { return !sim || device.options().run_functions; }
+  void make_plan(const Call& asked, bool in_place, CallPlan& plan);
   // Those that follow need the lock. `op` has its ranges; it gets an exchange. A run of messages has its parcels, whose
   // addresses are put in.
   std::uint64_t start_call(const Call& call, Op& op, StreamState& stream, Door& door);
   std::uint64_t start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door);
   std::uint64_t start_run(SharedRun& run, Op& op, StreamState& stream, Door& door);
+  SimRun& in_virtual_time(SharedRun& run);
+  // Throws if the ranks could not be on this device.
+  void require_device(const DeviceCore& core, std::string_view what, Here here) const;
 
   // The op becomes one of the plan that `stream` captures, and each launch a call of this communicator; in
   // captured_call.cpp.
@@ -45,6 +52,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   void drain();
 
   const Device device;
+  const std::uint64_t world;  // of the device
   const CommunicatorOptions options;
   const Wishes wishes;
   Bootstrap bootstrap;
@@ -59,12 +67,14 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   double cores_each = 1;  // of this host, by rank
   std::optional<Links> links;
   std::optional<SharedCalls> calls;
+  std::shared_ptr<SimRanks> sim;  // null: in real time
   BiasedLock mutex;        // guards what follows, and keeps the order of calls the same in numbers and in the stream
   std::uint64_t turn = 1;  // of the next call of this rank
   std::uint64_t next = 1;  // number of the next call of all ranks
   std::uint64_t next_shared = 1;  // and among those through shared memory
   std::uint64_t chunks = 0;       // of these so far
   std::vector<std::unique_ptr<SharedRun>> runs;
+  std::map<const SharedRun*, std::unique_ptr<SimRun>> sim_runs;
   std::vector<Range> sent, received;  // of the letters being issued; kept, so that nothing is allocated
   std::vector<Parcel> parcels;
   std::set<std::string> explained;     // SLIP_DEBUG=tune: each choice once

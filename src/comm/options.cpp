@@ -80,10 +80,11 @@ std::string Wishes::text() const {
                      channels(max_channels));
 }
 
-void require_cpu(std::string_view device, std::string_view what, Here here) {
-  if (device == "cpu" || device.starts_with("cpu:")) return;
+void require_rank_device(const DeviceInfo& info, std::string_view what, Here here) {
+  if (info.name == "cpu" || info.name.starts_with("cpu:") || info.virtual_time) return;
   throw Error(Code::kUnsupported,
-              fmt::format("{} on device '{}': only ranks on cpu devices are supported yet", what, device), here);
+              fmt::format("{} on device '{}': only ranks on cpu and sim devices are supported yet", what, info.name),
+              here);
 }
 
 void check_options(const CommunicatorOptions& options, int nranks, Here here) {

@@ -11,7 +11,7 @@
 namespace slip {
 
 // Throws if the device is not one that ranks can be on.
-void require_cpu(std::string_view device, std::string_view what, Here here);
+void require_rank_device(const DeviceInfo& info, std::string_view what, Here here);
 // Throws what cannot be. A wrong rank is left to the root, which tells all ranks.
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
 

@@ -324,7 +324,9 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(whom));
   const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
   const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
-  const int spins = patient_ ? (calls_.crowded ? crowded : kSpins) : cheap && !calls_.crowded ? kBeginLooks : 1;
+  const int spins = calls_.in_turns ? 1
+                    : patient_      ? (calls_.crowded ? crowded : kSpins)
+                                    : (cheap && !calls_.crowded ? kBeginLooks : 1);
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
@@ -332,7 +334,7 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
-  const auto limit = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  const auto limit = calls_.in_turns ? 0 : static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();

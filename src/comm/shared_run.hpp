@@ -94,6 +94,7 @@ struct SharedCalls {
   };
   std::vector<Said> said_to, said_from;  // by channel and rank
   std::atomic<bool> aborted{false};
+  bool in_turns = false;  // one thread lets all ranks go on: who waits for another gives it back at once
 };
 
 // What a rank does in a call: through shared memory, all at once, or by messages.
@@ -120,6 +121,7 @@ class SharedRun final : public Exchange {
   bool can_advance() noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
   void finish(const Failure* cause) override;
+  bool failed() const { return error_ != nullptr; }  // of one that is done
 
   std::vector<Parcel> parcels;  // of a call of messages: for its plan to refer to
 

@@ -28,6 +28,9 @@ struct StreamSpec {
   StreamFlags flags = StreamFlags::kBlocking;
   int priority = 0;
   bool legacy = false;
+  // On devices with virtual time: what an exchange does there, as far as it takes time. Its ops cost the host nothing,
+  // run no functions, wait in no queue, are beside kernels and not told to observers.
+  bool wire = false;
   CUstream_st* adopted = nullptr;  // a stream that somebody else owns, on devices that have native ones
 };
 

@@ -18,6 +18,8 @@ class Exchange {
   virtual bool begin() noexcept { return false; }
   // Whether advance() would get on. Cheap; by the same thread as the last advance(), or one ordered after it.
   virtual bool can_advance() noexcept = 0;
+  // Whether all others have come, so that it moves. Devices that model hardware queues hold theirs until then.
+  virtual bool moves() noexcept { return true; }
   // When its first step began, in now_ns(); 0: nobody watched then.
   virtual std::int64_t began_ns() const noexcept = 0;
   // Once, as the op's end. `cause`: why its stream or device had failed, so that it did not run to its end; null if it

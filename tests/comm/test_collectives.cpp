@@ -280,10 +280,10 @@ TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
   }));
   EXPECT_TRUE(fails(
       [] {
-        const std::vector<Device> devices{Device::open("sim:h200")};
+        const std::vector<Device> devices{Device::open("sim:h200"), Device::open("sim:h200")};
         Communicator::init_all(devices);
       },
-      Code::kUnsupported, {"sim:h200"}));
+      Code::kUnsupported, {"ranks 0 and 1", "Device::open_all"}));
 }
 
 // One of the ranks, each a process.

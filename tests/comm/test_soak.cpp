@@ -161,7 +161,7 @@ class Program {
   std::vector<Pending> pending_;
 };
 
-TEST(Soak, RandomProgramsInThreads) {
+void run_random_programs(bool virtual_time) {
   std::mt19937 random(seed_of_run());
   const std::int64_t end = now_ns() + static_cast<std::int64_t>(seconds_to_run() * 1e9);
   int programs = 0;
@@ -176,12 +176,15 @@ TEST(Soak, RandomProgramsInThreads) {
     const auto seed = static_cast<unsigned>(random());
     SCOPED_TRACE(testing::Message() << "program " << programs << ", " << count << " ranks, "
                                     << algorithm_name(options.algorithm));
-    const std::vector<Device> devices(static_cast<std::size_t>(count), Device::open("cpu", {.compute_workers = 2}));
+    const std::vector<Device> devices = virtual_time ? Device::open_all("sim:h200", count)
+                                                     : std::vector<Device>(static_cast<std::size_t>(count),
+                                                                           Device::open("cpu", {.compute_workers = 2}));
     std::vector<Communicator> comms = Communicator::init_all(devices, options);
     test::expect_no_errors(as_ranks(
         count,
         [&](int rank) {
-          const Device own = Device::open("cpu", {.compute_workers = 2});
+          const Device own =
+              virtual_time ? devices[static_cast<std::size_t>(rank)] : Device::open("cpu", {.compute_workers = 2});
           Program program(comms[static_cast<std::size_t>(rank)], own, seed);
           for (int round = 0; round < 4; ++round) ASSERT_EQ(program.run(12), "");
         },
@@ -190,6 +193,9 @@ TEST(Soak, RandomProgramsInThreads) {
   }
   std::printf("%d programs\n", programs);
 }
+
+TEST(Soak, RandomProgramsInThreads) { run_random_programs(false); }
+TEST(Soak, RandomProgramsInVirtualTime) { run_random_programs(true); }
 
 // A program without end, with whoever is left, until there are as many as the test says.
 TEST(Soak, DISABLED_GoOn) {

@@ -6,6 +6,7 @@
 #include <typeinfo>
 
 #include "backend/sim/machine.hpp"
+#include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::sim {
@@ -28,6 +29,7 @@ void Machine::poke(SimStream& stream) {
 // Starts what can start in this stream. Whoever holds it back pokes it again: the end of an op, the queue when the
 // stream comes to its front, the point or the barrier it waits for, the clock when its next command is issued.
 void Machine::advance(SimStream& stream) {
+  if (stream.stage == Stage::kExchange) go_on(stream);
   if (stream.stage == Stage::kIdle && stream.timer.place != Timer::kIdle) timers_.cancel(stream.timer);
   while (stream.stage == Stage::kIdle && !stream.commands.empty()) {
     if (!start_next(stream)) return;
@@ -46,12 +48,18 @@ bool Machine::start_next(SimStream& stream) {
   Ring<SimStream*>* lane = lane_of(stream, command);
   if (lane && lane->front() != &stream) return false;
   const bool dead = lost || stream.failure.set();
-  if (!dead && !resolved(stream, command)) return false;
+  const bool exchanges = command.kind == OpKind::kExchange;
+  if (!dead && !(exchanges ? exchange_moves(stream) : resolved(stream, command))) return false;
   if (lane) {
     lane->pop();
     if (!lane->empty()) poke(*lane->front());
   }
-  if (!dead) {
+  if (exchanges) {
+    stream.stage = Stage::kExchange;
+    stream.at = stream.device;
+    stream.started = stream.commands.front().payload->came;
+    go_on(stream);
+  } else if (!dead) {
     begin(stream, command);
   } else {
     if (stream.waiting_on) stop_waiting(stream);
@@ -86,6 +94,12 @@ bool Machine::resolved(SimStream& stream, const Command& command) {
   if (command.kind != OpKind::kWaitValue || word_at_least(command)) return true;
   hold(stream);
   return false;
+}
+
+// Of a stream that is held: whether that is over.
+bool Machine::may_go_on(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  return command.kind == OpKind::kExchange ? command.payload->exchange->can_advance() : resolved(stream, command);
 }
 
 // A point of another world or backend has no virtual time here: the World asks for it now and then, and it counts as
@@ -129,6 +143,42 @@ void Machine::begin(SimStream& stream, const Command& command) {
     default: break;
   }
   complete(stream);
+}
+
+// What the Performer does it does without the lock: commands may be added meanwhile, and references to them end. What
+// an exchange did may let others go on.
+bool Machine::exchange_moves(SimStream& stream) {
+  Payload& payload = *stream.commands.front().payload;
+  Exchange& exchange = *payload.exchange;
+  if (payload.came < 0) payload.came = now_;
+  const bool moves = performer_.advance(exchange) || exchange.moves();
+  if (!moves) hold(stream);
+  poll_words();
+  return moves;
+}
+
+void Machine::go_on(SimStream& stream) {
+  const DeviceCore* core = stream.device->core;
+  const bool dead = !core || core->fault.set() || stream.failure.set();
+  if (dead || performer_.advance(*stream.commands.front().payload->exchange)) return end_exchange(stream);
+  hold(stream);
+  poll_words();
+}
+
+void Machine::end_exchange(SimStream& stream) {
+  const DeviceCore* core = stream.device->core;
+  const bool lost = core && core->fault.set();
+  const Command command = stream.commands.front();
+  if (lost || stream.failure.set()) {
+    const Failure cause = lost ? core->fault.value() : stream.failure.value();
+    performer_.finish(stream, *command.payload, command.name, &cause);
+  } else if (core) {  // else the process exits
+    if (observed()) [[unlikely]]
+      tell_run(stream);
+    performer_.finish(stream, *command.payload, command.name, nullptr);
+  }
+  complete(stream);
+  poll_words();
 }
 
 void Machine::inherit_failure(SimStream& stream, const Command& command) {

@@ -28,7 +28,16 @@ void Machine::mark_dirty(SimDevice& device) {
   dirty_.push_back(&device);
 }
 
+// Of an exchange, which has a small part of the device for itself: it does not wait for kernels, and slows them as
+// copies do.
+void Machine::start_beside(SimStream& stream) {
+  stream.stage = Stage::kBeside;
+  copies_beside(*stream.at, +1);
+  timers_.set(stream.timer, after(now_, static_cast<Picos>(stream.commands.front().amount)));
+}
+
 void Machine::ask_compute(SimStream& stream) {
+  if (stream.is_wire && stream.commands.front().way == Way::kNone) return start_beside(stream);
   SimDevice& device = *stream.at;
   stream.stage = Stage::kWaiting;
   device.waiting.push_back({stream.rank, ++ready_order_, &stream});
@@ -115,7 +124,7 @@ void Machine::start_callback(SimStream& stream) {
 
 void Machine::stage_ended(SimStream& stream) {
   if (stream.stage == Stage::kLatency) return start_flow(stream);
-  if (observed()) [[unlikely]]
+  if (observed() && !stream.is_wire) [[unlikely]]
     tell_run(stream);
   if (stream.stage == Stage::kFlow) {
     end_copy(stream);
@@ -125,6 +134,8 @@ void Machine::stage_ended(SimStream& stream) {
     }
   } else if (stream.stage == Stage::kCompute) {
     end_compute(stream);
+  } else if (stream.stage == Stage::kBeside) {
+    copies_beside(*stream.at, -1);
   } else {
     stream.device->callback.busy = false;
     mark_dirty(*stream.device);

@@ -26,7 +26,7 @@ Machine::Machine(const Description& description, std::span<DeviceCore* const> co
   }
 }
 
-SimStream& Machine::open_stream(SimDevice& device, StreamFlags flags, int priority, bool legacy) {
+SimStream& Machine::open_stream(SimDevice& device, const StreamSpec& spec) {
   SimStream* stream = nullptr;
   if (device.idle.empty()) {
     stream = Slab<SimStream>::take();
@@ -37,15 +37,16 @@ SimStream& Machine::open_stream(SimDevice& device, StreamFlags flags, int priori
   }
   stream->machine.store(this, std::memory_order_release);
   stream->device = &device;
-  stream->is_legacy = legacy;
-  stream->is_blocking = flags == StreamFlags::kBlocking && !legacy;
+  stream->is_legacy = spec.legacy;
+  stream->is_blocking = spec.flags == StreamFlags::kBlocking && !spec.legacy;
+  stream->is_wire = spec.wire;
   stream->closing = stream->foreign_reached = false;
-  stream->rank = priority;
-  stream->queue = static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
+  stream->rank = spec.priority;
+  stream->queue = spec.wire ? -1 : static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
   stream->last_lane = Lane::kCompute;
   stream->told_epoch = 0;  // its first op comes after all legacy work issued so far
   stream->told_position = stream->commands.tail();
-  if (legacy) device.legacy = stream;
+  if (spec.legacy) device.legacy = stream;
   return *stream;
 }
 
@@ -98,6 +99,7 @@ std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
     ++device.pending[command.epoch];
   }
   if (command.lane == Lane::kLast) command.lane = stream.last_lane;
+  if (stream.is_wire) command.lane = Lane::kNone;
   if (command.lane != Lane::kNone) {
     stream.last_lane = command.lane;
     lane_of(stream, command)->push(&stream);
@@ -142,7 +144,7 @@ bool Machine::poll_words() {
   bool any = false;
   std::erase_if(held_, [&](SimStream* stream) {
     if (!stream->commands.empty() && stream->commands.front().kind == OpKind::kWait) return false;
-    const bool open = stream->commands.empty() || resolved(*stream, stream->commands.front());
+    const bool open = stream->commands.empty() || may_go_on(*stream);
     if (!open) return false;
     stream->held = false;
     poke(*stream);
@@ -150,6 +152,15 @@ bool Machine::poll_words() {
     return true;
   });
   return any;
+}
+
+std::vector<Exchange*> Machine::held_exchanges() const {
+  std::vector<Exchange*> result;
+  for (SimStream* stream : held_) {
+    if (!stream->commands.empty() && stream->commands.front().kind == OpKind::kExchange)
+      result.push_back(stream->commands.front().payload->exchange);
+  }
+  return result;
 }
 
 std::vector<SimStream*> Machine::held_by_points() const {

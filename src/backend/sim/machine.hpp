@@ -23,6 +23,9 @@ class Performer {
   virtual ~Performer() = default;
   virtual void perform(SimStream& stream, Payload& payload, Name name) = 0;
   virtual void recycle(Payload& payload) = 0;
+  virtual bool advance(Exchange& exchange) = 0;  // true: it is done
+  // The first op of the stream is an exchange that is done, or that does not go on because of `cause`.
+  virtual void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) = 0;
 };
 
 class Machine {
@@ -33,7 +36,7 @@ class Machine {
   SimDevice& device(int index) { return devices_[static_cast<std::size_t>(index)]; }
   Topology& topology() { return topology_; }
 
-  SimStream& open_stream(SimDevice& device, StreamFlags flags, int priority, bool legacy);
+  SimStream& open_stream(SimDevice& device, const StreamSpec& spec);
   void close_stream(SimStream& stream);
   void close_device(SimDevice& device);  // its streams are drained, unless the process exits
 
@@ -46,7 +49,8 @@ class Machine {
   void idle_until(Picos at) { now_ = at > now_ ? at : now_; }
 
   // Streams that are held by something outside: words in memory, and points of other worlds and backends.
-  bool poll_words();  // true: some stream goes on
+  bool poll_words();  // and exchanges; true: some stream goes on
+  std::vector<Exchange*> held_exchanges() const;
   std::vector<SimStream*> held_by_points() const;
   void release(SimStream& stream);  // its point is reached
 
@@ -62,8 +66,12 @@ class Machine {
   bool behind_barrier(SimStream& stream, const Command& command);
   bool resolved(SimStream& stream, const Command& command);
   bool point_reached(SimStream& stream, const Command& command);
+  bool may_go_on(SimStream& stream);
   void begin(SimStream& stream, const Command& command);
   void inherit_failure(SimStream& stream, const Command& command);
+  bool exchange_moves(SimStream& stream);
+  void go_on(SimStream& stream);
+  void end_exchange(SimStream& stream);
   void complete(SimStream& stream);
   void leave_epoch(SimStream& stream, std::uint64_t epoch);
   void wait_on(SimStream& stream, SimStream& target, std::uint64_t position);
@@ -73,6 +81,7 @@ class Machine {
 
   // engines.cpp: what holds an op while it runs.
   void ask_compute(SimStream& stream);
+  void start_beside(SimStream& stream);
   void ask_copy(SimStream& stream);
   void start_engines(SimDevice& device);
   void start_compute(SimDevice& device);

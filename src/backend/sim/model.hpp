@@ -58,7 +58,7 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
 };
 
 // Where the op of a stream is.
-enum class Stage : std::uint8_t { kIdle, kWaiting, kCompute, kCallback, kLatency, kFlow };
+enum class Stage : std::uint8_t { kIdle, kWaiting, kCompute, kBeside, kCallback, kLatency, kFlow, kExchange };
 
 struct SimStream : StreamState {
   SimStream() { timer.stream = flow.stream = this; }
@@ -67,7 +67,8 @@ struct SimStream : StreamState {
   std::atomic<Machine*> machine{nullptr};
   SimDevice* device = nullptr;
   bool is_legacy = false, is_blocking = false, closing = false;
-  int rank = 0;  // priority: lower first
+  bool is_wire = false;  // see StreamSpec
+  int rank = 0;          // priority: lower first
   std::int32_t queue = 0;
   Lane last_lane = Lane::kCompute;
 

@@ -30,6 +30,8 @@ void fill_payload(Payload& payload, const Op& op) {
   payload.value = static_cast<std::uint8_t>(op.value);
   payload.kernel = op.kernel;
   payload.here = op.here;
+  payload.exchange = op.exchange;
+  payload.came = -1;
   take_pieces(payload.reads, op.reads);
   take_pieces(payload.writes, op.writes);
   payload.scalars.assign(op.scalars.begin(), op.scalars.end());

@@ -1,4 +1,4 @@
-// Payload: what an op really does besides taking virtual time. Only ops with a function have one.
+// Payload: what an op really does besides taking virtual time. Only ops with a function and exchanges have one.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,9 @@ struct Payload {
   std::vector<Piece> reads = {}, writes = {};
   std::vector<Scalar> scalars = {};
   std::function<void()> host = {};
+  // kExchange: goes on in steps, and is not performed. When it was first looked at; below 0: not yet.
+  Exchange* exchange = nullptr;
+  Picos came = -1;
 };
 
 enum class Outcome : std::uint8_t { kDone, kFailed, kFault };

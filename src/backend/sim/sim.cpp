@@ -1,5 +1,7 @@
 #include "backend/sim/sim.hpp"
 
+#include <atomic>
+
 #include "backend/sim/description.hpp"
 #include "backend/sim/memory.hpp"
 #include "backend/sim/world.hpp"
@@ -20,7 +22,7 @@ class SimBackend : public Backend {
 
   StreamState* open_stream(const StreamSpec& spec) override {
     require_own_stream(spec, "sim");
-    return world_->open_stream(index_, spec.flags, spec.priority, spec.legacy);
+    return world_->open_stream(index_, spec);
   }
   void close_stream(StreamState& stream) noexcept override {
     world_->close_stream(static_cast<sim::SimStream&>(stream));
@@ -48,6 +50,8 @@ class SimBackend : public Backend {
 std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores) {
   const sim::Description description = sim::load_description(rest);
   const auto world = std::make_shared<sim::World>(description, cores);
+  static std::atomic<std::uint64_t> worlds{0};
+  const std::uint64_t number = worlds.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: a number, nothing else
   std::vector<std::unique_ptr<Backend>> result;
   for (DeviceCore* core : cores) {
     DeviceInfo& info = core->info;
@@ -60,6 +64,7 @@ std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<
     info.least_priority = 0;
     info.greatest_priority = description.greatest_priority;
     info.virtual_time = true;
+    info.world = number;
     result.push_back(std::make_unique<SimBackend>(world, static_cast<int>(result.size()), core->options.run_functions));
   }
   return result;

@@ -29,6 +29,7 @@ std::uint64_t World::submit(SimStream& stream, const Op& op) {
   require_supported(op, stream);
   Functions finished;
   Lock lock(mutex_);
+  if (stream.is_wire) return machine_.enqueue(stream, wire_command_for(stream, op));
   if (is_plain_record(op, stream)) {
     if (!is_bookkeeping(op)) spend(description_.host.record);
     return stream.commands.tail();
@@ -66,6 +67,7 @@ Picos World::host_cost(const Op& op) const {
     case OpKind::kHost: return host.function;
     case OpKind::kRecord: return op.event ? host.timed_record : host.record;
     case OpKind::kWait: return host.wait;
+    case OpKind::kExchange: return host.launch;
     default: return host.value;
   }
 }
@@ -94,6 +96,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
       command.target = op.point.stream;
       command.amount = op.point.position;
       break;
+    case OpKind::kExchange: command.lane = Lane::kCompute; break;
     default:
       command.lane = Lane::kLast;
       command.value = op.value;
@@ -103,6 +106,15 @@ Command World::command_for(SimStream& stream, const Op& op) {
       break;
   }
   command.payload = payload_for(stream, op);
+  return command;
+}
+
+// It is issued at once: an exchange is a kernel that is launched already.
+Command World::wire_command_for(SimStream& stream, const Op& op) {
+  Command command = command_for(stream, op);
+  if (command.lane == Lane::kCompute)
+    command.amount -= std::min(command.amount, static_cast<std::uint64_t>(description_.compute.launch));
+  command.issued = machine_.now();
   return command;
 }
 
@@ -151,7 +163,8 @@ int World::device_of(const Range& range, const SimStream& stream) const {
 }
 
 Payload* World::payload_for(const SimStream& stream, const Op& op) {
-  if (op.kind > OpKind::kHost || !stream.device->core->options.run_functions) return nullptr;
+  const bool runs = op.kind <= OpKind::kHost && stream.device->core->options.run_functions;
+  if (op.kind != OpKind::kExchange && (!runs || stream.is_wire)) return nullptr;
   if (idle_payloads_.empty()) {
     payloads_.push_back(std::make_unique<Payload>());
     idle_payloads_.push_back(payloads_.back().get());

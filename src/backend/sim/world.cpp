@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
+#include "runtime/exchange.hpp"
 
 namespace slip::sim {
 namespace {
@@ -41,9 +43,9 @@ World::World(const Description& description, std::span<DeviceCore* const> cores)
   }
 }
 
-SimStream* World::open_stream(int device, StreamFlags flags, int priority, bool legacy) {
+SimStream* World::open_stream(int device, const StreamSpec& spec) {
   const std::lock_guard lock(mutex_);
-  return &machine_.open_stream(machine_.device(device), flags, priority, legacy);
+  return &machine_.open_stream(machine_.device(device), spec);
 }
 
 void World::close_stream(SimStream& stream) {
@@ -169,10 +171,17 @@ bool World::drive(std::span<const Target> targets, std::size_t& first, std::int6
   return true;
 }
 
+// Exchanges may be held by other threads, too: ranks of theirs that have not come, an abort, or a deadline, which
+// passes in real time and only when nothing else is left to happen.
+bool World::poll_exchanges() {
+  for (Exchange* exchange : machine_.held_exchanges()) static_cast<void>(advance(*exchange));
+  return machine_.poll_words();
+}
+
 // Looks at what holds streams from outside. REQUIRES: driving_ is this thread's. Lets go of the lock to ask other
 // worlds and backends, which have locks of their own.
 bool World::poll() {
-  bool any = machine_.poll_words();
+  bool any = poll_exchanges();
   struct Asked {
     SimStream* stream;
     Point point;
@@ -215,6 +224,35 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
       .here = payload.here};
   if (outcome == Outcome::kFailed) return fail_stream(stream, std::move(failure));
   if (device.core->fault.put(failure)) machine_.fault(device, failure);
+}
+
+bool World::advance(Exchange& exchange) {
+  mutex_.unlock();
+  const bool done = exchange.advance();
+  mutex_.lock();
+  return done;
+}
+
+void World::finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) {
+  const std::uint64_t position = stream.commands.head() + 1;
+  std::optional<Failure> failure;
+  const auto fail = [&](Code code, const char* what) {
+    failure = Failure{.code = code,
+                      .text = fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(payload.kind), name.text(),
+                                          payload.here.file, payload.here.line, what),
+                      .position = position,
+                      .here = payload.here};
+  };
+  mutex_.unlock();
+  try {
+    payload.exchange->finish(cause);
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+  } catch (const std::exception& error) {
+    fail(Code::kLaunchFailed, error.what());
+  }
+  mutex_.lock();
+  if (failure) fail_stream(stream, std::move(*failure));
 }
 
 void World::recycle(Payload& payload) {

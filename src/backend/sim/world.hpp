@@ -23,7 +23,7 @@ class World : private Performer {
  public:
   World(const Description& description, std::span<DeviceCore* const> cores);
 
-  SimStream* open_stream(int device, StreamFlags flags, int priority, bool legacy);
+  SimStream* open_stream(int device, const StreamSpec& spec);
   void close_stream(SimStream& stream);
   void close_device(int device);
 
@@ -47,6 +47,7 @@ class World : private Performer {
   void require_supported(const Op& op, const SimStream& stream) const;
   Picos host_cost(const Op& op) const;
   Command command_for(SimStream& stream, const Op& op);
+  Command wire_command_for(SimStream& stream, const Op& op);
   void describe_copy(Command& command, SimStream& stream, const Op& op);
   void describe_compute(Command& command, const Op& op, std::uint64_t bytes) const;
   int device_of(const Range& range, const SimStream& stream) const;
@@ -63,8 +64,11 @@ class World : private Performer {
   bool await(Lock& lock, std::span<const Target> targets, std::int64_t deadline_ns);
   bool drive(std::span<const Target> targets, std::size_t& first, std::int64_t deadline_ns);
   bool poll();
+  bool poll_exchanges();
 
   void perform(SimStream& stream, Payload& payload, Name name) override;
+  bool advance(Exchange& exchange) override;
+  void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) override;
   void recycle(Payload& payload) override;
 
   const Description description_;

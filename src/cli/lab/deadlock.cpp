@@ -106,8 +106,13 @@ Seen finish(const Bench& bench, const Stream& stream) {
   return seen;
 }
 
+std::vector<Device> devices_of_ranks(const Bench& bench) {
+  if (bench.virtual_time()) return Device::open_all(bench.options().device, kRanks);
+  return std::vector<Device>(kRanks, Device::open("cpu", {.compute_workers = 2}));
+}
+
 Seen run_case(const Bench& bench, const Case& wanted) {
-  const std::vector<Device> devices(kRanks, Device::open("cpu", {.compute_workers = 2}));
+  const std::vector<Device> devices = devices_of_ranks(bench);
   std::array<std::vector<Communicator>, 2> comms{Communicator::init_all(devices, deadline(bench)),
                                                  Communicator::init_all(devices, deadline(bench))};
   std::vector<Stream> streams;
@@ -131,7 +136,7 @@ Seen run_case(const Bench& bench, const Case& wanted) {
 
 // Rank 1 reads from a pipe, as it might wait in another library, for what rank 0 writes once its call is done.
 Seen run_outside(const Bench& bench) {
-  const std::vector<Device> devices(kRanks, Device::open("cpu", {.compute_workers = 2}));
+  const std::vector<Device> devices = devices_of_ranks(bench);
   std::vector<Communicator> comms = Communicator::init_all(devices, deadline(bench));
   int ends[2];
   if (::pipe(ends) != 0) throw Error(Code::kIo, "cannot make a pipe", {});
@@ -188,7 +193,7 @@ void lab_deadlock(const Bench& bench, Report& report) {
                    {"", "text"},
                    {"", "error"}});
   bool foretold = true;
-  const bool runs = !bench.virtual_time() && !bench.on_gpu();  // communicators need cpu devices so far
+  const bool runs = !bench.on_gpu();  // communicators need cpu or sim devices so far
   for (const Case& each : kCases) {
     std::string circle;
     const Verification proof = rehearse(bench, each, circle);
