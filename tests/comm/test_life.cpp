@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <fstream>
 #include <random>
+#include <thread>
 
+#include "base/clock.hpp"
 #include "sums.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
@@ -144,10 +146,14 @@ TEST(Finalize, WaitsForAllAndLeavesOnlyTheEnd) {
 }
 
 TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
-  std::atomic<int> told{0};
+  std::atomic<int> summed{0}, told{0};
   expect_no_errors(with_comms(3, [&](Communicator& comm, const Adder& adder) {
     EXPECT_FALSE(comm.error());
     EXPECT_EQ(adder.wrong_sum(comm), "");
+    summed.fetch_add(1);
+    // Who is still in that call would be told of the abort there.
+    const std::int64_t deadline = deadline_after(60'000'000'000);
+    while (summed.load() < 3 && now_ns() < deadline) std::this_thread::yield();
     // A call that rank 1 never makes.
     if (comm.rank() == 1) {
       comm.abort();
