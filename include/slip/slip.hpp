@@ -11,6 +11,7 @@
 #include "slip/error.hpp"
 #include "slip/event.hpp"
 #include "slip/figures.hpp"
+#include "slip/gradient_plan.hpp"
 #include "slip/graph.hpp"
 #include "slip/kernel.hpp"
 #include "slip/name.hpp"
