@@ -12,6 +12,7 @@
 #include "slip/event.hpp"
 #include "slip/figures.hpp"
 #include "slip/gradient_plan.hpp"
+#include "slip/gradients.hpp"
 #include "slip/graph.hpp"
 #include "slip/kernel.hpp"
 #include "slip/name.hpp"
