@@ -101,4 +101,14 @@ struct PlanLimits {
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits = {},
                         Here here = Here::at());
 
+// The same step on the sim device, op by op: kernels for the backward pass and for what needs the gradients, the calls
+// in a stream of their own, events between them.
+struct StepPrediction {
+  Picos time = 0;     // of the step
+  Picos compute = 0;  // if nothing were communicated
+  Picos exposed() const { return time - compute; }
+};
+StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                            Here here = Here::at());
+
 }  // namespace slip

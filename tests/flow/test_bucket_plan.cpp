@@ -7,6 +7,7 @@
 
 #include "flow/bucket_order.hpp"
 #include "flow/bucket_plan.hpp"
+#include "flow/play_step.hpp"
 #include "support/errors.hpp"
 
 namespace slip {
@@ -61,7 +62,7 @@ TEST(ReduceCost, LiesOnLinesBetweenPoints) {
 
 TEST(BucketOrder, IsTheBestOfAllOrders) {
   std::mt19937_64 random(20261);
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20261, round " << round);
     std::vector<TimedCall> calls(1 + random() % 7);
     for (TimedCall& call : calls)
@@ -139,7 +140,7 @@ TEST(BucketPlan, IsNearTheBestOfAllPlans) {
   const ReduceCost cost = simple_cost();
   int exact = 0, rounds = 0;
   double worst = 1;
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20263, round " << round);
     const GradientProfile profile = random_step(random, 2 + random() % 11);
     const Picos best = exposure_of(profile, cost, exhaustive_plan(units_of(profile, 0, 64), cost)).exposed;
@@ -199,6 +200,37 @@ TEST(BucketPlan, LargeGradientsAreOvertaken) {
   profile.gradients[0].arrival = 0;
   EXPECT_LT(exposure_of(profile, cost, plan_buckets(profile, cost)).exposed,
             exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed);
+}
+
+// The sim device, op by op, agrees with the recurrence. It counts whole nanoseconds.
+TEST(BucketPlan, IsWhatTheSimulatorSays) {
+  std::mt19937_64 random(20265);
+  for (int round = 0; round < 20; ++round) {
+    SCOPED_TRACE(testing::Message() << "seed 20265, round " << round);
+    const GradientProfile profile = random_step(random, 2 + random() % 30);
+    const ReduceCost cost = simple_cost();
+    for (const BucketPlan& plan :
+         {plan_buckets(profile, cost, {.effort = 200}), ddp_buckets(profile), each_alone(profile)}) {
+      const StepPrediction seen = predict_step(profile, cost, plan);
+      EXPECT_NEAR(static_cast<double>(seen.exposed()), static_cast<double>(exposure_of(profile, cost, plan).exposed),
+                  1000);
+    }
+  }
+}
+
+// In the compute stream every call is exposed, at the end what is left of them, by need less.
+TEST(BucketPlan, MannersOfAStep) {
+  std::mt19937_64 random(20266);
+  const Device device = Device::open("sim:h200", {.run_functions = false});
+  const GradientProfile profile = random_step(random, 12);
+  const ReduceCost cost = simple_cost();
+  const BucketPlan plan = each_alone(profile);
+  const Picos blocking = play_step(device, profile, cost, plan, StepManner::kInCompute).exposed(),
+              at_end = play_step(device, profile, cost, plan, StepManner::kAtTheEnd).exposed(),
+              by_need = play_step(device, profile, cost, plan, StepManner::kByNeed).exposed();
+  EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
+  EXPECT_LT(at_end, blocking);
+  EXPECT_LE(by_need, at_end);
 }
 
 TEST(BucketPlan, OfNothingIsNothing) {
