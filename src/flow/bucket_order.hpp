@@ -16,8 +16,8 @@ struct TimedCall {
 
 struct CallOrder {
   std::vector<std::uint32_t> calls = {};  // indices, in the order of the calls
-  Picos lateness = 0;                // the most that a call ends after its due time; below 0 if all are early
-  bool exact = false;                // no order is better
+  Picos lateness = 0;                     // the most that a call ends after its due time; below 0 if all are early
+  bool exact = false;                     // no order is better
 };
 
 // Always the call that is due first among those that are ready (Schrage's rule): quick, and never idle without need.

@@ -37,10 +37,7 @@ class Player {
   StepPrediction play() {
     const TimedEvent begun = compute_.record_timed(here_);
     backward();
-    if (manner_ != StepManner::kInCompute) {
-      for (std::size_t call = 0; call < plan_.buckets.size(); ++call) reduce(call, network_);
-      if (manner_ == StepManner::kAtTheEnd) compute_.wait(network_.record(here_), here_);
-    }
+    if (manner_ == StepManner::kAtTheEnd) compute_.wait(network_.record(here_), here_);
     use();
     const TimedEvent ended = compute_.record_timed(here_);
     compute_.sync(here_);
@@ -55,7 +52,7 @@ class Player {
     compute_time_ += time;
   }
 
-  // Gradients in the order in which they come; with the calls in between where they are in the same stream.
+  // Gradients in the order in which they come, each call issued when its last one is: hardware queues see this order.
   void backward() {
     const std::size_t count = profile_.gradients.size();
     std::vector<std::uint32_t> order(count);
@@ -73,8 +70,8 @@ class Player {
       now = std::max(now, arrival);
       compute_.record(arrived_[gradient], here_);
       there[gradient] = true;
-      if (manner_ != StepManner::kInCompute) continue;
-      for (; next < plan_.buckets.size() && has_come(next, there); ++next) reduce(next, compute_);
+      for (; next < plan_.buckets.size() && has_come(next, there); ++next)
+        reduce(next, manner_ == StepManner::kInCompute ? compute_ : network_);
     }
     compute(kBackward, profile_.backward_end - now, "backward end");
   }
