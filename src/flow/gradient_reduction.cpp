@@ -51,7 +51,9 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
                              std::uint64_t most_bytes, Here here) {
   constexpr std::uint64_t kLeast = 1024, kMost = std::uint64_t{64} << 20, kStep = 4;
   constexpr std::int64_t kLongNs = 50'000'000;  // a call that takes longer shows the rate well enough
-  constexpr int kTries = 3;
+  // One behind the other, as in a step: a link that has rested gives the first bytes away, and small calls look cheaper
+  // than they are.
+  constexpr int kTries = 3, kCalls = 8;
   most_bytes = std::clamp(most_bytes, kLeast, kMost);
   SharedBuffer data = comm.allocate(most_bytes, "gradients: probe", here);
   SharedBuffer scratch = comm.allocate(reduction.needs_scratch() ? most_bytes : 0, "gradients: probe", here);
@@ -60,15 +62,20 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
   ReduceCost cost;
   for (std::uint64_t bytes = kLeast;; bytes = std::min(bytes * kStep, most_bytes)) {
     std::int64_t least = 0;
+    // The size before took less: a few calls of a long one are enough.
+    const int calls =
+        cost.known() && cost.points.back().time / 1000 * static_cast<std::int64_t>(kStep) > kLongNs / kCalls ? 2
+                                                                                                             : kCalls;
     for (int i = 0; i <= kTries; ++i) {
       comm.barrier(stream, here);
       stream.sync(here);
       const std::int64_t began = now_ns();
-      reduction.enqueue({comm, stream, data.slice(0, bytes), DataType::kF32,
-                         reduction.needs_scratch() ? scratch.slice(0, bytes) : Range{}},
-                        here);
+      for (int call = 0; call < calls; ++call)
+        reduction.enqueue({comm, stream, data.slice(0, bytes), DataType::kF32,
+                           reduction.needs_scratch() ? scratch.slice(0, bytes) : Range{}},
+                          here);
       stream.sync(here);
-      const std::int64_t ns = now_ns() - began;
+      const std::int64_t ns = (now_ns() - began) / calls;
       if (i == 1 || (i > 1 && ns < least)) least = ns;  // the first one makes connections
     }
     took.buffer().host_write<std::int64_t>()[0] = least;
