@@ -159,6 +159,10 @@ class Communicator {
   // any thread; returns at once.
   void abort() noexcept;
 
+  // The same with a reason: what this rank's program found wrong is what every rank gets, unless something else was
+  // wrong before. For who notices that the ranks cannot go on together.
+  void fail(Code code, const std::string& text) noexcept;
+
  private:
   friend class Forecast;
   struct State;

@@ -11,6 +11,8 @@
 #include "slip/error.hpp"
 #include "slip/event.hpp"
 #include "slip/figures.hpp"
+#include "slip/gradient_plan.hpp"
+#include "slip/gradients.hpp"
 #include "slip/graph.hpp"
 #include "slip/kernel.hpp"
 #include "slip/name.hpp"

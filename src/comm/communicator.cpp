@@ -124,6 +124,15 @@ void Communicator::abort() noexcept {
   state_->bootstrap.abort();
 }
 
+void Communicator::fail(Code code, const std::string& text) noexcept {
+  try {
+    state_->seat->fail(LedgerLife::kFailed, text);
+    if (!state_->host || state_->host->fail(code, text)) state_->bootstrap.fail(code, text);
+  } catch (const std::exception&) {  // no memory for the text: it ends all the same
+    abort();
+  }
+}
+
 void Communicator::all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
   require_no_factor(op, here);
   state_->issue_call({.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)},

@@ -85,12 +85,16 @@ class EventState {
   virtual ~EventState() = default;
   // Time from `start`'s point to this one's; both were reached.
   virtual Picos since(const EventState& start) const = 0;
+  // Whether it may be given to another record once its only owner wants that.
+  virtual bool renewable() const { return false; }
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the caller holds one already
   void release() noexcept {
     // acq_rel: the last holder sees what all others did with it.
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) end();
   }
+  // acquire: who held it last, a stream for instance, is done with it.
+  bool has_one_owner() const { return references_.load(std::memory_order_acquire) == 1; }
 
  protected:
   virtual void end() noexcept { delete this; }  // nobody refers to it any more

@@ -11,6 +11,7 @@ class Stamp : public EventState {
  public:
   void set(Picos at) { at_.store(at, std::memory_order_release); }
   Picos at() const { return at_.load(std::memory_order_acquire); }
+  bool renewable() const override { return true; }
   Picos since(const EventState& start) const override { return at() - static_cast<const Stamp&>(start).at(); }
 
  private:

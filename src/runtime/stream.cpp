@@ -144,7 +144,13 @@ TimedEvent StreamRef::record_timed(Here here) const {
 }
 
 void StreamRef::record(TimedEvent& event, Here here) const {
-  take_record(event, state(here)->make_timed_event(), here);
+  StreamState& stream = *state(here);
+  // One that nobody else refers to any more serves again, so that a program which records the same events in every turn
+  // allocates nothing.
+  EventState* native = event.handle_.get();
+  if (native && event.device_ == stream.core->id && native->has_one_owner() && native->renewable()) native->retain();
+  else native = stream.make_timed_event();
+  take_record(event, native, here);
 }
 
 void StreamRef::wait(const Event& event, Here here) const {

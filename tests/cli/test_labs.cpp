@@ -122,6 +122,22 @@ TEST_P(LabsOn, HookBlocksInItsStreamAndWithOneQueue) {
   }
 }
 
+// Exposed: every call; what is left at the end; more with one queue; and least with a plan.
+TEST_P(LabsOn, GradientsExposeLeastWhenPlanned) {
+  for (const char* more : {"", "--topology " SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"}) {
+    const json rows = lab_tables("gradients", device(), more).at(0).at("rows");
+    ASSERT_EQ(rows.size(), 5U);
+    const auto exposed = [&](std::size_t i) { return rows.at(i).at("exposed_ps").get<Picos>(); };
+    EXPECT_GT(exposed(0), exposed(1));
+    EXPECT_GE(exposed(2), exposed(1));
+    EXPECT_LT(exposed(4), exposed(1));
+    EXPECT_LT(exposed(4), exposed(3));
+    for (const json& row : rows)
+      EXPECT_EQ(row.at("time_ps").get<Picos>() - row.at("exposed_ps").get<Picos>(),
+                rows.at(0).at("time_ps").get<Picos>() - exposed(0));
+  }
+}
+
 TEST_P(LabsOn, DefaultStreamIsABarrierOfBlockingStreams) {
   const Model m = model();
   const json rows = lab_tables("default-stream", device()).at(0).at("rows");
@@ -285,7 +301,8 @@ TEST(LabsOnSim, TraceIsValidAndHasTheOps) {
 
 // On cpu times are what the machine gives; the results must be right and the memory counted.
 TEST(LabsOnCpu, ResultsAreRight) {
-  for (const char* name : {"overlap", "default-stream", "weights", "hook", "events", "host", "questions"}) {
+  for (const char* name :
+       {"overlap", "default-stream", "weights", "hook", "gradients", "events", "host", "questions"}) {
     for (const json& table : lab_tables(name, "cpu", "--quick")) {
       for (const json& row : table.at("rows")) {
         if (row.contains("ok") && !row.at("ok").is_null()) {

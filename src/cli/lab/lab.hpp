@@ -20,6 +20,8 @@ struct LabOptions {
   int chunks = 0;
   int layers = 0;
   bool quick = false;
+  std::string topology;  // gradients: a file; empty: none
+  int nodes = 0;
 };
 
 // What a lab says. Printed as it comes, kept for --json.
@@ -58,6 +60,7 @@ void lab_default_stream(const Bench& bench, Report& report);
 void lab_weights(const Bench& bench, Report& report);
 void lab_deadlock(const Bench& bench, Report& report);
 void lab_hook(const Bench& bench, Report& report);
+void lab_gradients(const Bench& bench, Report& report);
 void lab_events(const Bench& bench, Report& report);
 void lab_questions(const Bench& bench, Report& report);
 

@@ -12,6 +12,8 @@ std::span<const Lab> labs() {
       Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
       Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
       Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
+      Lab{"gradients", "a whole step of gradients: blocking, own stream, one queue, DDP's buckets, planned ones",
+          lab_gradients},
       Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
       Lab{"deadlock", "ranks that wait in a circle: two communicators in another order, and one outside", lab_deadlock},
       Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},

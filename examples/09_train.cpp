@@ -1,0 +1,286 @@
+// Data-parallel training: ranks share the micro-batches of a step, and their gradients are averaged behind the backward
+// pass. Alone, or as many ranks as are launched:
+//
+//   slip launch -n 4 -- ./09_train --steps 300 --checkpoint train.ckpt
+//   ./09_train --micro-batches 4 --steps 300       the same micro-batches by one rank: the same numbers, to the bit
+//
+// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. With a checkpoint it goes on from there if there is one. --kill
+// R@S ends rank R in step S, to see what the others say.
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "slip/slip.hpp"
+
+namespace {
+
+constexpr std::size_t kBatch = 32, kSizes[] = {16, 64, 64, 1}, kLayers = 3;
+constexpr float kRate = 0.02F;
+
+struct Asked {
+  int steps = 200, micro_batches = 0, kill_rank = -1, kill_step = -1;
+  std::string checkpoint;
+};
+
+Asked read_arguments(int argc, char** argv) {
+  Asked asked;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--steps") asked.steps = std::atoi(value.c_str());
+    else if (name == "--micro-batches") asked.micro_batches = std::atoi(value.c_str());
+    else if (name == "--checkpoint") asked.checkpoint = value;
+    else if (name == "--kill") std::sscanf(value.c_str(), "%d@%d", &asked.kill_rank, &asked.kill_step);
+    else throw std::runtime_error("no option " + name);
+  }
+  return asked;
+}
+
+// A number in [-1, 1) that depends on nothing but its arguments.
+float noise(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t x = a * 0x9e3779b97f4a7c15ULL + b * 0xbf58476d1ce4e5b9ULL + 1;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return static_cast<float>((x ^ (x >> 31)) >> 40) / 8388608.0F - 1.0F;
+}
+
+// y = tanh(W x + b), without tanh in the last layer. Scalars: inputs, outputs, whether it is the last.
+const slip::Kernel kForward{"forward", [](const slip::Args& args) {
+                              const auto x = args.in<float>(0), w = args.in<float>(1), b = args.in<float>(2);
+                              const auto y = args.out<float>(0);
+                              const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
+                              for (std::size_t n = 0; n < kBatch; ++n) {
+                                for (std::size_t o = 0; o < out; ++o) {
+                                  float sum = b[o];
+                                  for (std::size_t i = 0; i < in; ++i) sum += w[o * in + i] * x[n * in + i];
+                                  y[n * out + o] = args.scalar<int>(2) != 0 ? sum : std::tanh(sum);
+                                }
+                              }
+                            }};
+
+// The difference to what is right, and the mean square of it, added to what earlier micro-batches had.
+const slip::Kernel kLoss{"loss", [](const slip::Args& args) {
+                           const auto y = args.in<float>(0), wanted = args.in<float>(1);
+                           const auto d = args.out<float>(0), loss = args.out<float>(1);
+                           float sum = 0;
+                           for (std::size_t n = 0; n < kBatch; ++n) {
+                             const float off = y[n] - wanted[n];
+                             d[n] = 2 * off / kBatch;
+                             sum += off * off / kBatch;
+                           }
+                           loss[0] = args.scalar<int>(0) != 0 ? sum : loss[0] + sum;
+                         }};
+
+// Reads x, y, dy, W; writes dW, db, dx. Gradients of a micro-batch are summed first and then added to those before it.
+// Scalars: inputs, outputs, whether it is the last layer, whether it is the first micro-batch.
+const slip::Kernel kBackward{
+    "backward", [](const slip::Args& args) {
+      const auto x = args.in<float>(0), y = args.in<float>(1), dy = args.in<float>(2), w = args.in<float>(3);
+      const auto dw = args.out<float>(0), db = args.out<float>(1), dx = args.out<float>(2);
+      const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
+      const bool last = args.scalar<int>(2) != 0, first = args.scalar<int>(3) != 0;
+      const auto slope = [&](std::size_t at) { return last ? dy[at] : dy[at] * (1 - y[at] * y[at]); };
+      for (std::size_t o = 0; o < out; ++o) {
+        float bias = 0;
+        for (std::size_t n = 0; n < kBatch; ++n) bias += slope(n * out + o);
+        db[o] = first ? bias : db[o] + bias;
+        for (std::size_t i = 0; i < in; ++i) {
+          float sum = 0;
+          for (std::size_t n = 0; n < kBatch; ++n) sum += slope(n * out + o) * x[n * in + i];
+          dw[o * in + i] = first ? sum : dw[o * in + i] + sum;
+        }
+      }
+      for (std::size_t n = 0; n < kBatch; ++n) {
+        for (std::size_t i = 0; i < in; ++i) {
+          float sum = 0;
+          for (std::size_t o = 0; o < out; ++o) sum += slope(n * out + o) * w[o * in + i];
+          dx[n * in + i] = sum;
+        }
+      }
+    }};
+
+const slip::Kernel kDivide{"divide", [](const slip::Args& args) {
+                             for (float& one : args.out<float>(0)) one /= args.scalar<float>(0);
+                           }};
+const slip::Kernel kDescend{"descend", [](const slip::Args& args) {
+                              const auto gradient = args.in<float>(0);
+                              const auto parameter = args.out<float>(0);
+                              for (std::size_t i = 0; i < parameter.size(); ++i) parameter[i] -= kRate * gradient[i];
+                            }};
+
+class Training {
+ public:
+  Training(const Asked& asked)
+      : asked_(asked),
+        device_(slip::Device::open("cpu")),
+        comm_(slip::Communicator::init(device_, options())),
+        compute_(device_.stream(slip::StreamFlags::kNonBlocking)),
+        gradients_(comm_, device_),
+        micro_batches_(asked.micro_batches > 0 ? asked.micro_batches : comm_.nranks()) {
+    if (micro_batches_ % comm_.nranks() != 0) throw std::runtime_error("each rank needs as many micro-batches");
+    const auto alloc = [&](std::size_t floats) { return device_.alloc(floats * 4, slip::MemoryKind::kPinned); };
+    for (std::size_t k = 0; k < kLayers; ++k) {
+      for (const std::size_t count : {kSizes[k] * kSizes[k + 1], kSizes[k + 1]}) {
+        ids_.push_back(gradients_.add((ids_.size() % 2 == 0 ? "weight" : "bias") + std::to_string(k), count * 4,
+                                      slip::DataType::kF32));
+        parameters_.push_back(alloc(count));
+        const auto values = parameters_.back().host_write<float>();
+        for (std::size_t i = 0; i < count; ++i)
+          values[i] = ids_.size() % 2 == 1 ? noise(ids_.size(), i) / std::sqrt(static_cast<float>(kSizes[k])) : 0;
+      }
+    }
+    for (const std::size_t size : kSizes) {
+      activations_.push_back(alloc(kBatch * size));
+      slopes_.push_back(alloc(kBatch * size));
+    }
+    wanted_ = alloc(kBatch);
+    loss_ = alloc(1);
+    gradients_.seal();
+    resume();
+  }
+
+  void run() {
+    for (int step = first_step_; step < asked_.steps; ++step) {
+      if (comm_.rank() == asked_.kill_rank && step == asked_.kill_step) std::raise(SIGKILL);
+      const float loss = run_step(step);
+      if (comm_.rank() == 0 && (step % 50 == 0 || step + 1 == asked_.steps))
+        std::printf("step %d loss %.9g\n", step, loss);
+      if (!asked_.checkpoint.empty() && (step + 1) % 20 == 0) save(step + 1);
+    }
+    if (comm_.rank() == 0) std::printf("parameters %016llx\n", static_cast<unsigned long long>(digest()));
+    comm_.finalize();
+  }
+
+ private:
+  static slip::CommunicatorOptions options() {
+    slip::CommunicatorOptions options;
+    options.deterministic = true;
+    options.timeout = std::chrono::seconds(30);
+    return options;
+  }
+
+  float run_step(int step) {
+    const int own = micro_batches_ / comm_.nranks();
+    for (int i = 0; i < own; ++i) {
+      compute_.sync();  // the input is written by the host
+      make_batch(step, comm_.rank() * own + i);
+      forward(i == 0);
+      backward(i == 0, i + 1 == own ? own : 0);
+      if (i + 1 < own) continue;
+      for (std::size_t p = 0; p < ids_.size(); ++p) {
+        gradients_.wait(ids_[p], compute_);
+        compute_.launch(kDescend, {.reads = {gradients_.view(ids_[p]), parameters_[p]}, .writes = {parameters_[p]}});
+      }
+      gradients_.step_end();
+    }
+    if (own > 1) compute_.launch(kDivide, {.reads = {loss_}, .writes = {loss_}, .scalars = {static_cast<float>(own)}});
+    comm_.all_reduce(loss_, loss_, slip::DataType::kF32, slip::ReduceOp::kAvg, compute_);
+    compute_.sync();
+    return loss_.host_read<float>()[0];
+  }
+
+  void make_batch(int step, int micro_batch) {
+    const auto x = activations_[0].host_write<float>();
+    const auto wanted = wanted_.host_write<float>();
+    const std::uint64_t batch = static_cast<std::uint64_t>(step) * 1000 + static_cast<std::uint64_t>(micro_batch);
+    for (std::size_t n = 0; n < kBatch; ++n) {
+      float u = 0, v = 0;
+      for (std::size_t i = 0; i < kSizes[0]; ++i) {
+        x[n * kSizes[0] + i] = noise(batch + 17, n * kSizes[0] + i);
+        u += noise(3, i) * x[n * kSizes[0] + i];
+        v += noise(5, i) * x[n * kSizes[0] + i];
+      }
+      wanted[n] = std::sin(u) + 0.5F * v;
+    }
+  }
+
+  void forward(bool first) {
+    for (std::size_t k = 0; k < kLayers; ++k)
+      compute_.launch(kForward, {.reads = {activations_[k], parameters_[2 * k], parameters_[2 * k + 1]},
+                                 .writes = {activations_[k + 1]},
+                                 .scalars = {kSizes[k], kSizes[k + 1], k + 1 == kLayers ? 1 : 0}});
+    compute_.launch(kLoss, {.reads = {activations_[kLayers], wanted_, loss_},
+                            .writes = {slopes_[kLayers], loss_},
+                            .scalars = {first ? 1 : 0}});
+  }
+
+  // `divisor`: how many micro-batches there were, in the last of them, whose gradients are then ready.
+  void backward(bool first, int divisor) {
+    for (std::size_t k = kLayers; k-- > 0;) {
+      const slip::Range dw = gradients_.view(ids_[2 * k]), db = gradients_.view(ids_[2 * k + 1]);
+      compute_.launch(kBackward,
+                      {.reads = {activations_[k], activations_[k + 1], slopes_[k + 1], parameters_[2 * k], dw, db},
+                       .writes = {dw, db, slopes_[k]},
+                       .scalars = {kSizes[k], kSizes[k + 1], k + 1 == kLayers ? 1 : 0, first ? 1 : 0}});
+      if (divisor == 0) continue;
+      for (const std::size_t p : {2 * k + 1, 2 * k}) {
+        const slip::Range gradient = gradients_.view(ids_[p]);
+        if (divisor > 1)
+          compute_.launch(kDivide,
+                          {.reads = {gradient}, .writes = {gradient}, .scalars = {static_cast<float>(divisor)}});
+        gradients_.ready(ids_[p], compute_);
+      }
+    }
+  }
+
+  // Whole or not at all: written beside it and renamed. All ranks have the same parameters, so one of them saves.
+  void save(int step) const {
+    if (comm_.rank() != 0) return;
+    const std::string beside = asked_.checkpoint + ".new";
+    {
+      std::ofstream file(beside, std::ios::binary);
+      file.write(reinterpret_cast<const char*>(&step), sizeof(step));
+      for (const slip::Buffer& one : parameters_)
+        file.write(reinterpret_cast<const char*>(one.host_read<char>().begin()),
+                   static_cast<std::streamsize>(one.bytes()));
+      if (!file.flush()) throw std::runtime_error("cannot write " + beside);
+    }
+    if (std::rename(beside.c_str(), asked_.checkpoint.c_str()) != 0)
+      throw std::runtime_error("cannot rename " + beside);
+  }
+
+  void resume() {
+    std::ifstream file(asked_.checkpoint, std::ios::binary);
+    if (asked_.checkpoint.empty() || !file) return;
+    file.read(reinterpret_cast<char*>(&first_step_), sizeof(first_step_));
+    for (slip::Buffer& one : parameters_)
+      file.read(one.host_write<char>().begin(), static_cast<std::streamsize>(one.bytes()));
+    if (!file) throw std::runtime_error(asked_.checkpoint + " is cut short");
+    if (comm_.rank() == 0) std::printf("goes on at step %d\n", first_step_);
+  }
+
+  std::uint64_t digest() const {
+    std::uint64_t hash = 1469598103934665603ULL;
+    for (const slip::Buffer& one : parameters_) {
+      for (const unsigned char byte : one.host_read<unsigned char>()) hash = (hash ^ byte) * 1099511628211ULL;
+    }
+    return hash;
+  }
+
+  const Asked asked_;
+  slip::Device device_;
+  slip::Communicator comm_;
+  slip::Stream compute_;
+  slip::Gradients gradients_;
+  int micro_batches_, first_step_ = 0;
+  std::vector<slip::ParameterId> ids_;  // a weight and a bias for each layer
+  std::vector<slip::Buffer> parameters_, activations_, slopes_;
+  slip::Buffer wanted_, loss_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  // A launcher asks the other ranks to end when one has failed; they end by themselves, and say why.
+  std::signal(SIGTERM, SIG_IGN);
+  Training(read_arguments(argc, argv)).run();
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "training stopped: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,141 @@
+// Gradients: hides the reduction of gradients behind the rest of the backward pass, the optimizer and the next forward.
+//
+//   slip::Gradients gradients(comm, device);
+//   auto w = gradients.add("fc.weight", bytes, slip::DataType::kF32);   // in the order of the forward pass
+//   gradients.seal();                                                    // all ranks; compares what they registered
+//   for (...) {
+//     compute.launch(backward, {... .writes = {gradients.view(w)}});
+//     gradients.ready(w, compute);                                       // reduced behind what comes next
+//     ...
+//     gradients.wait(w, compute);                                        // now the view holds the average of all ranks
+//     compute.launch(optimizer, ...);
+//     gradients.step_end();
+//   }
+//
+// Gradients are views into one buffer in which those that arrive one after the other lie side by side, so a bucket is a
+// range of it and nothing is copied. A bucket's reduction is an op of a stream of its own, behind events: no call of a
+// step waits for work. The first steps are an exception: at the end of the first one it is planned, with its arrival
+// times; then views may move, so take them anew for each step. From the third step on nothing moves and nothing is
+// allocated, unless a new plan is made.
+//
+// All ranks make the same calls in the same order, but for the order of ready() among each other. A step in which
+// something is wrong (ready twice, a gradient left out, a hook that throws) ends with an error on every rank, which
+// names rank, parameter and size; the communicator is lost with it. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "slip/communicator.hpp"
+#include "slip/gradient_plan.hpp"
+
+namespace slip {
+
+enum class ParameterId : std::uint32_t {};
+
+// One call of a step, for a hook: it enqueues what makes `data` the average over all ranks.
+struct GradientCall {
+  Communicator& comm;
+  StreamRef stream;  // the gradients are there for what is enqueued here
+  Range data;
+  DataType type = DataType::kF32;
+  Range scratch;  // as large, for the hook
+};
+using GradientHook = std::function<void(const GradientCall&)>;
+
+// How gradients travel; f32 only, others travel as they are. They are rounded before, and after each rank.
+enum class Compression : std::uint8_t { kNone, kF16, kBF16 };
+const char* compression_name(Compression compression);
+
+// The same on all ranks.
+struct GradientOptions {
+  BucketRule buckets = BucketRule::kPlanned;
+  DdpLimits ddp = {};  // of kDdp, and until something is measured
+  Compression compression = Compression::kNone;
+  GradientHook hook = {};  // instead of all_reduce; buckets do not cut gradients then
+  ReduceCost cost = {};    // of a call, by its bytes; if it is not given, seal() measures it
+  int check_every =
+      64;  // steps; then arrival times are looked at, and if they have changed a new plan is made. 0: never
+  bool measure = false;  // times every step, for report()
+  bool norm = false;     // clip_norm() will be called
+};
+
+// What became of a step, by the device's clock.
+struct GradientReport {
+  struct Part {  // a bucket, in the order of the calls
+    Bucket bucket = {};
+    Picos ready = 0, start = 0, end = 0;  // since the first gradient
+    Picos exposed = 0;                    // the time that work stood still for it after the backward pass
+    std::string cause = {};               // of that
+  };
+  std::uint64_t step = 0;
+  Picos time = 0;  // from this step's first gradient to the next one's; to the last wait where that is not known
+  Picos communication = 0;  // of the calls
+  Picos exposed = 0;
+  Picos bound = 0;  // the longer of computing and communicating: no schedule takes less
+  std::vector<Part> buckets = {};
+  double overlapped() const;  // percent of the communication
+  std::string line() const;   // for a progress display
+  std::string text() const;   // with a line for each bucket
+};
+
+class Gradients {
+ public:
+  // `comm` is used until the end; its device is `device`. Several of them may share a device, each with a communicator
+  // of its own.
+  Gradients(Communicator& comm, const Device& device, GradientOptions options = {}, Here here = Here::at());
+  Gradients(Gradients&&) noexcept;
+  Gradients& operator=(Gradients&&) noexcept;
+  ~Gradients();  // waits for its calls
+
+  // Before seal(). Names are unique; sizes a multiple of the type's.
+  ParameterId add(std::string_view name, std::uint64_t bytes, DataType type, Here here = Here::at());
+  // All ranks, which must have added the same. Allocates, and measures what calls take.
+  void seal(Here here = Here::at());
+
+  Range view(ParameterId parameter, Here here = Here::at()) const;
+
+  // The gradient is written when `stream` has done what it has now.
+  void ready(ParameterId parameter, StreamRef stream, Here here = Here::at());
+  // In this step it has none: zeros are written in `stream` and count as this rank's.
+  void absent(ParameterId parameter, StreamRef stream, Here here = Here::at());
+  // What comes later in `stream` finds the average. kNotReady when a gradient that is reduced with it, or before it,
+  // has not been told of; the error names it. Wait in each step for all gradients that the next one writes again.
+  void wait(ParameterId parameter, StreamRef stream, Here here = Here::at());
+  // Scales all gradients so that their norm is at most `most`, in `stream`, which waits for all of them; later waits
+  // wait for it. The norm before is in norm() once `stream` is there.
+  void clip_norm(double most, StreamRef stream, Here here = Here::at());
+  Range norm() const;  // a double, in pinned memory
+  void step_end(Here here = Here::at());
+
+  // While one is there steps are not reduced: gradients are added up in the views by who writes them.
+  class NoSync {
+   public:
+    explicit NoSync(Gradients& gradients);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    Gradients& gradients_;
+  };
+
+  std::uint64_t steps() const;  // that were reduced
+  const BucketPlan& plan() const;
+  std::uint64_t plans() const;  // how many there were
+  const ReduceCost& cost() const;
+  // The last step that was measured and is done. It waits for nothing.
+  std::optional<GradientReport> report() const;
+  // The step that the present plan is for, as it was measured; nothing before the first plan.
+  const GradientProfile& profile() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace slip

@@ -1,0 +1,144 @@
+#include "flow/gradient_clock.hpp"
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+
+Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end - start).count()} * 1000; }
+
+}  // namespace
+
+void GradientClock::begin_step(bool recorded, std::size_t calls) {
+  ++step_;
+  recording_ = recorded;
+  if (!recorded) return;
+  Recording& set = sets_[step_ % 2];
+  set.step = step_;
+  set.arrivals.resize(parameters_);
+  set.arrived = 0;
+  if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
+  set.calls = calls;
+  set.waits = 0;
+}
+
+void GradientClock::arrived(std::uint32_t parameter, StreamRef stream, Here here) {
+  Recording& set = sets_[step_ % 2];
+  stream.record(set.arrivals[parameter], here);
+  if (set.arrived++ == 0) set.first = parameter;
+}
+
+void GradientClock::started(std::size_t call, StreamRef stream, Here here) {
+  stream.record(sets_[step_ % 2].starts[call], here);
+}
+
+void GradientClock::ended(std::size_t call, StreamRef stream, Here here) {
+  stream.record(sets_[step_ % 2].ends[call], here);
+}
+
+void GradientClock::reached(std::uint32_t parameter, StreamRef stream, Here here) {
+  Recording& set = sets_[step_ % 2];
+  if (set.waits == set.wait_list.size()) set.wait_list.emplace_back();
+  Wait& wait = set.wait_list[set.waits++];
+  wait.parameter = parameter;
+  wait.stream = stream.id();
+  stream.record(wait.reached, here);
+}
+
+void GradientClock::left(StreamRef stream, Here here) {
+  Recording& set = sets_[step_ % 2];
+  stream.record(set.wait_list[set.waits - 1].left, here);
+}
+
+const GradientClock::Recording* GradientClock::recording(int ago) const {
+  const std::uint64_t wanted = step_ - static_cast<std::uint64_t>(ago);
+  const Recording& set = sets_[wanted % 2];
+  const bool whole = set.step == wanted && set.arrived == parameters_ && wanted > 0;
+  return whole && (ago > 0 || recording_) ? &set : nullptr;
+}
+
+bool GradientClock::done(const Recording& of) {
+  for (const TimedEvent& event : of.arrivals) {
+    if (!event.query()) return false;
+  }
+  for (std::size_t i = 0; i < of.calls; ++i) {
+    if (!of.starts[i].query() || !of.ends[i].query()) return false;
+  }
+  for (std::size_t i = 0; i < of.waits; ++i) {
+    if (!of.wait_list[i].left.query()) return false;
+  }
+  return true;
+}
+
+void GradientClock::fill(const Recording& of, StepTimes& times) const {
+  times.arrivals.clear();
+  times.starts.clear();
+  times.ends.clear();
+  times.waits.clear();
+  times.next_step = 0;
+  // Streams are not ordered among each other: the first that was told of need not be the first that came.
+  const TimedEvent* base = &of.arrivals[of.first];
+  for (const TimedEvent& event : of.arrivals) {
+    if (since(event, *base) < 0) base = &event;
+  }
+  for (const TimedEvent& event : of.arrivals) times.arrivals.push_back(since(event, *base));
+  for (std::size_t i = 0; i < of.calls; ++i) {
+    times.starts.push_back(since(of.starts[i], *base));
+    times.ends.push_back(since(of.ends[i], *base));
+  }
+  for (std::size_t i = 0; i < of.waits; ++i) {
+    const Wait& wait = of.wait_list[i];
+    times.waits.push_back({wait.parameter, wait.stream, since(wait.reached, *base), since(wait.left, *base)});
+  }
+  const Recording& next = sets_[(of.step + 1) % 2];
+  if (next.step == of.step + 1 && next.arrived > 0 && next.arrivals[next.first].query())
+    times.next_step = since(next.arrivals[next.first], *base);
+}
+
+bool GradientClock::look(int ago, StepTimes& into) const {
+  const Recording* const set = recording(ago);
+  if (!set || !done(*set)) return false;
+  fill(*set, into);
+  return true;
+}
+
+bool GradientClock::wait_for(int ago, StepTimes& into) const {
+  const Recording* const set = recording(ago);
+  if (!set) return false;
+  for (const TimedEvent& event : set->arrivals) event.sync();
+  for (std::size_t i = 0; i < set->calls; ++i) set->ends[i].sync();
+  for (std::size_t i = 0; i < set->waits; ++i) set->wait_list[i].left.sync();
+  fill(*set, into);
+  return true;
+}
+
+// Each stream takes its waits one after the other; what lies between two of them is work that is there anyway.
+void find_needs(const StepTimes& times, Needs& needs) {
+  needs.backward_end = needs.exposed = 0;
+  for (const Picos arrival : times.arrivals) needs.backward_end = std::max(needs.backward_end, arrival);
+  needs.needed.assign(times.arrivals.size(), needs.backward_end);
+  needs.known.assign(times.arrivals.size(), 0);
+  needs.stalls.clear();
+  needs.chains.clear();
+  Picos last = needs.backward_end;
+  for (const StepTimes::Wait& wait : times.waits) {
+    auto chain = std::find_if(needs.chains.begin(), needs.chains.end(),
+                              [&](const Needs::Chain& one) { return one.stream == wait.stream; });
+    if (chain == needs.chains.end()) chain = needs.chains.insert(chain, {wait.stream, wait.reached, wait.reached, 0});
+    chain->due = std::max(chain->due + (wait.reached - chain->left), needs.backward_end);
+    chain->left = wait.left;
+    // Standing still while the backward pass goes on elsewhere costs nothing.
+    needs.stalls.push_back(std::max<Picos>(0, wait.left - std::max(wait.reached, needs.backward_end)));
+    chain->stood += needs.stalls.back();
+    Picos& needed = needs.needed[wait.parameter];
+    needed = needs.known[wait.parameter] ? std::min(needed, chain->due) : chain->due;
+    needs.known[wait.parameter] = 1;
+    last = std::max(last, chain->due);
+    needs.exposed = std::max(needs.exposed, chain->stood);
+  }
+  for (std::size_t i = 0; i < needs.known.size(); ++i) {
+    if (!needs.known[i]) needs.needed[i] = last;
+  }
+}
+
+}  // namespace slip

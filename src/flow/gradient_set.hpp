@@ -1,0 +1,67 @@
+// The parameters of a Gradients object, how they lie in memory, and what all ranks must have in common.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "slip/gradients.hpp"
+
+namespace slip {
+
+struct Parameter {
+  std::string name;
+  std::uint64_t bytes = 0;
+  DataType type = DataType::kF32;
+  std::string text() const;  // "'fc.weight' (4096 bytes of F32)"
+};
+
+class ParameterList {
+ public:
+  std::uint32_t add(std::string_view name, std::uint64_t bytes, DataType type, Here here);
+  std::size_t size() const { return list_.size(); }
+  const Parameter& operator[](std::size_t index) const { return list_[index]; }
+  auto begin() const { return list_.begin(); }
+  auto end() const { return list_.end(); }
+
+ private:
+  std::vector<Parameter> list_;
+  std::unordered_map<std::string, std::uint32_t> by_name_;
+};
+
+// All ranks call it. Throws kMismatch on all of them, with the first difference, the ranks and both sides.
+void require_same(const ParameterList& parameters, const GradientOptions& options, Communicator& comm,
+                  const Device& device, StreamRef stream, Here here);
+
+// Where gradients lie: those of one type together, in the order in which they arrive, each from a line of memory on.
+class GradientLayout {
+ public:
+  static constexpr std::uint64_t kLine = 64;
+
+  GradientLayout() = default;
+  // `arrival`: parameters in the order in which they come.
+  GradientLayout(const ParameterList& parameters, const std::vector<std::uint32_t>& arrival);
+
+  const std::vector<std::uint32_t>& order() const { return order_; }  // parameters, as they lie in memory
+  std::uint64_t first(std::uint32_t parameter) const { return firsts_[parameter]; }
+  std::uint64_t bytes() const { return bytes_; }
+  DataType type_at(std::uint64_t byte) const;
+
+  // Gradients with their sizes; the times are left to who has measured them.
+  GradientProfile profile() const;
+
+ private:
+  struct Section {
+    DataType type = DataType::kF32;
+    std::uint64_t first = 0;
+  };
+  std::vector<std::uint32_t> order_;
+  std::vector<std::uint64_t> firsts_;  // by parameter
+  std::vector<std::uint64_t> sizes_;   // by place, whole lines
+  std::vector<std::uint32_t> groups_;  // by place
+  std::vector<Section> sections_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace slip

@@ -1,0 +1,72 @@
+// What a Gradients object is made of.
+#pragma once
+
+#include <exception>
+#include <optional>
+
+#include "flow/gradient_agreement.hpp"
+#include "flow/gradient_clock.hpp"
+#include "flow/gradient_norm.hpp"
+#include "flow/gradient_reduction.hpp"
+#include "flow/gradient_set.hpp"
+#include "flow/gradient_step.hpp"
+#include "slip/gradients.hpp"
+
+namespace slip {
+
+struct Gradients::State {
+  State(Communicator& communicator, const Device& on, GradientOptions asked);
+  ~State();
+
+  void require_sealed(const char* call, Here here) const;
+  std::uint32_t index_of(ParameterId parameter, const char* call, Here here) const;
+  // What the ranks cannot go on after: told to all of them.
+  [[noreturn]] void fail(Code code, const std::string& what, Here here) const;
+  void seal(Here here);
+  void begin_if_ended(StreamRef stream);
+  void tell(std::uint32_t parameter, StreamRef stream, const char* call, Here here);
+  void end_step(Here here);
+
+  // Planning, in gradients_plan.cpp.
+  void set_memory(Here here);
+  void first_plan(Here here);
+  void check_plan(Here here);
+  void collect(Here here);
+  void decide(Here here);
+  void set_times(std::span<const Picos> arrivals, GradientProfile& of) const;
+  bool has_drifted(std::span<const Picos> arrivals) const;
+  BucketPlan make_plan(const GradientProfile& of, Here here) const;
+  void adopt(BucketPlan next);
+
+  Communicator& comm;
+  const Device device;
+  const GradientOptions options;
+  const GradientReduction reduction;
+  ParameterList parameters;
+  bool sealed = false;
+  const int exceptions = std::uncaught_exceptions();  // under way when it was made
+
+  // From seal() on.
+  ReduceCost cost;
+  GradientLayout layout;
+  SharedBuffer memory, scratch;
+  std::optional<GradientStep> step;
+  std::optional<GradientClock> clock;
+  std::optional<GradientNorm> norm;
+  std::optional<GradientAgreement> agreement;
+  BucketPlan plan;
+  GradientProfile profile;  // that the plan is for
+  std::uint64_t plans = 0;
+
+  int paused = 0;         // NoSync objects
+  bool captured = false;  // this step becomes a plan: nothing of it runs
+  bool clipped = false;   // in this step
+  std::uint64_t steps = 0, steps_of_plan = 0;
+
+  // What is under way between steps: at most one thing in each.
+  enum class Check : std::uint8_t { kIdle, kRecord, kCollect, kDecide, kAdopt } check = Check::kIdle;
+  StepTimes times;  // of the step that was recorded last
+  Needs needs;
+};
+
+}  // namespace slip
