@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string example() { return (fs::path(SLIP_PROGRAM).parent_path() / "examples" / "09_train").string(); }
+std::string example() { return (fs::path(SLIP_PROGRAM).parent_path() / "examples" / "10_train").string(); }
 
 Outcome train(int ranks, const std::string& arguments) {
   return run("launch -n " + std::to_string(ranks) + " --timeout 60 -- " + example() + " " + arguments);

@@ -1,8 +1,8 @@
 // Data-parallel training: ranks share the micro-batches of a step, and their gradients are averaged behind the backward
 // pass. Alone, or as many ranks as are launched:
 //
-//   slip launch -n 4 -- ./09_train --steps 300 --checkpoint train.ckpt
-//   ./09_train --micro-batches 4 --steps 300       the same micro-batches by one rank: the same numbers, to the bit
+//   slip launch -n 4 -- ./10_train --steps 300 --checkpoint train.ckpt
+//   ./10_train --micro-batches 4 --steps 300       the same micro-batches by one rank: the same numbers, to the bit
 //
 // It learns y = sin(u.x) + 0.5 v.x for fixed u and v. With a checkpoint it goes on from there if there is one. --kill
 // R@S ends rank R in step S, to see what the others say.
