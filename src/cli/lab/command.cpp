@@ -116,9 +116,9 @@ std::function<int()> add_lab(CLI::App& app) {
   lab->add_option("--json", asked->json, "Write the tables as data; times in picoseconds");
   lab->add_option("--size", asked->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
   lab->add_option("--chunks", asked->options.chunks, "Pieces that the data is cut into (overlap; 4)");
-  lab->add_option("--layers", asked->options.layers, "Layers of the model (weights, hook; 4; gradients; 12)");
+  lab->add_option("--layers", asked->options.layers, "Layers of the model (weights, hook: 4; gradients: 12)");
   lab->add_option("--topology", asked->options.topology,
-                  "A machine as XML (gradients, on sim): what a reduction takes is simulated with its links");
+                  "A machine as XML, whose links reductions use (gradients, on sim)");
   lab->add_option("--nodes", asked->options.nodes, "So many of these machines (gradients; 1)");
   lab->add_flag("--quick", asked->options.quick, "Smaller sizes and fewer runs");
   return [asked] { return run_labs(*asked); };
