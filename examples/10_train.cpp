@@ -30,13 +30,15 @@ struct Asked {
 
 Asked read_arguments(int argc, char** argv) {
   Asked asked;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i], value = argv[i + 1];
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (name == "--steps") asked.steps = std::atoi(value.c_str());
     else if (name == "--micro-batches") asked.micro_batches = std::atoi(value.c_str());
     else if (name == "--checkpoint") asked.checkpoint = value;
     else if (name == "--kill") std::sscanf(value.c_str(), "%d@%d", &asked.kill_rank, &asked.kill_step);
-    else throw std::runtime_error("no option " + name);
+    else
+      throw std::runtime_error("no option " + name +
+                               ": there are --steps N, --micro-batches N, --checkpoint FILE, --kill RANK@STEP");
   }
   return asked;
 }
