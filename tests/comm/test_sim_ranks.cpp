@@ -7,6 +7,7 @@
 #include "slip/race.hpp"
 #include "slip/verify.hpp"
 #include "support/errors.hpp"
+#include "support/share.hpp"
 #include "world_ranks.hpp"
 
 namespace slip {
@@ -99,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(By, RanksOnSim,
 
 TEST_P(RanksOnSim, GiveTheBitsOfCpu) {
   for (const int count : {1, 2, 3, 5}) {
-    for (const std::size_t elements : {1U, 333U, 150'000U}) {
+    for (const std::size_t elements : {1U, 333U, test::kShare > 1 ? 20'000U : 150'000U}) {
       WorldRanks cpu("cpu", count, with(GetParam())), sim(sim_world(), count, with(GetParam()));
       EXPECT_TRUE(every_call(cpu, elements) == every_call(sim, elements)) << count << " ranks, " << elements;
     }
