@@ -132,7 +132,7 @@ class Communicator {
   void barrier(StreamRef stream, Here here = Here::at());
 
   // To or from one other rank, or this one. A send may wait until the other receives: what two ranks send to each other
-  // belongs in a group.
+  // belongs in a group. The messages of a group travel at the same time, so what one receives no other one may touch.
   void send(Range from, int to, StreamRef stream, Here here = Here::at());
   void recv(Range to, int from, StreamRef stream, Here here = Here::at());
   // Blocks of any size: `from[i]` goes to rank i, and `to[i]` is what comes from it.

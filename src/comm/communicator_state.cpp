@@ -13,6 +13,7 @@
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "comm/measure_links.hpp"
+#include "comm/overlaps.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -105,6 +106,12 @@ const Kernel& own_message() {
                                 std::memmove(args.out<std::byte>(0).data(), from.data(), from.size());
                               }};
   return kKernel;
+}
+
+// Whether the input of this rank is its part of the output, or the other way round. `own`: where that part begins.
+bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
+  if (from.bytes == to.bytes) return address(to) == address(from);
+  return from.bytes > to.bytes ? address(to) == address(from) + own : address(from) == address(to) + own;
 }
 
 // Memory that only the ops of its device may touch.
@@ -209,12 +216,8 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   const Range* const to = op.writes.empty() ? nullptr : &op.writes[0];
   std::byte* const output = to ? address(*to) : nullptr;
   const std::byte* const input = from ? address(*from) : nullptr;
-  // Where the input of this rank is its part of the output, or the other way round.
   const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
-  const bool in_place = from && to &&
-                        (from->bytes == to->bytes  ? output == input
-                         : from->bytes > to->bytes ? output == input + own
-                                                   : input == output + own);
+  const bool in_place = from && to && is_in_place(*to, *from, own);
   SharedRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<HostPlan>(&run.plan());
@@ -313,6 +316,15 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   std::size_t read = 0, written = 0;
   if (in > 0) require_kernel_range(*state.core, reads[read++] = from, name, here);
   if (out > 0) require_kernel_range(*state.core, writes[written++] = to, name, here);
+  const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
+  if (in > 0 && out > 0 && overlap(to, from) && !is_in_place(to, from, own))
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("{}: bytes {} to {} of buffer '{}' are read, and {} to {} written: they may be the same, but "
+                    "not overlap otherwise",
+                    name.text(), from.offset, from.offset + from.bytes, from.block->name.text(), to.offset,
+                    to.offset + to.bytes),
+        here);
   Op op{.kind = OpKind::kExchange,
         .name = name,
         .here = here,
@@ -353,6 +365,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
     parcels.push_back({letter.out, letter.rank, nullptr, letter.range.bytes});
   }
   const Here here = letters.front().here;
+  require_apart(sent, received, sorted, here);
   if (own_out.size() != own_in.size())
     throw Error(Code::kInvalidValue,
                 fmt::format("rank {} sends {} messages to itself and receives {}: a group must have both", rank,

@@ -75,7 +75,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   std::uint64_t chunks = 0;       // of these so far
   std::vector<std::unique_ptr<SharedRun>> runs;
   std::map<const SharedRun*, std::unique_ptr<SimRun>> sim_runs;
-  std::vector<Range> sent, received;  // of the letters being issued; kept, so that nothing is allocated
+  std::vector<Range> sent, received, sorted;  // of the letters being issued; kept, so that nothing is allocated
   std::vector<Parcel> parcels;
   std::set<std::string> explained;     // SLIP_DEBUG=tune: each choice once
   std::atomic<bool> finalized{false};  // relaxed: nothing is passed with it

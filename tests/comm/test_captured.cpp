@@ -237,7 +237,7 @@ TEST_F(TwoRanks, UseTheBuffersOfTheLaunch) {
 }
 
 TEST_F(TwoRanks, GroupOfTwoStreamsIsCaptured) {
-  const Buffer in = numbers(device_, 5000, 0);
+  const Buffer in = numbers(device_, 5000, 0), back = numbers(device_, 5000, 6);
   first_.begin_capture();
   side_.wait(first_.record());
   {
@@ -253,11 +253,12 @@ TEST_F(TwoRanks, GroupOfTwoStreamsIsCaptured) {
     first_.launch(plan);
     Group group;
     comms_[1].recv(theirs_, 0, second_);
-    comms_[1].send(theirs_, 0, second_);
+    comms_[1].send(back, 0, second_);
     group.end();
     first_.sync();
     second_.sync();
     expect_all(theirs_, 1);
+    expect_all(in, 7);
   }
 }
 

@@ -223,6 +223,39 @@ TEST(Groups, RefuseWhatCannotBe) {
   EXPECT_TRUE(fails([&] { comms[0].send(buffer, 0, stream); }, Code::kInvalidValue, {"sends 1 messages to itself"}));
 }
 
+// Messages of one group travel at the same time.
+TEST(Groups, RefuseToReceiveWhereTheySend) {
+  const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
+  std::vector<Communicator> comms = Communicator::init_all(devices);
+  const Stream stream = devices[0].stream();
+  const Buffer buffer = devices[0].alloc(64, MemoryKind::kPinned, "here");
+  const auto exchange = [&](Range out, Range in, Range more) {
+    Group group;
+    comms[0].send(out, 1, stream);
+    comms[0].recv(in, 1, stream);
+    comms[0].recv(more, 1, stream);
+    group.end();
+  };
+  const auto part = [&](std::size_t first, std::size_t bytes) { return buffer.slice(first, bytes); };
+  EXPECT_TRUE(fails([&] { exchange(part(0, 32), part(31, 8), part(40, 8)); }, Code::kInvalidValue,
+                    {"receives bytes 31 to 39 of buffer 'here'", "sends bytes 0 to 32"}));
+  EXPECT_TRUE(fails([&] { exchange(part(20, 4), part(16, 16), part(0, 16)); }, Code::kInvalidValue, {"16 to 32"}));
+  EXPECT_TRUE(fails([&] { exchange(part(0, 8), part(16, 16), part(24, 16)); }, Code::kInvalidValue,
+                    {"receives bytes 24 to 40", "also bytes 16 to 32"}));
+  EXPECT_TRUE(fails([&] { comms[0].all_reduce(part(0, 32), part(4, 32), DataType::kF32, ReduceOp::kSum, stream); },
+                    Code::kInvalidValue, {"all_reduce", "4 to 36", "0 to 32"}));
+  EXPECT_TRUE(fails([&] { comms[0].all_gather(part(0, 32), part(8, 16), stream); }, Code::kInvalidValue, {"8 to 24"}));
+  exchange(part(0, 16), part(16, 16), part(32, 16));  // next to each other
+  Group group;
+  const Buffer there = devices[1].alloc(64, MemoryKind::kPinned);
+  const Stream other = devices[1].stream();
+  comms[1].recv(there.slice(0, 16), 0, other);
+  for (const std::size_t first : {16U, 32U}) comms[1].send(there.slice(first, 16), 0, other);
+  group.end();
+  stream.sync();
+  other.sync();
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, Messages, testing::Values(Transport::kAuto, Transport::kNet),
                          [](const auto& of) { return of.param == Transport::kAuto ? "pipes" : "net"; });
 
