@@ -22,7 +22,7 @@ file(MAKE_DIRECTORY "${slip_test_scratch}")
 
 add_library(test_common INTERFACE)
 target_include_directories(test_common INTERFACE "${PROJECT_SOURCE_DIR}/tests")
-target_link_libraries(test_common INTERFACE slip slip_internal)
+target_link_libraries(test_common INTERFACE slip slip_internal $<TARGET_NAME_IF_EXISTS:slip_quickly>)
 target_compile_definitions(test_common INTERFACE SLIP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 if(TARGET slip_cli)
   target_compile_definitions(test_common INTERFACE SLIP_PROGRAM="$<TARGET_FILE:slip_cli>")
