@@ -17,8 +17,8 @@ namespace {
 // While every rank has a core, an answer comes sooner than a switch of threads would take.
 constexpr int kSpins = 2000, kSpinsCrowded = 4;
 // Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
-// the core at once, and nobody need be woken. Who has given way in vain sleeps.
-constexpr int kSpinsCrowdedNet = 1, kYieldsCrowdedNet = 9;
+// the core at once, and nobody need be woken. Who has given way in vain sleeps, for kernels may want the core.
+constexpr int kSpinsNet = 100, kSpinsCrowdedNet = 1, kYieldsNet = 9;
 constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
@@ -325,7 +325,7 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
   const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
   const int spins = calls_.in_turns ? 1
-                    : patient_      ? (calls_.crowded ? crowded : kSpins)
+                    : patient_      ? (calls_.crowded ? crowded : by_net ? kSpinsNet : kSpins)
                                     : (cheap && !calls_.crowded ? kBeginLooks : 1);
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) return come();
@@ -338,7 +338,7 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();
-    const bool sleeps = calls_.crowded && on_link() && ++yields > kYieldsCrowdedNet;
+    const bool sleeps = by_net && ++yields > kYieldsNet;
     if (!sleeps || !calls_.links.rest()) yield_thread();
   }
   note_wait();

@@ -254,6 +254,10 @@ void Socket::acknowledge_later() const {
 void Socket::send_ahead(int bytes) const {
   static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
 }
+void Socket::wake_at(std::size_t bytes) const {
+  const int least = static_cast<int>(bytes);
+  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least)));
+}
 bool Socket::stays_here() const { return local().host() == peer().host(); }
 void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
 

@@ -81,6 +81,8 @@ class Socket {
   void acknowledge_later() const;
   // How much the kernel takes to be sent that was not received, about; else it finds out what the way needs.
   void send_ahead(int bytes) const;
+  // Who waits for it in poll is woken when so much has come, or the end; what is there can be read before.
+  void wake_at(std::size_t bytes) const;
   bool stays_here() const;  // both ends are of one host
   void close();
 

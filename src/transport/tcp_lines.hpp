@@ -92,6 +92,7 @@ class TcpReceiver final : public NetReceiver {
     Socket socket;
     std::uint64_t at = 0;  // arrival, and how much of it has come by this way
     std::size_t come = 0;
+    mutable std::size_t wakes_at = 1;  // bytes, as the socket was told
   };
   struct Posted {
     NetRequest* request = nullptr;
@@ -101,8 +102,10 @@ class TcpReceiver final : public NetReceiver {
 
   enum class Reading { kSocket, kInboxOnly };
   Arrival& arrival(std::uint64_t number) { return arrivals_[number % kMostArrivals]; }
+  const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMostArrivals]; }
   std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
   bool is_first(const Way& way) const { return &way == ways_.data(); }
+  std::size_t missing(std::size_t way) const;  // of the message that it stands at
   bool pull(Way& way, Reading reading);
   bool pull_data(Way& way, Reading& reading);
   bool read_into_inbox(Reading& reading);

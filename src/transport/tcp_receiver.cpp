@@ -8,7 +8,9 @@
 namespace slip {
 namespace {
 constexpr std::size_t kTurnSteps = 64;  // by one way; then the other lines get their turn
-}
+// Who sleeps is woken for this much of a large message at once, and not packet by packet.
+constexpr std::size_t kWakeBytes = std::size_t{128} << 10, kWakeLeastBytes = std::size_t{16} << 10;
+}  // namespace
 
 TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes)
     : stripes_{sockets.size(), stripe_bytes} {
@@ -254,9 +256,18 @@ void TcpReceiver::lost(int error) {
              {}));
 }
 
+std::size_t TcpReceiver::missing(std::size_t way) const {
+  const Way& one = ways_[way];
+  return one.at < arrived_ ? stripes_.on(way, arrival(one.at).bytes) - one.come : 0;
+}
+
 void TcpReceiver::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < ways_.size(); ++i) {
-    if (ways_[i].at < arrived_ || (i == 0 && waiting_ > 0)) all.push_back({ways_[i].socket.descriptor(), POLLIN, 0});
+    const Way& way = ways_[i];
+    if (way.at == arrived_ && (i > 0 || waiting_ == 0)) continue;
+    const std::size_t left = missing(i), wakes_at = left < kWakeLeastBytes ? 1 : std::min(left, kWakeBytes);
+    if (wakes_at != way.wakes_at) way.socket.wake_at(way.wakes_at = wakes_at);
+    all.push_back({way.socket.descriptor(), POLLIN, 0});
   }
 }
 

@@ -81,7 +81,7 @@ TEST(CliUsage, DevicesShowsWhatThereIs) {
   const Outcome outcome = run("devices --quick --json " + file);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
-  for (const char* word : {"cpu:", "pinned up", "GFLOP/s", "launch", "sim:h200", "sim:laptop", "cuda:"})
+  for (const char* word : {"cpu:", "pinned up", "FLOP/s", "launch", "sim:h200", "sim:laptop", "cuda:"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
   const auto data = nlohmann::json::parse(read_file(file));
   EXPECT_GT(data.at("cpu").at("copies").at(0).at("pinned_up").get<double>(), 0);

@@ -107,6 +107,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
       light_fence();  // see search()
       share_local(self);
     }
+    take_turns(self, Turns::kShort);
     if (!exchange(lane, op, lane.head + op.cells)) {
       park_on_word(lane);
       return false;
@@ -117,6 +118,8 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
   }
   if (op.engine == Engine::kNone) return true;
+  if (self.turns == Turns::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
+    take_turns(self, Turns::kUsual);
   publish(self, lane);  // waits before it are done, whatever it waits for or how long it takes
   if (!hold(self, lane, op.engine)) return false;
   if (self.has_local()) {
@@ -126,6 +129,12 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     else if (search_.load(std::memory_order_relaxed) == Search::kNone) wake_one();  // who would rescue the rest
   }
   return true;
+}
+
+// A worker that waits for other ranks has little to do, but at once; one that computes gets on without interruption.
+void Pool::take_turns(Runner& self, Turns turns) {
+  if (!self.is_worker || self.turns == turns) return;
+  set_turns(self.turns = turns);
 }
 
 // Everything before `head` is done: say so and wake who waits for it.

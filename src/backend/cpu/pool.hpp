@@ -65,6 +65,7 @@ struct alignas(64) Runner {
   Engine held = Engine::kNone;
   int fruitless = 0;  // empty lanes looked at since the last op
   bool is_worker = false;
+  Turns turns = Turns::kUsual;
   std::atomic<bool> in_use{false};  // drivers: slot taken
 
   // REQUIRES: lock. Not a fetch_add: there is one writer at a time.
@@ -106,6 +107,7 @@ class Pool final : public Executor {
   void run(Runner& self, Lane& lane, std::uint64_t stop);
   bool turn_over(const Runner& self, const Lane& lane, unsigned ops) const;
   bool start(Runner& self, Lane& lane, PackedOp& op);
+  static void take_turns(Runner& self, Turns turns);
   void pace(Runner& self);
   bool linger(Runner& self, Lane& lane);
   void publish(Runner& self, Lane& lane);
@@ -145,8 +147,9 @@ class Pool final : public Executor {
 
   const int max_workers_;
   const bool one_core_;
-  const std::uint64_t look_ticks_;  // between two looks at an empty lane
-  const std::uint64_t long_ticks_;  // an op longer than this is worth waking a thread for
+  const std::uint64_t look_ticks_;   // between two looks at an empty lane
+  const std::uint64_t long_ticks_;   // an op longer than this is worth waking a thread for
+  const std::uint64_t heavy_ticks_;  // and beside one longer than this others would wait too long for the core
 
   std::array<EngineSlots, 5> engines_;  // by Engine
 

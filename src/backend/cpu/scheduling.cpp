@@ -18,9 +18,13 @@ constexpr int kNaps = 4;  // without work: then sleep. A nap costs about what wa
 // nap briefly before it slept again, took 40 % of an all_reduce of 256 KiB among four ranks on two cores.
 constexpr int kNapsOneCore = 16;
 constexpr std::int64_t kLongestNapNs = 1'000'000;
+// Between looks at words and other ranks that are waited for: a sixteenth of the time it has taken so far. Each look
+// takes some microseconds of a core that kernels may want.
+constexpr std::int64_t kLongestWordNapNs = 200'000;
 constexpr std::int64_t kSpinNs = 20'000;
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about what waking a thread costs
+constexpr double kHeavyUs = 300;
 constexpr std::size_t kLongCopyBytes = 32 << 10;
 }  // namespace
 
@@ -28,7 +32,8 @@ Pool::Pool(int compute_workers, int cores)
     : max_workers_(compute_workers + 3),  // so that copies and host functions run while all kernels are busy
       one_core_(cores < 2),
       look_ticks_(static_cast<std::uint64_t>(kLookUs * ticks_per_us())),
-      long_ticks_(static_cast<std::uint64_t>(kLongUs * ticks_per_us())) {
+      long_ticks_(static_cast<std::uint64_t>(kLongUs * ticks_per_us())),
+      heavy_ticks_(static_cast<std::uint64_t>(kHeavyUs * ticks_per_us())) {
   engines_[static_cast<std::size_t>(Engine::kCompute)].free = compute_workers;
   engines_[static_cast<std::size_t>(Engine::kCopyIn)].free = 1;
   engines_[static_cast<std::size_t>(Engine::kCopyOut)].free = 1;
@@ -62,8 +67,8 @@ void Pool::share(Lane& lane) {
     if (one_core_) {
       lane.left_to_host = lane.syncs_shared != lane.syncs.load(std::memory_order_relaxed);
       lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
-      urgent = !lane.left_to_host && (urgent || naps_long_.load(std::memory_order_relaxed));
     }
+    urgent = !lane.left_to_host && (urgent || naps_long_.load(std::memory_order_relaxed));
     if (!lane.enqueued) {  // else a driver claimed it and gives it back while its entry is still there
       lane.enqueued = true;
       shared_.push(lane);
@@ -241,21 +246,29 @@ Lane* Pool::nap_for_work(Worker& self) {
       search_.store(Search::kNapping, std::memory_order_seq_cst);
     }
     if (!worth_taking()) self.parker.park(now_ns() + length);
+    naps_long_.store(false, std::memory_order_relaxed);
     {
       const std::lock_guard lock(sleep_mutex_);
       napping_ = nullptr;
       search_.store(Search::kSpinning, std::memory_order_seq_cst);
     }
     if (rescue_stuck()) quiet = 0;
-    if (words_count_.load(std::memory_order_relaxed) > 0) poll_words(&self.runner);
-    else ++quiet;
+    if (words_count_.load(std::memory_order_relaxed) > 0) {
+      take_turns(self.runner, Turns::kShort);
+      poll_words(&self.runner);
+    } else {
+      ++quiet;
+    }
     if (Lane* lane = take_local(self.runner)) return lane;
     if (Lane* lane = one_core_ ? take_left() : take_shared()) return lane;
+    const bool words = words_count_.load(std::memory_order_relaxed) > 0;
+    if (words) length = std::min(length + length / 16, kLongestWordNapNs);
+    else if (!one_core_) length = kNapNs;
     if (!one_core_) continue;
     // What is left in the queue, or just runs, is run by hosts: the less often this thread is in their way, the better.
     const bool kept = shared_count_.load(std::memory_order_relaxed) > 0 || active_.load(std::memory_order_relaxed) > 0;
     if (kept) quiet = 0;
-    length = words_count_.load(std::memory_order_relaxed) == 0 ? std::min(2 * length, kLongestNapNs) : kNapNs;
+    if (!words) length = std::min(2 * length, kLongestNapNs);
   }
   return nullptr;
 }
