@@ -32,6 +32,7 @@
 
 #include "slip/communicator.hpp"
 #include "slip/gradient_plan.hpp"
+#include "slip/gradient_report.hpp"
 
 namespace slip {
 
@@ -62,25 +63,6 @@ struct GradientOptions {
       64;  // steps; then arrival times are looked at, and if they have changed a new plan is made. 0: never
   bool measure = false;  // times every step, for report()
   bool norm = false;     // clip_norm() will be called
-};
-
-// What became of a step, by the device's clock.
-struct GradientReport {
-  struct Part {  // a bucket, in the order of the calls
-    Bucket bucket = {};
-    Picos ready = 0, start = 0, end = 0;  // since the first gradient
-    Picos exposed = 0;                    // the time that work stood still for it after the backward pass
-    std::string cause = {};               // of that
-  };
-  std::uint64_t step = 0;
-  Picos time = 0;  // from this step's first gradient to the next one's; to the last wait where that is not known
-  Picos communication = 0;  // of the calls
-  Picos exposed = 0;
-  Picos bound = 0;  // the longer of computing and communicating: no schedule takes less
-  std::vector<Part> buckets = {};
-  double overlapped() const;  // percent of the communication
-  std::string line() const;   // for a progress display
-  std::string text() const;   // with a line for each bucket
 };
 
 class Gradients {

@@ -107,9 +107,11 @@ void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, st
   }
 }
 
-void GradientNorm::clip(double most, GradientStep& step, StreamRef stream, Here here) {
+void GradientNorm::clip(double most, GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
   stream_.record(summed_, here);
+  if (clock.records()) clock.reached(GradientTimes::kAll, static_cast<std::uint32_t>(step.calls() - 1), stream, here);
   stream.wait(summed_, here);
+  if (clock.records()) clock.left(stream, here);
   stream.launch(kFactor, {.reads = {squares_}, .writes = {results_}, .scalars = {most}}, {}, here);
   const Range factor = results_.slice(sizeof(double), sizeof(double));
   for (std::size_t call = 0; call < step.calls(); ++call) {

@@ -14,7 +14,7 @@ class GradientNorm {
   // Those calls have been made: the sums of the parameters that they complete follow them.
   void follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here);
   // The step's waits then wait for the scaling.
-  void clip(double most, GradientStep& step, StreamRef stream, Here here);
+  void clip(double most, GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
   Range norm() const { return results_.slice(0, sizeof(double)); }
 
  private:

@@ -176,7 +176,7 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
                     state_->comm.rank(), state_->comm.nranks(), state_->parameters[index].text(), step.missing(call)),
         here);
   GradientClock& clock = *state_->clock;
-  if (clock.records()) clock.reached(index, stream, here);
+  if (clock.records()) clock.reached(index, call, stream, here);
   stream.wait(step.done(call), here);
   if (clock.records()) clock.left(stream, here);
 }
@@ -191,7 +191,7 @@ void Gradients::clip_norm(double most, StreamRef stream, Here here) {
   if (step.ended() || !step.is_made(last))
     throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step.missing(last)),
                 here);
-  state_->norm->clip(most, step, stream, here);
+  state_->norm->clip(most, step, stream, *state_->clock, here);
   state_->clipped = true;
 }
 
@@ -205,13 +205,16 @@ const GradientProfile& Gradients::profile() const { return state_->profile; }
 
 std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed) return std::nullopt;
-  StepTimes times;
+  GradientTimes times;
   for (const int ago : {1, 0}) {  // one that another step follows has its length
     const bool ends_here = ago == 0 && !state_->step->ended();
     // While a step is under way it has not been counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
     if (ends_here || back >= state_->steps_of_plan || !state_->clock->look(ago, times)) continue;
-    GradientReport report = report_of(times, *state_->step, state_->plan, state_->cost);
+    GradientReport report = report_of(
+        times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, state_->cost);
+    for (std::uint32_t call = 0; call < report.buckets.size(); ++call)
+      report.buckets[call].gradients = state_->step->text_of(call);
     report.step = state_->steps - 1 - back;
     return report;
   }

@@ -65,7 +65,7 @@ struct Gradients::State {
 
   // What is under way between steps: at most one thing in each.
   enum class Check : std::uint8_t { kIdle, kRecord, kCollect, kDecide, kAdopt } check = Check::kIdle;
-  StepTimes times;  // of the step that was recorded last
+  GradientTimes times;  // of the step that was recorded last
   Needs needs;
 };
 
