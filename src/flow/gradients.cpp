@@ -214,7 +214,7 @@ std::optional<GradientReport> Gradients::report() const {
     GradientReport report = report_of(
         times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, state_->cost);
     for (std::uint32_t call = 0; call < report.buckets.size(); ++call)
-      report.buckets[call].gradients = state_->step->text_of(call);
+      report.buckets[call].gradients = state_->step->text_of(call, GradientStep::Detail::kName);
     report.step = state_->steps - 1 - back;
     return report;
   }
