@@ -27,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -91,6 +92,11 @@ class Gradients {
   // Scales all gradients so that their norm is at most `most`, in `stream`, which waits for all of them; later waits
   // wait for it. The norm before is in norm() once `stream` is there.
   void clip_norm(double most, StreamRef stream, Here here = Here::at());
+  // The norm of several sets as one, each of a communicator of its own, as those of experts beside shared parameters
+  // are. `all` has every rank of theirs, and all its ranks call it; gradients that a group of ranks has in common count
+  // once. norm() of each is that of all.
+  static void clip_norm(std::span<Gradients* const> sets, Communicator& all, double most, StreamRef stream,
+                        Here here = Here::at());
   Range norm() const;  // a double, in pinned memory
   void step_end(Here here = Here::at());
 

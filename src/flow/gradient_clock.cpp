@@ -9,16 +9,35 @@ Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end 
 
 }  // namespace
 
+void GradientClock::make_room(Recording& set, std::size_t calls) const {
+  set.arrivals.resize(parameters_);
+  set.sources.resize(parameters_);
+  if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
+}
+
+// An event has its memory from its first record on.
+void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
+  const auto touch = [&](TimedEvent& event) {
+    if (!event.recorded()) stream.record(event, here);
+  };
+  for (Recording& set : sets_) {
+    make_room(set, calls);
+    if (set.wait_list.size() <= parameters_) set.wait_list.resize(parameters_ + 1);  // one may be of clipping
+    for (TimedEvent& event : set.arrivals) touch(event);
+    for (TimedEvent& event : set.starts) touch(event);
+    for (TimedEvent& event : set.ends) touch(event);
+    for (Wait& wait : set.wait_list) touch(wait.reached), touch(wait.left);
+  }
+}
+
 void GradientClock::begin_step(bool recorded, std::size_t calls) {
   ++step_;
   recording_ = recorded;
   if (!recorded) return;
   Recording& set = sets_[step_ % 2];
   set.step = step_;
-  set.arrivals.resize(parameters_);
-  set.sources.resize(parameters_);
+  make_room(set, calls);
   set.arrived = 0;
-  if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
   set.calls = calls;
   set.waits = 0;
 }

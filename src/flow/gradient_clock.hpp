@@ -16,6 +16,10 @@ class GradientClock {
  public:
   explicit GradientClock(std::size_t parameters) : parameters_(parameters) {}
 
+  // Between steps: makes what steps of so many calls need, so that recording one allocates nothing, unless somebody
+  // waits more than once for a parameter.
+  void prepare(std::size_t calls, StreamRef stream, Here here);
+
   // A new step begins: whether it is recorded, and how many calls it has at most.
   void begin_step(bool recorded, std::size_t calls);
   bool records() const { return recording_; }
@@ -48,6 +52,7 @@ class GradientClock {
     std::size_t calls = 0, waits = 0;
     std::vector<Wait> wait_list;
   };
+  void make_room(Recording& set, std::size_t calls) const;
   const Recording* recording(int ago) const;
   void fill(const Recording& of, GradientTimes& into) const;
   static bool done(const Recording& of);

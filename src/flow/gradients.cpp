@@ -67,7 +67,7 @@ void Gradients::State::seal(Here here) {
   if (options.norm) norm.emplace(device, parameters, here);
   if (planned) agreement.emplace(comm, device, parameters.size(), here);
   const GradientProfile sizes = layout.profile();
-  adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp));
+  adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp), here);
   sealed = true;
 }
 
@@ -181,18 +181,45 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
   if (clock.records()) clock.left(stream, here);
 }
 
-void Gradients::clip_norm(double most, StreamRef stream, Here here) {
-  state_->require_sealed("clip_norm()", here);
-  GradientStep& step = *state_->step;
-  if (!state_->norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
+// Whether it can be clipped now: false in a step that is not reduced.
+bool Gradients::State::can_clip(double most, Here here) const {
+  require_sealed("clip_norm()", here);
+  if (!norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
   if (!(most > 0)) throw Error(Code::kInvalidValue, fmt::format("gradients: a norm of at most {}", most), here);
-  if (state_->paused > 0) return;
-  const auto last = static_cast<std::uint32_t>(step.calls() - 1);
-  if (step.ended() || !step.is_made(last))
-    throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step.missing(last)),
+  if (paused > 0) return false;
+  const auto last = static_cast<std::uint32_t>(step->calls() - 1);
+  if (step->ended() || !step->is_made(last))
+    throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step->missing(last)),
                 here);
-  state_->norm->clip(most, step, stream, *state_->clock, here);
+  return true;
+}
+
+void Gradients::clip_norm(double most, StreamRef stream, Here here) {
+  if (!state_->can_clip(most, here)) return;
+  state_->norm->clip(most, *state_->step, stream, *state_->clock, here);
   state_->clipped = true;
+}
+
+// Each group of ranks counts once: of n ranks with the same gradients each adds the n-th part.
+void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, double most, StreamRef stream,
+                          Here here) {
+  if (sets.empty()) throw Error(Code::kInvalidValue, "gradients: clip_norm() of none", here);
+  std::size_t can = 0;
+  for (const Gradients* const set : sets) can += set->state_->can_clip(most, here) ? 1 : 0;
+  if (can == 0) return;
+  if (can < sets.size())
+    throw Error(Code::kInvalidValue,
+                "gradients: clip_norm() of some that are reduced in this step and some that are not", here);
+  const Range total = sets.front()->state_->norm->own_total();
+  for (Gradients* const set : sets) set->state_->norm->await(*set->state_->step, stream, *set->state_->clock, here);
+  for (Gradients* const set : sets)
+    set->state_->norm->total(total, set == sets.front() ? GradientNorm::Total::kSet : GradientNorm::Total::kAdd,
+                             1.0 / set->state_->comm.nranks(), stream, here);
+  all.all_reduce(total, total, DataType::kF64, ReduceOp::kSum, stream, here);
+  for (Gradients* const set : sets) {
+    set->state_->norm->scale(total, most, *set->state_->step, stream, here);
+    set->state_->clipped = true;
+  }
 }
 
 Range Gradients::norm() const { return state_->norm ? state_->norm->norm() : Range{}; }
