@@ -9,8 +9,8 @@ namespace {
 
 System machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
 
-// Rings of six machines and trees of sixteen, simulated whole: as many as take a second. A sanitizer takes a hundred, and
-// sees the smallest.
+// Rings of six machines and trees of sixteen, simulated whole: as many as take a second. A sanitizer takes a hundred,
+// and sees the smallest.
 TEST(ClusterCost, GoesOnFromFewerMachines) {
   const System one = machine();
   const bool slow = test::kShare > 1;
