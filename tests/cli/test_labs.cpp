@@ -308,6 +308,11 @@ TEST(LabsOnSim, GradientsOfAThousandDevices) {
   ASSERT_EQ(rows.size(), 5U);
   EXPECT_GT(rows.at(3).at("exposed_ps").get<Picos>(), 0);
   EXPECT_LT(rows.at(4).at("exposed_ps").get<Picos>(), rows.at(3).at("exposed_ps").get<Picos>());
+  // The page is of the steps, not of what was simulated to know what calls cost.
+  const std::string page = scratch("gradients.html");
+  ASSERT_EQ(run("lab gradients --device sim:h200 --html " + page + " " + more).status, 0);
+  EXPECT_NE(read_file(page).find("backward"), std::string::npos);
+  EXPECT_LT(read_file(page).size(), std::size_t{4} << 20);
 }
 
 // On cpu times are what the machine gives; the results must be right and the memory counted.

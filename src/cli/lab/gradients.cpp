@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "cli/lab/gradient_cases.hpp"
-#include "flow/cluster_cost.hpp"
 
 namespace slip::cli {
 
@@ -47,8 +46,8 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   ReduceCost cost =
       ReduceCost::of({.bytes_per_second = static_cast<double>(bytes) / static_cast<double>(compute_of(unit)) * 1e12,
                       .latency = unit / 50});
-  if (!bench.options().topology.empty()) {
-    const ClusterCost found = cluster_cost(read_topology(bench.options().topology), std::max(bench.options().nodes, 1));
+  if (bench.cluster()) {
+    const ClusterCost& found = *bench.cluster();
     cost = found.cost;
     unit =
         std::max<Picos>(static_cast<Picos>(static_cast<double>(unit) * ratio(cost.time(bytes), compute_of(unit))), 2);
