@@ -4,8 +4,14 @@
 //   slip launch -n 4 -- ./10_train --steps 300 --checkpoint train.ckpt
 //   ./10_train --micro-batches 4 --steps 300       the same micro-batches by one rank: the same numbers, to the bit
 //
-// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. With a checkpoint it goes on from there if there is one. --kill
-// R@S ends rank R in step S, to see what the others say.
+// It learns y = sin(u.x) + 0.5 v.x for fixed u and v. OpenBLAS multiplies where the build has found it, on one thread,
+// so that equal matrices give equal bits; loops do otherwise. With a checkpoint it goes on from there if there is one.
+// --kill R@S ends rank R in step S, to see what the others say.
+#if SLIP_HAS_OPENBLAS
+#include <cblas.h>
+#endif
+
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -13,6 +19,8 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +28,11 @@
 
 namespace {
 
-constexpr std::size_t kBatch = 32, kSizes[] = {16, 64, 64, 1}, kLayers = 3;
+constexpr std::size_t kBatch = 32, kSizes[] = {16, 128, 128, 1}, kLayers = 3;
 constexpr float kRate = 0.02F;
 
 struct Asked {
-  int steps = 200, micro_batches = 0, kill_rank = -1, kill_step = -1;
+  int steps = 200, micro_batches = 0, progress = 50, kill_rank = -1, kill_step = -1;
   std::string checkpoint;
 };
 
@@ -34,11 +42,13 @@ Asked read_arguments(int argc, char** argv) {
     const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (name == "--steps") asked.steps = std::atoi(value.c_str());
     else if (name == "--micro-batches") asked.micro_batches = std::atoi(value.c_str());
+    else if (name == "--progress") asked.progress = std::max(std::atoi(value.c_str()), 1);
     else if (name == "--checkpoint") asked.checkpoint = value;
     else if (name == "--kill") std::sscanf(value.c_str(), "%d@%d", &asked.kill_rank, &asked.kill_step);
     else
       throw std::runtime_error("no option " + name +
-                               ": there are --steps N, --micro-batches N, --checkpoint FILE, --kill RANK@STEP");
+                               ": there are --steps N, --micro-batches N, --progress STEPS, --checkpoint FILE, --kill "
+                               "RANK@STEP");
   }
   return asked;
 }
@@ -51,17 +61,50 @@ float noise(std::uint64_t a, std::uint64_t b) {
   return static_cast<float>((x ^ (x >> 31)) >> 40) / 8388608.0F - 1.0F;
 }
 
-// y = tanh(W x + b), without tanh in the last layer. Scalars: inputs, outputs, whether it is the last.
+// A matrix by rows, or the transpose of one.
+enum class As { kIs, kTransposed };
+struct Matrix {
+  const float* data;
+  std::size_t stride;  // floats from one row to the next
+  As as = As::kIs;
+};
+
+// c = a b, with `inner` columns of a; c's rows lie one behind the other.
+#if SLIP_HAS_OPENBLAS
+constexpr const char* kMultipliedBy = "OpenBLAS";
+void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a, Matrix b, float* c) {
+  const auto how = [](As as) { return as == As::kIs ? CblasNoTrans : CblasTrans; };
+  const auto number = [](std::size_t value) { return static_cast<blasint>(value); };
+  cblas_sgemm(CblasRowMajor, how(a.as), how(b.as), number(rows), number(columns), number(inner), 1.0F, a.data,
+              number(a.stride), b.data, number(b.stride), 0.0F, c, number(columns));
+}
+void use_one_thread() { openblas_set_num_threads(1); }
+#else
+constexpr const char* kMultipliedBy = "loops, for want of OpenBLAS";
+void multiply(std::size_t rows, std::size_t columns, std::size_t inner, Matrix a, Matrix b, float* c) {
+  const auto at = [](const Matrix& of, std::size_t row, std::size_t column) {
+    return of.data[of.as == As::kIs ? row * of.stride + column : column * of.stride + row];
+  };
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      float sum = 0;
+      for (std::size_t i = 0; i < inner; ++i) sum += at(a, row, i) * at(b, i, column);
+      c[row * columns + column] = sum;
+    }
+  }
+}
+void use_one_thread() {}
+#endif
+
+// y = tanh(x W' + b), without tanh in the last layer. Scalars: inputs, outputs, whether it is the last.
 const slip::Kernel kForward{"forward", [](const slip::Args& args) {
                               const auto x = args.in<float>(0), w = args.in<float>(1), b = args.in<float>(2);
                               const auto y = args.out<float>(0);
                               const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
-                              for (std::size_t n = 0; n < kBatch; ++n) {
-                                for (std::size_t o = 0; o < out; ++o) {
-                                  float sum = b[o];
-                                  for (std::size_t i = 0; i < in; ++i) sum += w[o * in + i] * x[n * in + i];
-                                  y[n * out + o] = args.scalar<int>(2) != 0 ? sum : std::tanh(sum);
-                                }
+                              multiply(kBatch, out, in, {x.data(), in}, {w.data(), in, As::kTransposed}, y.data());
+                              for (std::size_t i = 0; i < kBatch * out; ++i) {
+                                const float sum = y[i] + b[i % out];
+                                y[i] = args.scalar<int>(2) != 0 ? sum : std::tanh(sum);
                               }
                             }};
 
@@ -78,32 +121,25 @@ const slip::Kernel kLoss{"loss", [](const slip::Args& args) {
                            loss[0] = args.scalar<int>(0) != 0 ? sum : loss[0] + sum;
                          }};
 
-// Reads x, y, dy, W; writes dW, db, dx. Gradients of a micro-batch are summed first and then added to those before it.
-// Scalars: inputs, outputs, whether it is the last layer, whether it is the first micro-batch.
+// Reads x, y, dy, W; writes dW, db, dx, what comes before tanh, and a gradient by itself: gradients of a micro-batch
+// are summed first and then added to those before it, as those of ranks are. Scalars: inputs, outputs, whether it is
+// the last layer, whether it is the first micro-batch.
 const slip::Kernel kBackward{
     "backward", [](const slip::Args& args) {
       const auto x = args.in<float>(0), y = args.in<float>(1), dy = args.in<float>(2), w = args.in<float>(3);
-      const auto dw = args.out<float>(0), db = args.out<float>(1), dx = args.out<float>(2);
+      const auto dw = args.out<float>(0), db = args.out<float>(1), dx = args.out<float>(2), slope = args.out<float>(3),
+                 own = args.out<float>(4);
       const auto in = args.scalar<std::size_t>(0), out = args.scalar<std::size_t>(1);
       const bool last = args.scalar<int>(2) != 0, first = args.scalar<int>(3) != 0;
-      const auto slope = [&](std::size_t at) { return last ? dy[at] : dy[at] * (1 - y[at] * y[at]); };
+      for (std::size_t i = 0; i < kBatch * out; ++i) slope[i] = last ? dy[i] : dy[i] * (1 - y[i] * y[i]);
       for (std::size_t o = 0; o < out; ++o) {
         float bias = 0;
-        for (std::size_t n = 0; n < kBatch; ++n) bias += slope(n * out + o);
+        for (std::size_t n = 0; n < kBatch; ++n) bias += slope[n * out + o];
         db[o] = first ? bias : db[o] + bias;
-        for (std::size_t i = 0; i < in; ++i) {
-          float sum = 0;
-          for (std::size_t n = 0; n < kBatch; ++n) sum += slope(n * out + o) * x[n * in + i];
-          dw[o * in + i] = first ? sum : dw[o * in + i] + sum;
-        }
       }
-      for (std::size_t n = 0; n < kBatch; ++n) {
-        for (std::size_t i = 0; i < in; ++i) {
-          float sum = 0;
-          for (std::size_t o = 0; o < out; ++o) sum += slope(n * out + o) * w[o * in + i];
-          dx[n * in + i] = sum;
-        }
-      }
+      multiply(out, in, kBatch, {slope.data(), out, As::kTransposed}, {x.data(), in}, first ? dw.data() : own.data());
+      for (std::size_t i = 0; !first && i < out * in; ++i) dw[i] += own[i];
+      multiply(kBatch, in, out, {slope.data(), out}, {w.data(), in}, dx.data());
     }};
 
 const slip::Kernel kDivide{"divide", [](const slip::Args& args) {
@@ -122,7 +158,7 @@ class Training {
         device_(slip::Device::open("cpu")),
         comm_(slip::Communicator::init(device_, options())),
         compute_(device_.stream(slip::StreamFlags::kNonBlocking)),
-        gradients_(comm_, device_),
+        gradients_(comm_, device_, {.measure = true}),
         micro_batches_(asked.micro_batches > 0 ? asked.micro_batches : comm_.nranks()) {
     if (micro_batches_ % comm_.nranks() != 0) throw std::runtime_error("each rank needs as many micro-batches");
     const auto alloc = [&](std::size_t floats) { return device_.alloc(floats * 4, slip::MemoryKind::kPinned); };
@@ -140,6 +176,9 @@ class Training {
       activations_.push_back(alloc(kBatch * size));
       slopes_.push_back(alloc(kBatch * size));
     }
+    const std::size_t widest = *std::max_element(std::begin(kSizes), std::end(kSizes));
+    slope_ = alloc(kBatch * widest);
+    own_ = alloc(widest * widest);
     wanted_ = alloc(kBatch);
     loss_ = alloc(1);
     gradients_.seal();
@@ -147,14 +186,16 @@ class Training {
   }
 
   void run() {
+    if (comm_.rank() == 0)
+      std::printf("%d ranks, %d micro-batches a step, matrices multiplied by %s\n", comm_.nranks(), micro_batches_,
+                  kMultipliedBy);
     for (int step = first_step_; step < asked_.steps; ++step) {
       if (comm_.rank() == asked_.kill_rank && step == asked_.kill_step) std::raise(SIGKILL);
       const float loss = run_step(step);
-      if (comm_.rank() == 0 && (step % 50 == 0 || step + 1 == asked_.steps))
-        std::printf("step %d loss %.9g\n", step, loss);
+      if (step % asked_.progress == 0 || step + 1 == asked_.steps) show_progress(step, loss);
       if (!asked_.checkpoint.empty() && (step + 1) % 20 == 0) save(step + 1);
     }
-    if (comm_.rank() == 0) std::printf("parameters %016llx\n", static_cast<unsigned long long>(digest()));
+    show_end();
     comm_.finalize();
   }
 
@@ -164,6 +205,26 @@ class Training {
     options.deterministic = true;
     options.timeout = std::chrono::seconds(30);
     return options;
+  }
+
+  // What is said of a step's time is of the last one whose end is known: the one before.
+  void show_progress(int step, float loss) const {
+    if (comm_.rank() != 0) return;
+    const std::optional<slip::GradientReport> report = gradients_.report();
+    std::printf("step %d loss %.9g%s%s\n", step, loss, report ? "; " : "", report ? report->line().c_str() : "");
+    std::fflush(stdout);
+  }
+
+  void show_end() const {
+    if (comm_.rank() != 0) return;
+    const std::optional<slip::GradientReport> report = gradients_.report();
+    if (report) std::printf("%s", report->text().c_str());
+    if (report && !gradients_.profile().gradients.empty()) {
+      const slip::GradientReport predicted =
+          slip::predict_report(gradients_.profile(), gradients_.cost(), gradients_.plan());
+      std::printf("%s", slip::compare_steps(predicted, *report).text(3).c_str());
+    }
+    std::printf("parameters %016llx\n", static_cast<unsigned long long>(digest()));
   }
 
   float run_step(int step) {
@@ -217,7 +278,7 @@ class Training {
       const slip::Range dw = gradients_.view(ids_[2 * k]), db = gradients_.view(ids_[2 * k + 1]);
       compute_.launch(kBackward,
                       {.reads = {activations_[k], activations_[k + 1], slopes_[k + 1], parameters_[2 * k], dw, db},
-                       .writes = {dw, db, slopes_[k]},
+                       .writes = {dw, db, slopes_[k], slope_, own_},
                        .scalars = {kSizes[k], kSizes[k + 1], k + 1 == kLayers ? 1 : 0, first ? 1 : 0}});
       if (divisor == 0) continue;
       for (const std::size_t p : {2 * k + 1, 2 * k}) {
@@ -272,7 +333,7 @@ class Training {
   int micro_batches_, first_step_ = 0;
   std::vector<slip::ParameterId> ids_;  // a weight and a bias for each layer
   std::vector<slip::Buffer> parameters_, activations_, slopes_;
-  slip::Buffer wanted_, loss_;
+  slip::Buffer slope_, own_, wanted_, loss_;
 };
 
 }  // namespace
@@ -280,6 +341,7 @@ class Training {
 int main(int argc, char** argv) try {
   // A launcher asks the other ranks to end when one has failed; they end by themselves, and say why.
   std::signal(SIGTERM, SIG_IGN);
+  use_one_thread();
   Training(read_arguments(argc, argv)).run();
   return 0;
 } catch (const std::exception& error) {

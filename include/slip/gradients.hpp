@@ -27,11 +27,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "slip/communicator.hpp"
 #include "slip/gradient_plan.hpp"
+#include "slip/gradient_report.hpp"
 
 namespace slip {
 
@@ -64,25 +66,6 @@ struct GradientOptions {
   bool norm = false;     // clip_norm() will be called
 };
 
-// What became of a step, by the device's clock.
-struct GradientReport {
-  struct Part {  // a bucket, in the order of the calls
-    Bucket bucket = {};
-    Picos ready = 0, start = 0, end = 0;  // since the first gradient
-    Picos exposed = 0;                    // the time that work stood still for it after the backward pass
-    std::string cause = {};               // of that
-  };
-  std::uint64_t step = 0;
-  Picos time = 0;  // from this step's first gradient to the next one's; to the last wait where that is not known
-  Picos communication = 0;  // of the calls
-  Picos exposed = 0;
-  Picos bound = 0;  // the longer of computing and communicating: no schedule takes less
-  std::vector<Part> buckets = {};
-  double overlapped() const;  // percent of the communication
-  std::string line() const;   // for a progress display
-  std::string text() const;   // with a line for each bucket
-};
-
 class Gradients {
  public:
   // `comm` is used until the end; its device is `device`. Several of them may share a device, each with a communicator
@@ -109,6 +92,11 @@ class Gradients {
   // Scales all gradients so that their norm is at most `most`, in `stream`, which waits for all of them; later waits
   // wait for it. The norm before is in norm() once `stream` is there.
   void clip_norm(double most, StreamRef stream, Here here = Here::at());
+  // The norm of several sets as one, each of a communicator of its own, as those of experts beside shared parameters
+  // are. `all` has every rank of theirs, and all its ranks call it; gradients that a group of ranks has in common count
+  // once. norm() of each is that of all.
+  static void clip_norm(std::span<Gradients* const> sets, Communicator& all, double most, StreamRef stream,
+                        Here here = Here::at());
   Range norm() const;  // a double, in pinned memory
   void step_end(Here here = Here::at());
 

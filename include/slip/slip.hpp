@@ -12,6 +12,7 @@
 #include "slip/event.hpp"
 #include "slip/figures.hpp"
 #include "slip/gradient_plan.hpp"
+#include "slip/gradient_report.hpp"
 #include "slip/gradients.hpp"
 #include "slip/graph.hpp"
 #include "slip/kernel.hpp"

@@ -15,6 +15,8 @@ std::vector<std::string> gather_texts(Communicator& comm, const Device& device, 
   stream.sync(here);
   std::vector<std::uint64_t> lengths;
   for (const std::uint64_t length : sizes.host_read<std::uint64_t>()) lengths.push_back(length);
+  if (lengths[static_cast<std::size_t>(comm.rank())] != own.size())
+    throw Error(Code::kUnsupported, "ranks cannot tell each other anything on devices that run no functions", here);
   const std::size_t most = std::max<std::size_t>(*std::max_element(lengths.begin(), lengths.end()), 1);
   Buffer text = device.alloc(most, MemoryKind::kPinned, "text", here);
   Buffer all = device.alloc(most * ranks, MemoryKind::kPinned, "texts", here);

@@ -9,15 +9,35 @@ Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end 
 
 }  // namespace
 
+void GradientClock::make_room(Recording& set, std::size_t calls) const {
+  set.arrivals.resize(parameters_);
+  set.sources.resize(parameters_);
+  if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
+}
+
+// An event has its memory from its first record on.
+void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
+  const auto touch = [&](TimedEvent& event) {
+    if (!event.recorded()) stream.record(event, here);
+  };
+  for (Recording& set : sets_) {
+    make_room(set, calls);
+    if (set.wait_list.size() <= parameters_) set.wait_list.resize(parameters_ + 1);  // one may be of clipping
+    for (TimedEvent& event : set.arrivals) touch(event);
+    for (TimedEvent& event : set.starts) touch(event);
+    for (TimedEvent& event : set.ends) touch(event);
+    for (Wait& wait : set.wait_list) touch(wait.reached), touch(wait.left);
+  }
+}
+
 void GradientClock::begin_step(bool recorded, std::size_t calls) {
   ++step_;
   recording_ = recorded;
   if (!recorded) return;
   Recording& set = sets_[step_ % 2];
   set.step = step_;
-  set.arrivals.resize(parameters_);
+  make_room(set, calls);
   set.arrived = 0;
-  if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
   set.calls = calls;
   set.waits = 0;
 }
@@ -25,6 +45,7 @@ void GradientClock::begin_step(bool recorded, std::size_t calls) {
 void GradientClock::arrived(std::uint32_t parameter, StreamRef stream, Here here) {
   Recording& set = sets_[step_ % 2];
   stream.record(set.arrivals[parameter], here);
+  set.sources[parameter] = stream.id();
   if (set.arrived++ == 0) set.first = parameter;
 }
 
@@ -36,11 +57,12 @@ void GradientClock::ended(std::size_t call, StreamRef stream, Here here) {
   stream.record(sets_[step_ % 2].ends[call], here);
 }
 
-void GradientClock::reached(std::uint32_t parameter, StreamRef stream, Here here) {
+void GradientClock::reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here) {
   Recording& set = sets_[step_ % 2];
   if (set.waits == set.wait_list.size()) set.wait_list.emplace_back();
   Wait& wait = set.wait_list[set.waits++];
   wait.parameter = parameter;
+  wait.call = call;
   wait.stream = stream.id();
   stream.record(wait.reached, here);
 }
@@ -70,8 +92,9 @@ bool GradientClock::done(const Recording& of) {
   return true;
 }
 
-void GradientClock::fill(const Recording& of, StepTimes& times) const {
+void GradientClock::fill(const Recording& of, GradientTimes& times) const {
   times.arrivals.clear();
+  times.sources.assign(of.sources.begin(), of.sources.end());
   times.starts.clear();
   times.ends.clear();
   times.waits.clear();
@@ -88,21 +111,22 @@ void GradientClock::fill(const Recording& of, StepTimes& times) const {
   }
   for (std::size_t i = 0; i < of.waits; ++i) {
     const Wait& wait = of.wait_list[i];
-    times.waits.push_back({wait.parameter, wait.stream, since(wait.reached, *base), since(wait.left, *base)});
+    times.waits.push_back(
+        {wait.parameter, wait.call, wait.stream, since(wait.reached, *base), since(wait.left, *base)});
   }
   const Recording& next = sets_[(of.step + 1) % 2];
   if (next.step == of.step + 1 && next.arrived > 0 && next.arrivals[next.first].query())
     times.next_step = since(next.arrivals[next.first], *base);
 }
 
-bool GradientClock::look(int ago, StepTimes& into) const {
+bool GradientClock::look(int ago, GradientTimes& into) const {
   const Recording* const set = recording(ago);
   if (!set || !done(*set)) return false;
   fill(*set, into);
   return true;
 }
 
-bool GradientClock::wait_for(int ago, StepTimes& into) const {
+bool GradientClock::wait_for(int ago, GradientTimes& into) const {
   const Recording* const set = recording(ago);
   if (!set) return false;
   for (const TimedEvent& event : set->arrivals) event.sync();
@@ -110,35 +134,6 @@ bool GradientClock::wait_for(int ago, StepTimes& into) const {
   for (std::size_t i = 0; i < set->waits; ++i) set->wait_list[i].left.sync();
   fill(*set, into);
   return true;
-}
-
-// Each stream takes its waits one after the other; what lies between two of them is work that is there anyway.
-void find_needs(const StepTimes& times, Needs& needs) {
-  needs.backward_end = needs.exposed = 0;
-  for (const Picos arrival : times.arrivals) needs.backward_end = std::max(needs.backward_end, arrival);
-  needs.needed.assign(times.arrivals.size(), needs.backward_end);
-  needs.known.assign(times.arrivals.size(), 0);
-  needs.stalls.clear();
-  needs.chains.clear();
-  Picos last = needs.backward_end;
-  for (const StepTimes::Wait& wait : times.waits) {
-    auto chain = std::find_if(needs.chains.begin(), needs.chains.end(),
-                              [&](const Needs::Chain& one) { return one.stream == wait.stream; });
-    if (chain == needs.chains.end()) chain = needs.chains.insert(chain, {wait.stream, wait.reached, wait.reached, 0});
-    chain->due = std::max(chain->due + (wait.reached - chain->left), needs.backward_end);
-    chain->left = wait.left;
-    // Standing still while the backward pass goes on elsewhere costs nothing.
-    needs.stalls.push_back(std::max<Picos>(0, wait.left - std::max(wait.reached, needs.backward_end)));
-    chain->stood += needs.stalls.back();
-    Picos& needed = needs.needed[wait.parameter];
-    needed = needs.known[wait.parameter] ? std::min(needed, chain->due) : chain->due;
-    needs.known[wait.parameter] = 1;
-    last = std::max(last, chain->due);
-    needs.exposed = std::max(needs.exposed, chain->stood);
-  }
-  for (std::size_t i = 0; i < needs.known.size(); ++i) {
-    if (!needs.known[i]) needs.needed[i] = last;
-  }
 }
 
 }  // namespace slip

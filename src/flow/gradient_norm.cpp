@@ -47,11 +47,18 @@ const Kernel kSquareF16{"square of gradients", square<F16>}, kSquareBf16{"square
 const Kernel kScale32{"clip gradients", scale<float>}, kScale64{"clip gradients", scale<double>};
 const Kernel kScaleF16{"clip gradients", scale<F16>}, kScaleBf16{"clip gradients", scale<Bf16>};
 
+// Scalars: the share that counts, and whether it is added to what is there.
+const Kernel kTotal{"total of squares", [](const Args& args) {
+                      double sum = 0;
+                      for (const double square : args.in<double>(0)) sum += square;
+                      double& total = args.out<double>(0)[0];
+                      sum *= args.scalar<double>(0);
+                      total = args.scalar<int>(1) != 0 ? total + sum : sum;
+                    }};
+
 // out: the norm and the factor. A norm that is no number scales nothing: who looks at it sees it.
 const Kernel kFactor{"norm of gradients", [](const Args& args) {
-                       double sum = 0;
-                       for (const double square : args.in<double>(0)) sum += square;
-                       const double norm = std::sqrt(sum), most = args.scalar<double>(0);
+                       const double norm = std::sqrt(args.in<double>(0)[0]), most = args.scalar<double>(0);
                        const std::span<double> results = args.out<double>(0);
                        results[0] = norm;
                        results[1] = norm > most ? most / norm : 1;
@@ -84,7 +91,7 @@ GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters
     : parameters_(parameters),
       stream_(device.stream(StreamFlags::kNonBlocking)),
       squares_(device.alloc(parameters.size() * sizeof(double), MemoryKind::kPinned, "squares of gradients", here)),
-      results_(device.alloc(2 * sizeof(double), MemoryKind::kPinned, "norm of gradients", here)) {
+      results_(device.alloc(3 * sizeof(double), MemoryKind::kPinned, "norm of gradients", here)) {
   for (const Parameter& parameter : parameters) {
     if (!has_norm(parameter.type))
       throw Error(Code::kInvalidValue,
@@ -107,10 +114,29 @@ void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, st
   }
 }
 
-void GradientNorm::clip(double most, GradientStep& step, StreamRef stream, Here here) {
+void GradientNorm::clip(double most, GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
+  await(step, stream, clock, here);
+  total(own_total(), Total::kSet, 1, stream, here);
+  scale(own_total(), most, step, stream, here);
+}
+
+void GradientNorm::await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
   stream_.record(summed_, here);
+  if (clock.records()) clock.reached(GradientTimes::kAll, static_cast<std::uint32_t>(step.calls() - 1), stream, here);
   stream.wait(summed_, here);
-  stream.launch(kFactor, {.reads = {squares_}, .writes = {results_}, .scalars = {most}}, {}, here);
+  if (clock.records()) clock.left(stream, here);
+}
+
+void GradientNorm::total(Range total, Total how, double share, StreamRef stream, Here here) {
+  const int adds = how == Total::kAdd ? 1 : 0;
+  if (adds != 0)
+    stream.launch(kTotal, {.reads = {squares_, total}, .writes = {total}, .scalars = {share, adds}}, {}, here);
+  else stream.launch(kTotal, {.reads = {squares_}, .writes = {total}, .scalars = {share, adds}}, {}, here);
+}
+
+void GradientNorm::scale(Range total, double most, GradientStep& step, StreamRef stream, Here here) {
+  stream.launch(kFactor, {.reads = {total}, .writes = {results_.slice(0, 2 * sizeof(double))}, .scalars = {most}}, {},
+                here);
   const Range factor = results_.slice(sizeof(double), sizeof(double));
   for (std::size_t call = 0; call < step.calls(); ++call) {
     const Range data = step.data(call);

@@ -25,7 +25,7 @@ std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
 
 }  // namespace
 
-GradientReport report_of(const StepTimes& times, const GradientStep& step, const BucketPlan& plan,
+GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, const BucketPlan& plan,
                          const ReduceCost& cost) {
   GradientReport report;
   Needs needs;
@@ -35,28 +35,28 @@ GradientReport report_of(const StepTimes& times, const GradientStep& step, const
     report.communication += times.ends[i] - times.starts[i];
   }
   for (std::uint32_t parameter = 0; parameter < times.arrivals.size(); ++parameter) {
-    for (const std::uint32_t call : step.calls_of(parameter)) {
+    for (const std::uint32_t call : calls_of(parameter)) {
       GradientReport::Part& part = report.buckets[call];
       part.ready = std::max(part.ready, times.arrivals[parameter]);
     }
   }
   report.exposed = needs.exposed;
-  Picos end = needs.backward_end;
+  report.used = needs.backward_end;
   std::vector<Picos> from(report.buckets.size(), 0);
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
-    const StepTimes::Wait& wait = times.waits[i];
-    end = std::max(end, wait.left);
-    const std::uint32_t call = step.last_call(wait.parameter);
-    if (needs.stalls[i] > 0 && report.buckets[call].exposed == 0)
-      from[call] = std::max(wait.reached, needs.backward_end);
-    report.buckets[call].exposed += needs.stalls[i];
+    const GradientTimes::Wait& wait = times.waits[i];
+    report.used = std::max(report.used, wait.left);
+    if (wait.stream != needs.whose) continue;  // others stood still beside it
+    GradientReport::Part& part = report.buckets[wait.call];
+    if (needs.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = needs.stalls[i].from;
+    part.exposed += needs.stalls[i].time;
   }
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     GradientReport::Part& part = report.buckets[i];
     if (part.exposed > 0)
       part.cause = cause_of(part, from[i], cost.known() ? cost.time(part.bucket.bytes) : part.end - part.start);
   }
-  report.time = times.next_step > 0 ? times.next_step : end;
+  report.time = times.next_step > 0 ? times.next_step : report.used;
   report.bound = std::max(report.time - report.exposed, report.communication);
   return report;
 }
@@ -66,11 +66,14 @@ double GradientReport::overlapped() const {
   return 100.0 * static_cast<double>(std::max<Picos>(0, communication - exposed)) / static_cast<double>(communication);
 }
 
+double GradientReport::of_bound() const {
+  return bound > 0 ? static_cast<double>(time) / static_cast<double>(bound) : 1;
+}
+
 std::string GradientReport::line() const {
   return fmt::format(
       "step {}: {:.2f} ms, communication {:.2f} ms, {:.0f} % overlapped, exposed {:.2f} ms, {:.2f}x of the bound", step,
-      milliseconds(time), milliseconds(communication), overlapped(), milliseconds(exposed),
-      bound > 0 ? static_cast<double>(time) / static_cast<double>(bound) : 1.0);
+      milliseconds(time), milliseconds(communication), overlapped(), milliseconds(exposed), of_bound());
 }
 
 std::string GradientReport::text() const {
@@ -80,6 +83,7 @@ std::string GradientReport::text() const {
     text += fmt::format("  bucket {:>3} {:>12} bytes: ready {:.3f}, {:.3f} to {:.3f} ms", i, part.bucket.bytes,
                         milliseconds(part.ready), milliseconds(part.start), milliseconds(part.end));
     if (part.exposed > 0) text += fmt::format(", exposed {:.3f} ms: {}", milliseconds(part.exposed), part.cause);
+    if (!part.gradients.empty()) text += fmt::format("; {}", part.gradients);
     text += "\n";
   }
   return text;

@@ -84,14 +84,15 @@ void GradientStep::set_done(const Event& event) {
   for (Call& call : calls_) call.done = event;
 }
 
-std::string GradientStep::text_of(std::uint32_t call) const {
+std::string GradientStep::text_of(std::uint32_t call, Detail detail) const {
   std::string text;
   std::uint32_t more = 0;
   for (std::uint32_t parameter = 0; parameter < places_.size(); ++parameter) {
     const Place& place = places_[parameter];
     const auto begin = touches_.begin() + place.first_touch;
     if (std::find(begin, begin + place.touches, call) == begin + place.touches) continue;
-    if (text.empty()) text = parameters_[parameter].text();
+    const Parameter& one = parameters_[parameter];
+    if (text.empty()) text = detail == Detail::kSize ? one.text() : fmt::format("'{}'", one.name);
     else ++more;
   }
   return more > 0 ? fmt::format("{} and {} more", text, more) : text;

@@ -49,7 +49,9 @@ class GradientStep {
 
   // The parameters that keep the call from being made, the first one in any case; for errors.
   std::string missing(std::uint32_t call) const;
-  std::string text_of(std::uint32_t call) const;  // the parameters that it touches
+  // The parameters that it touches: the first one, and how many more.
+  enum class Detail : std::uint8_t { kName, kSize };
+  std::string text_of(std::uint32_t call, Detail detail = Detail::kSize) const;
   // The first parameter that was not told of, or the number of parameters.
   std::uint32_t first_missing() const;
 

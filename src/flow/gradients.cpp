@@ -67,7 +67,7 @@ void Gradients::State::seal(Here here) {
   if (options.norm) norm.emplace(device, parameters, here);
   if (planned) agreement.emplace(comm, device, parameters.size(), here);
   const GradientProfile sizes = layout.profile();
-  adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp));
+  adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp), here);
   sealed = true;
 }
 
@@ -176,23 +176,50 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
                     state_->comm.rank(), state_->comm.nranks(), state_->parameters[index].text(), step.missing(call)),
         here);
   GradientClock& clock = *state_->clock;
-  if (clock.records()) clock.reached(index, stream, here);
+  if (clock.records()) clock.reached(index, call, stream, here);
   stream.wait(step.done(call), here);
   if (clock.records()) clock.left(stream, here);
 }
 
-void Gradients::clip_norm(double most, StreamRef stream, Here here) {
-  state_->require_sealed("clip_norm()", here);
-  GradientStep& step = *state_->step;
-  if (!state_->norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
+// Whether it can be clipped now: false in a step that is not reduced.
+bool Gradients::State::can_clip(double most, Here here) const {
+  require_sealed("clip_norm()", here);
+  if (!norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
   if (!(most > 0)) throw Error(Code::kInvalidValue, fmt::format("gradients: a norm of at most {}", most), here);
-  if (state_->paused > 0) return;
-  const auto last = static_cast<std::uint32_t>(step.calls() - 1);
-  if (step.ended() || !step.is_made(last))
-    throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step.missing(last)),
+  if (paused > 0) return false;
+  const auto last = static_cast<std::uint32_t>(step->calls() - 1);
+  if (step->ended() || !step->is_made(last))
+    throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step->missing(last)),
                 here);
-  state_->norm->clip(most, step, stream, here);
+  return true;
+}
+
+void Gradients::clip_norm(double most, StreamRef stream, Here here) {
+  if (!state_->can_clip(most, here)) return;
+  state_->norm->clip(most, *state_->step, stream, *state_->clock, here);
   state_->clipped = true;
+}
+
+// Each group of ranks counts once: of n ranks with the same gradients each adds the n-th part.
+void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, double most, StreamRef stream,
+                          Here here) {
+  if (sets.empty()) throw Error(Code::kInvalidValue, "gradients: clip_norm() of none", here);
+  std::size_t can = 0;
+  for (const Gradients* const set : sets) can += set->state_->can_clip(most, here) ? 1 : 0;
+  if (can == 0) return;
+  if (can < sets.size())
+    throw Error(Code::kInvalidValue,
+                "gradients: clip_norm() of some that are reduced in this step and some that are not", here);
+  const Range total = sets.front()->state_->norm->own_total();
+  for (Gradients* const set : sets) set->state_->norm->await(*set->state_->step, stream, *set->state_->clock, here);
+  for (Gradients* const set : sets)
+    set->state_->norm->total(total, set == sets.front() ? GradientNorm::Total::kSet : GradientNorm::Total::kAdd,
+                             1.0 / set->state_->comm.nranks(), stream, here);
+  all.all_reduce(total, total, DataType::kF64, ReduceOp::kSum, stream, here);
+  for (Gradients* const set : sets) {
+    set->state_->norm->scale(total, most, *set->state_->step, stream, here);
+    set->state_->clipped = true;
+  }
 }
 
 Range Gradients::norm() const { return state_->norm ? state_->norm->norm() : Range{}; }
@@ -205,13 +232,16 @@ const GradientProfile& Gradients::profile() const { return state_->profile; }
 
 std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed) return std::nullopt;
-  StepTimes times;
+  GradientTimes times;
   for (const int ago : {1, 0}) {  // one that another step follows has its length
     const bool ends_here = ago == 0 && !state_->step->ended();
     // While a step is under way it has not been counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
     if (ends_here || back >= state_->steps_of_plan || !state_->clock->look(ago, times)) continue;
-    GradientReport report = report_of(times, *state_->step, state_->plan, state_->cost);
+    GradientReport report = report_of(
+        times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, state_->cost);
+    for (std::uint32_t call = 0; call < report.buckets.size(); ++call)
+      report.buckets[call].gradients = state_->step->text_of(call, GradientStep::Detail::kName);
     report.step = state_->steps - 1 - back;
     return report;
   }

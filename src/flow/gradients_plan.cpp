@@ -26,9 +26,11 @@ void Gradients::State::set_memory(Here here) {
   std::fill(view.begin(), view.end(), std::byte{0});
 }
 
-void Gradients::State::adopt(BucketPlan next) {
+void Gradients::State::adopt(BucketPlan next, Here here) {
   plan = std::move(next);
   step->adopt(layout, plan, memory, scratch.bytes() > 0 ? Range(scratch) : Range{});
+  if (options.measure || options.buckets == BucketRule::kPlanned)
+    clock->prepare(plan.buckets.size(), step->stream(), here);
   ++plans;
   steps_of_plan = 0;
 }
@@ -76,7 +78,7 @@ void Gradients::State::first_plan(Here here) {
   BucketPlan made;
   if (comm.rank() == 0) made = make_plan(profile, here);
   agreement->put_plan(comm.rank() == 0 ? &made : nullptr, step->stream(), here);
-  if (agreement->take_plan(made, here)) adopt(std::move(made));
+  if (agreement->take_plan(made, here)) adopt(std::move(made), here);
 }
 
 // A step is recorded, the next one passes, and so on: what is waited for here is always at least a step old.
@@ -94,7 +96,7 @@ void Gradients::State::check_plan(Here here) {
     case Check::kAdopt: {
       check = Check::kIdle;
       BucketPlan next;
-      if (agreement->take_plan(next, here)) adopt(std::move(next));
+      if (agreement->take_plan(next, here)) adopt(std::move(next), here);
       return;
     }
   }

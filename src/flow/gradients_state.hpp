@@ -26,6 +26,7 @@ struct Gradients::State {
   void begin_if_ended(StreamRef stream);
   void tell(std::uint32_t parameter, StreamRef stream, const char* call, Here here);
   void end_step(Here here);
+  bool can_clip(double most, Here here) const;
 
   // Planning, in gradients_plan.cpp.
   void set_memory(Here here);
@@ -36,7 +37,7 @@ struct Gradients::State {
   void set_times(std::span<const Picos> arrivals, GradientProfile& of) const;
   bool has_drifted(std::span<const Picos> arrivals) const;
   BucketPlan make_plan(const GradientProfile& of, Here here) const;
-  void adopt(BucketPlan next);
+  void adopt(BucketPlan next, Here here);
 
   Communicator& comm;
   const Device device;
@@ -65,7 +66,7 @@ struct Gradients::State {
 
   // What is under way between steps: at most one thing in each.
   enum class Check : std::uint8_t { kIdle, kRecord, kCollect, kDecide, kAdopt } check = Check::kIdle;
-  StepTimes times;  // of the step that was recorded last
+  GradientTimes times;  // of the step that was recorded last
   Needs needs;
 };
 

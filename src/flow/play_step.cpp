@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "flow/bucket_plan.hpp"
+#include "flow/gradient_clock.hpp"
+#include "flow/gradient_report.hpp"
 
 namespace slip {
 namespace {
@@ -32,7 +34,16 @@ class Player {
         done_(plan.buckets.size()),
         firsts_(profile.gradients.size() + 1) {
     for (std::size_t i = 0; i < profile.gradients.size(); ++i) firsts_[i + 1] = firsts_[i] + profile.gradients[i].bytes;
+    calls_of_.resize(profile.gradients.size());
+    for (std::uint32_t call = 0; call < plan.buckets.size(); ++call) {
+      const auto [first, end] = gradients_of(call);
+      for (std::size_t i = first; i < end; ++i) calls_of_[i].push_back(call);
+    }
   }
+
+  // Times what it plays. A timed event costs the host of most simulated devices something.
+  void record(GradientClock& clock) { clock_ = &clock; }
+  std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
 
   StepPrediction play() {
     const TimedEvent begun = compute_.record_timed(here_);
@@ -69,6 +80,7 @@ class Player {
       compute(kBackward, arrival - now, fmt::format("backward {}", gradient));
       now = std::max(now, arrival);
       compute_.record(arrived_[gradient], here_);
+      if (clock_) clock_->arrived(gradient, compute_, here_);
       there[gradient] = true;
       for (; next < plan_.buckets.size() && has_come(next, there); ++next)
         reduce(next, manner_ == StepManner::kInCompute ? compute_ : network_);
@@ -97,19 +109,17 @@ class Player {
     }
     stream.wait(arrived_[latest], here_);
     const Picos time = cost_.time(plan_.buckets[call].bytes);
+    if (clock_) clock_->started(call, stream, here_);
     stream.launch(kReduce, {.name = fmt::format("reduce {}", call)}, {.width = 0.25, .time = std::max<Picos>(time, 1)},
                   here_);
+    if (clock_) clock_->ended(call, stream, here_);
     stream.record(done_[call], here_);
   }
 
   // In the order of need; each gradient's last call is the one to wait for.
   void use() {
     const std::size_t count = profile_.gradients.size();
-    std::vector<std::uint32_t> last_call(count, 0), order(count);
-    for (std::size_t call = 0; call < plan_.buckets.size(); ++call) {
-      const auto [first, end] = gradients_of(call);
-      for (std::size_t i = first; i < end; ++i) last_call[i] = static_cast<std::uint32_t>(call);
-    }
+    std::vector<std::uint32_t> order(count);
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
       return profile_.gradients[a].needed < profile_.gradients[b].needed;
@@ -119,7 +129,11 @@ class Player {
       const Picos needed = profile_.gradients[gradient].needed;
       compute(kUse, needed - now, fmt::format("until {} is used", gradient));
       now = std::max(now, needed);
-      if (manner_ == StepManner::kByNeed) compute_.wait(done_[last_call[gradient]], here_);
+      if (manner_ != StepManner::kByNeed) continue;
+      const std::uint32_t call = calls_of_[gradient].back();
+      if (clock_) clock_->reached(gradient, call, compute_, here_);
+      compute_.wait(done_[call], here_);
+      if (clock_) clock_->left(compute_, here_);
     }
   }
 
@@ -131,6 +145,8 @@ class Player {
   const Stream compute_, network_;
   std::vector<Event> arrived_, done_;
   std::vector<std::uint64_t> firsts_;
+  std::vector<std::vector<std::uint32_t>> calls_of_;  // by gradient, ascending
+  GradientClock* clock_ = nullptr;
   Picos compute_time_ = 0;
 };
 
@@ -140,6 +156,21 @@ StepPrediction play_step(const Device& device, const GradientProfile& profile, c
                          const BucketPlan& plan, StepManner manner, Here here) {
   require_whole(profile, plan, here);
   return Player(device, profile, cost, plan, manner, here).play();
+}
+
+GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                              Here here) {
+  require_whole(profile, plan, here);
+  const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
+  Player player(device, profile, cost, plan, StepManner::kByNeed, here);
+  GradientClock clock(profile.gradients.size());
+  clock.begin_step(true, plan.buckets.size());
+  player.record(clock);
+  player.play();
+  GradientTimes times;
+  if (!clock.wait_for(0, times)) return {};  // a step without gradients
+  return report_of(
+      times, [&](std::uint32_t gradient) { return player.calls_of(gradient); }, plan, cost);
 }
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {

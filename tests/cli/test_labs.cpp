@@ -6,6 +6,7 @@
 #include "backend/sim/description.hpp"
 #include "backend/sim/units.hpp"
 #include "cli/program.hpp"
+#include "support/share.hpp"
 
 namespace slip::cli_test {
 namespace {
@@ -299,6 +300,21 @@ TEST(LabsOnSim, TraceIsValidAndHasTheOps) {
   EXPECT_EQ(adds, 6U * (2 + 6 + 4) * 4U);  // six cases: two steps to warm, six measured, four predicted
 }
 
+// Under a sanitizer fewer: what is simulated of a thousand takes minutes there.
+TEST(LabsOnSim, GradientsOfAThousandDevices) {
+  const std::string more = std::string("--nodes ") + (test::kShare > 1 ? "2" : "128") +
+                           " --topology " SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml";
+  const json rows = lab_tables("gradients", "sim:h200", more).at(0).at("rows");
+  ASSERT_EQ(rows.size(), 5U);
+  EXPECT_GT(rows.at(3).at("exposed_ps").get<Picos>(), 0);
+  EXPECT_LT(rows.at(4).at("exposed_ps").get<Picos>(), rows.at(3).at("exposed_ps").get<Picos>());
+  // The page is of the steps, not of what was simulated to know what calls cost.
+  const std::string page = scratch("gradients.html");
+  ASSERT_EQ(run("lab gradients --device sim:h200 --html " + page + " " + more).status, 0);
+  EXPECT_NE(read_file(page).find("backward"), std::string::npos);
+  EXPECT_LT(read_file(page).size(), std::size_t{4} << 20);
+}
+
 // On cpu times are what the machine gives; the results must be right and the memory counted.
 TEST(LabsOnCpu, ResultsAreRight) {
   for (const char* name :
@@ -314,6 +330,31 @@ TEST(LabsOnCpu, ResultsAreRight) {
   const json weights = lab_tables("weights", "cpu", "--quick").at(0).at("rows");
   EXPECT_EQ(weights.at(0).at("peak_bytes"), 24 * kMiB);
   EXPECT_EQ(weights.at(2).at("peak_bytes"), 16 * kMiB);
+}
+
+// The planned step beside its prediction: a line for each call, and what is furthest off in words.
+TEST(LabsOnCpu, GradientsOfSeveralRanksAreCompared) {
+  for (const char* ranks : {"3", "4"}) {
+    const std::string more = std::string("--quick --layers 5 --ranks ") + ranks;
+    const json tables = lab_tables("gradients", "cpu", more);
+    ASSERT_EQ(tables.size(), 2U);
+    for (const json& row : tables.at(0).at("rows")) {
+      EXPECT_TRUE(row.at("ok")) << row;
+      EXPECT_EQ(row.at("proven"), "proven") << row;
+      EXPECT_GT(row.at("communication_ps").get<Picos>(), 0) << row;
+    }
+    const json& buckets = tables.at(1).at("rows");
+    EXPECT_EQ(buckets.size(), tables.at(0).at("rows").at(4).at("calls").get<std::size_t>());
+    for (const json& row : buckets) {
+      EXPECT_GT(row.at("predicted_call_ps").get<Picos>(), 0) << row;
+      EXPECT_GT(row.at("measured_call_ps").get<Picos>(), 0) << row;
+    }
+  }
+  const Outcome said = run("lab gradients --quick --layers 3 --ranks 3");
+  EXPECT_NE(said.out.find("3 ranks"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("predicted and measured"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("% off"), std::string::npos) << said.out;
+  EXPECT_LE(longest_line(said.out), 100U) << said.out;
 }
 
 TEST(LabsOnCpu, OrderHoldsWhateverTheMachineDoes) {

@@ -48,6 +48,20 @@ TEST_F(Training, RanksLearnWhatOneRankLearnsToTheBit) {
   }
 }
 
+// A line while it trains, and at the end what became of a step, beside what was predicted of it.
+TEST_F(Training, SaysHowItGetsOn) {
+  const Outcome outcome = train(2, "--steps 41 --progress 10");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(outcome.out.find("multiplied by OpenBLAS") != std::string::npos ||
+              outcome.out.find("multiplied by loops") != std::string::npos)
+      << outcome.out;
+  for (const char* step : {"step 0 loss ", "step 10 loss ", "step 20 loss ", "step 30 loss ", "step 40 loss "})
+    EXPECT_NE(outcome.out.find(step), std::string::npos) << outcome.out;
+  for (const char* what :
+       {"% overlapped", "exposed", "x of the bound", "bucket   0", "% off", "communication: predicted"})
+    EXPECT_NE(outcome.out.find(what), std::string::npos) << what << "\n" << outcome.out;
+}
+
 TEST_F(Training, GoesOnFromItsCheckpointAfterARankWasKilled) {
   const std::string file = scratch("train.ckpt"), with = " --checkpoint " + file;
   fs::remove(file);

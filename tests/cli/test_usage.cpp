@@ -52,6 +52,8 @@ TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
       {"lab weights --layers 1", "1", "2 to 64"},
       {"lab overlap --chunks 1000", "1000", "2 to 64"},
       {"lab overlap --chunks many", "many", "whole number"},
+      {"lab gradients --ranks 5", "5", "2 to 4"},
+      {"lab gradients --device sim:h200 --ranks 2", "--ranks", "--nodes"},
       {"lab --colour", "'--colour'", "--device"},
       {"lab overlap twice", "'twice'", "--help"},
       {"dance", "'dance'", "devices, lab"},

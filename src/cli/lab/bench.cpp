@@ -93,6 +93,8 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
       throw UsageError(fmt::format("no device '{}': there are {}", asked, allowed_devices()));
     throw UsageError(fmt::format("device '{}': {}", asked, error.what()));
   }
+  if (virtual_time_ && !options_.topology.empty())
+    cluster_ = cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
   if (on_gpu()) cuda::load_kernels();  // before a gate is closed
 }
 

@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "cli/lab/lab.hpp"
+#include "flow/cluster_cost.hpp"
 #include "slip/device.hpp"
 #include "slip/figures.hpp"
 #include "slip/plan.hpp"
@@ -59,6 +61,10 @@ class Bench {
   bool on_gpu() const { return options_.device.starts_with("cuda"); }
   std::uint64_t bytes(std::uint64_t otherwise) const { return options_.bytes ? options_.bytes : otherwise; }
 
+  // Of the machines asked for, in virtual time. It is known before a lab runs, so that a timeline shows the lab and not
+  // the messages of a thousand devices, which take minutes to record.
+  const std::optional<ClusterCost>& cluster() const { return cluster_; }
+
   Device open(const DeviceOptions& options = {}) const;
   std::vector<Device> open_all(int count, const DeviceOptions& options = {}) const;
 
@@ -80,6 +86,7 @@ class Bench {
  private:
   LabOptions options_;
   bool virtual_time_ = false;
+  std::optional<ClusterCost> cluster_;
 };
 
 // out[0][i] = in[0][i] + in[1][i] on floats. Scalar 0 of all kernels is for Pace.

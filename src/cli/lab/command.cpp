@@ -56,6 +56,7 @@ void check(Asked& asked) {
   within("--chunks", asked.options.chunks, 2, 64);
   within("--layers", asked.options.layers, 2, 64);
   within("--nodes", asked.options.nodes, 1, 1024);
+  within("--ranks", asked.options.ranks, 2, 4);
 }
 
 int list_labs() {
@@ -80,6 +81,8 @@ int run_labs(Asked asked) {
   if (asked.name.empty()) chosen.assign(labs().begin(), labs().end());
   else chosen.push_back(find_lab(asked.name));
   const Bench bench(asked.options);
+  if (bench.virtual_time() && asked.options.ranks > 0)
+    throw UsageError("--ranks is for the cpu; on sim --topology FILE --nodes N say how many there are");
   std::optional<Trace> trace;
   if (!asked.trace.empty() || !asked.html.empty()) trace.emplace();
   fmt::print("device: {} ({}){}\n\n", bench.options().device, bench.open().info().description,
@@ -120,6 +123,7 @@ std::function<int()> add_lab(CLI::App& app) {
   lab->add_option("--topology", asked->options.topology,
                   "A machine as XML, whose links reductions use (gradients, on sim)");
   lab->add_option("--nodes", asked->options.nodes, "So many of these machines (gradients; 1)");
+  lab->add_option("--ranks", asked->options.ranks, "Ranks that train (gradients, on cpu; 2 to 4, 2)");
   lab->add_flag("--quick", asked->options.quick, "Smaller sizes and fewer runs");
   return [asked] { return run_labs(*asked); };
 }

@@ -3,46 +3,21 @@
 // of PyTorch's DDP, and planned.
 //
 // In virtual time a reduction takes what it is said to take, or what it takes between the machines of a topology file;
-// on cpu two ranks, each a thread with a device, reduce real gradients.
-#include "slip/gradients.hpp"
-
+// on cpu ranks, each a thread with a device, reduce real gradients (gradient_ranks.cpp).
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "base/clock.hpp"
-#include "base/thread.hpp"
-#include "cli/lab/bench.hpp"
-#include "comm/predict.hpp"
-#include "flow/play_step.hpp"
-#include "slip/topology.hpp"
-#include "slip/verify.hpp"
+#include "cli/lab/gradient_cases.hpp"
 
 namespace slip::cli {
-namespace {
 
-struct Case {
-  const char* name;
-  StepManner manner;
-  BucketRule rule;
-  int queues;  // 0: as many as the device has
-};
-
-constexpr Case kCases[] = {
-    {"in the compute stream", StepManner::kInCompute, BucketRule::kEach, 0},
-    {"own stream, waits at the end", StepManner::kAtTheEnd, BucketRule::kEach, 0},
-    {"the same, one hardware queue", StepManner::kAtTheEnd, BucketRule::kEach, 1},
-    {"DDP's buckets", StepManner::kAtTheEnd, BucketRule::kDdp, 0},
-    {"planned, waits by need", StepManner::kByNeed, BucketRule::kPlanned, 0},
-};
-
-constexpr std::uint64_t kLayerBytes = std::uint64_t{4} << 20;
-
-// Layers grow towards the end of the forward pass, as those of convolutional networks do.
 std::uint64_t bytes_of_layer(std::size_t layer, std::size_t layers) {
+  constexpr std::uint64_t kLayerBytes = std::uint64_t{4} << 20;
   return std::max<std::uint64_t>(kLayerBytes * 2 * (layer + 1) / (layers + 1) / 4096, 1) * 4096;
 }
+
+namespace {
 
 GradientProfile profile_of(std::size_t layers, Picos unit) {
   GradientProfile profile;
@@ -57,32 +32,9 @@ GradientProfile profile_of(std::size_t layers, Picos unit) {
   return profile;
 }
 
-// What all_reduce takes there by rings, simulated for some sizes.
-ReduceCost cost_of(const LabOptions& options, int& ranks) {
-  const System system = read_topology(options.topology, {});
-  const Cluster cluster = cluster_of(system, std::max(options.nodes, 1));
-  const ChannelPlan plan = plan_channels(cluster, {}, {});
-  ranks = static_cast<int>(cluster.ranks.size());
-  ReduceCost cost;
-  for (const std::uint64_t bytes :
-       {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22, std::uint64_t{1} << 25}) {
-    PredictionAsked asked;
-    asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
-    const auto time = static_cast<Picos>(predict(cluster, plan, asked, {}).us * 1e6);
-    cost.points.push_back({bytes, cost.known() ? std::max(time, cost.points.back().time) : time});
-  }
-  return cost;
-}
-
 BucketPlan plan_by(BucketRule rule, const GradientProfile& profile, const ReduceCost& cost) {
   if (rule == BucketRule::kDdp) return ddp_buckets(profile);
   return rule == BucketRule::kEach ? each_alone(profile) : plan_buckets(profile, cost);
-}
-
-Table table_of(bool real) {
-  std::vector<Column> columns = {{"case", "case"}, {"step", "time_ps"}, {"exposed", "exposed_ps"}, {"calls", "calls"}};
-  if (real) columns.insert(columns.end(), {{"proven", "proven"}, {"result", "ok"}});
-  return Table("", columns);
 }
 
 void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
@@ -94,12 +46,13 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   ReduceCost cost =
       ReduceCost::of({.bytes_per_second = static_cast<double>(bytes) / static_cast<double>(compute_of(unit)) * 1e12,
                       .latency = unit / 50});
-  if (!bench.options().topology.empty()) {
-    int ranks = 0;
-    cost = cost_of(bench.options(), ranks);
+  if (bench.cluster()) {
+    const ClusterCost& found = *bench.cluster();
+    cost = found.cost;
     unit =
         std::max<Picos>(static_cast<Picos>(static_cast<double>(unit) * ratio(cost.time(bytes), compute_of(unit))), 2);
-    network = fmt::format("{} devices of {}", ranks, bench.options().topology);
+    network = fmt::format("{} devices of {}, by rings or trees{}", found.ranks, bench.options().topology,
+                          found.extended ? " (times go on from those of fewer machines)" : "");
   }
   const GradientProfile profile = profile_of(layers, unit);
   const Picos compute = compute_of(unit);
@@ -107,9 +60,9 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
       "What does a step of {} layers expose? Backward {} a layer, forward {}; {} of gradients over {}. Without any "
       "communication the step takes {}.",
       layers, format_time(unit), format_time(unit / 2), format_bytes(profile.bytes()), network, format_time(compute)));
-  Table table = table_of(false);
+  Table table("", {{"case", "case"}, {"step", "time_ps"}, {"exposed", "exposed_ps"}, {"calls", "calls"}});
   Picos ddp = 0, ours = 0;
-  for (const Case& each : kCases) {
+  for (const StepCase& each : kStepCases) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
     const StepPrediction seen = play_step(device, profile, cost, plan, each.manner);
@@ -124,151 +77,14 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
                               format_time(ours), format_time(ddp), format_time(least.communication)));
 }
 
-// One rank's step on cpu.
-class Rank {
- public:
-  Rank(const Bench& bench, Communicator& comm, const Device& device, const Case& wanted, std::size_t layers)
-      : comm_(comm),
-        wanted_(wanted),
-        compute_(device.stream(StreamFlags::kNonBlocking)),
-        gradients_(comm, device, {.buckets = wanted.rule}),
-        backward_(bench.work(bench.kernel_time(), 0.5)),
-        forward_(bench.work(bench.kernel_time() / 2, 0.5)) {
-    for (std::size_t layer = 0; layer < layers; ++layer)
-      ids_.push_back(gradients_.add(fmt::format("layer {}", layer), bytes_of_layer(layer, layers), DataType::kF32));
-    gradients_.seal();
-    for (const ParameterId id : ids_)
-      parameters_.push_back(device.alloc(64, MemoryKind::kPinned, fmt::format("sum {}", static_cast<unsigned>(id))));
-  }
-
-  StreamRef compute() const { return compute_; }
-  std::size_t calls() const { return gradients_.plan().buckets.size(); }
-
-  void step() {
-    const bool blocking = wanted_.manner == StepManner::kInCompute;
-    const auto own = static_cast<float>(comm_.rank() + 1);
-    for (std::size_t layer = ids_.size(); layer-- > 0;) {
-      const Range view = gradients_.view(ids_[layer]), first = view.slice(0, 64);
-      compute_.launch(kScale, {{first}, {first}, {backward_.pace, 0.0F, own}, "backward"}, backward_.cost);
-      gradients_.ready(ids_[layer], compute_);
-      if (blocking) gradients_.wait(ids_[layer], compute_);
-    }
-    if (wanted_.manner == StepManner::kAtTheEnd) {
-      for (const ParameterId id : ids_) gradients_.wait(id, compute_);
-    }
-    for (std::size_t layer = 0; layer < ids_.size(); ++layer) {
-      if (wanted_.manner == StepManner::kByNeed) gradients_.wait(ids_[layer], compute_);
-      const Range gradient = gradients_.view(ids_[layer]).slice(0, 64);
-      compute_.launch(kScale, {{gradient}, {parameters_[layer]}, {forward_.pace, 1.0F, 0.0F}, "forward"},
-                      forward_.cost);
-    }
-    gradients_.step_end();
-  }
-
-  Verdict prove() {
-    compute_.begin_capture();
-    step();
-    return verify(compute_.end_capture()).verdict;
-  }
-
-  bool right() const {
-    const auto n = static_cast<float>(comm_.nranks());
-    return std::ranges::all_of(parameters_,
-                               [&](const Buffer& one) { return one.host_read<float>()[0] == (n + 1) / 2; });
-  }
-
- private:
-  Communicator& comm_;
-  const Case wanted_;
-  Stream compute_;
-  Gradients gradients_;
-  const Work backward_, forward_;
-  std::vector<ParameterId> ids_;
-  std::vector<Buffer> parameters_;
-};
-
-struct Outcome {
-  Picos time = 0;
-  std::size_t calls = 0;
-  Verdict verdict = Verdict::kUnknown;
-  bool ok = false;
-};
-
-Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, std::size_t ranks) {
-  constexpr int kWarm = 5, kRuns = 5;
-  std::vector<Device> devices;
-  for (std::size_t i = 0; i < ranks; ++i)
-    devices.push_back(bench.open({.compute_workers = 2, .max_connections = wanted.queues}));
-  std::vector<Communicator> comms = Communicator::init_all(devices);
-  std::vector<Outcome> seen(ranks);
-  std::vector<std::string> errors(ranks);
-  const auto train = [&](std::size_t i) {
-    Rank rank(bench, comms[i], devices[i], wanted, layers);
-    for (int step = 0; step < kWarm; ++step) rank.step();
-    rank.compute().sync();
-    for (int run = 0; run < kRuns; ++run) {
-      comms[i].barrier(rank.compute());
-      rank.compute().sync();
-      const std::int64_t began = now_ns();
-      rank.step();
-      rank.compute().sync();
-      const Picos took = (now_ns() - began) * 1000;
-      if (run == 0 || took < seen[i].time) seen[i].time = took;
-    }
-    seen[i].ok = rank.right();
-    seen[i].calls = rank.calls();
-    seen[i].verdict = rank.prove();
-  };
-  {
-    std::vector<Thread> threads(ranks);
-    for (std::size_t i = 0; i < ranks; ++i) {
-      threads[i].start(fmt::format("rank {}", i), [&, i] {
-        try {
-          train(i);
-        } catch (const Error& error) {
-          errors[i] = error.what();
-        }
-      });
-    }
-    for (Thread& thread : threads) thread.join();
-  }
-  for (const std::string& error : errors) {
-    if (!error.empty()) throw Error(Code::kLaunchFailed, error);
-  }
-  for (const Outcome& one : seen) seen[0].ok = seen[0].ok && one.ok, seen[0].time = std::max(seen[0].time, one.time);
-  return seen[0];
-}
-
-void with_ranks(const Bench& bench, std::size_t layers, Report& report) {
-  constexpr std::size_t kRanks = 2;
-  const Picos unit = bench.kernel_time(), compute = static_cast<Picos>(layers) * (unit + unit / 2);
-  report.ask(
-      fmt::format("What does a step of {} layers expose? {} ranks, each a thread; backward {} a layer, forward {}, "
-                  "each gradient reduced over "
-                  "shared memory. Without any communication the step takes {}. Each step is also captured, and proven.",
-                  layers, kRanks, format_time(unit), format_time(unit / 2), format_time(compute)));
-  Table table = table_of(true);
-  std::vector<Outcome> seen;
-  for (const Case& each : kCases) {
-    seen.push_back(run_case(bench, each, layers, kRanks));
-    table.row({word(each.name), time(seen.back().time), time(std::max<Picos>(0, seen.back().time - compute)),
-               number(static_cast<std::int64_t>(seen.back().calls)), word(verdict_name(seen.back().verdict)),
-               result(seen.back().ok)});
-  }
-  report.show(table);
-  report.conclude(fmt::format(
-      "The step took {} of its compute with the reduction in its stream, {} with DDP's buckets, {} planned.",
-      format_times(ratio(seen[0].time, compute)), format_times(ratio(seen[3].time, compute)),
-      format_times(ratio(seen[4].time, compute))));
-}
-
 }  // namespace
 
 void lab_gradients(const Bench& bench, Report& report) {
-  const std::size_t layers = bench.options().layers > 0 ? static_cast<std::size_t>(bench.options().layers) : 12;
+  const LabOptions& options = bench.options();
+  const std::size_t layers = options.layers > 0 ? static_cast<std::size_t>(options.layers) : 12;
   if (bench.virtual_time()) in_virtual_time(bench, layers, report);
   else if (bench.on_gpu()) report.ask("Communicators are of the cpu so far: this lab runs there, and on sim.");
-  else with_ranks(bench, layers, report);
+  else gradients_of_ranks(bench, layers, options.ranks > 0 ? static_cast<std::size_t>(options.ranks) : 2, report);
 }
 
 }  // namespace slip::cli

@@ -22,6 +22,7 @@ struct LabOptions {
   bool quick = false;
   std::string topology;  // gradients: a file; empty: none
   int nodes = 0;
+  int ranks = 0;  // gradients, on cpu
 };
 
 // What a lab says. Printed as it comes, kept for --json.
