@@ -11,7 +11,6 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
-#include "comm/formations.hpp"
 #include "comm/measure_links.hpp"
 #include "comm/places.hpp"
 #include "runtime/core.hpp"
@@ -45,19 +44,6 @@ Crowds find_crowds(const Bootstrap& bootstrap, const std::vector<Presence>& rank
   }
   return {machine_of(placements[static_cast<std::size_t>(bootstrap.rank())])->cores_each(),
           std::any_of(machines.begin(), machines.end(), [](const Machine& one) { return one.cores_each() < 1; })};
-}
-
-// The rings, trees and relays that all ranks agree on.
-std::vector<Formation> agree_on_formations(Bootstrap& bootstrap, const Places& places, int channels, Here here) {
-  std::optional<ChannelPlan> plan;
-  if (places.cluster) plan = plan_channels(*places.cluster, {.most_channels = channels}, here);
-  std::vector<Formation> formations =
-      plan ? formations_of(*places.cluster, *plan, channels) : formations_of(places.hosts, channels);
-  require_agreement(bootstrap, formations, here);
-  if (bootstrap.rank() == 0 && env().debugs("topo"))
-    log_line(fmt::format("{} ranks:\n{}{}{}", places.hosts.size(), places_text(places, bootstrap.placements()),
-                         rings_text(formations), relays_text(places, formations.front().relays)));
-  return formations;
 }
 
 // Within what was asked for, what is useful.

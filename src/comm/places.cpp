@@ -9,6 +9,7 @@
 
 #include "base/env.hpp"
 #include "base/hash.hpp"
+#include "base/log.hpp"
 #include "comm/spread_text.hpp"
 #include "store/numa.hpp"
 #include "store/topology_file.hpp"
@@ -96,8 +97,8 @@ class Finding {
     if (own == members_.end()) return found;
     try {
       const bool apart = are_apart(own->second, places_.ranks);
-      if (!file.empty()) document_ = read_topology(file, here_).xml;
-      else if (apart) document_ = probed_topology(here_).xml;
+      if (!file.empty()) document_ = read_topology(file, {}).xml;
+      else if (apart) document_ = probed_topology({}).xml;
       if (!document_.empty()) found.document = hash_of(document_);
       found.by_numa = file.empty() && apart ? 1 : 0;
     } catch (const Error& error) {
@@ -218,6 +219,21 @@ Places find_places(Bootstrap& bootstrap, std::vector<int> hosts, const Presence&
   places.ranks = bootstrap.all_gather(own);
   Finding(bootstrap, places, here).run(file);
   return places;
+}
+
+std::vector<Formation> agree_on_formations(Bootstrap& bootstrap, const Places& places, int channels, Here here) {
+  std::vector<Formation> formations;
+  if (places.cluster) {
+    const ChannelPlan plan = plan_channels(*places.cluster, {.most_channels = channels}, here);
+    formations = formations_of(*places.cluster, plan, channels);
+  } else {
+    formations = formations_of(places.hosts, channels);
+  }
+  require_agreement(bootstrap, formations, here);
+  if (bootstrap.rank() == 0 && env().debugs("topo"))
+    log_line(fmt::format("{} ranks:\n{}{}{}", places.hosts.size(), places_text(places, bootstrap.placements()),
+                         rings_text(formations), relays_text(places, formations.front().relays)));
+  return formations;
 }
 
 void require_agreement(Bootstrap& bootstrap, const std::vector<Formation>& own, Here here) {

@@ -46,6 +46,8 @@ std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::v
 Places find_places(Bootstrap& bootstrap, std::vector<int> hosts, const Presence& own, const std::string& file,
                    Here here);
 
+// All ranks call it, and get the rings, trees and relays that they agree on.
+std::vector<Formation> agree_on_formations(Bootstrap& bootstrap, const Places& places, int channels, Here here);
 // All ranks call it. Throws on all of them, with both results, if one has found something else than the others.
 void require_agreement(Bootstrap& bootstrap, const std::vector<Formation>& own, Here here);
 
