@@ -1,55 +1,29 @@
 // Where ranks are, and what follows: rings, trees and relays as the search says, on one host and on several, as threads
-// and as processes; and what is wrong with a topology file, told to every rank.
+// and as processes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <mutex>
-#include <random>
 
 #include "comm/places.hpp"
-#include "cpu_ranks.hpp"
-#include "every_call.hpp"
 #include "job.hpp"
 #include "store/numa.hpp"
-#include "support/errors.hpp"
 #include "topo/probe.hpp"
+#include "topology_files.hpp"
 
 namespace slip {
 namespace {
 
 using test::as_ranks;
-using test::EveryCall;
+using test::data_file;
 using test::expect_no_errors;
+using test::Folder;
 using test::Hosts;
 using test::Job;
 using test::Met;
+using test::options_of;
 using test::RankProcess;
-
-std::string data_file(const std::string& name) { return SLIP_SOURCE_DIR "/tests/topo/data/" + name; }
-
-// A folder of its own that goes with it.
-class Folder {
- public:
-  Folder() : path_(std::filesystem::temp_directory_path() / fmt::format("slip-places-{}", std::random_device{}())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-    return path_ / name;
-  }
-  std::string path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // What a rank finds, of a communicator with these options; the way of Communicator::State, as far as it goes here.
 struct Result {
@@ -78,18 +52,6 @@ std::vector<Result> find_all(const std::vector<CommunicatorOptions>& options, in
   }));
   for (const Result& one : results) EXPECT_EQ(digest(one.formations), digest(results[0].formations));
   return results;
-}
-
-// Ranks of `hosts` hosts by name, each of which has `each`.
-std::vector<CommunicatorOptions> options_of(int hosts, int each, const std::string& file) {
-  std::vector<CommunicatorOptions> result(static_cast<std::size_t>(hosts * each));
-  for (std::size_t rank = 0; rank < result.size(); ++rank) {
-    result[rank].topology = file;
-    if (hosts > 1) result[rank].host = fmt::format("host {}", rank / static_cast<std::size_t>(each));
-    result[rank].init_timeout = std::chrono::seconds(20);
-    result[rank].timeout = result[rank].silence = std::chrono::seconds(30);
-  }
-  return result;
 }
 
 void expect_same_as_search(const Result& found, const Cluster& cluster, int channels) {
@@ -261,103 +223,6 @@ TEST(Places, DigestsTellRelaysAndTreesApart) {
   std::swap(other[0].trees[0], other[0].trees[1]);
   EXPECT_NE(digest(other), digest(first));
 }
-
-// --- communicators ---
-
-// What each rank of a communicator with these options meets.
-std::vector<Met> with_comms(const std::vector<CommunicatorOptions>& options,
-                            const std::function<void(Communicator&, const Device&)>& body) {
-  const auto nranks = static_cast<int>(options.size());
-  const UniqueId id = test::local_id();
-  return as_ranks(nranks, [&](int rank) {
-    const Device device = Device::open("cpu", {.compute_workers = 2});  // its own: to free memory waits for all of it
-    Communicator comm = Communicator::init(id, nranks, rank, device, options[static_cast<std::size_t>(rank)]);
-    body(comm, device);
-    comm.finalize();
-  });
-}
-
-void expect_on_all(const std::vector<CommunicatorOptions>& options, Code code, const std::vector<std::string>& words) {
-  for (const Met& one : with_comms(options, [](Communicator&, const Device&) {})) {
-    EXPECT_EQ(one.code, code) << one.text;
-    for (const std::string& word : words) EXPECT_NE(one.text.find(word), std::string::npos) << word << ": " << one.text;
-  }
-}
-
-TEST(PlacesErrors, AFileThatIsNotThere) {
-  expect_on_all(options_of(1, 3, "/nowhere/machine.xml"), Code::kIo,
-                {"rank 0", "/nowhere/machine.xml", "SLIP_TOPO_FILE"});
-  std::vector<CommunicatorOptions> options = options_of(2, 2, data_file("crossed4.xml"));
-  for (const std::size_t rank : {2U, 3U}) options[rank].topology = "/nowhere/machine.xml";
-  expect_on_all(options, Code::kIo, {"rank 2", "/nowhere/machine.xml"});
-}
-
-TEST(PlacesErrors, AFileThatIsNone) {
-  const Folder folder;
-  expect_on_all(options_of(1, 3, folder.write("wrong.xml", "<system version=\"1\">\n<cpu numaid=\"x\"/></system>")),
-                Code::kParse, {"wrong.xml", "line 2", "numaid"});
-}
-
-TEST(PlacesErrors, TooFewDevices) {
-  expect_on_all(options_of(1, 5, data_file("crossed4.xml")), Code::kInvalidValue,
-                {"rank 4 stands for device 4", "crossed4.xml", "which has 4", "SLIP_TOPO_DEVICE"});
-  std::vector<CommunicatorOptions> options = options_of(1, 3, data_file("crossed4.xml"));
-  options[1].topo_device = 9;
-  expect_on_all(options, Code::kInvalidValue, {"rank 1 stands for device 9", "topo_device"});
-  options[1].topo_device = -2;
-  EXPECT_TRUE(test::fails([&] { check_options(options[1], 3, {}); }, Code::kInvalidValue, {"topo_device", "-2"}));
-}
-
-TEST(PlacesErrors, RanksOfAHostWithDifferentFiles) {
-  std::vector<CommunicatorOptions> options = options_of(1, 3, data_file("crossed4.xml"));
-  options[2].topology = data_file("host_nic.xml");
-  expect_on_all(options, Code::kMismatch, {"rank 0", "crossed4.xml", "rank 2", "host_nic.xml"});
-  options[2].topology.clear();
-  expect_on_all(options, Code::kMismatch, {"rank 0", "crossed4.xml", "rank 2", "no topology file"});
-}
-
-TEST(PlacesErrors, HostsWithoutAPort) {
-  const Folder folder;
-  const std::string file =
-      folder.write("alone.xml", "<system version=\"1\"><cpu numaid=\"0\"/><cpu numaid=\"1\"/></system>");
-  expect_on_all(options_of(2, 2, file), Code::kInvalidValue, {"alone.xml", "has no net", "add <nic>"});
-  expect_no_errors(with_comms(options_of(1, 2, file), [](Communicator&, const Device&) {}));
-}
-
-// Results do not depend on the order; by every algorithm, and in communicators that are made from others.
-void every_call(Communicator& comm, const Device& device) {
-  for (const std::size_t words : {std::size_t{3}, std::size_t{20'001}})
-    EXPECT_EQ(EveryCall(comm, device, words).wrong(), "");
-  std::optional<Communicator> part = comm.split(comm.rank() % 2, -comm.rank());
-  EXPECT_EQ(EveryCall(*part, device, 501).wrong(), "");
-  if (comm.rank() == 0) return;
-  Communicator less = comm.shrink({0});
-  EXPECT_EQ(EveryCall(less, device, 501).wrong(), "");
-}
-
-class PlacesBy : public testing::TestWithParam<Algorithm> {};
-INSTANTIATE_TEST_SUITE_P(Every, PlacesBy,
-                         testing::Values(Algorithm::kAuto, Algorithm::kDirect, Algorithm::kRing, Algorithm::kTree,
-                                         Algorithm::kDoubling, Algorithm::kRelay),
-                         [](const auto& one) { return std::string(algorithm_name(one.param)); });
-
-TEST_P(PlacesBy, EveryCallIsRight) {
-  for (const auto& [hosts, each, file] :
-       {std::tuple{1, 4, "crossed4.xml"}, {2, 4, "crossed4.xml"}, {2, 3, "host_memory.xml"}}) {
-    SCOPED_TRACE(fmt::format("{} hosts, {}", hosts, file));
-    std::vector<CommunicatorOptions> options = options_of(hosts, each, data_file(file));
-    for (CommunicatorOptions& one : options) {
-      one.algorithm = GetParam();
-      one.min_channels = 2;
-    }
-    // Not in the order of the devices, either.
-    for (std::size_t rank = 0; rank < options.size(); ++rank)
-      options[rank].topo_device = static_cast<int>((rank * 3 + 1) % 4);
-    expect_no_errors(with_comms(options, every_call));
-  }
-}
-
-// --- processes ---
 
 TEST(PlacesOfHosts, EveryCallThroughFilesAndRelays) {
   for (const auto& [count, each, file] : {std::tuple{2, 4, "host_memory.xml"}, {3, 2, "crossed4.xml"}}) {
