@@ -83,6 +83,10 @@ struct CommunicatorOptions {
   std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, or SLIP_ZERO_COPY=BYTES
   bool direct = true;              // may differ: false: others never touch this rank's buffers, all is staged
   std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
+  // NCCL's XML of the rank's host, the same on all its ranks, or SLIP_TOPO_FILE: rings, trees and relays are searched
+  // for there. Without one a host counts as one place, unless its ranks are bound to several NUMA nodes.
+  std::string topology = {};
+  int topo_device = -1;  // of that file: where this rank is; -1: its number on the host, or SLIP_TOPO_DEVICE=N
 };
 
 inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator

@@ -156,7 +156,8 @@ struct ChannelLimits {
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits = {}, Here here = Here::at());
 
 // How ranks of one node reach a rank of another with one message: all hand their part to `relay`, which stands beside
-// the net on the receiver's rail; it sends them as one.
+// the net on the receiver's rail; it sends them as one. Where a net cannot reach the memory of GPUs, all goes through
+// that of the CPU: there GPUs away from the net's switch send and take for all (see Relief).
 struct RailRoute {
   int to = 0;     // rank
   int relay = 0;  // rank on the sending node
@@ -164,6 +165,8 @@ struct RailRoute {
   PathType gather = PathType::kLoc;  // the longest way to the relay
   double gbps = 0;
   std::vector<int> senders;
+  int arrival = 0;                             // rank on the receiving node that takes it and hands it on, or `to`
+  bool spares_out = false, spares_in = false;  // relay, arrival: chosen to spare the net's switch
 };
 // Routes from `from_node` to all ranks of other nodes.
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here = Here::at());

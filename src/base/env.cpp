@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -44,6 +45,7 @@ Env read() {
   result.check = flag("SLIP_CHECK");
   result.trace = text("SLIP_TRACE");
   result.topo_file = text("SLIP_TOPO_FILE");
+  if (!text("SLIP_TOPO_DEVICE").empty()) result.topo_device = number("SLIP_TOPO_DEVICE", 0, 1 << 20);
   result.algorithm = text("SLIP_ALGORITHM");
   result.transport = text("SLIP_TRANSPORT");
   result.host_id = text("SLIP_HOST_ID");
@@ -56,6 +58,15 @@ Env read() {
 }
 
 }  // namespace
+
+bool Env::debugs(std::string_view word) const {
+  for (std::string_view rest = debug; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(','), rest.size());
+    if (rest.substr(0, end) == word) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return false;
+}
 
 const Env& env() {
   static const Env* const kEnv = new Env(read());

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace slip {
@@ -15,14 +16,19 @@ struct Env {
   bool check = false;            // SLIP_CHECK=1: race check, reported at exit
   std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
   std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, instead of what hwloc sees
-  std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
-  std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
-  std::string host_id;           // SLIP_HOST_ID=NAME: ranks with another one are taken to be on another host
-  int min_channels = 0;          // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
-  int max_channels = 0;          // SLIP_MAX_CHANNELS=N
-  int sockets = 0;               // SLIP_SOCKETS=N: of a line to another rank, that share large messages (0: default)
-  int zero_copy = 0;             // SLIP_ZERO_COPY=BYTES: messages from there on leave without a copy (0: none)
-  std::string debug;             // SLIP_DEBUG=tune: how each collective is done, and why
+  int topo_device = -1;   // SLIP_TOPO_DEVICE=N: which device of it a rank stands for (-1: its number on the host)
+  std::string algorithm;  // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
+  std::string transport;  // SLIP_TRANSPORT=auto|net between ranks
+  std::string host_id;    // SLIP_HOST_ID=NAME: ranks with another one are taken to be on another host
+  int min_channels = 0;   // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
+  int max_channels = 0;   // SLIP_MAX_CHANNELS=N
+  int sockets = 0;        // SLIP_SOCKETS=N: of a line to another rank, that share large messages (0: default)
+  int zero_copy = 0;      // SLIP_ZERO_COPY=BYTES: messages from there on leave without a copy (0: none)
+  // SLIP_DEBUG=tune: how each collective is done, and why; topo: where ranks are, and the rings, trees and relays that
+  // follow; or both, with a comma between them.
+  std::string debug;
+
+  bool debugs(std::string_view word) const;
 };
 
 const Env& env();

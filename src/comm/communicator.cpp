@@ -82,14 +82,15 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
   state_->require_usable(here);
   const std::optional<Membership> group = split_group(state_->bootstrap, color, key);
   if (!group) return std::nullopt;
-  return Communicator(std::make_shared<State>(*group, state_->device, state_->options, here));
+  return Communicator(
+      std::make_shared<State>(*group, state_->device, state_->options, here, nullptr, state_->stands_for));
 }
 
 Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   std::shared_ptr<State> made;
   Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
     made.reset();
-    made = std::make_shared<State>(group, state_->device, state_->options, here, abort);
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
   });
   return Communicator(std::move(made));
 }

@@ -9,34 +9,22 @@
 #include <set>
 
 #include "base/clock.hpp"
-#include "base/cores.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "comm/measure_links.hpp"
 #include "comm/overlaps.hpp"
+#include "comm/places.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
 namespace {
-
-// The number of each rank's host: ranks of one can share memory.
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<Wishes>& wishes) {
-  std::vector<int> hosts(placements.size(), -1);
-  for (std::size_t i = 0; i < placements.size(); ++i) {
-    for (std::size_t j = 0; j < i && hosts[i] < 0; ++j) {
-      if (share_memory(placements[i], placements[j]) && wishes[i].host == wishes[j].host) hosts[i] = hosts[j];
-    }
-    if (hosts[i] < 0) hosts[i] = static_cast<int>(i);
-  }
-  return hosts;
-}
 
 // How many cores a rank has. Below 1: who waits gives its core away.
 struct Crowds {
   double cores_each = 1;  // on this rank's machine
   bool anywhere = false;  // more ranks than cores
 };
-Crowds find_crowds(Bootstrap& bootstrap) {
+Crowds find_crowds(const Bootstrap& bootstrap, const std::vector<Presence>& ranks) {
   struct Machine {
     const Placement* of = nullptr;
     CoreSet cores;
@@ -44,39 +32,19 @@ Crowds find_crowds(Bootstrap& bootstrap) {
     double cores_each() const { return static_cast<double>(cores.count()) / static_cast<double>(ranks); }
   };
   std::vector<Machine> machines;
-  const std::vector<CoreSet> cores = bootstrap.all_gather(core_set());
   const std::vector<Placement>& placements = bootstrap.placements();
   const auto machine_of = [&](const Placement& placement) {
     return std::find_if(machines.begin(), machines.end(),
                         [&](const Machine& one) { return same_host(*one.of, placement); });
   };
-  for (std::size_t rank = 0; rank < cores.size(); ++rank) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     auto machine = machine_of(placements[rank]);
     if (machine == machines.end()) machine = machines.insert(machine, Machine{&placements[rank], {}, 0});
-    machine->cores |= cores[rank];
+    machine->cores |= ranks[rank].cores;
     ++machine->ranks;
   }
   return {machine_of(placements[static_cast<std::size_t>(bootstrap.rank())])->cores_each(),
           std::any_of(machines.begin(), machines.end(), [](const Machine& one) { return one.cores_each() < 1; })};
-}
-
-// A ring for each channel, host by host. In each the ranks of a host are counted from another one on, so that all of
-// them lead to other hosts in turn; on one host every second goes the other way round.
-std::vector<Formation> formations_of(const std::vector<int>& hosts, int channels) {
-  std::map<int, std::vector<int>> members;
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
-  std::vector<Formation> result;
-  for (int channel = 0; channel < channels; ++channel) {
-    std::vector<int> order;
-    for (const auto& [host, ranks] : members) {
-      for (std::size_t i = 0; i < ranks.size(); ++i)
-        order.push_back(ranks[(i + static_cast<std::size_t>(channel)) % ranks.size()]);
-    }
-    if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
-    result.push_back(Formation::of(std::move(order)));
-  }
-  result.front().relays = Relays(hosts);  // a matter of one channel
-  return result;
 }
 
 // Within what was asked for, what is useful.
@@ -122,7 +90,7 @@ bool is_hidden(const Range& range) {
 }  // namespace
 
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                           std::shared_ptr<AbortFlag> abort)
+                           std::shared_ptr<AbortFlag> abort, int stood_for)
     : device(on),
       world(on.info().world),
       options(opts),
@@ -132,7 +100,10 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   require_same_heartbeat(bootstrap, options, here);
   const std::vector<Wishes> all = bootstrap.all_gather(wishes);
   require_same_wishes(all, rank, here);
-  const std::vector<int> hosts = hosts_of(bootstrap.placements(), all);
+  const Places places = find_places(bootstrap, hosts_of(bootstrap.placements(), all), Presence::own(options, stood_for),
+                                    topology_file(options), here);
+  stands_for = places.device_of(rank);
+  const std::vector<int>& hosts = places.hosts;
   std::vector<int> members;
   for (int other = 0; other < nranks; ++other) {
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
@@ -141,14 +112,14 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   // Without shared memory a relay would be a second way through the network.
   const std::set<int> apart(hosts.begin(), hosts.end());
   site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
-  const Crowds crowds = find_crowds(bootstrap);
+  const Crowds crowds = find_crowds(bootstrap, places.ranks);
   set_channels(wishes, hosts, crowds.anywhere, site);
   const bool whole = members.size() == static_cast<std::size_t>(nranks);
   if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
     host.emplace(bootstrap, members, site.most_channels);
   all_share = host && whole;
   if (all_share) memory.emplace(bootstrap, options.direct);
-  formations = formations_of(hosts, site.most_channels);
+  formations = agree_on_formations(bootstrap, places, site.most_channels, here);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
   links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.most_channels);
   site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
@@ -190,7 +161,7 @@ void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& 
     plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
     return;
   }
-  const bool explain = env().debug == "tune";
+  const bool explain = env().debugs("tune");
   const Choice choice = choice_of(call, explain);
   if (explain && rank == 0 && explained.insert(choice.text).second) log_line(choice.text);
   plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},

@@ -23,8 +23,9 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   // How an op comes into its stream: slip::issue, or slip::enqueue for one of a plan, whose launch has checked it.
   using Door = std::uint64_t(StreamState&, const Op&);
 
+  // `stood_for`: which device of its host's topology this rank is in the communicator that this one is made from.
   State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-        std::shared_ptr<AbortFlag> abort = nullptr);
+        std::shared_ptr<AbortFlag> abort = nullptr, int stood_for = -1);
 
   SharedRun& take_run();
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
@@ -62,6 +63,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   bool all_share = false;              // all ranks are of this host and share memory
   std::optional<SharedMemory> memory;  // only if they do
   std::mutex allocating;               // keeps the order of allocations the same on all ranks
+  int stands_for = -1;                 // device of the host's topology file; -1: there is none
   std::vector<Formation> formations;   // by channel
   Site site;
   double cores_each = 1;  // of this host, by rank

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/env.hpp"
+#include "base/hash.hpp"
 #include "comm/primitive.hpp"
 
 namespace slip {
@@ -24,12 +25,6 @@ void require_channels(int least, int most, Here here) {
                           "to the communicator",
                           least, most, kMostChannels),
               here);
-}
-
-std::uint64_t hash_of(std::string_view text) {  // FNV-1a: the same in all processes
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
-  return hash;
 }
 
 }  // namespace
@@ -107,6 +102,13 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
                 fmt::format("a communicator with {} sockets to each rank: 1 to {} are possible, or 0 for the default",
                             options.sockets, kNetMostSockets),
                 here);
+  if (options.topo_device < -1)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("topo_device of a communicator is {}: it counts the devices of the topology file from 0, and "
+                    "-1 leaves it to the rank's number on its host",
+                    options.topo_device),
+        here);
   constexpr int kMost = std::numeric_limits<decltype(Place::rank)>::max();
   if (nranks > kMost)
     throw Error(Code::kUnsupported, fmt::format("a communicator of {} ranks: at most {} are possible", nranks, kMost),
@@ -119,6 +121,10 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
   result.heartbeat = {options.heartbeat, options.silence};
   result.abort = std::move(abort);
   return result;
+}
+
+const std::string& topology_file(const CommunicatorOptions& options) {
+  return options.topology.empty() ? env().topo_file : options.topology;
 }
 
 NetOptions line_options(const CommunicatorOptions& options) {

@@ -17,6 +17,9 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here);
 
 BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort);
 
+// Which document describes the rank's host; empty: none.
+const std::string& topology_file(const CommunicatorOptions& options);
+
 // How this rank makes the lines on which it sends.
 NetOptions line_options(const CommunicatorOptions& options);
 

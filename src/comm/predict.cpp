@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "comm/formations.hpp"
 #include "comm/tuning.hpp"
 #include "slip/stream.hpp"
 
@@ -16,63 +17,6 @@ constexpr double kMostSteps = 1e6;  // some seconds, and a gigabyte
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
 // Of a sim device. Streams that share one would wait for each other, and a wire that is pipelined is four.
 constexpr std::size_t kQueues = 128, kMostPipelined = 31, kMostWires = 126;
-
-CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position) {
-  CommTree tree;
-  tree.parent.resize(of_ranks.parent.size());
-  tree.children.resize(of_ranks.parent.size());
-  for (std::size_t rank = 0; rank < of_ranks.parent.size(); ++rank) {
-    const auto own = static_cast<std::size_t>(position[rank]);
-    const int parent = of_ranks.parent[rank];
-    tree.parent[own] = parent < 0 ? kNobody : position[static_cast<std::size_t>(parent)];
-    for (const int child : of_ranks.children[rank])
-      tree.children[own].push_back(position[static_cast<std::size_t>(child)]);
-  }
-  return tree;
-}
-
-// A channel as a formation: its trees are of ranks there, and of positions here.
-Formation formation_of(const Channel& channel) {
-  Formation formation = Formation::of(channel.ring);
-  if (channel.trees.empty()) return formation;
-  formation.trees.clear();
-  for (const CommTree& tree : channel.trees) formation.trees.push_back(in_positions(tree, formation.position));
-  return formation;
-}
-
-// The switch is one more rank, the root of the tree.
-Formation switch_formation_of(const Channel& channel) {
-  std::vector<int> order = channel.ring;
-  const auto root = static_cast<int>(order.size());
-  order.push_back(root);
-  Formation formation = Formation::of(order);
-  CommTree tree = channel.switch_tree;
-  tree.children.emplace_back();
-  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
-    if (tree.parent[rank] != kSwitch) continue;
-    tree.parent[rank] = root;
-    tree.children.back().push_back(static_cast<int>(rank));
-  }
-  tree.parent.push_back(kNobody);
-  formation.trees = {in_positions(tree, formation.position)};
-  return formation;
-}
-
-// As the topology's routes along the rails say.
-Relays relays_of(const Cluster& cluster) {
-  std::vector<int> hosts;
-  for (const RankPlace& place : cluster.ranks) hosts.push_back(place.node);
-  const std::set<int> apart(hosts.begin(), hosts.end());
-  Relays relays(hosts);
-  for (const int node : apart) {
-    if (apart.size() < 2) break;
-    for (const RailRoute& route : rail_routes(cluster, node)) {
-      if (route.senders == std::vector{route.relay}) relays.set_alone(route.relay, route.to);
-      else relays.set(route.relay, route.to, route.relay);
-    }
-  }
-  return relays;
-}
 
 // A switch reduces what comes while it passes on.
 void make_switch(Program& program) {

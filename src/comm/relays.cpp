@@ -19,4 +19,12 @@ Relays::Relays(const std::vector<int>& hosts) {
   }
 }
 
+void Relays::set_arrival(int to, int relay) {
+  if (arrival(to) == relay) return;
+  if (arrival_.empty()) {
+    for (std::size_t rank = 0; rank < host_.size(); ++rank) arrival_.push_back(static_cast<int>(rank));
+  }
+  arrival_[static_cast<std::size_t>(to)] = relay;
+}
+
 }  // namespace slip

@@ -179,7 +179,7 @@ void SimRanks::begin_collective() {
 }
 
 Choice SimRanks::choice_of(const Call& call) {
-  const bool explain = env().debug == "tune";
+  const bool explain = env().debugs("tune");
   Choice choice = choose(call, manner_.site, manner_.algorithm, manner_.rank_order, explain);
   if (explain && explained_.insert(choice.text).second) log_line("in virtual time: " + choice.text);
   return choice;

@@ -1,12 +1,13 @@
 // Topology files, and this machine's topology with what the kernel's files add to it. Here because only this room reads
 // files.
+#include "store/topology_file.hpp"
+
 #include <cstdint>
 #include <fstream>
 #include <optional>
 #include <string>
 
 #include "base/env.hpp"
-#include "slip/topology.hpp"
 #include "store/text.hpp"
 #include "topo/probe.hpp"
 
@@ -29,9 +30,13 @@ System read_topology(const std::string& path, Here here) {
   return parse_topology(read_text(path, kMostBytes, "a topology file", here), path, here);
 }
 
+const System& probed_topology(Here here) {
+  static const System kMachine = parse_topology(topo::probe_xml({"", kernel_text}, here), "this machine", here);
+  return kMachine;
+}
+
 System this_topology(Here here) {
-  if (!env().topo_file.empty()) return read_topology(env().topo_file, here);
-  return parse_topology(topo::probe_xml({"", kernel_text}, here), "this machine", here);
+  return env().topo_file.empty() ? probed_topology(here) : read_topology(env().topo_file, here);
 }
 
 }  // namespace slip

@@ -118,14 +118,16 @@ class Packing {
   std::vector<char> used_;
 };
 
-// The best rate has some link filled by a whole number of channels: no other rates need be tried.
+// The best rate has some link filled by a whole number of channels: no other rates need be tried. One ring may pass a
+// link several times, with each of its hops and on its way to the port and from it.
 std::vector<std::int64_t> candidate_rates(const std::vector<Ways>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
   const std::int64_t most = std::max<std::int64_t>(to_rate(limits.most_gbps), 1);
   rates.insert(most);
   for (const Ways& ways : kinds) {
+    const int most_shares = std::max(limits.most_channels, static_cast<int>(ways.count()) + 2);
     for (const std::int64_t capacity : std::set<std::int64_t>(ways.capacity().begin(), ways.capacity().end())) {
-      for (int share = 1; share <= limits.most_channels; ++share) {
+      for (int share = 1; share <= most_shares; ++share) {
         if (capacity / share > 0 && capacity / share <= most) rates.insert(capacity / share);
       }
     }

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <tuple>
 
 #include "slip/topology.hpp"
@@ -45,34 +47,6 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
 bool hands_over(const System& system, int device, PathType type) {
   const bool gpu = system.nodes[static_cast<std::size_t>(device)].kind == TopoKind::kGpu;
   return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
-}
-
-void add_routes(const Fabric& fabric, int from_node, int to, int number, std::vector<RailRoute>& routes) {
-  const System& there = fabric.system(fabric.node_of(to));
-  const System& here = fabric.system(from_node);
-  const TopoPaths &far = fabric.paths(fabric.node_of(to)), &near = fabric.paths(from_node);
-  const int in_net = own_net(there, far, fabric.device_of(to), number);
-  const int out_net = in_net % static_cast<int>(here.nets.size());
-  const int net = here.nets[static_cast<std::size_t>(out_net)];
-  const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));
-  RailRoute joint{to, rank_beside(fabric, from_node, net, number), out_net, in_net, PathType::kLoc, 0, {}};
-  const int relay = fabric.device_of(joint.relay);
-  joint.gbps = std::min(arriving, near.gbps(relay, net));
-  std::vector<RailRoute> alone;
-  for (const int sender : fabric.ranks_of(from_node)) {
-    const int device = fabric.device_of(sender);
-    const PathType type = near.type(device, relay);
-    if (!hands_over(here, device, type)) {
-      alone.push_back(
-          {to, sender, out_net, in_net, PathType::kLoc, std::min(arriving, near.gbps(device, net)), {sender}});
-      continue;
-    }
-    joint.senders.push_back(sender);
-    joint.gather = std::max(joint.gather, type);
-    if (sender != joint.relay) joint.gbps = std::min(joint.gbps, near.gbps(device, relay));
-  }
-  routes.push_back(std::move(joint));
-  routes.insert(routes.end(), alone.begin(), alone.end());
 }
 
 // The node below a CPU that this one hangs on: its switch, or itself.
@@ -126,6 +100,83 @@ int least_busy(const System& system, const TopoPaths& paths, int from, const std
   return best;
 }
 
+// Which ranks keep a net's switch free: those of GPUs elsewhere, where data goes through the CPU's memory.
+class Spares {
+ public:
+  explicit Spares(const Fabric& fabric) : fabric_(fabric) {}
+
+  // For what this rank sends through the net, or takes from it: one that NVLink reaches; -1: nothing is gained.
+  int rank_for(int node, int net, int rank, int number) {
+    const System& system = fabric_.system(node);
+    const int port = system.nets[static_cast<std::size_t>(net)];
+    if (system.nodes[static_cast<std::size_t>(port)].gdr || !gains(node, net)) return -1;
+    std::vector<int> ranks;
+    for (const int other : fabric_.ranks_of(node)) {
+      const int device = fabric_.device_of(other);
+      const bool reached = rank < 0 || fabric_.paths(node).type(fabric_.device_of(rank), device) == PathType::kNvl;
+      if (reached && !holds_net(system, below_cpu(system, device))) ranks.push_back(other);
+    }
+    return ranks.empty() ? -1 : ranks[static_cast<std::size_t>(number) % ranks.size()];
+  }
+  bool is_beside(int node, int net, int rank) const {
+    const System& system = fabric_.system(node);
+    return below_cpu(system, fabric_.device_of(rank)) == below_cpu(system, system.nets[static_cast<std::size_t>(net)]);
+  }
+
+ private:
+  bool gains(int node, int net) {
+    const auto [known, fresh] = reliefs_.try_emplace(fabric_.system(node).xml);
+    if (fresh) known->second = relieve_nics(fabric_.system(node));
+    return std::any_of(known->second.begin(), known->second.end(), [&](const Relief& one) { return one.net == net; });
+  }
+
+  const Fabric& fabric_;
+  std::map<std::string_view, std::vector<Relief>> reliefs_;  // by machines that differ
+};
+
+void add_routes(const Fabric& fabric, Spares& spares, int from_node, int to, int number,
+                std::vector<RailRoute>& routes) {
+  const int to_node = fabric.node_of(to);
+  const System &there = fabric.system(to_node), &here = fabric.system(from_node);
+  const TopoPaths &far = fabric.paths(to_node), &near = fabric.paths(from_node);
+  const int in_net = own_net(there, far, fabric.device_of(to), number);
+  const int out_net = in_net % static_cast<int>(here.nets.size());
+  const int net = here.nets[static_cast<std::size_t>(out_net)];
+  const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));
+  const int away = spares.rank_for(from_node, out_net, -1, number);
+  const int taker = spares.is_beside(to_node, in_net, to) ? spares.rank_for(to_node, in_net, to, number) : -1;
+  RailRoute joint{.to = to,
+                  .relay = away >= 0 ? away : rank_beside(fabric, from_node, net, number),
+                  .out_net = out_net,
+                  .in_net = in_net,
+                  .senders = {},
+                  .arrival = taker >= 0 ? taker : to,
+                  .spares_out = away >= 0,
+                  .spares_in = taker >= 0};
+  const int relay = fabric.device_of(joint.relay);
+  joint.gbps = std::min(arriving, near.gbps(relay, net));
+  std::vector<RailRoute> alone;
+  for (const int sender : fabric.ranks_of(from_node)) {
+    const int device = fabric.device_of(sender);
+    const PathType type = near.type(device, relay);
+    if (!hands_over(here, device, type)) {
+      RailRoute own = joint;
+      own.relay = sender;
+      own.gather = PathType::kLoc;
+      own.gbps = std::min(arriving, near.gbps(device, net));
+      own.senders = {sender};
+      own.spares_out = false;
+      alone.push_back(std::move(own));
+      continue;
+    }
+    joint.senders.push_back(sender);
+    joint.gather = std::max(joint.gather, type);
+    if (sender != joint.relay) joint.gbps = std::min(joint.gbps, near.gbps(device, relay));
+  }
+  routes.push_back(std::move(joint));
+  routes.insert(routes.end(), alone.begin(), alone.end());
+}
+
 }  // namespace
 
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here) {
@@ -137,10 +188,11 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
       throw Error(Code::kInvalidValue, fmt::format("node {} ('{}') has no net", node, fabric.system(node).name), here);
   }
   std::vector<RailRoute> routes;
+  Spares spares(fabric);
   for (const int node : fabric.used_nodes()) {
     if (node == from_node) continue;
     for (std::size_t i = 0; i < fabric.ranks_of(node).size(); ++i)
-      add_routes(fabric, from_node, fabric.ranks_of(node)[i], static_cast<int>(i), routes);
+      add_routes(fabric, spares, from_node, fabric.ranks_of(node)[i], static_cast<int>(i), routes);
   }
   return routes;
 }

@@ -165,23 +165,6 @@ TEST(MessagePlanOf, SharesOfChannelsAreLinesAndAllOfIt) {
   }
 }
 
-// More destinations for each relay than a link holds messages, hosts of different sizes, and ranks that do not hand
-// over.
-TEST(MessagePlanOf, RelaysOfManyHostsAreProven) {
-  const int hosts = test::kShare > 1 ? 5 : static_cast<int>(LinkEnd::kDepth) + 3;
-  std::vector<int> host_of;
-  for (int host = 0; host < hosts; ++host) host_of.insert(host_of.end(), host % 3 == 1 ? 1 : 2, host);
-  const auto nranks = static_cast<int>(host_of.size());
-  std::vector<int> order(host_of.size());
-  std::iota(order.begin(), order.end(), 0);
-  Formation formation = Formation::of(order);
-  formation.relays = Relays(host_of);
-  const Recipe& recipe = *find_recipe(Algorithm::kRelay, Collective::kAllToAll);
-  expect_proven(std::vector<Scene>{scene_of(practice_of(recipe, 100, 0, false, false), formation)});
-  formation.relays.set_alone(0, nranks - 1);
-  expect_proven(std::vector<Scene>{scene_of(practice_of(recipe, 100, 0, true, false), formation)});
-}
-
 TEST(MessagePlanOf, CallsOfAllKindsOneAfterTheOther) {
   const Formation formation = formation_of(4);
   std::vector<Scene> scenes;

@@ -95,6 +95,24 @@ TEST(Predict, RelaysSpareTheHostBridge) {
   EXPECT_LT(relayed, direct);
 }
 
+// All goes through the CPU's memory: beside the NIC's own traffic its switch carries what the two GPUs below it send
+// and get, half as much again, unless others do that for them.
+TEST(Predict, RelaysSpareTheSwitchOfANic) {
+  const Cluster cluster = cluster_from("host_memory.xml", 2);
+  const ChannelPlan plan = plan_channels(cluster);
+  PredictionAsked asked;
+  asked.call = {.kind = Collective::kAllToAll, .type = DataType::kU8, .elements = 2 << 20};
+  asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};
+  asked.algorithm = Algorithm::kDirect;
+  const double direct = predict(cluster, plan, asked).us;
+  asked.algorithm = Algorithm::kRelay;
+  const double relayed = predict(cluster, plan, asked).us;
+  const double crossing = 4.0 * 4 * (2 << 20) / 12e3;  // four ranks send a block to each of four, at 12 GB/s
+  EXPECT_GE(direct, 1.5 * crossing);
+  EXPECT_GE(relayed, crossing);
+  EXPECT_LT(relayed, 0.8 * direct);
+}
+
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);

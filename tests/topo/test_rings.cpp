@@ -218,6 +218,16 @@ TEST(TopoRings, OneRankAndRanksThatShareADevice) {
   EXPECT_EQ(shared.channels.size(), 1U);
 }
 
+// Through the CPU's memory a ring passes the way down to the NIC's switch twice: once into the GPU below it, and once
+// out to the NIC. So one channel has half of the link.
+TEST(TopoRings, OneChannelMayPassALinkTwice) {
+  Cluster cluster = cluster_of(data_system("host_memory.xml"), 2);
+  std::erase_if(cluster.ranks, [](const RankPlace& place) { return place.device % 2 == 0; });
+  const ChannelPlan plan = plan_channels(cluster, {.most_channels = 1});
+  ASSERT_EQ(plan.channels.size(), 1U);
+  EXPECT_DOUBLE_EQ(plan.ring_gbps, 6);
+}
+
 TEST(TopoRings, WhatCannotBeIsRefused) {
   const System system = data_system("nvswitch8.xml");
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {}}); }, Code::kInvalidValue, {"without ranks"}));
