@@ -196,7 +196,7 @@ double simulate(std::span<const Scene> scenes, const std::vector<Device>& device
 
 }  // namespace
 
-Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked, Here here) {
+CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked, Here here) {
   const auto nranks = static_cast<int>(cluster.ranks.size());
   const Recipe* const recipe = find_recipe(asked.algorithm, asked.call.kind);
   const bool by_tree = asked.algorithm == Algorithm::kTree && asked.call.kind == Collective::kAllReduce;
@@ -215,7 +215,7 @@ Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const Predic
                                   : choose(asked.call, {.nranks = nranks}, asked.algorithm, false, false).chunk_bytes;
   WorldOfLinks world(cluster, asked.costs, static_cast<int>(tracks), asked.rails);
   std::vector<Scene> scenes;
-  Prediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
+  CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
   for (std::size_t track = 0; track < tracks; ++track) {
     const Channel& channel = plan.channels[track];
     Practice practice{recipe, asked.call, true, chunk};

@@ -25,7 +25,7 @@ struct PredictionAsked {
   PredictedCosts costs = {};
 };
 
-struct Prediction {
+struct CallPrediction {
   double us = 0;
   int channels = 1;         // that carry a share of the data each
   std::uint64_t steps = 0;  // primitives, of all ranks
@@ -34,7 +34,7 @@ struct Prediction {
 // Rings and trees are those of `plan`, all its channels at once. The others do not know channels: each rank uses the
 // net that is nearest to it, and relays are those of rail_routes(). Throws kInvalidValue when that would be too much to
 // simulate.
-Prediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
-                   Here here = Here::at());
+CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
+                       Here here = Here::at());
 
 }  // namespace slip

@@ -75,7 +75,7 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
       std::optional<Trace> trace;
       if (!asked.html.empty() || !asked.trace.empty()) trace.emplace();
-      const Prediction found = predict(cluster, plan, question, {});
+      const CallPrediction found = predict(cluster, plan, question, {});
       if (trace) {
         trace->stop();
         timeline = trace->data();
