@@ -325,7 +325,9 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
   const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
   const int spins = calls_.in_turns ? 1
-                    : patient_      ? (calls_.crowded ? crowded : by_net ? kSpinsNet : kSpins)
+                    : patient_      ? (calls_.crowded ? crowded
+                                       : by_net       ? kSpinsNet
+                                                      : kSpins)
                                     : (cheap && !calls_.crowded ? kBeginLooks : 1);
   for (int turn = 0; turn < spins; ++turn) {
     if (is_there()) return come();
