@@ -93,6 +93,7 @@ void Recovery::run(const Make& make) {
   for (bool done = false; !done;) {
     switchboard_.settle();
     require_not_given_up();
+    if (others_went_on()) break;
     require_not_left_behind();
     turn_ = std::max(turn_ + 1, static_cast<std::uint64_t>(now_ns()));  // grows over all recoveries of the rank
     const int leader = candidates().front();
@@ -138,7 +139,15 @@ bool Recovery::lost_a_member() const {
   return std::any_of(members_.begin(), members_.end(), [&](int rank) { return gone.contains(rank); });
 }
 
+// Who has voted for the success, and was not told it, is still here; so are all others, unless they were told.
+bool Recovery::others_went_on() const {
+  const std::set<int> gone = switchboard_.gone();
+  return std::any_of(unsure_of_.begin(), unsure_of_.end(),
+                     [&](int rank) { return gone.contains(rank) || switchboard_.has_left(rank); });
+}
+
 bool Recovery::try_make(const Make& make, const Membership& group, std::string& failure) {
+  unsure_of_.clear();
   const auto abort = std::make_shared<AbortFlag>();
   switchboard_.on_loss(abort);
   try {
@@ -150,7 +159,7 @@ bool Recovery::try_make(const Make& make, const Membership& group, std::string& 
   }
   switchboard_.on_loss(nullptr);
   if (abort->is_set() && failure.empty()) failure = "a rank was lost meanwhile";  // and what was made is aborted
-  return failure.empty();
+  return made_ = failure.empty();
 }
 
 std::optional<Recovery::Told> Recovery::hear(int leader) {
@@ -203,10 +212,14 @@ bool Recovery::follow(int leader, const Make& make) {
     append(vote, bytes_of(std::string_view(failure)));
     switchboard_.post(leader, kVoteTag, vote);
     told = hear(leader);
+    if (!told && made_) {
+      unsure_of_ = members_;
+      std::erase_if(unsure_of_, [&](int rank) { return rank == leader || rank == bootstrap_.rank(); });
+    }
   }
   if (told && told->verdict == Verdict::kFailed)
     throw Error(told->code, std::string(reinterpret_cast<const char*>(told->body.data()), told->body.size()), {});
-  return told && told->verdict == Verdict::kDone;
+  return told && told->verdict == Verdict::kDone && made_;
 }
 
 void Recovery::take_join(const Switchboard::Letter& letter) {
@@ -308,6 +321,10 @@ Recovery::Votes Recovery::collect_votes() {
 
 bool Recovery::lead(const Make& make) {
   collect_joins();
+  if (others_went_on()) {
+    for (const auto& [rank, turn] : joined_) tell(rank, turn, Verdict::kDone, {});
+    return true;
+  }
   members_ = candidates();  // all have come, and nobody comes back who was lost
   MeetBody body{make_root(bootstrap_), static_cast<std::int32_t>(members_.size()), 0};
   for (; body.rank < body.nranks; ++body.rank) {

@@ -5,8 +5,11 @@
 //
 // A rank that is believed to be lost is told so and ends with an error; so does one that was itself silent for too long
 // and finds nobody when it is back. Ranks that are cut off from each other by the
-// network go on as two groups, each without the other. A leader that dies just while it tells the success leaves some
-// ranks without it; they end at the deadline, with an error.
+// network go on as two groups, each without the other.
+//
+// A leader that dies just while it tells the success leaves some ranks without it: those look whether others went on,
+// that is, are no longer here to agree on anything, and then go on, too. Its loss is met in what is new. If the others
+// keep what is old, they wait until the deadline, and end with an error.
 #pragma once
 
 #include <chrono>
@@ -65,6 +68,7 @@ class Recovery {
   std::vector<int> candidates() const;
   std::vector<int> not_joined() const;
   bool lost_a_member() const;
+  bool others_went_on() const;
   void require_not_given_up() const;
   void require_not_left_behind() const;
 
@@ -75,6 +79,8 @@ class Recovery {
   std::uint64_t turn_ = 0;               // of this rank: what it says and is told belongs to one turn
   std::map<int, std::uint64_t> joined_;  // of who leads: the turn of each rank that has come
   std::vector<int> members_;             // who meets in this round
+  bool made_ = false;                    // what was made last stands
+  std::vector<int> unsure_of_;           // others that may have been told the success of what this rank made
   std::string mismatch_;                 // of who leads: lists that differ
   int fruitless_ = 0;                    // rounds that failed although nobody was lost
 };
