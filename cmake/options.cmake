@@ -50,10 +50,10 @@ endif()
 if(SLIP_SANITIZE_FLAGS)
   add_compile_options("$<${cxx}:${SLIP_SANITIZE_FLAGS}>")
   add_link_options(${SLIP_SANITIZE_FLAGS})
-  # What tests and the program do is in the library; they themselves are half of the code, and compile twice as fast
-  # without optimisation and without the checks of undefined behaviour.
+  # What tests and the program do is in the library; they themselves are half of the code. They compile in two thirds of
+  # the time without the checks of undefined behaviour, and the program, whose loops are short, in half of it without
+  # optimisation.
   add_library(slip_quickly INTERFACE)
-  target_compile_options(slip_quickly INTERFACE "$<${cxx}:-O0>")
   if(SLIP_SANITIZE STREQUAL "address")
     target_compile_options(slip_quickly INTERFACE "$<${cxx}:-fno-sanitize=undefined>")
   endif()
