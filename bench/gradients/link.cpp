@@ -163,8 +163,8 @@ std::string shell_text(const std::string& command) {
   return text;
 }
 
-// Two namespaces and a pair of wires with a rate; gone with it. With a burst of 64 KiB the kernel cuts what TCP sends at
-// once into 44 packets, and the compute of a step takes 17 % longer beside them, instead of 10 %.
+// Two namespaces and a pair of wires with a rate; gone with it. With a burst of 64 KiB the kernel cuts what TCP sends
+// at once into 44 packets, and the compute of a step takes 17 % longer beside them, instead of 10 %.
 class SlowLink {
  public:
   SlowLink() {
