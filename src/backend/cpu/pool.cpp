@@ -16,6 +16,7 @@ constexpr int kChase = 64;  // how far a waiting thread follows dependencies
 }  // namespace
 
 void Pool::work(Worker& self) {
+  set_turns(self.runner.turns);  // a thread begins with the turns of the one that started it
   while (Lane* lane = next(self)) run(self.runner, *lane, kNoStop);
 }
 
