@@ -139,11 +139,22 @@ bool Recovery::lost_a_member() const {
   return std::any_of(members_.begin(), members_.end(), [&](int rank) { return gone.contains(rank); });
 }
 
-// Who has voted for the success, and was not told it, is still here; so are all others, unless they were told.
+// Who has voted for the success, and was not told it, is still here; so are all others, unless they were told. Those
+// that were killed say nothing about it.
 bool Recovery::others_went_on() const {
-  const std::set<int> gone = switchboard_.gone();
   return std::any_of(unsure_of_.begin(), unsure_of_.end(),
-                     [&](int rank) { return gone.contains(rank) || switchboard_.has_left(rank); });
+                     [&](int rank) { return closed_.contains(rank) || switchboard_.has_left(rank); });
+}
+
+void Recovery::watch(std::span<const int> ranks) {
+  const std::set<int> gone = switchboard_.gone();
+  std::vector<std::pair<int, SocketAddress>> addresses;
+  for (const int rank : ranks) addresses.emplace_back(rank, bootstrap_.address(rank));
+  switchboard_.watch_all(addresses, deadline_ns_);
+  for (const Loss& loss : switchboard_.losses()) {
+    const bool asked = std::find(ranks.begin(), ranks.end(), loss.rank) != ranks.end();
+    if (asked && !gone.contains(loss.rank) && loss.cause == Loss::Cause::kEnded) closed_.insert(loss.rank);
+  }
 }
 
 bool Recovery::try_make(const Make& make, const Membership& group, std::string& failure) {
@@ -186,7 +197,8 @@ std::optional<Recovery::Told> Recovery::hear(int leader) {
 }
 
 bool Recovery::follow(int leader, const Make& make) {
-  if (!switchboard_.watch(leader, bootstrap_.address(leader), deadline_ns_)) {
+  watch(std::span(&leader, 1));
+  if (switchboard_.gone().contains(leader)) {
     // Where one is cut off, more may be: they are found out in the time of one. Else most are never connected to.
     if (was_silent(leader)) watch_candidates();
     return false;
@@ -250,11 +262,9 @@ bool Recovery::was_silent(int rank) const {
 }
 
 void Recovery::watch_candidates() {
-  std::vector<std::pair<int, SocketAddress>> others;
-  for (const int rank : candidates()) {
-    if (rank != bootstrap_.rank()) others.emplace_back(rank, bootstrap_.address(rank));
-  }
-  switchboard_.watch_all(others, deadline_ns_);
+  std::vector<int> others = candidates();
+  std::erase(others, bootstrap_.rank());
+  watch(others);
 }
 
 void Recovery::collect_joins() {

@@ -8,7 +8,7 @@
 // network go on as two groups, each without the other.
 //
 // A leader that dies just while it tells the success leaves some ranks without it: those look whether others went on,
-// that is, are no longer here to agree on anything, and then go on, too. Its loss is met in what is new. If the others
+// that is, have left what is old in peace, and then go on, too. The leader's loss is met in what is new. If the others
 // keep what is old, they wait until the deadline, and end with an error.
 #pragma once
 
@@ -58,6 +58,7 @@ class Recovery {
   bool try_make(const Make& make, const Membership& group, std::string& failure);
   std::optional<Told> hear(int leader);
   bool was_silent(int rank) const;
+  void watch(std::span<const int> ranks);
   void watch_candidates();
   void collect_joins();
   void take_join(const Switchboard::Letter& letter);
@@ -81,6 +82,7 @@ class Recovery {
   std::vector<int> members_;             // who meets in this round
   bool made_ = false;                    // what was made last stands
   std::vector<int> unsure_of_;           // others that may have been told the success of what this rank made
+  std::set<int> closed_;                 // ranks that take no connections any more, and were not known to be lost
   std::string mismatch_;                 // of who leads: lists that differ
   int fruitless_ = 0;                    // rounds that failed although nobody was lost
 };
