@@ -10,11 +10,10 @@
 namespace slip {
 namespace {
 
-constexpr int kNodes = 200;               // of the search for an order, for what is kept
-constexpr std::size_t kStarts = 3;        // so many of the first plans of each way to cut share the effort
-constexpr std::size_t kFewUnits = 64;     // with fewer the order is searched for at each step, too
-constexpr int kStepNodes = 20;            // and this far
-constexpr std::size_t kMostUnits = 1500;  // more slices cost time and gain nothing
+constexpr int kNodes = 200;            // of the search for an order, for what is kept
+constexpr std::size_t kStarts = 3;     // so many of the first plans of each way to cut share the effort
+constexpr std::size_t kFewUnits = 64;  // with fewer the order is searched for at each step, too
+constexpr int kStepNodes = 20;         // and this far
 
 struct Score {
   Picos exposed = std::numeric_limits<Picos>::max();
@@ -120,15 +119,17 @@ std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t most, Picos time
 }
 
 // Gradients as they are, and large ones in slices of several sizes: a slice must be worth the latency of its call.
+// Where calls seem to cost next to nothing, as on a link that gives the first bytes away, their number is the limit.
 std::vector<Search> ways_to_cut(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits) {
   std::vector<Search> ways;
   const std::uint64_t granule = std::max<std::uint64_t>(limits.granule, 1);
   ways.emplace_back(units_of(profile, 0, granule), cost);
+  const std::uint64_t least = std::max(granule, profile.bytes() / kMostSlices);
   for (const Picos times : {4, 20, 100}) {
     const std::uint64_t slice = limits.slices ? bytes_worth(cost, profile.bytes(), times) : 0;
     if (slice == 0) continue;
-    std::vector<PlanUnit> units = units_of(profile, std::max(slice, granule), granule);
-    if (units.size() > ways.front().units().size() && units.size() <= kMostUnits)
+    std::vector<PlanUnit> units = units_of(profile, std::max(slice, least), granule);
+    if (units.size() > ways.front().units().size() && units.size() != ways.back().units().size())
       ways.emplace_back(std::move(units), cost);
   }
   return ways;

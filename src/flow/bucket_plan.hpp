@@ -7,6 +7,10 @@
 
 namespace slip {
 
+// A plan has at most so many buckets more than there are gradients. A smaller share of all bytes gains nothing, and
+// each call costs the host.
+constexpr std::uint64_t kMostSlices = 256;
+
 // Throws kInvalidValue unless the buckets hold every byte once.
 void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here);
 

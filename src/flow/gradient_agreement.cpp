@@ -2,19 +2,15 @@
 
 #include <algorithm>
 
+#include "flow/bucket_plan.hpp"
+
 namespace slip {
-namespace {
-
-constexpr std::size_t kSlices = 1024;  // buckets beyond one for each parameter
-
-}  // namespace
 
 GradientAgreement::GradientAgreement(Communicator& comm, const Device& device, std::size_t parameters, Here here)
     : comm_(comm),
-      most_buckets_(parameters + kSlices),
       arrivals_(device.alloc(parameters * sizeof(Picos), MemoryKind::kPinned, "arrival of gradients", here)),
-      words_(device.alloc((1 + 2 * most_buckets_) * sizeof(std::uint64_t), MemoryKind::kPinned, "plan of gradients",
-                          here)) {}
+      words_(device.alloc((1 + 2 * (parameters + kMostSlices)) * sizeof(std::uint64_t), MemoryKind::kPinned,
+                          "plan of gradients", here)) {}
 
 void GradientAgreement::put_arrivals(std::span<const Picos> own, StreamRef stream, Here here) {
   std::copy(own.begin(), own.end(), arrivals_.host_write<Picos>(here).begin());

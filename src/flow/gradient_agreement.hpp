@@ -12,8 +12,6 @@ class GradientAgreement {
  public:
   GradientAgreement(Communicator& comm, const Device& device, std::size_t parameters, Here here);
 
-  std::size_t most_buckets() const { return most_buckets_; }
-
   void put_arrivals(std::span<const Picos> own, StreamRef stream, Here here);
   std::span<const Picos> arrivals(Here here);  // by parameter; waits for them
 
@@ -23,7 +21,6 @@ class GradientAgreement {
 
  private:
   Communicator& comm_;
-  const std::size_t most_buckets_;
   Buffer arrivals_;  // one for each parameter
   Buffer words_;     // of a plan: how many buckets, then where each begins and how long it is
   Event arrivals_there_, plan_there_;

@@ -203,6 +203,20 @@ TEST(BucketPlan, LargeGradientsAreOvertaken) {
 }
 
 // The sim device, op by op, agrees with the recurrence. It counts whole nanoseconds.
+// As a link seems to that gives the first bytes away: small calls for nothing, so that the finest slices pay.
+TEST(BucketPlan, CutsNoFinerThanPays) {
+  constexpr std::uint64_t kGradients = 24;
+  GradientProfile profile;
+  for (std::uint64_t i = 0; i < kGradients; ++i)
+    profile.gradients.push_back({std::uint64_t{2560} << 10, static_cast<Picos>(i) * 37'000'000'000,
+                                 static_cast<Picos>(2 * kGradients - i) * 18'000'000'000 + 420'000'000'000});
+  profile.backward_end = profile.gradients.back().arrival;
+  const ReduceCost cost{{{1024, 5'000'000}, {4096, 5'000'000}, {16384, 340'000'000}, {1 << 20, 21'900'000'000}}};
+  const BucketPlan plan = plan_buckets(profile, cost);
+  EXPECT_LE(plan.buckets.size(), kGradients + kMostSlices);
+  EXPECT_LT(exposure_of(profile, cost, plan).exposed, exposure_of(profile, cost, ddp_buckets(profile)).exposed / 2);
+}
+
 TEST(BucketPlan, IsWhatTheSimulatorSays) {
   std::mt19937_64 random(20265);
   for (int round = 0; round < 20; ++round) {
