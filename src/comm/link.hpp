@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/sleeper.hpp"
 #include "comm/call.hpp"
 #include "transport/socket.hpp"
 
@@ -39,6 +40,8 @@ class LinkEnd {
   virtual void close() noexcept = 0;
   // What can make drive() move something, for who wants to sleep meanwhile. False: nothing tells.
   virtual bool watch(std::vector<pollfd>&) { return false; }
+  // Who is told when drive() may move something that others have left; null: nobody. False: nothing tells.
+  virtual bool tell(Sleeper*) { return false; }
   // Whether drive() itself finds that the other end has left, behind all that it sent.
   virtual bool says_when_over() const { return false; }
 

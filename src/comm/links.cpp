@@ -110,6 +110,22 @@ bool Links::rest() {
   return true;
 }
 
+bool Links::tell(Sleeper& sleeper) {
+  bool any = false;
+  for (const Made& one : made_) {
+    if (one.end->begun() == one.end->done()) continue;
+    any = true;
+    if (one.end->tell(&sleeper)) continue;
+    tell_nobody();
+    return false;
+  }
+  return any;
+}
+
+void Links::tell_nobody() {
+  for (const Made& one : made_) static_cast<void>(one.end->tell(nullptr));
+}
+
 void Links::attend(bool attended) {
   for (const Made& one : made_) {
     if (one.end->begun() != one.end->done()) one.end->attend(attended);

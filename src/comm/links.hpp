@@ -24,6 +24,9 @@ class Links {
   bool drive(LinkEnd& end, int rank);
   void attend(bool attended);  // see LinkEnd
   void close() noexcept;       // see LinkEnd
+  // Whether `sleeper` is told of all that is under way, and there is something. Until it is told of nothing any more.
+  bool tell(Sleeper& sleeper);
+  void tell_nobody();
   int channels() const { return channels_; }
   // Sleeps until a link under way may move, or for a moment. False: nothing would tell, and it did not.
   bool rest();

@@ -15,7 +15,12 @@ void attend(ProxyLine* line, bool attended) {
   else line->leave();
 }
 
-void post(ProxyLine& line, std::span<std::byte> bytes, ProxyLine::Next next = ProxyLine::Next::kWait) {
+bool tell(ProxyLine* line, Sleeper* sleeper) {
+  if (line) line->tell(sleeper);
+  return line != nullptr;
+}
+
+void post(ProxyLine& line, std::span<std::byte> bytes, ProxyLine::Next next = ProxyLine::Next::kCompute) {
   static_cast<void>(line.post(bytes, next));
 }
 
@@ -27,7 +32,7 @@ void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
   const std::uint64_t slot = begun_ % kDepth;
   if (signature) {
     signatures_[slot] = *signature;
-    post(*line_, bytes_of(signatures_[slot]), bytes > 0 ? ProxyLine::Next::kPost : ProxyLine::Next::kWait);
+    post(*line_, bytes_of(signatures_[slot]), bytes > 0 ? ProxyLine::Next::kPost : ProxyLine::Next::kCompute);
   }
   if (bytes > 0) post(*line_, {data, bytes});
   ends_[slot] = line_->posted();
@@ -42,6 +47,7 @@ bool NetOutlet::drive() {
 }
 
 void NetOutlet::attend(bool attended) { slip::attend(line_.get(), attended); }
+bool NetOutlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
 
 void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   Message& message = messages_[begun_ % kDepth];
@@ -99,5 +105,6 @@ bool NetInlet::drive() {
 }
 
 void NetInlet::attend(bool attended) { slip::attend(line_.get(), attended); }
+bool NetInlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
 
 }  // namespace slip

@@ -19,6 +19,7 @@ class NetOutlet final : public LinkEnd {
   void attend(bool attended) override;
   void close() noexcept override { line_ = nullptr; }
   bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
+  bool tell(Sleeper* sleeper) override;
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:
@@ -38,6 +39,7 @@ class NetInlet final : public LinkEnd {
   void attend(bool attended) override;
   void close() noexcept override { line_ = nullptr; }
   bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
+  bool tell(Sleeper* sleeper) override;
   bool says_when_over() const override { return line_ != nullptr; }
 
  private:

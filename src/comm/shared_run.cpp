@@ -19,6 +19,9 @@ constexpr int kSpins = 2000, kSpinsCrowded = 4;
 // Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
 // the core at once, and nobody need be woken. Who has given way in vain sleeps, for kernels may want the core.
 constexpr int kSpinsNet = 100, kSpinsCrowdedNet = 1, kYieldsNet = 9;
+// Where an answer took so long that the thread gave up, the next ones will: looking and giving way would take the core
+// from kernels for nothing. Until so many have come at once. Not where ranks share cores: giving way lets them come.
+constexpr int kSlowWaits = 8;
 constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
@@ -65,6 +68,7 @@ bool SharedRun::begin() noexcept {
 
 bool SharedRun::advance() noexcept {
   if (ended_) return true;
+  if (told_) tell_nobody();
   try {
     if (!go_on()) {
       // Who has just enqueued it will wait for it, or a worker looks after it: the proxy is for what takes long. Before
@@ -169,6 +173,7 @@ void SharedRun::end() {
 }
 
 void SharedRun::finish(const Failure* cause) {
+  if (told_) tell_nobody();
   if (cause) {
     // A loss that one communicator met is the loss of those behind it in the stream, too.
     fail(cause->code == Code::kRankLost ? Code::kRankLost : Code::kAborted,
@@ -324,25 +329,30 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(whom));
   const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
   const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
-  const int spins = calls_.in_turns ? 1
-                    : patient_      ? (calls_.crowded ? crowded
-                                       : by_net       ? kSpinsNet
-                                                      : kSpins)
-                                    : (cheap && !calls_.crowded ? kBeginLooks : 1);
+  const bool slow = by_net && !calls_.crowded && calls_.slow_waits > 0;
+  const int spins = calls_.in_turns || slow ? 1
+                    : patient_              ? (calls_.crowded ? crowded
+                                               : by_net       ? kSpinsNet
+                                                              : kSpins)
+                                            : (cheap && !calls_.crowded ? kBeginLooks : 1);
   for (int turn = 0; turn < spins; ++turn) {
-    if (is_there()) return come();
+    if (is_there()) {
+      if (slow) --calls_.slow_waits;
+      return come();
+    }
     if (turn >= kTight) cpu_relax();
   }
   if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
-  const auto limit = calls_.in_turns ? 0 : static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  const auto limit = calls_.in_turns || slow ? 0 : static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();
     const bool sleeps = by_net && ++yields > kYieldsNet;
     if (!sleeps || !calls_.links.rest()) yield_thread();
   }
+  if (by_net) calls_.slow_waits = kSlowWaits;
   note_wait();
   return false;
 }
@@ -363,6 +373,18 @@ void SharedRun::note_wait() {
   }
   calls_.seat.wait(rank);
   noted_ = true;
+}
+
+// Not where ranks share cores: what the others send at once is found sooner by looks than by two wake-ups.
+bool SharedRun::tell(Sleeper& sleeper) noexcept {
+  told_ = begun_ && !calls_.crowded && on_link() && calls_.links.tell(sleeper);
+  return told_;
+}
+
+void SharedRun::tell_nobody() noexcept {
+  told_ = false;
+  calls_.links.tell_nobody();
+  calls_.links.attend(true);
 }
 
 bool SharedRun::can_advance() noexcept {

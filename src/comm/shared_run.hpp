@@ -93,6 +93,7 @@ struct SharedCalls {
     std::uint64_t messages = 0;  // of the user's
   };
   std::vector<Said> said_to, said_from;  // by channel and rank
+  int slow_waits = 0;                    // for a network: so many of the next ones are taken for long, too
   std::atomic<bool> aborted{false};
   bool in_turns = false;  // one thread lets all ranks go on: who waits for another gives it back at once
 };
@@ -119,6 +120,7 @@ class SharedRun final : public Exchange {
   bool begin() noexcept override;
   bool advance() noexcept override;
   bool can_advance() noexcept override;
+  bool tell(Sleeper& sleeper) noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
   void finish(const Failure* cause) override;
   bool failed() const { return error_ != nullptr; }  // of one that is done
@@ -153,6 +155,7 @@ class SharedRun final : public Exchange {
   Error with_cause(const Error& met) const;
   void look_for_trouble();
   bool come();
+  void tell_nobody() noexcept;
   void note_wait();
   void fail(Code code, const std::string& text) const;
   bool is_missing(int rank) const;
@@ -193,6 +196,7 @@ class SharedRun final : public Exchange {
   bool ended_ = false;   // by begin()
   bool patient_ = true;  // looks more than once at what has not come
   bool noted_ = false;   // the ledger says that it waits
+  bool told_ = false;    // a sleeper is told of its links
   Wait waits_for_ = Wait::kNothing;
   std::uint64_t value_ = 0;  // of what it waits for
   std::uint64_t whom_ = 0;

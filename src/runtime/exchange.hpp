@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/sleeper.hpp"
+
 namespace slip {
 
 struct Failure;
@@ -18,6 +20,10 @@ class Exchange {
   virtual bool begin() noexcept { return false; }
   // Whether advance() would get on. Cheap; by the same thread as the last advance(), or one ordered after it.
   virtual bool can_advance() noexcept = 0;
+  // After an advance() that was not the last: from now until the next advance(), or finish(), `sleeper` is told when
+  // can_advance() may have changed, so that nobody need look again and again. Now and then is still needed: failures
+  // are not told. False: nobody tells.
+  virtual bool tell(Sleeper&) noexcept { return false; }
   // Whether all others have come, so that it moves. Devices that model hardware queues hold theirs until then.
   virtual bool moves() noexcept { return true; }
   // When its first step began, in now_ns(); 0: nobody watched then.

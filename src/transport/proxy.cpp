@@ -117,6 +117,21 @@ bool ProxyLine::try_drive() {
   return true;
 }
 
+// By the thread of the proxy.
+bool ProxyLine::drive_and_tell() {
+  const std::uint64_t before = done();
+  if (!try_drive()) return false;
+  if (done() == before && !failed()) return true;
+  const std::lock_guard lock(lock_);
+  if (sleeper_) sleeper_->wake_up();
+  return true;
+}
+
+void ProxyLine::tell(Sleeper* sleeper) {
+  const std::lock_guard lock(lock_);
+  sleeper_ = sleeper;
+}
+
 bool ProxyLine::drive() {
   const bool went = try_drive();
   if (failed()) throw_error();
@@ -228,7 +243,7 @@ bool Proxy::turn() {
   bool went = false;
   for (ProxyLine* line : lines_) {
     // relaxed: a hint only
-    if (!line->driven_.load(std::memory_order_relaxed) && line->busy()) went = line->try_drive() || went;
+    if (!line->driven_.load(std::memory_order_relaxed) && line->busy()) went = line->drive_and_tell() || went;
   }
   return went;
 }

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "base/sleeper.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/net.hpp"
@@ -55,6 +56,9 @@ class ProxyLine {
   bool drive();  // moves what goes now; false: nothing, or another thread is at it. Throws the line's error
   // What can make drive() move something, for who attends it and sleeps. False: it need not sleep.
   bool watch(std::vector<pollfd>& all);
+  // Who is told when the thread has done an operation of this line, or found its error; null: nobody. When this
+  // returns, who was told before is not any more.
+  void tell(Sleeper* sleeper);
   const NetPeer& peer() const { return line_->peer(); }
 
  private:
@@ -76,7 +80,8 @@ class ProxyLine {
   };
 
   bool try_drive();  // as drive(), but the error is kept for later
-  bool move();       // under lock_
+  bool drive_and_tell();
+  bool move();  // under lock_
   bool start(Entry& one, bool more);
   const NetMemory* registered(std::span<std::byte> bytes);
   void rest(const Patience& patience);
@@ -87,6 +92,7 @@ class ProxyLine {
   std::unique_ptr<NetReceiver> receiver_;
   NetLine* line_;                       // one of the two
   std::vector<Registered> registered_;  // under lock_
+  Sleeper* sleeper_ = nullptr;          // under lock_
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
   std::atomic<bool> driven_{false};   // somebody waits and drives

@@ -1,8 +1,11 @@
 // Exchanges on the cpu device, in particular those that are done before they are in their stream.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 #include "slip/slip.hpp"
@@ -111,6 +114,97 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
   }
   EXPECT_EQ(count, static_cast<std::uint64_t>(turns));
   RecordProperty("begun", begun);
+}
+
+// Waits for `come`, and has somebody told of it.
+class Told final : public Exchange {
+ public:
+  bool advance() noexcept override { return come.load(std::memory_order_acquire); }
+  bool can_advance() noexcept override {
+    ++looks;
+    return come.load(std::memory_order_acquire);
+  }
+  bool tell(Sleeper& whom) noexcept override {
+    sleeper.store(&whom, std::memory_order_release);
+    return true;
+  }
+  std::int64_t began_ns() const noexcept override { return 0; }
+  void finish(const Failure*) override {}
+
+  std::atomic<bool> come{false};
+  std::atomic<Sleeper*> sleeper{nullptr};
+  std::atomic<int> looks{0};
+};
+
+Sleeper* sleeper_of(const Told& told) {
+  const std::int64_t until = now_ns() + 60'000'000'000;
+  while (!told.sleeper.load(std::memory_order_acquire) && now_ns() < until) yield_thread();
+  return told.sleeper.load(std::memory_order_acquire);
+}
+
+TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
+  const Device device = Device::open("cpu");
+  const Stream stream = device.stream(StreamFlags::kNonBlocking);
+  for (int turn = 0; turn < 300; ++turn) {
+    Told told;
+    submit(stream, told);
+    Sleeper* const sleeper = sleeper_of(told);
+    ASSERT_NE(sleeper, nullptr) << turn;
+    told.come.store(true, std::memory_order_release);
+    if (turn % 3 != 0) sleeper->wake_up();  // else it is found by and by, as failures are
+    stream.sync();
+  }
+}
+
+// By threads that have little else to do: a look every 2 ms, where those that nobody tells of get five in one.
+TEST(Exchanges, ThatAreToldOfAreSeldomLookedAt) {
+  const Device device = Device::open("cpu");
+  const Stream stream = device.stream(StreamFlags::kNonBlocking);
+  Told told;
+  submit(stream, told);
+  Sleeper* const sleeper = sleeper_of(told);
+  ASSERT_NE(sleeper, nullptr);
+  const std::int64_t began = now_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // to see how often it is looked at meanwhile
+  const int looks = told.looks;
+  EXPECT_LT(looks, 20 + (now_ns() - began) / 1'000'000);
+  told.come.store(true, std::memory_order_release);
+  sleeper->wake_up();
+  stream.sync();
+}
+
+// While the searcher sleeps for long, work that comes is run all the same, also what a busy thread keeps for itself.
+TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
+  const Device device = Device::open("cpu", {.compute_workers = 2});
+  const Stream stream = device.stream(StreamFlags::kNonBlocking), first = device.stream(StreamFlags::kNonBlocking),
+               second = device.stream(StreamFlags::kNonBlocking);
+  Told told;
+  submit(stream, told);
+  Sleeper* const sleeper = sleeper_of(told);
+  ASSERT_NE(sleeper, nullptr);
+  static std::atomic<int> count;
+  static std::atomic<bool> gate;
+  count = 0;
+  const Kernel quick{"quick", [](const Args&) { count.fetch_add(1); }};
+  const Kernel held{"held", [](const Args&) {
+                      while (!gate.load()) yield_thread();
+                    }};
+  for (int turn = 0; turn < 200; ++turn) {
+    gate = false;
+    first.launch(quick, {});
+    second.wait(first.record());
+    second.launch(quick, {});
+    first.launch(held, {});  // the thread that runs it may have the other stream in its own queue
+    const std::int64_t until = now_ns() + 60'000'000'000;
+    while (!second.query() && now_ns() < until) yield_thread();
+    EXPECT_TRUE(second.query()) << turn;
+    gate = true;
+    first.sync();
+  }
+  EXPECT_EQ(count, 400);
+  told.come.store(true, std::memory_order_release);
+  sleeper->wake_up();
+  stream.sync();
 }
 
 }  // namespace

@@ -37,6 +37,37 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
   EXPECT_EQ(lines.receiver->moved(0), lines.from.size());
 }
 
+TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
+  struct Counter final : Sleeper {
+    void wake_up() noexcept override { times.fetch_add(1); }
+    std::atomic<int> times{0};
+  };
+  Proxy proxy;
+  Proxied lines(proxy, 1 << 20);
+  Counter receives, sends, nothing;
+  lines.receiver->tell(&receives);
+  lines.sender->tell(&sends);
+  ASSERT_TRUE(lines.receiver->post(lines.to));
+  ASSERT_TRUE(lines.sender->post(lines.from));
+  const std::int64_t deadline = patient().deadline_ns;
+  while (receives.times == 0) {
+    ASSERT_LT(now_ns(), deadline);
+    yield_thread();
+  }
+  EXPECT_EQ(lines.from, lines.to);
+  lines.sender->tell(nullptr);
+  lines.receiver->tell(&nothing);
+  const int seen = receives.times;
+  ASSERT_TRUE(lines.receiver->post(lines.to));
+  lines.sender = nullptr;  // the line ends: an error, which is told too
+  while (nothing.times == 0) {
+    ASSERT_LT(now_ns(), deadline);
+    yield_thread();
+  }
+  EXPECT_TRUE(fails([&] { lines.receiver->wait(2, patient()); }, Code::kRankLost));
+  EXPECT_EQ(receives.times, seen);
+}
+
 TEST(Proxies, AreDrivenByWhoWaits) {
   Proxy proxy;
   Proxied lines(proxy, 1 << 20);

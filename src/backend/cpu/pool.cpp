@@ -98,7 +98,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
   }
   if (!word_reached(op)) {
     publish(self, lane);
-    park_on_word(lane);
+    park_on_word(lane, op);
     return false;
   }
   if (op.kind == OpKind::kExchange) {
@@ -110,7 +110,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     }
     take_turns(self, Turns::kShort);
     if (!exchange(lane, op, lane.head + op.cells)) {
-      park_on_word(lane);
+      park_on_word(lane, op);
       return false;
     }
   }
@@ -128,6 +128,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     light_fence();  // see search()
     if (expected_long(lane, &op)) share_local(self);
     else if (search_.load(std::memory_order_relaxed) == Search::kNone) wake_one();  // who would rescue the rest
+    else if (trusts_.load(std::memory_order_relaxed)) wake_napper();                // who would rescue it late
   }
   return true;
 }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
+#include "base/sleeper.hpp"
 #include "base/thread.hpp"
 
 namespace slip {
@@ -82,7 +83,7 @@ struct EngineSlots {
   std::atomic<int> waiting_count{0};
 };
 
-class Pool final : public Executor {
+class Pool final : public Executor, public Sleeper {
  public:
   Pool(int compute_workers, int cores);
   ~Pool() override;
@@ -91,6 +92,7 @@ class Pool final : public Executor {
   void end_begun(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
   void nudge() override { hurry(); }
+  void wake_up() noexcept override;  // a lane that is parked on others may go on
 
  private:
   struct Worker {
@@ -141,7 +143,8 @@ class Pool final : public Executor {
   bool rescue_stuck();
   bool work_left() const;
   void sleep(Worker& self);
-  void park_on_word(Lane& lane);
+  void park_on_word(Lane& lane, PackedOp& op);
+  bool only_told();
   void poll_words(Runner* self);
   bool expected_long(const Lane& lane, const PackedOp* op) const;
 
@@ -167,10 +170,13 @@ class Pool final : public Executor {
   SpinLock words_lock_;
   std::vector<Lane*> words_;  // lanes parked on a word, guarded by words_lock_
   std::atomic<int> words_count_{0};
+  std::atomic<int> untold_count_{0};  // of them, those whose change nobody tells
+  std::atomic<bool> trusts_{false};   // who naps trusts to be told
 
   std::mutex sleep_mutex_;  // guards what follows
   std::vector<Worker*> sleeping_;
   Worker* napping_ = nullptr;
+  bool told_ = false;  // of a parked lane, since the searcher looked last
   std::vector<std::unique_ptr<Worker>> workers_;
 
   std::array<Runner, 16> drivers_;

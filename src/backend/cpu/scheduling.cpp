@@ -21,6 +21,8 @@ constexpr std::int64_t kLongestNapNs = 1'000'000;
 // Between looks at words and other ranks that are waited for: a sixteenth of the time it has taken so far. Each look
 // takes some microseconds of a core that kernels may want.
 constexpr std::int64_t kLongestWordNapNs = 200'000;
+// When others tell of all that is waited for, and looks are for failures alone.
+constexpr std::int64_t kToldNapNs = 2'000'000;
 constexpr std::int64_t kSpinNs = 20'000;
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about what waking a thread costs
@@ -239,14 +241,18 @@ Lane* Pool::nap_for_work(Worker& self) {
   const int most = one_core_ ? kNapsOneCore : kNaps;
   std::int64_t length = kNapNs;
   for (int quiet = 0; quiet < most && !stopping_.load(std::memory_order_relaxed) && !exiting();) {
-    naps_long_.store(length > kNapNs, std::memory_order_relaxed);
+    const bool trusts = only_told();
+    naps_long_.store(trusts || length > kNapNs, std::memory_order_relaxed);
+    bool told = false;
     {
       const std::lock_guard lock(sleep_mutex_);
       napping_ = &self;
       search_.store(Search::kNapping, std::memory_order_seq_cst);
+      told = std::exchange(told_, false);
     }
-    if (!worth_taking()) self.parker.park(now_ns() + length);
+    if (!told && !worth_taking()) self.parker.park(now_ns() + (trusts ? kToldNapNs : length));
     naps_long_.store(false, std::memory_order_relaxed);
+    if (trusts) trusts_.store(false, std::memory_order_relaxed);
     {
       const std::lock_guard lock(sleep_mutex_);
       napping_ = nullptr;
@@ -271,6 +277,23 @@ Lane* Pool::nap_for_work(Worker& self) {
     if (!words) length = std::min(2 * length, kLongestNapNs);
   }
   return nullptr;
+}
+
+// Whether a nap may be long: somebody tells of every word, and no thread keeps a queue that may have to be shared. A
+// worker that keeps one says so and then looks whether the napping thread trusts, before each op; here it is said first
+// and then looked at the queues, with the dear one of the two fences, as in search().
+bool Pool::only_told() {
+  if (words_count_.load(std::memory_order_relaxed) == 0 || untold_count_.load(std::memory_order_relaxed) > 0)
+    return false;
+  trusts_.store(true, std::memory_order_seq_cst);
+  full_fence();
+  if (active_.load(std::memory_order_relaxed) > 0) heavy_fence();
+  const std::lock_guard lock(sleep_mutex_);
+  const bool kept = std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    return worker->runner.local_count.load(std::memory_order_relaxed) > 0;
+  });
+  if (kept) trusts_.store(false, std::memory_order_relaxed);
+  return !kept;
 }
 
 bool Pool::worth_taking() const {
@@ -373,9 +396,13 @@ void Pool::start_worker() {
 
 // Parks the lane until its word changes, or what its exchange waits for. These are polled by the searcher and by who
 // waits.
-void Pool::park_on_word(Lane& lane) {
+void Pool::park_on_word(Lane& lane, PackedOp& op) {
+  // Before anybody else can have the lane. What came before this is not told: somebody looks once.
+  lane.told = op.kind == OpKind::kExchange && op.exchange->tell(*this);
+  if (lane.told) wake_up();
   {
     const std::lock_guard lock(words_lock_);
+    if (!lane.told) untold_count_.fetch_add(1, std::memory_order_relaxed);
     lane.parked_on.store(nullptr, std::memory_order_relaxed);
     lane.state.store(LaneState::kParked, std::memory_order_release);
     words_.push_back(&lane);
@@ -384,12 +411,19 @@ void Pool::park_on_word(Lane& lane) {
   if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();
 }
 
+void Pool::wake_up() noexcept {
+  const std::lock_guard lock(sleep_mutex_);
+  told_ = true;
+  if (napping_) napping_->parker.unpark();
+}
+
 void Pool::poll_words(Runner* self) {
   if (!self || !words_lock_.try_lock()) return;
   std::vector<Lane*> ready;
   std::erase_if(words_, [&](Lane* lane) {
     if (!can_go_on(lane->at(lane->head))) return false;
     ready.push_back(lane);
+    if (!lane->told) untold_count_.fetch_sub(1, std::memory_order_relaxed);
     return true;
   });
   words_count_.fetch_sub(static_cast<int>(ready.size()), std::memory_order_relaxed);
