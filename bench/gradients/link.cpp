@@ -17,8 +17,15 @@ namespace slip::bench {
 namespace {
 
 constexpr const char* kRankWord = "--link-rank";
-constexpr std::size_t kLayers = 24, kLayerBytes = 2560 << 10;
-constexpr const char* kRate = "400mbit";
+constexpr std::size_t kLayers = 48;
+
+// What a rank sends and receives in a second takes about 2.5 % of a core at the first rate, and 10 % at the second.
+struct Rate {
+  int megabits;
+  std::size_t layer_bytes;  // so that a step takes as long at both
+};
+constexpr Rate kSlow{100, 320 << 10}, kFast{400, 1280 << 10};
+constexpr int kWarmUps = 13;               // steps; the last early look at times leads to a plan by then
 constexpr double kForwardShare = 1.0 / 3;  // of a layer's compute; the rest is its backward pass
 
 // Arithmetic that fits the first cache: what communication takes of the core makes it longer.
@@ -36,11 +43,12 @@ const Kernel kWork{"work", [](const Args& args) {
 // One rank's training loop.
 class Trainer {
  public:
-  Trainer()
-      : device_(Device::open("cpu", {.compute_workers = 2})),
+  explicit Trainer(std::size_t layer_bytes)
+      : layer_bytes_(layer_bytes),
+        device_(Device::open("cpu", {.compute_workers = 2})),
         comm_(Communicator::init(device_)),
         compute_(device_.stream(StreamFlags::kNonBlocking)),
-        plain_(device_.alloc(kLayers * kLayerBytes, MemoryKind::kPinned, "gradients")),
+        plain_(device_.alloc(kLayers * layer_bytes_, MemoryKind::kPinned, "gradients")),
         planned_(make(BucketRule::kPlanned)),
         ddp_(make(BucketRule::kDdp)) {}
 
@@ -62,11 +70,11 @@ class Trainer {
   double blocking_ns(int steps) {
     return agreed(timed(steps, [&] {
       for (std::size_t layer = kLayers; layer-- > 0;) {
-        const Range gradient = plain_.slice(layer * kLayerBytes, kLayerBytes);
+        const Range gradient = plain_.slice(layer * layer_bytes_, layer_bytes_);
         backward(gradient);
         comm_.all_reduce(gradient, gradient, DataType::kF32, ReduceOp::kAvg, compute_);
       }
-      for (std::size_t layer = 0; layer < kLayers; ++layer) forward(plain_.slice(layer * kLayerBytes, kLayerBytes));
+      for (std::size_t layer = 0; layer < kLayers; ++layer) forward(plain_.slice(layer * layer_bytes_, layer_bytes_));
     }));
   }
 
@@ -95,7 +103,7 @@ class Trainer {
  private:
   Gradients make(BucketRule rule) {
     Gradients gradients(comm_, device_, {.buckets = rule, .measure = rule == BucketRule::kPlanned});
-    for (std::size_t i = 0; i < kLayers; ++i) gradients.add(fmt::format("layer {}", i), kLayerBytes, DataType::kF32);
+    for (std::size_t i = 0; i < kLayers; ++i) gradients.add(fmt::format("layer {}", i), layer_bytes_, DataType::kF32);
     gradients.seal();
     return gradients;
   }
@@ -127,8 +135,8 @@ class Trainer {
   void backward(Range gradient) { work(gradient, 1 - kForwardShare); }
   void forward(Range gradient) { work(gradient, kForwardShare); }
   void compute_only() {
-    for (std::size_t layer = 0; layer < kLayers; ++layer) backward(plain_.slice(layer * kLayerBytes, kLayerBytes));
-    for (std::size_t layer = 0; layer < kLayers; ++layer) forward(plain_.slice(layer * kLayerBytes, kLayerBytes));
+    for (std::size_t layer = 0; layer < kLayers; ++layer) backward(plain_.slice(layer * layer_bytes_, layer_bytes_));
+    for (std::size_t layer = 0; layer < kLayers; ++layer) forward(plain_.slice(layer * layer_bytes_, layer_bytes_));
   }
   void pass_back(Gradients& gradients) {
     for (std::size_t layer = kLayers; layer-- > 0;) {
@@ -137,6 +145,7 @@ class Trainer {
     }
   }
 
+  const std::size_t layer_bytes_;
   Device device_;
   Communicator comm_;
   Stream compute_;
@@ -167,7 +176,7 @@ std::string shell_text(const std::string& command) {
 // at once into 44 packets, and the compute of a step takes 17 % longer beside them, instead of 10 %.
 class SlowLink {
  public:
-  SlowLink() {
+  explicit SlowLink(int megabits) {
     for (int i = 0; i < 2; ++i) names_[i] = fmt::format("slip-gradients-{}-{}", ::getpid(), i);
     std::string setup = fmt::format(
         "ip netns add {0} && ip netns add {1} && ip -n {0} link add wire type veth peer name wire netns {1}", names_[0],
@@ -175,8 +184,8 @@ class SlowLink {
     for (int i = 0; i < 2; ++i)
       setup += fmt::format(
           " && ip -n {0} addr add 10.79.0.{1}/24 dev wire && ip -n {0} link set lo up && ip -n {0} link set wire up"
-          " && ip netns exec {0} tc qdisc add dev wire root tbf rate {2} burst 256kb limit 4mb",
-          names_[i], i + 1, kRate);
+          " && ip netns exec {0} tc qdisc add dev wire root tbf rate {2}mbit burst {3}kb limit 4mb",
+          names_[i], i + 1, megabits, megabits > 100 ? 256 : 128);
     made_ = std::system(("(" + setup + ") >/dev/null 2>&1").c_str()) == 0;
   }
   ~SlowLink() {
@@ -185,12 +194,12 @@ class SlowLink {
   }
   bool made() const { return made_; }
   // Runs this program as both ranks, and gives what the first one says.
-  std::string run(bool quick) const {
+  std::string run(std::size_t layer_bytes, bool quick) const {
     char self[4096] = {};
     if (::readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) return {};
     const auto rank = [&](int i) {
-      return fmt::format("SLIP_ID=10.79.0.1:7790 SLIP_RANK={} SLIP_NRANKS=2 timeout 150 ip netns exec {} '{}' {} {}", i,
-                         names_[i], self, kRankWord, quick ? "quick" : "full");
+      return fmt::format("SLIP_ID=10.79.0.1:7790 SLIP_RANK={} SLIP_NRANKS=2 timeout 150 ip netns exec {} '{}' {} {} {}",
+                         i, names_[i], self, kRankWord, layer_bytes, quick ? "quick" : "full");
     };
     return shell_text(fmt::format("{{ {} >/dev/null & {}; wait; }} 2>&1", rank(1), rank(0)));
   }
@@ -200,14 +209,14 @@ class SlowLink {
   bool made_ = false;
 };
 
-LinkRun measure(bool quick) {
+LinkRun measure(const Rate& rate, bool quick) {
   LinkRun run;
-  const SlowLink link;
+  const SlowLink link(rate.megabits);
   if (!link.made()) {
     run.unavailable = "network namespaces with a rate are not permitted here";
     return run;
   }
-  const std::string text = link.run(quick);
+  const std::string text = link.run(rate.layer_bytes, quick);
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string line = text.substr(at, end - at);
@@ -221,9 +230,10 @@ LinkRun measure(bool quick) {
   return run;
 }
 
-const LinkRun& link_run(bool quick) {
-  static const LinkRun kRun = measure(quick);
-  return kRun;
+const LinkRun& link_run(const Rate& rate, bool quick) {
+  static std::map<int, LinkRun> runs;
+  const auto known = runs.find(rate.megabits);
+  return known != runs.end() ? known->second : runs.emplace(rate.megabits, measure(rate, quick)).first->second;
 }
 
 Series series(const LinkRun& run, const std::string& name) {
@@ -231,15 +241,16 @@ Series series(const LinkRun& run, const std::string& name) {
   return {name, found == run.samples.end() ? std::vector<double>{} : found->second, run.unavailable};
 }
 
-Recorded of_bound(Context& context) {
-  const LinkRun& run = link_run(context.quick());
+Recorded of_bound(Context& context, const Rate& rate) {
+  const LinkRun& run = link_run(rate, context.quick());
   Series ours{"planned", {}, run.unavailable};
   if (run.unavailable.empty()) {
     const double compute = median(run.samples.at("compute")), communication = median(run.samples.at("communication"));
     for (const double one : run.samples.at("planned"))
       ours.samples.push_back(100 * one / std::max(compute, communication));
-    context.note(fmt::format("compute alone {}, communication alone {}; {} layers of {} each, {} a direction",
-                             format_ns(compute), format_ns(communication), kLayers, format_bytes(kLayerBytes), kRate));
+    context.note(fmt::format("compute alone {}, communication alone {}; {} layers of {} each, {} Mbit/s a direction",
+                             format_ns(compute), format_ns(communication), kLayers, format_bytes(rate.layer_bytes),
+                             rate.megabits));
     for (const char* const peer : {"ddp", "blocking"})
       context.note(fmt::format("{}: {:.1f} % of the bound", peer,
                                100 * median(run.samples.at(peer)) / std::max(compute, communication)));
@@ -249,24 +260,24 @@ Recorded of_bound(Context& context) {
 }
 
 Recorded against_others(Context& context) {
-  const LinkRun& run = link_run(context.quick());
+  const LinkRun& run = link_run(kSlow, context.quick());
   return {series(run, "planned"), {series(run, "ddp"), series(run, "blocking")}};
 }
 
 }  // namespace
 
-bool is_link_rank(int argc, char** argv) { return argc > 2 && std::strcmp(argv[1], kRankWord) == 0; }
+bool is_link_rank(int argc, char** argv) { return argc > 3 && std::strcmp(argv[1], kRankWord) == 0; }
 
 int run_link_rank(int, char** argv) {
-  const bool quick = std::strcmp(argv[2], "quick") == 0;
-  Trainer trainer;
+  const bool quick = std::strcmp(argv[3], "quick") == 0;
+  Trainer trainer(std::strtoul(argv[2], nullptr, 10));
   trainer.calibrate();
   const auto say = [&](const char* name, double ns) {
     if (trainer.rank() == 0) fmt::print("sample {} {}\n", name, ns);
   };
   say("compute", trainer.compute_ns());
   say("communication", trainer.communication_ns());
-  for (int i = 0; i < 6; ++i) static_cast<void>(trainer.planned_ns(1));  // its plans are made here
+  for (int i = 0; i < kWarmUps; ++i) static_cast<void>(trainer.planned_ns(1));
   static_cast<void>(trainer.ddp_ns(1));
   for (int round = 0; round < (quick ? 2 : 4); ++round) {
     say("planned", trainer.planned_ns(2));
@@ -280,12 +291,13 @@ int run_link_rank(int, char** argv) {
 }
 
 void add_link_bars(Harness& harness) {
-  harness.add({.area = "gradients",
-               .name = "cpu_step_of_bound",
-               .unit = Unit::kPercent,
-               .better = Better::kLower,
-               .limit = 110,
-               .record = of_bound});
+  for (const Rate& rate : {kSlow, kFast})
+    harness.add({.area = "gradients",
+                 .name = fmt::format("cpu_step_of_bound_{}mbit", rate.megabits),
+                 .unit = Unit::kPercent,
+                 .better = Better::kLower,
+                 .limit = 110,
+                 .record = [rate](Context& context) { return of_bound(context, rate); }});
   harness.add({.area = "gradients",
                .name = "cpu_step",
                .unit = Unit::kNanoseconds,

@@ -61,6 +61,7 @@ void Gradients::State::seal(Here here) {
   layout = GradientLayout(parameters, order);
   const bool planned = options.buckets == BucketRule::kPlanned;
   if (planned && !cost.known()) cost = measure_reduction(reduction, comm, stream, layout.bytes(), here);
+  cost_alone = cost;
   set_memory(here);
   step.emplace(comm, device, parameters, reduction);
   clock.emplace(parameters.size());

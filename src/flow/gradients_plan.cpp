@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -11,10 +12,17 @@
 namespace slip {
 namespace {
 
-// A plan is made again when something comes, or is needed, so much of the step earlier or later than it was planned
-// for.
-constexpr double kDrift = 0.1;
+// A new plan is looked for when something comes, or is needed, so much of the step earlier or later than it was planned
+// for, or calls take so much more or less of it; and taken when it gains so much.
+constexpr double kDrift = 0.03, kGain = 0.01;
 constexpr int kEffortBetweenSteps = 1500;  // plans looked at: some milliseconds of one rank's host
+constexpr double kMostSlowdown = 4;        // of calls beside compute: a rank that was stopped is no measure
+
+bool is_early(std::uint64_t steps) {
+  // Waits that come after step_end() were not seen in the first step, nor what calls and compute take beside each
+  // other.
+  return steps == 2 || steps == 8;
+}
 
 }  // namespace
 
@@ -35,21 +43,20 @@ void Gradients::State::adopt(BucketPlan next, Here here) {
   steps_of_plan = 0;
 }
 
-void Gradients::State::set_times(std::span<const Picos> arrivals, GradientProfile& of) const {
-  of.backward_end = *std::max_element(arrivals.begin(), arrivals.end());
-  const Picos later = of.backward_end - needs.backward_end;  // than on this rank
-  for (std::size_t i = 0; i < of.gradients.size(); ++i) {
+void Gradients::State::set_times(std::span<const Picos> arrivals) {
+  profile.backward_end = *std::max_element(arrivals.begin(), arrivals.end());
+  const Picos later = profile.backward_end - needs.backward_end;  // than on this rank
+  for (std::size_t i = 0; i < profile.gradients.size(); ++i) {
     const std::uint32_t parameter = layout.order()[i];
-    of.gradients[i].arrival = arrivals[parameter];
-    of.gradients[i].needed = needs.needed[parameter] + later;
+    profile.gradients[i].arrival = arrivals[parameter];
+    profile.gradients[i].needed = needs.needed[parameter] + later;
   }
 }
 
-BucketPlan Gradients::State::make_plan(const GradientProfile& of, Here here) const {
-  BucketPlan made = plan_buckets(
-      of, cost, {.granule = GradientLayout::kLine, .slices = !reduction.is_hook(), .effort = kEffortBetweenSteps},
-      here);
-  return made.buckets.size() <= agreement->most_buckets() ? made : ddp_buckets(of, options.ddp);
+BucketPlan Gradients::State::make_plan(Here here) const {
+  return plan_buckets(profile, cost,
+                      {.granule = GradientLayout::kLine, .slices = !reduction.is_hook(), .effort = kEffortBetweenSteps},
+                      here);
 }
 
 // Waits for the step, once: its times are the first that there are. If gradients came in another order than they lie,
@@ -74,9 +81,9 @@ void Gradients::State::first_plan(Here here) {
       std::memcpy(to.begin() + layout.first(i), from.begin() + old.first(i), parameters[i].bytes);
   }
   profile = layout.profile();
-  set_times(arrivals, profile);
+  set_times(arrivals);
   BucketPlan made;
-  if (comm.rank() == 0) made = make_plan(profile, here);
+  if (comm.rank() == 0) made = make_plan(here);
   agreement->put_plan(comm.rank() == 0 ? &made : nullptr, step->stream(), here);
   if (agreement->take_plan(made, here)) adopt(std::move(made), here);
 }
@@ -86,8 +93,7 @@ void Gradients::State::check_plan(Here here) {
   switch (check) {
     case Check::kIdle: {
       if (options.check_every == 0) return;
-      const bool early = steps == 2;  // waits that come after step_end() were not seen in the first step
-      if (early || steps % static_cast<std::uint64_t>(options.check_every) == 0) check = Check::kRecord;
+      if (is_early(steps) || steps % static_cast<std::uint64_t>(options.check_every) == 0) check = Check::kRecord;
       return;
     }
     case Check::kRecord: check = Check::kCollect; return;
@@ -113,21 +119,48 @@ void Gradients::State::collect(Here here) {
 
 void Gradients::State::decide(Here here) {
   const std::span<const Picos> arrivals = agreement->arrivals(here);
-  const bool drifted = has_drifted(arrivals);  // equal in arrivals only: rank 0 decides
-  BucketPlan made;
-  if (drifted) set_times(arrivals, profile);
-  if (drifted && comm.rank() == 0) {
-    made = make_plan(profile, here);
-    if (made == plan) made.buckets.clear();
+  const double slowdown = slowdown_of_calls(arrivals);
+  // Whether it has is rank 0's to say: needs and what calls took differ between ranks.
+  if (has_drifted(arrivals, slowdown)) {
+    set_times(arrivals);
+    slowed = slowdown;
+    for (std::size_t i = 0; i < cost.points.size(); ++i)
+      cost.points[i].time = std::llround(static_cast<double>(cost_alone.points[i].time) * slowed);
+    BucketPlan made;
+    if (comm.rank() == 0) made = make_plan(here);
+    agreement->put_plan(!made.buckets.empty() && gains(made, here) ? &made : nullptr, step->stream(), here);
+  } else {
+    agreement->put_plan(nullptr, step->stream(), here);
   }
-  agreement->put_plan(made.buckets.empty() ? nullptr : &made, step->stream(), here);
   check = Check::kAdopt;
 }
 
-bool Gradients::State::has_drifted(std::span<const Picos> arrivals) const {
+// What calls took, by what they take alone. A call's time counts from where all ranks had its gradients. Never below 1:
+// a link that has rested gives the first bytes away, and a plan that counts on that lets it rest again.
+double Gradients::State::slowdown_of_calls(std::span<const Picos> arrivals) {
+  Picos alone = 0, took = 0;
+  for (const Bucket& bucket : plan.buckets) alone += cost_alone.time(bucket.bytes);
+  for (std::uint32_t parameter = 0; parameter < arrivals.size(); ++parameter) {
+    for (const std::uint32_t call : step->calls_of(parameter))
+      times.starts[call] = std::max(times.starts[call], arrivals[parameter]);
+  }
+  for (std::uint32_t call = 0; call < plan.buckets.size(); ++call)
+    took += std::max<Picos>(0, times.ends[call] - times.starts[call]);
+  return std::clamp(static_cast<double>(took) / static_cast<double>(alone), 1.0, kMostSlowdown);
+}
+
+bool Gradients::State::gains(const BucketPlan& next, Here here) const {
+  Picos span = profile.backward_end;
+  for (const GradientProfile::Gradient& gradient : profile.gradients) span = std::max(span, gradient.needed);
+  const Picos gain = exposure_of(profile, cost, plan, here).exposed - exposure_of(profile, cost, next, here).exposed;
+  return static_cast<double>(gain) > kGain * static_cast<double>(span);
+}
+
+bool Gradients::State::has_drifted(std::span<const Picos> arrivals, double slowdown) const {
   if (profile.gradients.empty()) return false;
   const Picos end = *std::max_element(arrivals.begin(), arrivals.end());
-  Picos span = profile.backward_end, most = 0;
+  Picos span = profile.backward_end, most = 0, alone = 0;
+  for (const Bucket& bucket : plan.buckets) alone += cost_alone.time(bucket.bytes);
   for (std::size_t i = 0; i < profile.gradients.size(); ++i) {
     const GradientProfile::Gradient& planned = profile.gradients[i];
     const std::uint32_t parameter = layout.order()[i];
@@ -135,7 +168,8 @@ bool Gradients::State::has_drifted(std::span<const Picos> arrivals) const {
     most = std::max(most, std::abs(arrivals[parameter] - planned.arrival));
     most = std::max(most, std::abs(needs.needed[parameter] - needs.backward_end + end - planned.needed));
   }
-  return static_cast<double>(most) > kDrift * static_cast<double>(span);
+  const double moved = std::max(static_cast<double>(most), std::abs(slowdown - slowed) * static_cast<double>(alone));
+  return moved > kDrift * static_cast<double>(span);
 }
 
 }  // namespace slip

@@ -34,9 +34,11 @@ struct Gradients::State {
   void check_plan(Here here);
   void collect(Here here);
   void decide(Here here);
-  void set_times(std::span<const Picos> arrivals, GradientProfile& of) const;
-  bool has_drifted(std::span<const Picos> arrivals) const;
-  BucketPlan make_plan(const GradientProfile& of, Here here) const;
+  void set_times(std::span<const Picos> arrivals);
+  double slowdown_of_calls(std::span<const Picos> arrivals);
+  bool has_drifted(std::span<const Picos> arrivals, double slowdown) const;
+  bool gains(const BucketPlan& next, Here here) const;
+  BucketPlan make_plan(Here here) const;
   void adopt(BucketPlan next, Here here);
 
   Communicator& comm;
@@ -48,7 +50,8 @@ struct Gradients::State {
   const int exceptions = std::uncaught_exceptions();  // under way when it was made
 
   // From seal() on.
-  ReduceCost cost;
+  ReduceCost cost_alone, cost;  // of calls with nothing beside them, and in steps
+  double slowed = 1;            // one by the other
   GradientLayout layout;
   SharedBuffer memory, scratch;
   std::optional<GradientStep> step;
@@ -56,7 +59,7 @@ struct Gradients::State {
   std::optional<GradientNorm> norm;
   std::optional<GradientAgreement> agreement;
   BucketPlan plan;
-  GradientProfile profile;  // that the plan is for
+  GradientProfile profile;  // as it was measured when a plan was last looked for
   std::uint64_t plans = 0;
 
   int paused = 0;         // NoSync objects

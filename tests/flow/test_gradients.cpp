@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "gradient_ranks.hpp"
 #include "slip/verify.hpp"
@@ -81,6 +83,22 @@ TEST(Gradients, AllRanksHaveOnePlan) {
   EXPECT_EQ(plans[0], plans[2]);
   EXPECT_EQ(counts[0], counts[1]);
   EXPECT_GE(counts[0], 2U);
+}
+
+// Told that calls take 0.1 ms; in steps they take 2 ms and more.
+TEST(Gradients, LearnWhatCallsCostInSteps) {
+  expect_no_errors(as_trainers(2, [](Trainer& trainer) {
+    static const Kernel kLong{"long", [](const Args&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }};
+    constexpr Picos kTold = 100'000'000;
+    const GradientHook hook = [](const GradientCall& call) {
+      call.stream.launch(kLong, {});
+      call.comm.all_reduce(call.data, call.data, call.type, ReduceOp::kAvg, call.stream);
+    };
+    Network network(trainer, {4000, 1000}, {.hook = hook, .cost = {{{1024, kTold}}}, .check_every = 1});
+    for (int step = 0; step < 8; ++step) network.run_step(step);
+    trainer.compute.sync();
+    EXPECT_EQ(network.gradients.cost().time(1024), 4 * kTold);  // at most so much is believed
+  }));
 }
 
 // In the order of the forward pass: after the first step they lie that way, with their values.
