@@ -16,6 +16,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <thread>
 
 namespace slip {
 
@@ -32,7 +33,9 @@ inline void on_alarm(int) {
 // How much memory may be taken from now on; the sanitizers reserve terabytes and are left alone.
 inline void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  const rlimit most{kMostGrowth, RLIM_INFINITY};
+  constexpr std::size_t kStack = std::size_t{8} << 20;  // of a thread: devices start some for each core
+  const std::size_t threads = 8 + 2 * std::size_t{std::thread::hardware_concurrency()};
+  const rlimit most{kMostGrowth + threads * kStack, RLIM_INFINITY};
   ::setrlimit(RLIMIT_DATA, &most);
 #endif
 }
