@@ -1,7 +1,9 @@
 // The race checker: what it must find, and what it must not.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "slip/slip.hpp"
 #include "support/devices.hpp"
@@ -156,6 +158,24 @@ TEST_P(Races, TheLegacyBarrierDoesNotReachNonBlockingStreams) {
   device->legacy_stream().launch(idle_kernel(), {.writes = {pinned->slice(0, 4)}});
   read(*b, 64, 64);
   EXPECT_EQ(races().races.size(), 1U);
+}
+
+// Whose work is done and whose place has another stream by then, or not yet.
+TEST_P(Races, TheLegacyStreamComesAfterStreamsThatAreClosed) {
+  device->legacy_stream().launch(idle_kernel(), {.writes = {pinned->slice(0, 4)}});
+  for (int turn = 0; turn < 20; ++turn) {
+    {
+      const Stream one = device->stream();
+      one.wait(a->record());
+      write(one);
+    }
+    if (turn % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const Stream two = device->stream();
+    a->wait(device->legacy_stream().record());
+    read(*a, 64, 64);
+  }
+  const RaceReport report = races();
+  EXPECT_TRUE(report.races.empty()) << report.text();
 }
 
 TEST_P(Races, AHostAccessAfterACopyNeedsASync) {

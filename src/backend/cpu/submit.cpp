@@ -176,6 +176,9 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   }
   if (op.kind == OpKind::kRecord && !op.event) {
     flush_pending(lane);
+    // What observers are told of a blocking stream that was closed takes no position: a record behind that must differ
+    // from one before it.
+    if (lane.legacy && observed()) write(lane, kLoneWait, {});
     return lane.tail;
   }
   const Point wait = lane.pending;
