@@ -11,7 +11,7 @@ int main() try {
 
   const std::size_t n = 1 << 20;
   slip::Buffer gradients = device.alloc(n * sizeof(float), slip::MemoryKind::kPinned, "gradients");
-  for (float& one : gradients.host_write<float>().span()) one = static_cast<float>(comm.rank() + 1);
+  for (float& one : gradients.host_write<float>()) one = static_cast<float>(comm.rank() + 1);
 
   comm.all_reduce(gradients, gradients, slip::DataType::kF32, slip::ReduceOp::kSum, stream);  // returns at once
   stream.sync();

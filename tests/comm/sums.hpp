@@ -30,7 +30,7 @@ class Adder {
     const Buffer data = start_sum(comm, elements);
     stream_.sync();
     const auto expected = static_cast<std::uint32_t>(comm.nranks() * (comm.nranks() + 1) / 2);
-    for (const std::uint32_t one : data.host_read<std::uint32_t>().span()) {
+    for (const std::uint32_t one : data.host_read<std::uint32_t>()) {
       if (one != expected) return fmt::format("{} instead of {} on rank {}", one, expected, comm.rank());
     }
     return "";

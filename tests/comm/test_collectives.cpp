@@ -295,10 +295,10 @@ TEST(Collectives, DISABLED_Sum) {
     const Stream stream = device.stream();
     for (const std::size_t elements : {1U, 100U, 5000U, 300'000U}) {
       Buffer data = device.alloc(elements * 4, MemoryKind::kPinned);
-      for (float& one : data.host_write<float>().span()) one = static_cast<float>(info.rank + 1);
+      for (float& one : data.host_write<float>()) one = static_cast<float>(info.rank + 1);
       comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
       stream.sync();
-      for (const float one : data.host_read<float>().span()) {
+      for (const float one : data.host_read<float>()) {
         if (one != static_cast<float>(info.nranks * (info.nranks + 1) / 2)) return "wrong: " + std::to_string(one);
       }
     }

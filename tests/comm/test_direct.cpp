@@ -209,7 +209,7 @@ TEST(SharedBuffers, DISABLED_ManyTimes) {
       SharedBuffer& buffer = kept[(turn * (info.rank == 0 ? 1 : 2)) % 3];
       buffer = SharedBuffer();
       buffer = comm.allocate(40'000 + static_cast<std::size_t>(info.rank) * 4096 + turn);
-      for (std::uint32_t& one : buffer.buffer().host_write<std::uint32_t>().span()) {
+      for (std::uint32_t& one : buffer.buffer().host_write<std::uint32_t>()) {
         if (one != 0) return "not zeroed";
         one = turn;
       }
@@ -252,7 +252,7 @@ TEST(SharedBuffers, DISABLED_Elsewhere) {
       const Device other = Device::open("cpu", {.compute_workers = 2});
       std::vector<Device> alone{other};
       std::vector<Communicator> single = Communicator::init_all(alone);
-      for (unsigned char& one : buffer.buffer().host_write<unsigned char>().span()) one = 7;
+      for (unsigned char& one : buffer.buffer().host_write<unsigned char>()) one = 7;
       const Stream there = other.stream();
       single[0].all_reduce(buffer, buffer, DataType::kU8, ReduceOp::kSum, there);
       there.sync();
@@ -260,7 +260,7 @@ TEST(SharedBuffers, DISABLED_Elsewhere) {
       stream.sync();
     }
     // It outlives the communicator.
-    for (const unsigned char one : buffer.buffer().host_read<unsigned char>().span()) {
+    for (const unsigned char one : buffer.buffer().host_read<unsigned char>()) {
       if (one != 14) return "wrong: " + std::to_string(one);
     }
     return "fine";
@@ -284,7 +284,7 @@ TEST(SharedBuffers, DISABLED_UntilOneIsKilled) {
         if (info.rank == 2 && call == 20) static_cast<void>(!::write(test::kLine, "!", 1));
       }
     } catch (const Error& error) {
-      for (unsigned char& one : data.buffer().host_write<unsigned char>().span()) one = 1;  // is still there
+      for (unsigned char& one : data.buffer().host_write<unsigned char>()) one = 1;  // is still there
       return std::string(code_name(error.code())) + " " + error.what();
     }
   });
