@@ -119,7 +119,7 @@ struct Lane : StreamState {
   bool left_to_host = false;       // one core: its host waits for what it submits, and so runs it without a switch
   std::uint32_t syncs_shared = 0;  // `syncs` when it was shared last
   std::uint64_t done_looked = 0;   // `done` when the napping thread looked last
-  bool told = false;               // parked on others, and the executor is told when that may end
+  bool told = false;               // parked on a word, and somebody tells when that may end; guarded by the words' lock
   bool queue_parked = false;       // waits for its hardware queue, guarded by it
 
   PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }

@@ -143,10 +143,12 @@ class Pool final : public Executor, public Sleeper {
   bool rescue_stuck();
   bool work_left() const;
   void sleep(Worker& self);
-  void park_on_word(Lane& lane, PackedOp& op);
-  bool only_told();
-  void poll_words(Runner* self);
   bool expected_long(const Lane& lane, const PackedOp* op) const;
+
+  // words.cpp: what is waited for outside lanes
+  void park_on_word(Lane& lane, PackedOp& op);
+  void poll_words(Runner* self);
+  bool only_told();
 
   const int max_workers_;
   const bool one_core_;

@@ -279,23 +279,6 @@ Lane* Pool::nap_for_work(Worker& self) {
   return nullptr;
 }
 
-// Whether a nap may be long: somebody tells of every word, and no thread keeps a queue that may have to be shared. A
-// worker that keeps one says so and then looks whether the napping thread trusts, before each op; here it is said first
-// and then looked at the queues, with the dear one of the two fences, as in search().
-bool Pool::only_told() {
-  if (words_count_.load(std::memory_order_relaxed) == 0 || untold_count_.load(std::memory_order_relaxed) > 0)
-    return false;
-  trusts_.store(true, std::memory_order_seq_cst);
-  full_fence();
-  if (active_.load(std::memory_order_relaxed) > 0) heavy_fence();
-  const std::lock_guard lock(sleep_mutex_);
-  const bool kept = std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-    return worker->runner.local_count.load(std::memory_order_relaxed) > 0;
-  });
-  if (kept) trusts_.store(false, std::memory_order_relaxed);
-  return !kept;
-}
-
 bool Pool::worth_taking() const {
   if (one_core_ && !hurried_.load(std::memory_order_relaxed)) return shared_urgent_.load(std::memory_order_relaxed);
   return shared_count_.load(std::memory_order_seq_cst) > 0 &&
@@ -392,43 +375,6 @@ void Pool::start_worker() {
     search_.store(Search::kNone, std::memory_order_seq_cst);
     if (workers_.empty()) throw;
   }
-}
-
-// Parks the lane until its word changes, or what its exchange waits for. These are polled by the searcher and by who
-// waits.
-void Pool::park_on_word(Lane& lane, PackedOp& op) {
-  // Before anybody else can have the lane. What came before this is not told: somebody looks once.
-  lane.told = op.kind == OpKind::kExchange && op.exchange->tell(*this);
-  if (lane.told) wake_up();
-  {
-    const std::lock_guard lock(words_lock_);
-    if (!lane.told) untold_count_.fetch_add(1, std::memory_order_relaxed);
-    lane.parked_on.store(nullptr, std::memory_order_relaxed);
-    lane.state.store(LaneState::kParked, std::memory_order_release);
-    words_.push_back(&lane);
-    words_count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();
-}
-
-void Pool::wake_up() noexcept {
-  const std::lock_guard lock(sleep_mutex_);
-  told_ = true;
-  if (napping_) napping_->parker.unpark();
-}
-
-void Pool::poll_words(Runner* self) {
-  if (!self || !words_lock_.try_lock()) return;
-  std::vector<Lane*> ready;
-  std::erase_if(words_, [&](Lane* lane) {
-    if (!can_go_on(lane->at(lane->head))) return false;
-    ready.push_back(lane);
-    if (!lane->told) untold_count_.fetch_sub(1, std::memory_order_relaxed);
-    return true;
-  });
-  words_count_.fetch_sub(static_cast<int>(ready.size()), std::memory_order_relaxed);
-  words_lock_.unlock();
-  for (Lane* lane : ready) make_ready(*self, *lane);
 }
 
 }  // namespace slip
