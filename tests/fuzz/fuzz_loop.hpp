@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -30,12 +32,24 @@ inline void on_alarm(int) {
   _exit(1);
 }
 
-// How much memory may be taken from now on; the sanitizers reserve terabytes and are left alone.
+// What counts as data so far, in bytes: some systems count what allocators have reserved for threads, too.
+inline std::size_t data_now() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::size_t kilobytes = 0;
+    if (word == "VmData:" && status >> kilobytes) return kilobytes << 10;
+  }
+  return 0;
+}
+
+// How much memory may be taken from now on, beside the stacks of threads that devices start for each core; the
+// sanitizers reserve terabytes and are left alone.
 inline void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  constexpr std::size_t kStack = std::size_t{8} << 20;  // of a thread: devices start some for each core
+  ::mallopt(M_ARENA_MAX, 1);  // no more reserves for threads
+  constexpr std::size_t kStack = std::size_t{8} << 20;
   const std::size_t threads = 8 + 2 * std::size_t{std::thread::hardware_concurrency()};
-  const rlimit most{kMostGrowth + threads * kStack, RLIM_INFINITY};
+  const rlimit most{data_now() + kMostGrowth + threads * kStack, RLIM_INFINITY};
   ::setrlimit(RLIMIT_DATA, &most);
 #endif
 }
