@@ -58,29 +58,46 @@ std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& fro
                         .cost = {.bytes = to.bytes}});
 }
 
+// What a copy reads when the source is the host's again at once: a buffer of its own, also for observers. Only until
+// the copy is submitted: the queued op holds addresses, not blocks.
+class StagedSource {
+ public:
+  StagedSource(const StreamState& stream, const Range& from, std::byte* data) : block_(take_block()) {
+    block_->core = stream.core;
+    block_->data = data;
+    block_->bytes = from.bytes;
+    block_->kind = MemoryKind::kPinned;
+    block_->origin = nullptr;
+    block_->name = from.block->name;
+  }
+  ~StagedSource() { drop_block(block_); }
+  StagedSource(const StagedSource&) = delete;
+  StagedSource& operator=(const StagedSource&) = delete;
+  Range range() const { return {block_, block_->id.load(std::memory_order_relaxed), 0, block_->bytes}; }
+
+ private:
+  Block* const block_;
+};
+
 // A copy of the source is made now, so the host may change the source as soon as this returns.
 void upload_staged(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   Staging& staging = *stream.core->staging;
   std::byte* data = staging.take(from.bytes);
   std::memcpy(data, address(from), from.bytes);
-  Block* block = take_block();
-  block->core = stream.core;
-  block->data = data;
-  block->bytes = from.bytes;
-  block->kind = MemoryKind::kPinned;
-  block->origin = nullptr;
-  block->name = from.block->name;
-  const Range staged{block, block->id.load(std::memory_order_relaxed), 0, from.bytes};
   std::uint64_t position = 0;
   try {
-    position = submit_copy(stream, to, staged, name, here);
+    position = submit_copy(stream, to, StagedSource(stream, from, data).range(), name, here);
   } catch (...) {
-    drop_block(block);
     staging.give(data, from.bytes, {&stream, 0});  // position 0 is always reached
     throw;
   }
-  drop_block(block);  // the queued op holds addresses, not blocks
   staging.give(data, from.bytes, {&stream, position});
+}
+
+// The driver stages, or holds the host.
+void copy_pageable_natively(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
+  if (pageable(from)) submit_copy(stream, to, StagedSource(stream, from, address(from)).range(), name, here);
+  else wait_for(*stream.core, &stream, submit_copy(stream, to, from, name, here), 0, here);
 }
 
 void refuse_capture(const StreamState& stream, const char* what, Here here) {
@@ -114,13 +131,9 @@ void copy_async(StreamState& stream, Range to, Range from, Name name, Here here)
   require_copy(to, from, here);
   require_usable(*stream.core, here);
   if (on_host(to) && on_host(from)) return copy_on_host(stream, to, from, here);
-  if ((pageable(to) || pageable(from)) && stream.core->native) {  // the driver stages or holds the host
-    refuse_capture(stream, "copy of pageable memory", here);
-    submit_copy(stream, to, from, name, here);
-    return;
-  }
   if (pageable(to) || pageable(from)) {
     refuse_capture(stream, "copy of pageable memory", here);
+    if (stream.core->native) return copy_pageable_natively(stream, to, from, name, here);
     const PageableCopy rule = stream.core->options.pageable;
     const bool stage =
         pageable(from) && (rule == PageableCopy::kStage || (rule == PageableCopy::kAuto && from.bytes <= kStagedBytes));
