@@ -16,7 +16,7 @@
 // range of it and nothing is copied. A bucket's reduction is an op of a stream of its own, behind events: no call of a
 // step waits for work. The first steps are an exception: at the end of the first one it is planned, with its arrival
 // times; then views may move, so take them anew for each step. From the third step on nothing moves and nothing is
-// allocated, unless a new plan is made.
+// allocated, unless a new plan is looked for.
 //
 // All ranks make the same calls in the same order, but for the order of ready() among each other. A step in which
 // something is wrong (ready twice, a gradient left out, a hook that throws) ends with an error on every rank, which
@@ -59,9 +59,8 @@ struct GradientOptions {
   DdpLimits ddp = {};  // of kDdp, and until something is measured
   Compression compression = Compression::kNone;
   GradientHook hook = {};  // instead of all_reduce; buckets do not cut gradients then
-  ReduceCost cost = {};    // of a call, by its bytes; if it is not given, seal() measures it
-  int check_every =
-      64;  // steps; then arrival times are looked at, and if they have changed a new plan is made. 0: never
+  ReduceCost cost = {};    // of a call alone, by its bytes; if it is not given, seal() measures it
+  int check_every = 64;  // steps; then times are looked at, and if they have changed a new plan is looked for. 0: never
   bool measure = false;  // times every step, for report()
   bool norm = false;     // clip_norm() will be called
 };
@@ -114,11 +113,11 @@ class Gradients {
 
   std::uint64_t steps() const;  // that were reduced
   const BucketPlan& plan() const;
-  std::uint64_t plans() const;  // how many there were
-  const ReduceCost& cost() const;
+  std::uint64_t plans() const;     // how many there were
+  const ReduceCost& cost() const;  // of calls in steps: beside compute they may take longer than alone
   // The last step that was measured and is done. It waits for nothing.
   std::optional<GradientReport> report() const;
-  // The step that the present plan is for, as it was measured; nothing before the first plan.
+  // The step as it was measured when a plan was last looked for; nothing before the first plan.
   const GradientProfile& profile() const;
 
  private:
