@@ -137,7 +137,7 @@ all_configs() {  # uses $n
     cfg openmpi.tcp-ucx   $ompi -np $n $ucx -x UCX_TLS=self,tcp -x UCX_NET_DEVICES=lo $m --transport tcp --variant ucx
   }
   [ -x "$slip" ] && cfg slip.shm "$slip" --ranks $n --lib slip --transport shm
-  [ -x "$slip" ] && cfg slip.registered "$slip" --registered --ranks $n --lib slip --transport shm --variant registered
+  [ -x "$slip" ] && cfg slip.shm-registered "$slip" --registered --ranks $n --lib slip --transport shm --variant registered
   [ -x "$slip" ] && cfg slip.tcp env SLIP_TRANSPORT=net "$slip" --ranks $n --lib slip --transport tcp
   # MPICH (Debian: ch4:ucx): its own shared memory; UCX shared memory; UCX TCP.
   [ -x "$bin/mpich" ] && {
