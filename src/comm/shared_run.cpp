@@ -27,7 +27,9 @@ constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuin
 // Of the thread that enqueues, while every rank has a core: who comes at the same time is met here, without another
 // thread, or another look at the stream; who is late is not waited for, some 0.4 us are lost.
 constexpr int kBeginLooks = 128;
-constexpr double kYieldUs = 500;  // then the thread may have better things to do
+// Then a worker may have better things to do. Who waits for this call has not, but a network would wake it; and where
+// ranks share cores the one waited for has to get its turns first.
+constexpr double kYieldUs = 500, kYieldWaiterUs = 5000, kYieldCrowdedUs = 20'000;
 
 }  // namespace
 
@@ -61,13 +63,14 @@ void SharedRun::prepare(const Call& call, std::uint64_t turn, std::uint64_t numb
 bool SharedRun::begin() noexcept {
   if (call_.block_bytes() > kBeginsBytes) return false;
   patient_ = false;
-  ended_ = advance();
+  ended_ = advance(By::kWorker);
   patient_ = true;
   return ended_;
 }
 
-bool SharedRun::advance() noexcept {
+bool SharedRun::advance(By thread) noexcept {
   if (ended_) return true;
+  by_ = thread;
   if (told_) tell_nobody();
   try {
     if (!go_on()) {
@@ -345,7 +348,12 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
   if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
-  const auto limit = calls_.in_turns || slow ? 0 : static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  const double patience_us = calls_.in_turns || slow ? 0
+                             : by_ == By::kWorker    ? kYieldUs
+                             : calls_.crowded        ? kYieldCrowdedUs
+                             : by_net                ? kYieldUs
+                                                     : kYieldWaiterUs;
+  const auto limit = static_cast<std::uint64_t>(patience_us * ticks_per_us());
   int yields = 0;
   while (ticks() - begun < limit) {
     if (is_there()) return come();

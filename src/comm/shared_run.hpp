@@ -118,7 +118,7 @@ class SharedRun final : public Exchange {
   void prepare(const Call& call, std::uint64_t turn, std::uint64_t number, const CallBuffers& buffers);
 
   bool begin() noexcept override;
-  bool advance() noexcept override;
+  bool advance(By thread) noexcept override;
   bool can_advance() noexcept override;
   bool tell(Sleeper& sleeper) noexcept override;
   std::int64_t began_ns() const noexcept override { return began_ns_; }
@@ -195,6 +195,7 @@ class SharedRun final : public Exchange {
   bool begun_ = false;
   bool ended_ = false;   // by begin()
   bool patient_ = true;  // looks more than once at what has not come
+  By by_ = By::kWorker;  // that lets it go on
   bool noted_ = false;   // the ledger says that it waits
   bool told_ = false;    // a sleeper is told of its links
   Wait waits_for_ = Wait::kNothing;

@@ -24,7 +24,7 @@ void SimRun::prepare(std::uint64_t turn, SimCall call) {
   trouble_.reset();
 }
 
-bool SimRun::advance() noexcept {
+bool SimRun::advance(By) noexcept {
   try {
     if (!come_) {
       if (ranks_.seat(rank_).turn < turn_) return false;  // an earlier call of this rank is under way
@@ -149,7 +149,7 @@ bool SimRanks::move() {
   for (Seat& one : seats_) {
     SimRun* const run = one.here;
     if (!run || run->moved_ || !run->run_.can_advance()) continue;
-    run->moved_ = run->run_.advance();
+    run->moved_ = run->run_.advance(Exchange::By::kWorker);
     any = true;
   }
   return any;

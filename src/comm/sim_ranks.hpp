@@ -45,7 +45,7 @@ class SimRun final : public Exchange {
   // After the run's own. `turn`: as there.
   void prepare(std::uint64_t turn, SimCall call);
 
-  bool advance() noexcept override;
+  bool advance(By thread) noexcept override;
   bool can_advance() noexcept override;
   bool moves() noexcept override { return begun_ || failed(); }
   std::int64_t began_ns() const noexcept override { return 0; }

@@ -12,9 +12,10 @@ struct Failure;
 
 class Exchange {
  public:
-  // Goes on as far as it can, for the others perhaps a moment longer. True: done, with or without success. One thread
-  // at a time, but not always the same.
-  virtual bool advance() noexcept = 0;
+  // Goes on as far as it can, for the others perhaps a moment longer: a worker may have other things to do, who waits
+  // for this very op has not. True: done, with or without success. One thread at a time, but not always the same.
+  enum class By : std::uint8_t { kWorker, kWaiter };
+  virtual bool advance(By thread) noexcept = 0;
   // Begins by the thread that enqueued it, if that is short and waits for nobody: the others see it sooner. True: done,
   // and advance() says so again. At most once, before the first advance(), and when nothing is before it in its stream.
   virtual bool begin() noexcept { return false; }

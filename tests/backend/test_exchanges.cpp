@@ -21,9 +21,9 @@ class Prompt final : public Exchange {
  public:
   bool begin() noexcept override {
     ++begun;
-    return advance();
+    return advance(By::kWorker);
   }
-  bool advance() noexcept override {
+  bool advance(By) noexcept override {
     seen = *source;
     return true;
   }
@@ -119,7 +119,7 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
 // Waits for `come`, and has somebody told of it.
 class Told final : public Exchange {
  public:
-  bool advance() noexcept override { return come.load(std::memory_order_acquire); }
+  bool advance(By) noexcept override { return come.load(std::memory_order_acquire); }
   bool can_advance() noexcept override {
     ++looks;
     return come.load(std::memory_order_acquire);

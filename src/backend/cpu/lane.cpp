@@ -116,12 +116,12 @@ Waiter* take_served(Lane& lane) {
   return served;
 }
 
-bool exchange(Lane& lane, PackedOp& op, std::uint64_t position) {
+bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by) {
   if (op.target) inherit_failure(lane, op, position);
   if (lane.failure.set() || lane.core->fault.set()) return true;
   const StrictScope strict(lane, op);
   bool done = false;
-  strict.call([&] { done = op.exchange->advance(); });
+  strict.call([&] { done = op.exchange->advance(by); });
   return done;
 }
 

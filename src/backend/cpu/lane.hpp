@@ -14,6 +14,7 @@
 #include "base/biased_lock.hpp"
 #include "base/sync.hpp"
 #include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
 #include "runtime/stamp.hpp"
 
 namespace slip {
@@ -134,7 +135,7 @@ bool leave_if_empty(Lane& lane);
 // Takes the waiters that the lane has served: wakes threads, returns lanes in their order, linked by Waiter::next.
 Waiter* take_served(Lane& lane);
 // Lets a kExchange go on. False: it waits for others. One whose stream or device has failed is not begun.
-bool exchange(Lane& lane, PackedOp& op, std::uint64_t position);
+bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by);
 // Runs the op, or skips it when its stream or device has failed; keeps errors, sets stamps, tells observers. Never
 // throws.
 void execute(Lane& lane, PackedOp& op, std::uint64_t position);

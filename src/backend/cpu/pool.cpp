@@ -109,7 +109,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
       share_local(self);
     }
     take_turns(self, Turns::kShort);
-    if (!exchange(lane, op, lane.head + op.cells)) {
+    if (!exchange(lane, op, lane.head + op.cells, self.is_worker ? Exchange::By::kWorker : Exchange::By::kWaiter)) {
       park_on_word(lane, op);
       return false;
     }

@@ -72,7 +72,7 @@ bool Serial::ready(Lane& lane) {
     PackedOp& op = lane.at(lane.head);
     if (!op.padding) {
       if (!point_reached(op) || (lane.queue && !lane.queue->at_front(lane))) return false;
-      if (op.kind == OpKind::kExchange) return exchange(lane, op, lane.head + op.cells);
+      if (op.kind == OpKind::kExchange) return exchange(lane, op, lane.head + op.cells, Exchange::By::kWorker);
       if (op.kind != OpKind::kWaitValue) return true;
       const StrictScope strict(lane, op);  // the word may lie in memory that is out of reach between ops
       return word_reached(op);

@@ -228,7 +228,7 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
 
 bool World::advance(Exchange& exchange) {
   mutex_.unlock();
-  const bool done = exchange.advance();
+  const bool done = exchange.advance(Exchange::By::kWorker);
   mutex_.lock();
   return done;
 }
