@@ -37,7 +37,7 @@ class Direct {
     run_.prepare(call, next_, next_, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
     ++next_;
     if (!run_.begin()) {
-      while (!run_.advance()) {}
+      while (!run_.advance(Exchange::By::kWaiter)) {}
     }
     run_.finish(nullptr);
   }
