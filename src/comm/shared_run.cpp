@@ -19,8 +19,10 @@ constexpr int kSpins = 2000, kSpinsCrowded = 4;
 // Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
 // the core at once, and nobody need be woken. Who has given way in vain sleeps, for kernels may want the core.
 constexpr int kSpinsNet = 100, kSpinsCrowdedNet = 1, kYieldsNet = 9;
-// Where an answer took so long that the thread gave up, the next ones will: looking and giving way would take the core
-// from kernels for nothing. Until so many have come at once. Not where ranks share cores: giving way lets them come.
+// Where answers take longer than this, looking and giving way takes the core from kernels for nothing: so many of the
+// next waits park at once. What parking itself takes is less, so it is no reason to go on with it. Not where ranks
+// share cores: giving way lets them come.
+constexpr double kSlowUs = 1000;
 constexpr int kSlowWaits = 8;
 constexpr int kTight = 200;  // of them without a pause, which would be longer than what is left to wait
 constexpr std::uint64_t kBeginsBytes = 32 << 10;  // some microseconds: enqueuing should not take longer
@@ -54,6 +56,7 @@ void SharedRun::prepare(const Call& call, std::uint64_t turn, std::uint64_t numb
   begun_ = ended_ = false;
   waits_for_ = Wait::kNothing;
   deadline_ns_ = 0;
+  waits_since_ = 0;
   channel_ = 0;
   scratch_ = 0;
   error_ = nullptr;
@@ -339,15 +342,13 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
                                                               : kSpins)
                                             : (cheap && !calls_.crowded ? kBeginLooks : 1);
   for (int turn = 0; turn < spins; ++turn) {
-    if (is_there()) {
-      if (slow) --calls_.slow_waits;
-      return come();
-    }
+    if (is_there()) return come();
     if (turn >= kTight) cpu_relax();
   }
   if (!patient_) return false;
   look_for_trouble();
   const std::uint64_t begun = ticks();
+  if (by_net && waits_since_ == 0) waits_since_ = begun;
   const double patience_us = calls_.in_turns || slow ? 0
                              : by_ == By::kWorker    ? kYieldUs
                              : calls_.crowded        ? kYieldCrowdedUs
@@ -360,13 +361,18 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
     const bool sleeps = by_net && ++yields > kYieldsNet;
     if (!sleeps || !calls_.links.rest()) yield_thread();
   }
-  if (by_net) calls_.slow_waits = kSlowWaits;
   note_wait();
   return false;
 }
 
+void SharedRun::note_pace() {
+  const double us = static_cast<double>(ticks() - std::exchange(waits_since_, 0)) / ticks_per_us();
+  calls_.slow_waits = us > kSlowUs ? kSlowWaits : std::max(0, calls_.slow_waits - kSlowWaits / 2);
+}
+
 bool SharedRun::come() {
   waits_for_ = Wait::kNothing;
+  if (waits_since_ != 0) note_pace();
   if (noted_) calls_.seat.wait_over();
   noted_ = false;
   return true;

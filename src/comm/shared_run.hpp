@@ -155,6 +155,7 @@ class SharedRun final : public Exchange {
   Error with_cause(const Error& met) const;
   void look_for_trouble();
   bool come();
+  void note_pace();
   void tell_nobody() noexcept;
   void note_wait();
   void fail(Code code, const std::string& text) const;
@@ -206,8 +207,9 @@ class SharedRun final : public Exchange {
   LinkEnd* link_ =
       nullptr;  // kLinkRoom, kLink, kChannels: one of them; then the value is how many messages may be left
   bool link_sends_ = false;
-  int next_rank_ = 0;             // the first that it still waits for
-  std::int64_t deadline_ns_ = 0;  // of the present wait; 0: it has just begun
+  int next_rank_ = 0;              // the first that it still waits for
+  std::uint64_t waits_since_ = 0;  // ticks(), for a network and in vain at first; 0: it does not
+  std::int64_t deadline_ns_ = 0;   // of the present wait; 0: it has just begun
   std::int64_t began_ns_ = 0;
   std::exception_ptr error_;
 };

@@ -274,7 +274,7 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
       idle = 0;
       continue;
     }
-    if (words_count_.load(std::memory_order_relaxed) > 0) poll_words(self);
+    if (words_count_.load(std::memory_order_relaxed) > 0) static_cast<void>(poll_words(self));
     if (deadline_ns != 0 && (idle & 63) == 63 && now_ns() > deadline_ns) break;
     if (one_core_) yield_thread();
     for (int i = 0; i < std::min(idle, 32); ++i)

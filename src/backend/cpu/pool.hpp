@@ -147,7 +147,7 @@ class Pool final : public Executor, public Sleeper {
 
   // words.cpp: what is waited for outside lanes
   void park_on_word(Lane& lane, PackedOp& op);
-  void poll_words(Runner* self);
+  bool poll_words(Runner* self);
   bool only_told();
 
   const int max_workers_;

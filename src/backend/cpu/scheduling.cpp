@@ -240,8 +240,9 @@ bool Pool::work_left() const {
 Lane* Pool::nap_for_work(Worker& self) {
   const int most = one_core_ ? kNapsOneCore : kNaps;
   std::int64_t length = kNapNs;
+  bool missed = false;
   for (int quiet = 0; quiet < most && !stopping_.load(std::memory_order_relaxed) && !exiting();) {
-    const bool trusts = only_told();
+    const bool trusts = !missed && only_told();
     naps_long_.store(trusts || length > kNapNs, std::memory_order_relaxed);
     bool told = false;
     {
@@ -261,7 +262,7 @@ Lane* Pool::nap_for_work(Worker& self) {
     if (rescue_stuck()) quiet = 0;
     if (words_count_.load(std::memory_order_relaxed) > 0) {
       take_turns(self.runner, Turns::kShort);
-      poll_words(&self.runner);
+      missed = !poll_words(&self.runner);  // what was told may have come after the other thread's look
     } else {
       ++quiet;
     }
@@ -299,7 +300,7 @@ Lane* Pool::spin_for_work(Worker& self) {
       cpu_relax();
     }
     if (words_count_.load(std::memory_order_relaxed) > 0) {
-      poll_words(&self.runner);
+      static_cast<void>(poll_words(&self.runner));
       if (Lane* lane = take_local(self.runner)) return lane;
     }
   } while (now_ns() < until && !stopping_.load(std::memory_order_relaxed));

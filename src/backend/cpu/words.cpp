@@ -9,9 +9,7 @@ namespace slip {
 // Parks the lane until its word changes, or what its exchange waits for. These are polled by the searcher and by who
 // waits.
 void Pool::park_on_word(Lane& lane, PackedOp& op) {
-  // Before anybody else can have the lane. What came before this is not told: somebody looks once.
-  const bool told = op.kind == OpKind::kExchange && op.exchange->tell(*this);
-  if (told) wake_up();
+  const bool told = op.kind == OpKind::kExchange && op.exchange->tell(*this);  // before anybody else can have the lane
   {
     const std::lock_guard lock(words_lock_);
     lane.told = told;
@@ -21,6 +19,7 @@ void Pool::park_on_word(Lane& lane, PackedOp& op) {
     words_.push_back(&lane);
     words_count_.fetch_add(1, std::memory_order_seq_cst);
   }
+  if (told) wake_up();  // what came before it was asked for was not told: somebody looks once
   if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();
   else if (!told && trusts_.load(std::memory_order_seq_cst)) wake_napper();
 }
@@ -31,8 +30,9 @@ void Pool::wake_up() noexcept {
   if (napping_) napping_->parker.unpark();
 }
 
-void Pool::poll_words(Runner* self) {
-  if (!self || !words_lock_.try_lock()) return;
+// False: another thread is at it.
+bool Pool::poll_words(Runner* self) {
+  if (!self || !words_lock_.try_lock()) return false;
   std::vector<Lane*> ready;
   std::erase_if(words_, [&](Lane* lane) {
     if (!can_go_on(lane->at(lane->head))) return false;
@@ -43,6 +43,7 @@ void Pool::poll_words(Runner* self) {
   words_count_.fetch_sub(static_cast<int>(ready.size()), std::memory_order_relaxed);
   words_lock_.unlock();
   for (Lane* lane : ready) make_ready(*self, *lane);
+  return true;
 }
 
 // Whether a nap may be long: somebody tells of every word, and no thread keeps a queue that may have to be shared. Who
