@@ -79,7 +79,7 @@ class Rank {
 
 struct Outcome {
   Picos time = 0;         // of the shortest run
-  GradientReport report;  // of the run that waited least
+  GradientReport report;  // of the run that waited least, with the last plan
   std::optional<GradientReport> predicted;
   Verdict verdict = Verdict::kUnknown;
   bool ok = false;
@@ -88,10 +88,11 @@ struct Outcome {
 // Other programs can only make a run longer: of several the shortest counts.
 void train(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers,
            Outcome& seen) {
-  constexpr int kWarm = 8, kRuns = 6;  // the plan of the second check holds from the seventh step on
+  constexpr int kWarm = 13, kRuns = 6;  // the plan of the last early check holds from the thirteenth step on
   Rank rank(bench, comm, device, wanted, layers);
   for (int step = 0; step < kWarm; ++step) rank.step();
   rank.compute().sync();
+  std::uint64_t plan = 0;  // that the report is of
   for (int run = 0; run < kRuns; ++run) {
     comm.barrier(rank.compute());
     rank.compute().sync();
@@ -101,10 +102,13 @@ void train(const Bench& bench, Communicator& comm, const Device& device, const S
     const Picos took = (now_ns() - began) * 1000;
     if (run == 0 || took < seen.time) seen.time = took;
     const std::optional<GradientReport> report = rank.gradients().report();  // the step before it: its end is known
-    if (run > 0 && report && (run == 1 || report->exposed < seen.report.exposed)) seen.report = *report;
+    if (run == 0 || !report) continue;
+    const std::uint64_t now = rank.gradients().plans();
+    if (now != plan || report->exposed < seen.report.exposed) seen.report = *report;
+    plan = now;
   }
   const Gradients& gradients = rank.gradients();
-  if (!gradients.profile().gradients.empty())
+  if (!gradients.profile().gradients.empty() && plan == gradients.plans())
     seen.predicted = predict_report(gradients.profile(), gradients.cost(), gradients.plan());
   seen.ok = rank.right();
   seen.verdict = rank.prove();
