@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <random>
-#include <thread>
 
+#include "base/clock.hpp"
+#include "base/sync.hpp"
 #include "gradient_ranks.hpp"
 #include "slip/verify.hpp"
 #include "support/errors.hpp"
@@ -88,7 +88,9 @@ TEST(Gradients, AllRanksHaveOnePlan) {
 // Told that calls take 0.1 ms; in steps they take 2 ms and more.
 TEST(Gradients, LearnWhatCallsCostInSteps) {
   expect_no_errors(as_trainers(2, [](Trainer& trainer) {
-    static const Kernel kLong{"long", [](const Args&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }};
+    static const Kernel kLong{"long", [](const Args&) {
+                                for (const std::int64_t until = now_ns() + 2'000'000; now_ns() < until;) cpu_relax();
+                              }};
     constexpr Picos kTold = 100'000'000;
     const GradientHook hook = [](const GradientCall& call) {
       call.stream.launch(kLong, {});
