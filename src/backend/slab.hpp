@@ -1,9 +1,13 @@
 // Slab: stream states that are never deleted but used again, process-wide, so that old references meet a valid object.
+// Who gives a state back makes it as good as new before: the next device knows nothing of the last one.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <vector>
+
+#include "base/fork_mutex.hpp"
+#include "base/thread.hpp"
 
 namespace slip {
 
@@ -30,10 +34,16 @@ class Slab {
 
  private:
   static Slab& instance() {
-    static Slab* const kSlab = new Slab;  // never destroyed: events of static lifetime refer to states
+    static Slab* const kSlab = [] {
+      at_fork([] {}, [] {}, abandon_idle);
+      return new Slab;  // never destroyed: events of static lifetime refer to states
+    }();
     return *kSlab;
   }
-  std::mutex mutex_;
+  // In a child of fork. A thread of the parent may have been about to look at one of them, with a lock of it held.
+  static void abandon_idle() { instance().idle_.clear(); }
+
+  ForkMutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<State>> all_;
   std::vector<State*> idle_;
 };

@@ -3,11 +3,13 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "base/fork_mutex.hpp"
+
 namespace slip {
 namespace {
 
 struct Table {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::unordered_set<std::string> names;  // node-based: addresses stay
 };
 

@@ -3,20 +3,30 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 
 namespace slip {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<Capture>> captures;
   std::uint64_t last_id = 0;
 };
 
+Registry& registry();
+
+// Captures of the parent are left alone in a child: a thread of the parent may have held their locks.
+void forget_captures() { new std::unordered_map(std::exchange(registry().captures, {})); }
+
 Registry& registry() {
-  static Registry* const kRegistry = new Registry;
+  static Registry* const kRegistry = [] {
+    at_fork([] {}, [] {}, forget_captures);
+    return new Registry;
+  }();
   return *kRegistry;
 }
 
@@ -100,14 +110,17 @@ void Capture::invalidate(const char* why) {
   if (!invalid_) invalid_ = why;
 }
 
-void Capture::invalidate_all(const DeviceCore& core, const char* why) {
+void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* why) {
+  const auto reached = [&](const auto& branch) {
+    const StreamState& stream = *branch.first;
+    return stream.core == &core && (reach == Reach::kDevice || stream.blocking());
+  };
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const auto& [id, capture] : all.captures) {
     const std::lock_guard own(capture->mutex_);
-    const auto& devices = capture->stream_devices_;
-    if (!capture->invalid_ && std::find(devices.begin(), devices.end(), &core) != devices.end())
-      capture->invalid_ = why;
+    const auto& branches = capture->branches_;
+    if (!capture->invalid_ && std::any_of(branches.begin(), branches.end(), reached)) capture->invalid_ = why;
   }
 }
 
@@ -149,6 +162,29 @@ void Capture::forget(StreamState& stream) noexcept {
   if (!capture->invalid_) capture->invalid_ = "a stream of it was destroyed";
   capture->branches_.erase(&stream);
   release(stream);
+}
+
+void Capture::forget_all(const DeviceCore& core) noexcept {
+  if (core.captures.load(std::memory_order_relaxed) == 0) return;  // relaxed: nobody uses the device any more
+  std::vector<std::shared_ptr<Capture>> ended;  // destroyed without the lock: what was captured may own buffers
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.captures, [&](const auto& entry) {
+    Capture& capture = *entry.second;
+    const std::lock_guard own(capture.mutex_);
+    if (capture.origin_.core == &core) {
+      capture.release_streams();
+      ended.push_back(entry.second);
+      return true;
+    }
+    const std::size_t left = std::erase_if(capture.branches_, [&](const auto& branch) {
+      if (branch.first->core != &core) return false;
+      release(*branch.first);
+      return true;
+    });
+    if (left > 0 && !capture.invalid_) capture.invalid_ = "a device of it was closed";
+    return false;
+  });
 }
 
 Capture::Result Capture::end(StreamState& origin, Here here) {

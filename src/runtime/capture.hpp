@@ -28,10 +28,17 @@ class Capture {
   static Result end(StreamState& origin, Here here);
   // The stream is being destroyed: spoils the capture it is in, ends it if it began there.
   static void forget(StreamState& stream) noexcept;
+  // The same for all streams of a device that is being closed: a thread's own default stream may still be open, and its
+  // state must not take the capture along to the next device.
+  static void forget_all(const DeviceCore& core) noexcept;
   // The capture with this id, or null when it has ended.
   static std::shared_ptr<Capture> find(std::uint64_t id);
-  // Spoils every capture that has a stream of this device.
-  static void invalidate_all(const DeviceCore& core, const char* why);
+  // Which captures a call makes invalid.
+  enum class Reach {
+    kDevice,    // all that have a stream of the device
+    kBlocking,  // all that have a blocking stream of it
+  };
+  static void invalidate_all(const DeviceCore& core, Reach reach, const char* why);
 
   std::uint64_t id() const { return id_; }
   // `exchange`: of a kExchange.
@@ -61,5 +68,8 @@ class Capture {
   std::vector<DeviceCore*> stream_devices_;
   const char* invalid_ = nullptr;
 };
+
+// Throws when `stream` is the legacy stream and a blocking stream of its device captures; that capture becomes invalid.
+void refuse_implicit_capture(const StreamState& stream, Here here);
 
 }  // namespace slip

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.hpp"
+#include "base/fork_mutex.hpp"
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
@@ -98,7 +99,7 @@ namespace {
 
 // Blocks are handed out again but never deleted. The table itself is never destroyed, for buffers of static lifetime.
 struct BlockTable {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::vector<std::unique_ptr<Block>> all;
   std::vector<Block*> idle;
   std::uint64_t last_id = 0;
@@ -177,8 +178,12 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
 }
 
 void close_stream(StreamState& stream) noexcept {
-  Capture::forget(stream);
   DeviceCore& core = *stream.core;
+  if (core.forked) {  // the stream is the parent's, and the locks of its device may be held for ever
+    stream.id.store(0, std::memory_order_relaxed);
+    return;
+  }
+  Capture::forget(stream);
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
   if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
   if (observed()) {
@@ -242,6 +247,7 @@ DeviceCore::~DeviceCore() {
     return;
   }
   drain(*this);
+  Capture::forget_all(*this);
   if (legacy) close_stream(*legacy);
   pool.reset();
   staging.reset();

@@ -85,6 +85,8 @@ Device Device::open(std::string_view name, const DeviceOptions& options, Here he
 }
 
 std::vector<Device> Device::open_all(std::string_view name, int count, const DeviceOptions& options, Here here) {
+  if (detail::inside_op != 0)
+    throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
   start_observers();  // first: what it registers for exit must come after what is registered below
   if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
   const std::size_t colon = name.find(':');
@@ -136,6 +138,7 @@ Stream Stream::adopt(const Device& device, CUstream_st* native, Here here) { ret
 StreamRef Device::legacy_stream() const { return {core_->legacy, core_->legacy->last_id}; }
 
 StreamRef Device::per_thread_stream() const {
+  require_usable(*core_, {});
   auto& entry = per_thread().streams[core_->id];
   if (!entry.state) {
     entry.core = core_;
@@ -239,6 +242,10 @@ void Device::reset_peak_memory() const { core_->memory.reset_peak(); }
 const DeviceInfo& Device::info() const { return core_->info; }
 const DeviceOptions& Device::options() const { return core_->options; }
 std::uint32_t Device::id() const { return core_->id; }
-Picos Device::now() const { return core_->backend->now(); }
+
+Picos Device::now() const {
+  if (core_->forked) raise(core_->fault.value(), {});  // the lock of its clock may be held for ever
+  return core_->backend->now();
+}
 
 }  // namespace slip

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "base/fork_mutex.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
 #include "runtime/observers.hpp"
@@ -20,7 +21,7 @@ namespace {
 std::atomic<bool> g_exiting{false};
 
 struct Devices {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::vector<DeviceCore*> open;
 };
 
@@ -29,23 +30,23 @@ Devices& devices() {
   return *kDevices;
 }
 
-void before_fork() { devices().mutex.lock(); }
-void after_fork_in_parent() { devices().mutex.unlock(); }
-
+// A thread of the parent may have held a lock of a device at the fork. The child needs those that its calls take before
+// they are refused.
 void after_fork_in_child() {
   for (DeviceCore* core : devices().open) {
-    new (&core->fault) Sticky;  // a thread of the parent may have held its lock
+    new (&core->fault) Sticky;
+    new (&core->memory) MemoryLedger;
+    core->memory.set_total(core->info.memory_bytes);
     core->forked = true;
     core->fault.put({Code::kInvalidDevice, "the device was opened before fork: open another one in the child", 0, {}});
   }
   devices().open.clear();
   forget_tellers();
-  devices().mutex.unlock();
 }
 
 void install() {
   static const bool kInstalled = [] {
-    at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+    at_fork([] {}, [] {}, after_fork_in_child);
     return true;
   }();
   static_cast<void>(kInstalled);
@@ -57,8 +58,13 @@ bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
 
 // Exit handlers and destructors of static objects run in reverse order. That of a static Device is registered when its
 // opening has returned; so the handler is registered at the first op after that, or it would come too late.
+//
+// The C library's lock of its exit handlers is not handled at fork: a child of a fork that came while another thread was
+// in atexit() would wait for it for ever. So a fork waits until no thread of ours is in there.
 void detail::expect_exit() {
   if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
+  static ForkMutex* const kMutex = new ForkMutex;
+  const std::lock_guard lock(*kMutex);
   std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });  // relaxed: a hint to stop soon
 }
 

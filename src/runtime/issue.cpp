@@ -10,13 +10,24 @@
 
 namespace slip {
 
+// Rule 98: the legacy stream would depend on captured work that does not run. The call is refused, and what was
+// captured so far is void: an H200 does the same.
+[[gnu::noinline]] static void raise_implicit_capture(const StreamState& legacy, Here here) {
+  Capture::invalidate_all(*legacy.core, Capture::Reach::kBlocking, "the legacy stream was used during the capture");
+  throw Error(Code::kCaptureImplicit,
+              "the legacy stream was used while a blocking stream captures; that capture is invalid now", here);
+}
+
+void refuse_implicit_capture(const StreamState& stream, Here here) {
+  if (stream.legacy && stream.core->blocking_captures.load(std::memory_order_relaxed) > 0) [[unlikely]]
+    raise_implicit_capture(stream, here);
+}
+
 [[gnu::hot]] void require_stream(const StreamState& stream, Here here) {
   require_usable(*stream.core, here);
   if (stream.failure.set()) [[unlikely]]
     raise(stream.failure.value(), here);
-  // Rule 98: the legacy stream would depend on captured work that does not run.
-  if (stream.legacy && stream.core->blocking_captures.load(std::memory_order_relaxed) > 0) [[unlikely]]
-    throw Error(Code::kCaptureImplicit, "the legacy stream was used while a blocking stream captures", here);
+  refuse_implicit_capture(stream, here);
 }
 
 namespace {
@@ -60,12 +71,11 @@ const Name kLaunchName("plan launch");
 void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
   if (position != kEverything) return;  // work from before the capture
   Capture* capture = stream ? load_acquire(stream->capture) : nullptr;
-  const bool enclosed = stream == nullptr ? core.captures.load(std::memory_order_relaxed) > 0
-                        : stream->legacy  ? core.blocking_captures.load(std::memory_order_relaxed) > 0
-                                          : false;
+  if (stream) refuse_implicit_capture(*stream, here);
+  const bool enclosed = !stream && core.captures.load(std::memory_order_relaxed) > 0;
   if (!capture && !enclosed) return;
   if (capture) capture->invalidate("a capturing stream was synchronised or queried");
-  else if (!stream) Capture::invalidate_all(core, "its device was synchronised");
+  else Capture::invalidate_all(core, Capture::Reach::kDevice, "its device was synchronised");
   throw Error(Code::kCaptureUnsupported, "captured work does not run, so it cannot be waited for (rule 98)", here);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/biased_lock.hpp"
+#include "base/fork_mutex.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
@@ -22,7 +23,7 @@ std::atomic<int> detail::observer_count{0};
 namespace {
 
 constexpr std::size_t kSlots = 8;
-std::mutex g_mutex;  // attach and detach, one at a time
+ForkMutex g_mutex;  // guards changes of g_slots
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
 
 // A thread that tells. Each has a flag of its own: one counter for all would be fought over at every op.
@@ -31,7 +32,7 @@ struct alignas(64) Teller {
 };
 
 struct Tellers {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::vector<std::unique_ptr<Teller>> all;
   std::vector<Teller*> idle;  // of threads that ended
 };
@@ -108,18 +109,36 @@ void attach(Observer& observer) {
   }
 }
 
-void detach(Observer& observer) {
+namespace {
+
+bool leave_slot(const Observer& observer) {
   const std::lock_guard lock(g_mutex);
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed) != &observer) continue;
     detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
     slot.store(nullptr, std::memory_order_relaxed);
-    heavy_fence();  // see tell()
-    const std::lock_guard known(tellers().mutex);
-    for (const auto& teller : tellers().all) {
-      while (teller->depth.load(std::memory_order_acquire) != 0) yield_thread();
-    }
-    return;
+    return true;
+  }
+  return false;
+}
+
+// A thread that gets its teller later than this sees the empty slot: the mutex orders the two.
+std::vector<Teller*> known_tellers() {
+  std::vector<Teller*> known;
+  const std::lock_guard lock(tellers().mutex);
+  for (const auto& teller : tellers().all) known.push_back(teller.get());
+  return known;
+}
+
+}  // namespace
+
+// Waits for calls of the observer with no lock held: what they do, a fork for instance, may need one.
+void detach(Observer& observer) {
+  if (!leave_slot(observer)) return;
+  heavy_fence();  // see tell()
+  for (const Teller* teller : known_tellers()) {
+    // acquire: pairs with the release in tell(); the owner may destroy the observer then.
+    while (teller->depth.load(std::memory_order_acquire) != 0) yield_thread();
   }
 }
 

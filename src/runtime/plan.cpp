@@ -266,6 +266,7 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
 // Its own ops may fail while others are still being issued; that reaches the origin through the edges, so ops are
 // enqueued without looking.
 void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
+  if (nodes_.empty()) return;  // not even a barrier in the legacy stream (rule 8)
   Launches& launches = *launches_;
   // A launch is one op of its stream: the edges that make it so are not the plan's own.
   const auto wait = [](StreamState& stream, Point point, bool launch_edge, Here place) {

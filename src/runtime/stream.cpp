@@ -157,6 +157,7 @@ void StreamRef::wait(const Event& event, Here here) const {
   StreamState& stream = *state(here);
   if (!event.recorded()) {  // rule 52: a wait on a never-recorded event waits for nothing
     require_usable(*stream.core, here);
+    refuse_implicit_capture(stream, here);
     return;
   }
   Capture* current = stream.capture.load(std::memory_order_relaxed);  // see issue()
@@ -166,9 +167,13 @@ void StreamRef::wait(const Event& event, Here here) const {
       throw Error(Code::kCaptureIsolation, "the event was recorded in a capture that has ended (rule 98)", here);
     if (current && current != capture.get()) {
       current->invalidate("it would have merged with another capture");
+      capture->invalidate("another capture would have merged with it");
       throw Error(Code::kCaptureMerge, fmt::format("stream {} belongs to another capture", id_), here);
     }
-    if (stream.legacy) throw Error(Code::kCaptureImplicit, "the legacy stream cannot join a capture", here);
+    if (stream.legacy) {
+      capture->invalidate("the legacy stream waited for an event of it");
+      throw Error(Code::kCaptureImplicit, "the legacy stream cannot join a capture", here);
+    }
     capture->wait(stream, event.point_.position);
     return;
   }

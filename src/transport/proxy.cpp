@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/fork_mutex.hpp"
 
 namespace slip {
 namespace {
@@ -202,7 +203,7 @@ Proxy::~Proxy() {
 }
 
 Proxy& Proxy::of_process() {
-  static std::mutex mutex;
+  static ForkMutex mutex;
   static Proxy* proxy = nullptr;  // never deleted: lines of others may outlive any order of ends
   static pid_t owner = 0;
   const std::lock_guard lock(mutex);

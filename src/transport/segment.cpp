@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/fork_mutex.hpp"
 #include "transport/secret.hpp"
 
 namespace slip {
@@ -100,7 +101,7 @@ Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
 // The name is of this memory alone: who has it already in this process shares its mapping.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
-  static std::mutex mutex;
+  static ForkMutex mutex;
   static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
   const std::lock_guard lock(mutex);
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });

@@ -1,4 +1,6 @@
 // Section C: the copy engines (rules 46-50). Durations are exact in virtual time.
+#include <functional>
+
 #include "support/gate.hpp"
 #include "support/kernels.hpp"
 #include "support/times.hpp"
@@ -61,20 +63,44 @@ TEST_P(CopyEngines, Rule47_DirectionsAndKernelsOverlap) {
   EXPECT_TRUE(meeting.complete());
 }
 
+// The end of a copy of 1 ms in another stream, behind 8 ms of copies in chunks in one stream.
+double small_copy_ends(const Device& device, int priority, std::size_t chunks,
+                       const std::function<void(StreamRef)>& between) {
+  const Buffer memory = device.alloc(8 * kMillisecond), pinned = device.alloc(8 * kMillisecond, MemoryKind::kPinned);
+  const Buffer part = device.alloc(kMillisecond), source = device.alloc(kMillisecond, MemoryKind::kPinned);
+  const Stream big = device.stream(), small = device.stream(StreamFlags::kBlocking, priority);
+  const TimedEvent begin = big.record_timed();
+  const std::size_t bytes = memory.bytes() / chunks;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    big.copy(memory.slice(i * bytes, bytes), pinned.slice(i * bytes, bytes));
+    if (between) between(big);
+  }
+  small.copy(part, source);
+  const TimedEvent end = small.record_timed();
+  device.sync();
+  return ms(end, begin);
+}
+
 TEST_P(CopyEngines, Rule48_CopyEnginesAreBlindToPriority) {
   if (!simulated()) GTEST_SKIP() << "an engine model: exact in virtual time only";
   const Device device = open_ideal();
-  const Stream low1 = device.stream(), low2 = device.stream();
-  const Stream high = device.stream(StreamFlags::kBlocking, device.info().greatest_priority);
-  ASSERT_LT(high.priority(), low1.priority());
-  const Pair first(device, 4), second(device, 4), urgent(device, 1);
-  const TimedEvent begin = low1.record_timed();
-  first.in(low1);
-  second.in(low2);
-  urgent.in(high);
-  const TimedEvent end = high.record_timed();
-  device.sync();
-  EXPECT_EQ(ms(end, begin), 9);
+  const int high = device.info().greatest_priority;
+  ASSERT_LT(high, 0);
+  for (const int priority : {0, high}) {
+    const Stream low1 = device.stream(), low2 = device.stream();
+    const Stream urgent = device.stream(StreamFlags::kBlocking, priority);
+    const Pair first(device, 4), second(device, 4), small(device, 1);
+    const TimedEvent begin = low1.record_timed();
+    first.in(low1);
+    second.in(low2);
+    small.in(urgent);
+    const TimedEvent end = urgent.record_timed();
+    device.sync();
+    EXPECT_EQ(ms(end, begin), 9) << "priority " << priority;
+    EXPECT_EQ(small_copy_ends(device, priority, 8, {}), 9) << "priority " << priority;
+    EXPECT_EQ(small_copy_ends(device, priority, 8, [](StreamRef stream) { busy(stream, 1); }), 2)
+        << "priority " << priority;
+  }
 }
 
 TEST_P(CopyEngines, Rule49_CopiesAreServedByReadinessNotByIssue) {
@@ -102,24 +128,27 @@ TEST_P(CopyEngines, Rule49_CopiesAreServedByReadinessNotByIssue) {
   EXPECT_TRUE(finished(ready));
 }
 
-TEST_P(CopyEngines, Rule50_ChunksLetSmallCopiesIn) {
+// Seen on an H200: the copy engine goes on with the stream that it serves while that stream's next copy is ready, with
+// a record or a wait that is over in between. Work on another engine in between lets other streams in.
+TEST_P(CopyEngines, Rule50_CopiesBackToBackKeepTheEngine) {
   if (!simulated()) GTEST_SKIP() << "an engine model: exact in virtual time only";
   const Device device = open_ideal();
-  const Stream big = device.stream(), small = device.stream();
-  const Pair whole(device, 8), part(device, 1);
-  const auto small_after = [&](std::size_t chunks) {
-    device.sync();
-    const TimedEvent begin = big.record_timed();
-    const std::size_t bytes = whole.memory.bytes() / chunks;
-    for (std::size_t i = 0; i < chunks; ++i)
-      big.copy(whole.memory.slice(i * bytes, bytes), whole.pinned.slice(i * bytes, bytes));
-    part.in(small);
-    const TimedEvent end = small.record_timed();
-    device.sync();
-    return ms(end, begin);
-  };
-  EXPECT_EQ(small_after(1), 9);
-  EXPECT_EQ(small_after(8), 2);
+  const Stream other = device.stream();
+  const Event done = other.record();
+  done.sync();
+  EXPECT_EQ(small_copy_ends(device, 0, 1, {}), 9);
+  EXPECT_EQ(small_copy_ends(device, 0, 8, {}), 9);
+  EXPECT_EQ(small_copy_ends(device, 0, 8, [](StreamRef stream) { static_cast<void>(stream.record_timed()); }), 9);
+  EXPECT_EQ(small_copy_ends(device, 0, 8, [&](StreamRef stream) { stream.wait(done); }), 9);
+}
+
+TEST_P(CopyEngines, Rule50_ChunksWithOtherWorkBetweenThemLetSmallCopiesIn) {
+  if (!simulated()) GTEST_SKIP() << "an engine model: exact in virtual time only";
+  const Device device = open_ideal();
+  const Pair down(device, 1);
+  EXPECT_EQ(small_copy_ends(device, 0, 8, [](StreamRef stream) { busy(stream, 1); }), 2);
+  EXPECT_EQ(small_copy_ends(device, 0, 8, [](StreamRef stream) { stream.host([] {}); }), 2);
+  EXPECT_EQ(small_copy_ends(device, 0, 8, [&](StreamRef stream) { down.out(stream); }), 2);
 }
 
 SLIP_OVER_DEVICES(CopyEngines);

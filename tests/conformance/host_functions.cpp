@@ -78,6 +78,9 @@ TEST_P(HostFunctions, Rule78_HostFunctionsMayNotCallTheRuntime) {
       [&] { static_cast<void>(other.record()); },
       [&] { other.wait(event); },
       [&] { static_cast<void>(device.stream()); },
+      [&] { static_cast<void>(device.per_thread_stream()); },
+      [&] { static_cast<void>(open()); },
+      [&] { static_cast<void>(Device::open("cpu")); },
   };
   for (const auto& call : calls) {
     Code code = Code::kOk;

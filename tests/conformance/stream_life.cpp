@@ -1,5 +1,9 @@
 // Section A: handles, flags and the life of streams (rules 15-19).
+#include <atomic>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "support/errors.hpp"
 #include "support/gate.hpp"
@@ -76,6 +80,58 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamReturnsAndItsWorkStillRuns) {
   EXPECT_TRUE(finished(next)) << "a new stream has nothing to do with the old one";
   gate.open();
   EXPECT_TRUE(trail.is({1, 2}));
+}
+
+// A thread submits through a reference while the stream is destroyed, and its state becomes another stream at once. The
+// thread is told so sooner or later; what it submitted before that runs, and nothing waits for ever.
+TEST_P(StreamLife, Rule19_DestroyingAStreamThatAnotherThreadUsesLeavesNothingStuck) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "this program races on purpose";
+#endif
+  constexpr int kRounds = 150;
+  const Device device = open();
+  std::optional<Stream> stream(device.stream());
+  std::mutex mutex;
+  StreamRef current = *stream;  // guarded by mutex
+  std::atomic<bool> over{false}, failed{false};
+  std::atomic<int> calls{0};
+  const auto reference = [&] {
+    const std::lock_guard lock(mutex);
+    return current;
+  };
+  const auto submit = [&] {
+    while (!over.load()) {
+      const StreamRef used = reference();
+      try {
+        for (int i = 0; i < 64; ++i) {
+          busy(used, 0);
+          if (i % 8 == 0) static_cast<void>(used.record_timed());
+          ++calls;
+        }
+      } catch (const Error& error) {
+        if (error.code() == Code::kInvalidHandle) continue;
+        failed = true;
+        throw;
+      }
+    }
+  };
+  HostCall first(submit), second(submit);
+  for (int round = 0; round < kRounds; ++round) {
+    busy(device.legacy_stream(), 0);
+    // Both threads are at it.
+    for (const int before = calls; calls < before + 20 && !failed;) std::this_thread::yield();
+    stream.reset();
+    stream.emplace(device.stream(round % 2 == 0 ? StreamFlags::kNonBlocking : StreamFlags::kBlocking));
+    {
+      const std::lock_guard lock(mutex);
+      current = *stream;
+    }
+    if (round % 10 == 0) device.sync();
+  }
+  over.store(true);
+  EXPECT_TRUE(first.ends() && second.ends());
+  HostCall sync([&] { device.sync(); });
+  EXPECT_TRUE(sync.ends());
 }
 
 TEST_P(StreamLife, AStreamMayBeUsedFromSeveralThreads) {

@@ -1,6 +1,7 @@
 // Section A: order within a stream and the default streams (rules 1-13).
 #include <thread>
 
+#include "slip/plan.hpp"
 #include "support/gate.hpp"
 #include "support/kernels.hpp"
 #include "support/times.hpp"
@@ -155,17 +156,19 @@ TEST_P(Streams, Rule7_NonBlockingStreamsOverlapAcrossALegacyOp) {
   EXPECT_TRUE(meeting.complete());
 }
 
-TEST_P(Streams, Rule8_AnyLegacyCommandKeepsBlockingStreamsApart) {
+TEST_P(Streams, Rule8_LegacyCommandsKeepBlockingStreamsApart) {
   const Device device = open();
   const Buffer here = device.alloc(64), there = device.alloc(64);
   const Buffer word = device.alloc(4, MemoryKind::kPinned);
   const StreamRef legacy = device.legacy_stream();
+  Buffer pooled = legacy.alloc(64);
   const std::function<void()> commands[] = {
       [&] { legacy.fill(here, 1); },
       [&] { legacy.copy(there, here); },
       [&] { legacy.host([] {}); },
       [&] { legacy.write_value(word, 1); },
       [&] { static_cast<void>(legacy.record_timed()); },
+      [&] { legacy.free(std::move(pooled)); },
   };
   for (const auto& command : commands) {
     const Trail trail(device);
@@ -179,6 +182,39 @@ TEST_P(Streams, Rule8_AnyLegacyCommandKeepsBlockingStreamsApart) {
     EXPECT_FALSE(b.query());
     gate.open();
     EXPECT_TRUE(trail.is({1, 2}));
+  }
+}
+
+TEST_P(Streams, Rule8_AllocationsEmptyPlansAndWaitsForNothingAreNoBarriers) {
+  const Device device = open();
+  const StreamRef legacy = device.legacy_stream();
+  const Event never;
+  Plan empty, captured_empty;
+  {
+    const Stream origin = device.stream(StreamFlags::kNonBlocking), side = device.stream(StreamFlags::kNonBlocking);
+    origin.begin_capture();
+    side.wait(origin.record());
+    origin.wait(side.record());
+    captured_empty = origin.end_capture();
+  }
+  std::vector<Buffer> kept;  // freeing it in the legacy stream would be a barrier
+  const std::function<void()> commands[] = {
+      [&] { kept.push_back(legacy.alloc(64)); },
+      [&] { legacy.launch(empty); },
+      [&] { legacy.launch(captured_empty); },
+      [&] { legacy.wait(never); },
+  };
+  for (const auto& command : commands) {
+    const Trail trail(device);
+    const Stream a = device.stream(), b = device.stream();
+    Gate gate(device);
+    gate.hold(a);
+    command();
+    trail.leave(b, 1);
+    EXPECT_TRUE(finished(b)) << "held back by command " << &command - commands;
+    EXPECT_FALSE(a.query());
+    gate.open();
+    EXPECT_TRUE(trail.is({1}));
   }
 }
 

@@ -151,7 +151,7 @@ TEST_F(Captures, TwoCapturesDoNotMerge) {
   const Event inside = origin.record();
   EXPECT_EQ(test::code_of([&] { fork.wait(inside); }), Code::kCaptureMerge);
   EXPECT_EQ(test::code_of([&] { fork.end_capture(); }), Code::kCaptureInvalidated);
-  EXPECT_NO_THROW(origin.end_capture());
+  EXPECT_EQ(test::code_of([&] { origin.end_capture(); }), Code::kCaptureInvalidated);
   expect_usable();
 }
 
@@ -161,7 +161,7 @@ TEST_F(Captures, TheLegacyStreamAndABlockingCapture) {
   EXPECT_EQ(test::code_of([&] { device.legacy_stream().launch(test::nothing()); }), Code::kCaptureImplicit);
   EXPECT_EQ(test::code_of([&] { device.fill(memory, 0); }), Code::kCaptureImplicit);
   EXPECT_NO_THROW(origin.launch(test::nothing()));
-  EXPECT_NO_THROW(blocking.end_capture());
+  EXPECT_EQ(test::code_of([&] { blocking.end_capture(); }), Code::kCaptureInvalidated);
   expect_usable();
 }
 
@@ -248,6 +248,35 @@ TEST_F(Captures, WorkAfterTheCaptureFollowsWorkBeforeIt) {
   gate.open();
   EXPECT_TRUE(test::finishes(origin));
   EXPECT_EQ(value(), 5U) << "rule 99";
+}
+
+// A thread's own default stream is still open when its device closes; its state goes to the next device.
+TEST(Capture, EndsWithItsDevice) {
+  for (const char* name : {"cpu", "sim:h200"}) {
+    {
+      const Device device = Device::open(name);
+      device.per_thread_stream().begin_capture();
+      device.per_thread_stream().launch(test::nothing());
+    }
+    const Device next = Device::open(name);
+    std::vector<Stream> streams;
+    for (int i = 0; i < 8; ++i) streams.push_back(next.stream());
+    for (const Stream& stream : streams) EXPECT_FALSE(stream.capturing()) << name;
+    EXPECT_FALSE(next.legacy_stream().capturing()) << name;
+  }
+}
+
+TEST(Capture, IsInvalidWhenADeviceOfItIsClosed) {
+  const Device device = Device::open("cpu");
+  const Stream origin = device.stream();
+  {
+    const Device other = Device::open("cpu");
+    origin.begin_capture();
+    origin.launch(test::nothing());
+    other.per_thread_stream().wait(origin.record());
+  }
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(origin.end_capture()); }), Code::kCaptureInvalidated);
+  EXPECT_FALSE(origin.capturing());
 }
 
 }  // namespace

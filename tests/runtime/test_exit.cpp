@@ -1,9 +1,13 @@
 // Process exit and fork with work pending.
 #include <cstdlib>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "backend/child.hpp"
+#include "slip/observer.hpp"
+#include "slip/plan.hpp"
 #include "support/test_alarm.hpp"
 
 namespace slip {
@@ -202,6 +206,60 @@ TEST_F(Fork, WhileWorkersAreBusy) {
               }));
   }
   for (const Stream& stream : streams) EXPECT_TRUE(test::finishes(stream));
+}
+
+// Threads of the parent change every process-wide table while the child is made: streams, buffers, names, captures,
+// observers, devices. None of their locks may stay locked in the child.
+TEST_F(Fork, WhileThreadsOpenStreamsAndDevices) {
+  struct Silent : Observer {
+    void on(const Record&) override {}
+  };
+  for (const std::string name : {"cpu", "sim:h200"}) {
+    const Device device = Device::open(name);
+    std::atomic<bool> over{false};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&, thread] {
+        Silent observer;
+        for (int round = 0; !over.load(std::memory_order_relaxed); ++round) {
+          const Stream stream = device.stream(StreamFlags::kNonBlocking);
+          const Buffer memory = stream.alloc(64, Name("memory " + std::to_string(thread * 1'000'000 + round)));
+          stream.begin_capture();
+          stream.launch(test::nothing());
+          static_cast<void>(stream.end_capture());
+          static_cast<void>(device.memory());
+          static_cast<void>(device.now());
+          if (round % 4 == 0) static_cast<void>(Device::open(name).stream());
+          if (round % 8 == 0) attach(observer), detach(observer);
+        }
+      });
+    }
+    int code = 0;
+    for (int round = 0; round < test::rounds(30) && code == 0; ++round) {
+      std::optional<Stream> inherited = device.stream();
+      static_cast<void>(device.per_thread_stream());
+      code = test::child_exit([&] {
+        const Device own = Device::open(name);
+        const Stream mine = own.stream();
+        const Buffer memory = mine.alloc(64, "memory of the child");
+        mine.begin_capture();
+        mine.launch(test::nothing());
+        Plan plan = mine.end_capture();
+        mine.launch(plan);
+        Silent observer;
+        attach(observer), detach(observer);
+        if (!test::finishes(mine)) return 3;
+        inherited.reset();
+        if (test::code_of([&] { static_cast<void>(device.per_thread_stream()); }) != Code::kInvalidDevice) return 1;
+        if (test::code_of([&] { static_cast<void>(device.now()); }) != Code::kInvalidDevice) return 2;
+        static_cast<void>(device.memory());
+        return 0;
+      });
+    }
+    over.store(true);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(code, 0) << name;
+  }
 }
 
 TEST_F(Fork, TheChildExitsWithItsCode) {

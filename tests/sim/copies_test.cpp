@@ -94,15 +94,41 @@ TEST(SimCopies, Rule49TheCopyThatIsReadyGoesFirst) {
   EXPECT_EQ(span(recorder.run("issued first")), "[500, 600]");
 }
 
-TEST(SimCopies, Rule50ChunksLetSmallCopiesIn) {
+TEST(SimCopies, Rule50CopiesBackToBackKeepTheEngine) {
   Copies copies;
   Recorder recorder;
   copies.in(copies.a, "chunk 1", 1000);
   copies.in(copies.a, "chunk 2", 1000);
   copies.in(copies.b, "small", 10);
   copies.device.sync();
+  EXPECT_EQ(span(recorder.run("chunk 2")), "[1000, 2000]");
+  EXPECT_EQ(span(recorder.run("small")), "[2000, 2010]");
+}
+
+TEST(SimCopies, Rule50AKernelBetweenChunksLetsSmallCopiesIn) {
+  Copies copies;
+  Recorder recorder;
+  copies.in(copies.a, "chunk 1", 1000);
+  run_for(copies.a, "kernel", 100);
+  copies.in(copies.a, "chunk 2", 1000);
+  copies.in(copies.b, "small", 10);
+  copies.device.sync();
   EXPECT_EQ(span(recorder.run("small")), "[1000, 1010]");
-  EXPECT_EQ(span(recorder.run("chunk 2")), "[1010, 2010]");
+  EXPECT_EQ(span(recorder.run("chunk 2")), "[1100, 2100]");
+}
+
+// The engine goes on with its hardware queue, not with the stream alone: an H200 does that where streams share one.
+TEST(SimCopies, Rule50StreamsOfOneQueueFollowEachOther) {
+  Copies copies({.queues = 3});  // of the legacy stream, a and b; the next two streams share them
+  Recorder recorder;
+  const Stream with_legacy = copies.device.stream(StreamFlags::kNonBlocking);
+  const Stream with_a = copies.device.stream(StreamFlags::kNonBlocking);
+  copies.in(copies.a, "a", 1000);
+  copies.in(copies.b, "b", 1000);
+  copies.in(with_a, "behind a", 10);
+  copies.device.sync();
+  EXPECT_EQ(span(recorder.run("behind a")), "[1000, 1010]");
+  EXPECT_EQ(span(recorder.run("b")), "[1010, 2010]");
 }
 
 TEST(SimCopies, BothDirectionsShareTheirCommonLink) {

@@ -68,19 +68,27 @@ TEST(SimH200, ProductAndTheCopyBesideIt) {
               0.001);
 }
 
-TEST(SimH200, Rule46To48AsTried) {
+// When a copy of 1 MiB ends behind copies of another stream, in ms. `between`: a kernel after each of them.
+double small_copy_ends(int priority, int copies, std::size_t bytes, bool between) {
   H200 gpu;
   Recorder recorder;
-  const std::size_t big = std::size_t{256} << 20;
-  Stream high = gpu.device.stream(StreamFlags::kNonBlocking, -5);
-  std::vector<Stream> low;
-  for (int i = 0; i < 4; ++i) {
-    low.push_back(gpu.device.stream(StreamFlags::kNonBlocking));
-    low.back().copy(gpu.memory.slice(0, big), gpu.host.slice(0, big), "low");
+  const Stream other = gpu.device.stream(StreamFlags::kNonBlocking, priority);
+  for (int i = 0; i < copies; ++i) {
+    gpu.a.copy(gpu.memory.slice(0, bytes), gpu.host.slice(0, bytes), "large");
+    if (between) gpu.a.launch(idle_kernel(), {.name = "kernel"});
   }
-  high.copy(gpu.more.slice(0, 1 << 20), gpu.host.slice(0, 1 << 20), "high");
+  other.copy(gpu.more.slice(0, 1 << 20), gpu.host.slice(0, 1 << 20), "small");
   gpu.device.sync();
-  EXPECT_NEAR(static_cast<double>(recorder.run("high").end) * 1e-6, 19.4, 0.1);
+  return static_cast<double>(recorder.run("small").end) * 1e-6;
+}
+
+TEST(SimH200, Rules48To50AsMeasured) {
+  const std::size_t large = std::size_t{256} << 20, chunk = std::size_t{32} << 20;
+  for (const int priority : {0, -5}) {
+    EXPECT_NEAR(small_copy_ends(priority, 4, large, false), 19.4, 0.1) << "priority " << priority;
+    EXPECT_NEAR(small_copy_ends(priority, 32, chunk, false), 19.5, 0.1) << "priority " << priority;
+    EXPECT_NEAR(small_copy_ends(priority, 4, large, true), 4.9, 0.1) << "priority " << priority;
+  }
 }
 
 }  // namespace

@@ -27,6 +27,40 @@ std::size_t physical_memory() {
 }
 constexpr std::uint64_t kOpening = ~std::uint64_t{0};  // id of a lane that is handed out and not yet named
 
+// Makes the lane of a closed device as good as new, but for its positions, which go on, and its ring. The next device
+// may have another policy, whose executor trusts fields that the last one left as they were: a lane that goes idle
+// under Serial is kQueued for ever, and a Pool's waiting thread would claim it while it is idle. REQUIRES: no thread of
+// the closed device is left. relaxed: the slab's mutex passes the lane on.
+void renew(Lane& lane) {
+  lane.id.store(0, std::memory_order_relaxed);
+  lane.core = nullptr;
+  lane.executor.store(nullptr, std::memory_order_relaxed);
+  lane.queue = nullptr;
+  lane.queue_index = -1;
+  lane.joins_legacy = false;
+  lane.has_pending.store(false, std::memory_order_relaxed);
+  lane.pending = {};
+  // Work that exit dropped: the next user of the lane starts behind it.
+  lane.published.store(lane.tail, std::memory_order_relaxed);
+  lane.head = lane.limit = lane.tail;
+  lane.done.store(lane.tail, std::memory_order_relaxed);
+  lane.idle.store(true, std::memory_order_relaxed);
+  lane.state.store(LaneState::kRunning, std::memory_order_relaxed);  // nobody may claim it
+  lane.has_waiters.store(false, std::memory_order_relaxed);
+  lane.waiters = nullptr;
+  lane.waiter = {};
+  lane.parked_on.store(nullptr, std::memory_order_relaxed);
+  lane.parked_position.store(0, std::memory_order_relaxed);
+  lane.granted = Engine::kNone;
+  lane.op_ticks.store(~0ull, std::memory_order_relaxed);
+  lane.looks = 0;
+  lane.syncs_seen = lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
+  lane.done_looked = 0;
+  lane.next = lane.shared_next = nullptr;
+  // A lane that a driver claimed may still have had an entry in the queue of the executor that is gone.
+  lane.enqueued = lane.left_to_host = lane.queue_parked = lane.dispatched = lane.told = false;
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(DeviceCore& core)
@@ -51,17 +85,7 @@ CpuBackend::~CpuBackend() {
   executor_->await_visitors();
   executor_.reset();
   for (Lane* lane : lanes_) {
-    lane->id.store(0, std::memory_order_relaxed);
-    lane->core = nullptr;
-    // Work that exit dropped: the next user of the lane starts behind it.
-    lane->head = lane->limit = lane->tail;
-    lane->done.store(lane->tail, std::memory_order_relaxed);
-    lane->idle.store(true, std::memory_order_relaxed);
-    // A lane that a driver claimed may still have had an entry in the queue of the executor that is gone.
-    lane->enqueued = lane->left_to_host = lane->queue_parked = lane->dispatched = false;
-    lane->granted = Engine::kNone;
-    lane->has_pending.store(false, std::memory_order_relaxed);
-    lane->pending = {};
+    renew(*lane);
     Slab<Lane>::give(lane);
   }
 }
@@ -92,10 +116,14 @@ void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noex
   else std::free(data);
 }
 
-// A closed lane of this device whose work is done, for use again.
+// A closed lane of this device whose work is done, for use again; its submit_lock is held. A thread that got hold of
+// the stream before it was closed may still submit to it: under the lock the lane is either drained or not.
 Lane* CpuBackend::find_drained() {
   for (Lane* lane : lanes_) {
-    if (lane->id.load(std::memory_order_acquire) == 0 && lane->drained()) return lane;
+    if (lane->id.load(std::memory_order_acquire) != 0 || !lane->drained()) continue;
+    lane->submit_lock.lock();
+    if (lane->drained()) return lane;
+    lane->submit_lock.unlock();
   }
   return nullptr;
 }
@@ -107,6 +135,7 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
   if (!lane) {
     lane = Slab<Lane>::take();
     lanes_.push_back(lane);
+    lane->submit_lock.lock();
   }
   if (lane->capacity != depth_) {
     lane->ring = std::make_unique_for_overwrite<Cell[]>(depth_);
@@ -128,6 +157,7 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
   lane->joins_legacy = spec.flags == StreamFlags::kBlocking && !spec.legacy;
   if (spec.legacy) legacy_ = lane;
   lane->id.store(kOpening, std::memory_order_relaxed);  // so that no other thread finds it drained
+  lane->submit_lock.unlock();
   return lane;
 }
 

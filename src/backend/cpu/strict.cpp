@@ -8,7 +8,11 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <vector>
+
+#include "base/fork_mutex.hpp"
+#include "base/thread.hpp"
 
 namespace slip {
 namespace {
@@ -21,12 +25,20 @@ struct Region {
 
 struct State {
   std::mutex running;  // one strict op at a time, over all devices: protection is the process's
-  std::mutex mutex;    // guards regions
+  ForkMutex mutex;     // guards regions
   std::vector<Region> regions;
 };
 
+State& strict_state();
+
+// `running` is held as long as an op runs, so a fork does not wait for it. The child has no op that could hold it.
+void renew_running() { new (&strict_state().running) std::mutex; }
+
 State& strict_state() {
-  static State* const kState = new State;
+  static State* const kState = [] {
+    at_fork([] {}, [] {}, renew_running);
+    return new State;
+  }();
   return *kState;
 }
 

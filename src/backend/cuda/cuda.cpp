@@ -161,6 +161,7 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
     stream = Slab<CudaStream>::take();
     streams_.push_back(stream);
   }
+  const std::lock_guard submitting(stream->submitting);
   stream->handle = handle;
   stream->owned = owned;
   stream->gpu = gpu_;
@@ -174,18 +175,20 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
 void CudaBackend::close_stream(StreamState& state) noexcept {
   CudaStream& stream = static_cast<CudaStream&>(state);
   static_cast<void>(cudaSetDevice(gpu_));
-  try {  // the end of its work, so that it is known when the state can be used again
+  {
     const std::lock_guard lock(stream.submitting);
-    const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
-    record(stream, {.kind = OpKind::kRecord}, end);
-    stream.submitted.store(end, std::memory_order_relaxed);
-  } catch (const Error&) {
-    // The device is lost: nothing will run any more.
+    try {  // the end of its work, so that it is known when the state can be used again
+      const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
+      record(stream, {.kind = OpKind::kRecord}, end);
+      stream.submitted.store(end, std::memory_order_relaxed);
+    } catch (const Error&) {
+      // The device is lost: nothing will run any more.
+    }
+    if (stream.owned) cudaStreamDestroy(stream.handle);
+    static_cast<void>(cudaGetLastError());
+    stream.handle = nullptr;  // under the lock: a thread that is late with a submission sees it, see require_open()
   }
   const std::lock_guard lock(mutex_);
-  if (stream.owned) cudaStreamDestroy(stream.handle);
-  static_cast<void>(cudaGetLastError());
-  stream.handle = nullptr;
   stream.id.store(0, std::memory_order_release);  // see find_drained()
 }
 

@@ -80,6 +80,13 @@ class NvtxRange {
   const bool open_;
 };
 
+// A thread may get here with a reference that was good when it looked, before another thread destroyed the stream. To
+// CUDA a null handle is the default stream. REQUIRES: submitting.
+void require_open(const CudaStream& stream, Here here) {
+  if (!stream.handle) [[unlikely]]
+    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
+}
+
 // What the GPU does and can be timed; host functions time themselves.
 bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan; }
 
@@ -93,6 +100,7 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   if (op.kind != OpKind::kKernel || observed() || nvtx_wanted() || !stream.stands_alone())
     return submit_any(stream, op);
   const std::lock_guard lock(stream.submitting);
+  require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
   launch_kernel(stream.handle, op);
@@ -114,8 +122,15 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
                          : stream.submitted.load(std::memory_order_relaxed);
   }
   const NvtxRange range(op);
+  if (stream.legacy && op.kind == OpKind::kAlloc) {
+    // No barrier for the blocking streams (rule 8), and so no position that they would wait for, nor an event at it.
+    const std::lock_guard lock(stream.submitting);
+    put(stream.handle, op);
+    return stream.submitted.load(std::memory_order_relaxed);
+  }
   const std::vector<Barrier> barriers = barriers_before(stream, op.here);
   const std::lock_guard lock(stream.submitting);
+  require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   for (const Barrier& barrier : barriers) {
     if (barrier.event)
@@ -227,6 +242,7 @@ void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
   const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
   if (!event) return;
   const std::lock_guard lock(stream.submitting);
+  require_open(stream, op.here);
   checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
 }
 

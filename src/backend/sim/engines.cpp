@@ -1,5 +1,5 @@
 // Engines: compute with a width, copy engines, the callback thread. What is ready is served by readiness; only kernels
-// look at priority first (rules 46-50, 75, 79, 82, 83).
+// look at priority first, and only copy engines at the queue they served last (rules 46-50, 75, 79, 82, 83).
 #include <algorithm>
 
 #include "backend/sim/machine.hpp"
@@ -63,8 +63,7 @@ void Machine::start_engines(SimDevice& device) {
     start_compute(device);
   for (SerialEngine& engine : device.copy) {
     if (engine.busy || engine.waiting.empty()) continue;
-    SimStream& stream = *engine.waiting.front();
-    engine.waiting.pop();
+    SimStream& stream = take_copy(device, engine);
     engine.busy = true;
     start_copy(stream, route_of(stream));
   }
@@ -93,6 +92,26 @@ void Machine::start_compute(SimDevice& device) {
   stream.finish = device.progress + U128{static_cast<std::uint64_t>(now_ - device.progress_at)} * rate + work;
   timers_.set(stream.timer, after(now_, divide_up(work, rate)));
   perform(stream);
+}
+
+// The hardware queue that the stream's copy came from, if it is one of this device.
+const HardwareQueue* Machine::queue_of(const SimStream& stream, const SimDevice& device) {
+  if (stream.queue < 0 || stream.device != &device) return nullptr;
+  return &device.queues[static_cast<std::size_t>(stream.queue)];
+}
+
+// The first copy of the queue that the engine served until now, else the one that was ready first.
+SimStream& Machine::take_copy(SimDevice& device, SerialEngine& engine) const {
+  Ring<SimStream*>& waiting = engine.waiting;
+  std::uint64_t chosen = waiting.head();
+  if (engine.served && engine.freed == now_) {
+    while (chosen != waiting.tail() && queue_of(*waiting[chosen], device) != engine.served) ++chosen;
+    if (chosen == waiting.tail()) chosen = waiting.head();
+  }
+  SimStream* stream = waiting[chosen];
+  for (; chosen != waiting.head(); --chosen) waiting[chosen] = waiting[chosen - 1];
+  waiting.pop();
+  return *stream;
 }
 
 void Machine::start_copy(SimStream& stream, const Route& route) {
@@ -161,8 +180,14 @@ void Machine::end_copy(SimStream& stream) {
   touch_memory(stream, -1);
   if (command.way == Way::kPeer) return;
   const bool in = command.way == Way::kIn || stream.hop == 1;
-  if (description_.copies.engines == 0) stream.at->used_ppm -= kPpm;
-  else stream.at->copy[in || description_.copies.engines == 1 ? 0 : 1].busy = false;
+  if (description_.copies.engines == 0) {
+    stream.at->used_ppm -= kPpm;
+  } else {
+    SerialEngine& engine = stream.at->copy[in || description_.copies.engines == 1 ? 0 : 1];
+    engine.busy = false;
+    engine.served = queue_of(stream, *stream.at);
+    engine.freed = now_;
+  }
   mark_dirty(*stream.at);
 }
 

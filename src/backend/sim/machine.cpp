@@ -40,7 +40,7 @@ SimStream& Machine::open_stream(SimDevice& device, const StreamSpec& spec) {
   stream->is_legacy = spec.legacy;
   stream->is_blocking = spec.flags == StreamFlags::kBlocking && !spec.legacy;
   stream->is_wire = spec.wire;
-  stream->closing = stream->foreign_reached = false;
+  stream->closing = stream->closed = stream->foreign_reached = false;
   stream->rank = spec.priority;
   stream->queue = spec.wire ? -1 : static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
   stream->last_lane = Lane::kCompute;
@@ -51,6 +51,7 @@ SimStream& Machine::open_stream(SimDevice& device, const StreamSpec& spec) {
 }
 
 void Machine::close_stream(SimStream& stream) {
+  stream.closed = true;
   stream.id.store(0, std::memory_order_release);
   if (stream.commands.empty()) stream.device->idle.push_back(&stream);
   else stream.closing = true;  // complete() does it with the last command
@@ -59,6 +60,7 @@ void Machine::close_stream(SimStream& stream) {
 void Machine::close_device(SimDevice& device) {
   device.core = nullptr;
   for (SimStream* stream : device.streams) {
+    stream->closed = true;
     stream->id.store(0, std::memory_order_relaxed);
     stream->core = nullptr;
     stream->machine.store(nullptr, std::memory_order_release);
@@ -76,8 +78,8 @@ void Machine::close_device(SimDevice& device) {
   std::swap(runnable_, others);
   std::erase_if(held_, [&](SimStream* stream) { return stream->device == &device && !(stream->held = false); });
   for (SimStream* stream : device.streams) {
-    stream->device = nullptr;
-    stream->barred = false;
+    stream->device = stream->at = nullptr;
+    stream->barred = stream->foreign_reached = stream->closing = false;
     stream->commands.shrink();
     Slab<SimStream>::give(stream);
   }

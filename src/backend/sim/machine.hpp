@@ -85,6 +85,8 @@ class Machine {
   void ask_copy(SimStream& stream);
   void start_engines(SimDevice& device);
   void start_compute(SimDevice& device);
+  static const HardwareQueue* queue_of(const SimStream& stream, const SimDevice& device);
+  SimStream& take_copy(SimDevice& device, SerialEngine& engine) const;
   void start_copy(SimStream& stream, const Route& route);
   void start_flow(SimStream& stream);
   void start_callback(SimStream& stream);

@@ -67,6 +67,7 @@ struct SimStream : StreamState {
   std::atomic<Machine*> machine{nullptr};
   SimDevice* device = nullptr;
   bool is_legacy = false, is_blocking = false, closing = false;
+  bool closed = true;    // nothing may be submitted any more
   bool is_wire = false;  // see StreamSpec
   int rank = 0;          // priority: lower first
   std::int32_t queue = 0;
@@ -100,10 +101,18 @@ struct SimStream : StreamState {
   std::uint64_t told_epoch = 0, told_position = 0;
 };
 
-// An engine that serves one op at a time, in the order in which they became ready.
+// A hardware queue: the streams whose commands stand in it, once for each command, in each of its lanes.
+using HardwareQueue = std::array<Ring<SimStream*>, kLanes>;
+
+// An engine that serves one op at a time, in the order in which they became ready. A copy engine goes on with the
+// hardware queue that it serves while a copy of that queue is ready at the instant when the last one ends: on an H200
+// copies back to back are not interrupted by another stream's, whatever the priorities; a kernel between them lets the
+// others in (rules 48-50).
 struct SerialEngine {
   Ring<SimStream*> waiting;
   bool busy = false;
+  const HardwareQueue* served = nullptr;  // the queue of the last op; null: none, or one that stands in no queue
+  Picos freed = -1;                       // when that op ended
 };
 
 struct WaitingKernel {
@@ -123,7 +132,7 @@ struct SimDevice {
   std::vector<SimStream*> streams, idle;
   SimStream* legacy = nullptr;
 
-  std::vector<std::array<Ring<SimStream*>, kLanes>> queues;
+  std::vector<HardwareQueue> queues;
   std::uint32_t next_queue = 0;
 
   // The legacy stream's commands cut the time of the blocking streams into epochs: pending[e] counts the commands of

@@ -23,12 +23,21 @@ bool is_plain_record(const Op& op, const SimStream& stream) {
   return !behind_legacy || is_bookkeeping(op);
 }
 
+// A thread may get here with a reference that was good when it looked, before another thread destroyed the stream. What
+// it submits must not be queued: the state is drained or waits to be, and then becomes another stream, with another
+// queue and another place among the legacy barriers. REQUIRES: the world's lock.
+void require_open(const SimStream& stream, Here here) {
+  if (stream.closed) [[unlikely]]
+    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
+}
+
 }  // namespace
 
 std::uint64_t World::submit(SimStream& stream, const Op& op) {
   require_supported(op, stream);
   Functions finished;
   Lock lock(mutex_);
+  require_open(stream, op.here);
   if (stream.is_wire) return machine_.enqueue(stream, wire_command_for(stream, op));
   if (is_plain_record(op, stream)) {
     if (!is_bookkeeping(op)) spend(description_.host.record);
@@ -39,6 +48,7 @@ std::uint64_t World::submit(SimStream& stream, const Op& op) {
     const Picos asked = clock();
     await(lock, room, 0);
     clocks_[thread_index()] = std::max(asked, ended(room));
+    require_open(stream, op.here);  // the lock was free meanwhile
   }
   Command command = command_for(stream, op);
   command.issued = spend(is_bookkeeping(op) ? 0 : host_cost(op));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "backend/sim/pauses.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
@@ -15,22 +16,12 @@ namespace {
 
 constexpr int kStepsPerLook = 4096;  // machine steps between two looks at the real clock
 
-// Pauses between two looks at something that another thread, or the program itself, must change.
-class Pauses {
- public:
-  void pause(std::unique_lock<std::mutex>& lock) {
-    lock.unlock();
-    if (++count_ <= 8) {
-      yield_thread();
-    } else {
-      Parker().park(now_ns() + std::min(count_ * 5'000, 200'000));
-    }
-    lock.lock();
-  }
-
- private:
-  int count_ = 0;
-};
+void pause(Pauses& pauses, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  if (const std::int64_t sleep_ns = pauses.next_ns()) Parker().park(now_ns() + sleep_ns);
+  else yield_thread();
+  lock.lock();
+}
 
 }  // namespace
 
@@ -153,7 +144,7 @@ bool World::await(Lock& lock, std::span<const Target> targets, std::int64_t dead
     }
     if (all_reached(targets, first)) break;
     if (deadline_ns != 0 && now_ns() >= deadline_ns) return false;
-    if (!moved) pauses.pause(lock);
+    if (!moved) pause(pauses, lock);
   }
   return true;
 }
