@@ -92,9 +92,9 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     publish(self, lane);
     if (!lane.queue->front_or_park(lane)) return false;
   }
-  if (!point_reached(op)) {
+  for (Point point = unreached_point(op); point.stream; point = unreached_point(op)) {
     publish(self, lane);
-    if (!park_on_point(lane, op)) return false;
+    if (!park_on_point(lane, point)) return false;
   }
   if (!word_reached(op)) {
     publish(self, lane);
@@ -156,17 +156,17 @@ void Pool::wake_waiters(Runner& self, Lane& lane) {
   }
 }
 
-// Parks the lane until the point that its next op waits for is reached. True: it was reached meanwhile, the lane is
+// Parks the lane until a point that its next op waits for is reached. True: it was reached meanwhile, the lane is
 // still ours.
-bool Pool::park_on_point(Lane& lane, PackedOp& op) {
-  Lane& target = *op.target;
+bool Pool::park_on_point(Lane& lane, Point point) {
+  Lane& target = *static_cast<Lane*>(point.stream);
   const std::lock_guard lock(target.wait_lock);
-  lane.waiter = {op.number, &lane, nullptr, target.waiters};
+  lane.waiter = {point.position, &lane, nullptr, target.waiters};
   lane.parked_on.store(&target, std::memory_order_relaxed);
-  lane.parked_position.store(op.number, std::memory_order_relaxed);
+  lane.parked_position.store(point.position, std::memory_order_relaxed);
   // From here on another thread may take the lane, but only after it got wait_lock.
   target.has_waiters.store(true, std::memory_order_seq_cst);
-  if (target.done.load(std::memory_order_seq_cst) >= op.number) {
+  if (target.done.load(std::memory_order_seq_cst) >= point.position) {
     target.has_waiters.store(target.waiters != nullptr, std::memory_order_relaxed);
     return true;
   }

@@ -115,7 +115,7 @@ class Pool final : public Executor, public Sleeper {
   void publish(Runner& self, Lane& lane);
   void wake_waiters(Runner& self, Lane& lane);
   void keep(Runner& self);
-  bool park_on_point(Lane& lane, PackedOp& op);
+  bool park_on_point(Lane& lane, Point point);
   void make_ready(Runner& self, Lane& lane);
   bool drive(Runner& self, Lane& lane, std::uint64_t position);
 
