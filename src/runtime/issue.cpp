@@ -103,12 +103,16 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
 
 }  // namespace
 
-[[gnu::hot]] std::uint64_t enqueue(StreamState& stream, const Op& op) {
+namespace {
+[[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
   // Those of kernels and exchanges were looked at one by one (require_kernel_range).
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
     note_guests(*stream.core, op);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
+}  // namespace
+
+std::uint64_t enqueue(StreamState& stream, const Op& op) { return submit_op(stream, op); }
 
 void require_stream(const StreamState& stream, Here here) { check_stream(stream, here); }
 
@@ -147,7 +151,7 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
     capture->add(stream, op);
     return 0;
   }
-  const std::uint64_t position = enqueue(stream, op);
+  const std::uint64_t position = submit_op(stream, op);
   if (stream.core->options.launch_blocking && op.kind <= OpKind::kHost) [[unlikely]]
     wait_for(*stream.core, &stream, position, 0, op.here);
   return position;

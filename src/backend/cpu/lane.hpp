@@ -124,6 +124,7 @@ struct Lane : StreamState {
   std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Others read it
   int looks = 0;                               // at it while it was empty
   std::uint32_t syncs_seen = 0;
+  std::uint32_t visits = 0;        // by threads that ran it
   Engine granted = Engine::kNone;  // an engine that was handed to this lane while parked
   bool dispatched = false;         // the op at head has left its hardware queue
   Waiter waiter;                   // this lane in another one's list
