@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "peers_tbb.hpp"
 #include "simulated.hpp"
@@ -155,6 +157,23 @@ void add_task_bars(Harness& harness) {
                .target = 1});
 }
 
+// The same beside one busy thread per core: at least as fast as oneTBB in the same run.
+void add_busy_bars(Harness& harness) {
+  const auto add = [&](const char* name, Measure ours, std::vector<Peer> peers) {
+    harness.add({.area = "streams",
+                 .name = name,
+                 .ours = std::move(ours),
+                 .peers = queueing(std::move(peers)),
+                 .target = 1,
+                 .beside_busy = true});
+  };
+  add("beside_busy_chain_vs_tbb_function_node", with_threads(chain_ns, kChain), tbb_function_node_peers(kChain));
+  add("beside_busy_chain_vs_tbb_continue_nodes", with_threads(chain_ns, kChain / 10),
+      tbb_continue_chain_peers(kChain / 10));
+  add("beside_busy_ping_pong_vs_tbb", with_threads(ping_pong_ns, kHops), tbb_ping_pong_peers(kHops));
+  add("beside_busy_fan8_vs_tbb", with_threads(fan_ns, kRounds), tbb_fan_peers(kRounds));
+}
+
 void add_other_bars(Harness& harness) {
   harness.add({.area = "streams",
                .name = "copy_64MiB_vs_memcpy",
@@ -186,6 +205,7 @@ int main(int argc, char** argv) {
   slip::bench::Harness harness;
   slip::bench::add_memory_bars(harness);  // before the peers' memory pools grow the process
   slip::bench::add_task_bars(harness);
+  slip::bench::add_busy_bars(harness);
   slip::bench::add_other_bars(harness);
   return harness.run(argc, argv);
 }

@@ -8,9 +8,12 @@
 #include <exception>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+
+#include "busy.hpp"
 
 namespace slip::bench {
 namespace {
@@ -246,6 +249,11 @@ BarResult Harness::run_bar(const Bar& bar, const Options& options) const {
   Options bar_options = options;
   if (bar.max_repeat > 0) bar_options.repeat = std::min(options.repeat, bar.max_repeat);
   Context context(bar_options);
+  std::optional<BusyProcesses> busy;
+  if (bar.beside_busy) {
+    busy.emplace();
+    context.note(fmt::format("beside {} busy processes, one on each core, at the same priority", busy->count()));
+  }
   Recorded recorded = bar.record ? record_all(bar, context) : measure_all(bar, context);
   return judge(bar, std::move(recorded), context.notes());
 }

@@ -80,8 +80,9 @@ struct Bar {
   double target = 1.0;               // how many times better than the peer we have to be
   // Takes all samples of both sides itself, where they cannot be had one by one; replaces ours and peers.
   std::function<Recorded(Context&)> record = {};
-  int warmups = 1;     // unrecorded turns; 0 where only a first run counts
-  int max_repeat = 0;  // for slow bars; 0 follows --repeat
+  bool beside_busy = false;  // all sides run beside one busy thread per core (busy.hpp)
+  int warmups = 1;           // unrecorded turns; 0 where only a first run counts
+  int max_repeat = 0;        // for slow bars; 0 follows --repeat
   // Workers of the side before spin a while before they sleep; they must not eat the next side's cores.
   std::chrono::milliseconds settle{20};
 };

@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-constexpr std::uint32_t kMostPatience = 1u << 20;
+constexpr std::uint32_t kMostPatience = 1u << 12;
 
 long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 

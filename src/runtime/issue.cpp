@@ -1,4 +1,6 @@
 // The way of every op from the public calls to the backend, and of every host wait.
+#include "runtime/issue.hpp"
+
 #include <fmt/format.h>
 
 #include "base/thread.hpp"
@@ -23,16 +25,20 @@ void refuse_implicit_capture(const StreamState& stream, Here here) {
     raise_implicit_capture(stream, here);
 }
 
-[[gnu::hot]] void require_stream(const StreamState& stream, Here here) {
+namespace {
+
+[[gnu::always_inline]] inline void check_stream(const StreamState& stream, Here here) {
   require_usable(*stream.core, here);
   if (stream.failure.set()) [[unlikely]]
     raise(stream.failure.value(), here);
   refuse_implicit_capture(stream, here);
 }
 
-namespace {
-
 const Name kLaunchName("plan launch");
+const Op kPlainRecord{.kind = OpKind::kRecord};
+// Of this thread, which fills in what differs. No submission begins inside another one of the same thread: kernels and
+// host functions may not call the runtime.
+constinit thread_local Op t_wait{.kind = OpKind::kWait};
 
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
@@ -107,22 +113,55 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
 
 }  // namespace
 
-[[gnu::hot]] std::uint64_t enqueue(StreamState& stream, const Op& op) {
+namespace {
+[[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
   // Those of kernels and exchanges were looked at one by one (require_kernel_range).
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
     note_guests(*stream.core, op);
   return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
+}  // namespace
+
+std::uint64_t enqueue(StreamState& stream, const Op& op) { return submit_op(stream, op); }
+
+void require_stream(const StreamState& stream, Here here) { check_stream(stream, here); }
+
+[[gnu::hot]] std::uint64_t issue_record(StreamState& stream, Here here) {
+  expect_exit();
+  check_stream(stream, here);
+  if (observed()) [[unlikely]]
+    return submit_observed(stream, {.kind = OpKind::kRecord, .here = here});
+  return stream.core->backend->submit(stream, kPlainRecord);
+}
+
+[[gnu::hot]] void issue_wait(StreamState& stream, const EventWait& wait, Here here) {
+  expect_exit();
+  check_stream(stream, here);
+  if (observed()) [[unlikely]] {
+    submit_observed(stream, {.kind = OpKind::kWait,
+                             .here = here,
+                             .point = wait.point,
+                             .point_stream = wait.point_stream,
+                             .event = wait.event});
+    return;
+  }
+  Op& op = t_wait;
+  op.here = here;
+  op.point = wait.point;
+  op.point_stream = wait.point_stream;
+  op.event = wait.event;
+  stream.core->backend->submit(stream, op);
+}
 
 [[gnu::hot]] std::uint64_t issue(StreamState& stream, const Op& op) {
   expect_exit();
-  require_stream(stream, op.here);
+  check_stream(stream, op.here);
   // relaxed: a capture begins on a thread that is ordered before this call, or the program races with itself.
   if (Capture* capture = stream.capture.load(std::memory_order_relaxed)) [[unlikely]] {
     capture->add(stream, op);
     return 0;
   }
-  const std::uint64_t position = enqueue(stream, op);
+  const std::uint64_t position = submit_op(stream, op);
   if (stream.core->options.launch_blocking && op.kind <= OpKind::kHost) [[unlikely]]
     wait_for(*stream.core, &stream, position, 0, op.here);
   return position;

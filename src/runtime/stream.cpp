@@ -8,6 +8,7 @@
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
+#include "runtime/issue.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 #include "slip/plan.hpp"
@@ -120,8 +121,9 @@ void StreamRef::take_record(Event& event, EventState* native, Here here) const {
                             event.device_, id_, stream.core->id),
                 here);
   Capture* capture = stream.capture.load(std::memory_order_relaxed);  // see issue()
-  const std::uint64_t position =
-      capture ? capture->mark(stream) : issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native});
+  const std::uint64_t position = capture  ? capture->mark(stream)
+                                 : native ? issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})
+                                          : issue_record(stream, here);
   event.point_ = {&stream, position};  // only now: an event that could not be recorded stays as it was
   event.capture_ = capture ? capture->id() : 0;
   event.device_ = stream.core->id;
@@ -181,11 +183,7 @@ void StreamRef::wait(const Event& event, Here here) const {
     current->invalidate("it waited for an event from outside");
     throw Error(Code::kCaptureIsolation, "a capturing stream cannot wait for work outside the capture (rule 98)", here);
   }
-  issue(stream, {.kind = OpKind::kWait,
-                 .here = here,
-                 .point = event.point_,
-                 .point_stream = event.stream_,
-                 .event = event.handle_.get()});
+  issue_wait(stream, {event.point_, event.stream_, event.handle_.get()}, here);
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
@@ -34,9 +35,10 @@ class CpuBackend final : public Backend {
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& roused);
   std::uint64_t push(Lane& lane, const Op& op);
-  std::uint64_t write(Lane& lane, const Op& op, Point wait);
+  std::uint64_t write(Lane& lane, const Op& op, std::span<const Point> waits);
+  std::uint64_t keep_wait(Lane& lane, const Op& op);
+  std::uint64_t write_behind_pending(Lane& lane, const Op& op);
   std::uint64_t write_ended(Lane& lane, const Op& op);
-  void keep_pending(Lane& lane, Point wait);
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);

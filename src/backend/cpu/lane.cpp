@@ -61,14 +61,21 @@ void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
   }
 }
 
-// A stream that waits for work of a failed one fails with it: its data never came.
-void inherit_failure(Lane& lane, const PackedOp& op, std::uint64_t position) {
-  if (!op.target->failure.set()) [[likely]]
+void inherit_failure(Lane& lane, const StreamState& target, std::uint64_t reached, std::uint64_t position) {
+  if (!target.failure.set()) [[likely]]
     return;
-  const Failure cause = op.target->failure.value();
-  if (op.barrier || cause.position > op.number) return;  // an implicit barrier orders but carries nothing
-  fail_stream(lane, {cause.code, fmt::format("{} (through a wait for stream {})", cause.text, op.target->last_id),
-                     position, cause.here});
+  const Failure cause = target.failure.value();
+  if (cause.position > reached) return;
+  fail_stream(lane, {cause.code, fmt::format("{} (through a wait for stream {})", cause.text, target.last_id), position,
+                     cause.here});
+}
+
+// A stream that waits for work of a failed one fails with it: its data never came.
+void inherit_failures(Lane& lane, PackedOp& op, std::uint64_t position) {
+  if (op.barrier) return;  // an implicit barrier orders but carries nothing
+  inherit_failure(lane, *op.target, op.number, position);
+  for (std::size_t i = 0; i < op.more_waits; ++i)
+    inherit_failure(lane, *op.more_list()[i].stream, op.more_list()[i].position, position);
 }
 
 }  // namespace
@@ -117,7 +124,7 @@ Waiter* take_served(Lane& lane) {
 }
 
 bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by) {
-  if (op.target) inherit_failure(lane, op, position);
+  if (op.target) inherit_failures(lane, op, position);
   if (lane.failure.set() || lane.core->fault.set()) return true;
   const StrictScope strict(lane, op);
   bool done = false;
@@ -126,7 +133,7 @@ bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by)
 }
 
 void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
-  if (op.target) inherit_failure(lane, op, position);
+  if (op.target) inherit_failures(lane, op, position);
   if (op.kind == OpKind::kWait) return;
   if (op.kind == OpKind::kRecord) {
     op.stamp->set(now_ns() * 1000);

@@ -27,8 +27,11 @@ struct alignas(64) Cell {
   std::byte bytes[64];
 };
 
-// The first cell of an op; ranges and scalars follow it in the ring. Any op may carry one wait: it runs when `target`
-// has reached `number`. A wait without an op behind it is a kWait.
+// Waits that one op can carry: so many streams may be joined before a launch without an op of their own.
+inline constexpr std::size_t kMaxWaits = 8;
+
+// The first cell of an op; ranges, scalars and further waits follow it in the ring. Any op may carry waits: it runs
+// when `target` has reached `number`, and each of more_list() is reached. Waits without an op behind them are a kWait.
 struct PackedOp {
   OpKind kind;
   Engine engine;
@@ -41,6 +44,7 @@ struct PackedOp {
   const char* file;
   std::int32_t line;
   bool barrier;  // the wait is an implicit one: it orders, but carries no failure
+  std::uint8_t more_waits;
   union {
     const Kernel* kernel;         // kKernel
     std::function<void()>* host;  // kHost; owned
@@ -53,8 +57,17 @@ struct PackedOp {
   Here here() const { return {file, line}; }
   Piece* pieces() { return reinterpret_cast<Piece*>(reinterpret_cast<Cell*>(this) + 1); }
   Scalar* scalar_list() { return reinterpret_cast<Scalar*>(pieces() + reads + writes); }
+  Point* more_list() { return reinterpret_cast<Point*>(scalar_list() + scalars); }
 };
 static_assert(sizeof(PackedOp) == sizeof(Cell), "an op without ranges takes one cell, one cache line");
+
+static_assert(sizeof(Scalar) % alignof(Point) == 0, "points follow scalars");
+
+// Waits that the next op will carry.
+struct PendingWaits {
+  std::size_t count = 0;
+  Point points[kMaxWaits];
+};
 
 // Somebody who waits until a lane has reached a position: another lane or a thread.
 struct Waiter {
@@ -81,9 +94,9 @@ struct Lane : StreamState {
   std::uint64_t room_until = 0;               // tail may grow to here before `done` must be read again
   std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this one already waits for
   std::uint64_t seen_by_legacy = 0;           // position that the legacy lane already waits for
-  Point pending;                              // a wait that the next op will carry
   std::atomic<bool> has_pending{false};
   bool joins_legacy = false;  // a blocking stream; constant while open
+  PendingWaits pending;
 
   alignas(64) std::atomic<std::uint64_t> published{0};  // end of what was submitted
   alignas(64) std::atomic<std::uint64_t> done{0};       // end of what has run
@@ -111,6 +124,7 @@ struct Lane : StreamState {
   std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Others read it
   int looks = 0;                               // at it while it was empty
   std::uint32_t syncs_seen = 0;
+  std::uint32_t visits = 0;        // by threads that ran it
   Engine granted = Engine::kNone;  // an engine that was handed to this lane while parked
   bool dispatched = false;         // the op at head has left its hardware queue
   Waiter waiter;                   // this lane in another one's list

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <new>
+#include <span>
 
 #include "backend/cpu/lane.hpp"
 #include "runtime/exchange.hpp"
@@ -14,14 +15,16 @@ inline std::atomic<std::uint32_t>& word(PackedOp& op) {
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(op.pieces()->data);
 }
 
-// Cells that the op takes in a ring.
-inline std::uint64_t cells_of(const Op& op) {
-  const std::size_t payload = (op.reads.size() + op.writes.size()) * sizeof(Piece) + op.scalars.size() * sizeof(Scalar);
+// Cells that the op takes in a ring, with that many waits. The first wait takes none.
+inline std::uint64_t cells_of(const Op& op, std::size_t waits = 0) {
+  const std::size_t payload = (op.reads.size() + op.writes.size()) * sizeof(Piece) +
+                              op.scalars.size() * sizeof(Scalar) + (waits > 1 ? waits - 1 : 0) * sizeof(Point);
   return 1 + (payload + sizeof(Cell) - 1) / sizeof(Cell);
 }
 
-// Writes the op at `place`, to run after `wait` (stream null: at once). Takes over what op.host and op.event refer to.
-inline void pack(const Op& op, std::uint64_t cells, Point wait, std::uint64_t number, PackedOp& place) {
+// Writes the op at `place`, to run after `waits`. Takes over what op.host and op.event refer to.
+inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits, std::uint64_t number,
+                 PackedOp& place) {
   PackedOp& packed = *new (&place) PackedOp;
   packed.kind = op.kind;
   packed.engine = op.engine;
@@ -37,8 +40,9 @@ inline void pack(const Op& op, std::uint64_t cells, Point wait, std::uint64_t nu
   packed.line = op.here.line;
   packed.barrier = op.kind == OpKind::kWait && (op.opaque || op.name);
   packed.kernel = op.kernel;
-  packed.target = static_cast<Lane*>(wait.stream);
-  packed.number = wait.stream ? wait.position : number;
+  packed.more_waits = static_cast<std::uint8_t>(waits.size() > 1 ? waits.size() - 1 : 0);
+  packed.target = waits.empty() ? nullptr : static_cast<Lane*>(waits[0].stream);
+  packed.number = waits.empty() ? number : waits[0].position;
   if (op.kind == OpKind::kHost) packed.host = new std::function<void()>(std::move(*op.host));
   if (op.kind == OpKind::kExchange) packed.exchange = op.exchange;
   if (op.kind == OpKind::kRecord) {
@@ -50,10 +54,22 @@ inline void pack(const Op& op, std::uint64_t cells, Point wait, std::uint64_t nu
   for (const Range& range : op.writes) new (piece++) Piece{address(range), range.bytes};
   Scalar* scalar = packed.scalar_list();
   for (const Scalar& value : op.scalars) new (scalar++) Scalar(value);
+  Point* more = packed.more_list();
+  for (std::size_t i = 1; i < waits.size(); ++i) new (more++) Point(waits[i]);
 }
 
-// Whether the point that the op waits for, if any, is reached. acquire: what was done before the point is then visible.
-inline bool point_reached(const PackedOp& op) { return !op.target || load_acquire(op.target->done) >= op.number; }
+// The first point that the op waits for and that is not reached; stream null: all are. The fence, or kAcquire, then
+// makes visible what was done before the points.
+inline Point unreached_point(PackedOp& op) {
+  if (!op.target) return {};
+  if (op.target->done.load(kAcquire) < op.number) return {op.target, op.number};
+  for (std::size_t i = 0; i < op.more_waits; ++i) {
+    const Point& point = op.more_list()[i];
+    if (static_cast<Lane*>(point.stream)->done.load(kAcquire) < point.position) return point;
+  }
+  acquire_fence();
+  return {};
+}
 // Whether the word of a kWaitValue has come. acquire: so is what was done before the word was set.
 inline bool word_reached(PackedOp& op) { return op.kind != OpKind::kWaitValue || load_acquire(word(op)) >= op.value; }
 

@@ -1,16 +1,19 @@
 #include "backend/cpu/pool.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
 #include "base/clock.hpp"
+#include "base/core_use.hpp"
 
 namespace slip {
 namespace {
 constexpr unsigned kBatch = 64;              // ops of one lane before others get their turn
 constexpr std::uint64_t kPrefetchCells = 4;  // cells
 constexpr std::uint64_t kNoStop = ~0ull;
+constexpr std::uint32_t kTimedVisits = 8;
 constexpr int kLooks = 8;   // at an empty lane, before letting go of it
 constexpr int kChase = 64;  // how far a waiting thread follows dependencies
 }  // namespace
@@ -22,11 +25,12 @@ void Pool::work(Worker& self) {
 
 // Runs the lane, which this thread owns, until it is empty, must wait, or has reached `stop`. Gives up ownership.
 void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
-  std::uint64_t begun = self.clock;
+  // To read the clock takes a tenth of what a short op does: of a lane whose ops are short one visit in eight is timed.
+  const bool timed = expected_long(lane, nullptr) || lane.visits++ % kTimedVisits == 0;
+  std::uint64_t begun = timed ? ticks() : 0;
   unsigned ops = 0;
   const auto account = [&] {  // REQUIRES: the lane is ours
-    self.clock = ticks();
-    if (ops > 0) lane.op_ticks.store((self.clock - begun) / ops, std::memory_order_relaxed);
+    if (timed && ops > 0) note_time(self, lane, (ticks() - begun) / ops);
   };
   for (;;) {
     if (lane.head == lane.limit) {
@@ -36,7 +40,7 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
       if (lane.head == lane.limit) {
         account();
         if (linger(self, lane) || leave_if_empty(lane)) return;
-        begun = ticks(), ops = 0;
+        begun = timed ? ticks() : 0, ops = 0;
         continue;
       }
       lane.looks = 0;
@@ -68,6 +72,15 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
   }
 }
 
+// A lane of short ops does not become one of long ops because the system took the core from this thread meanwhile.
+void Pool::note_time(Runner& self, Lane& lane, std::uint64_t op_ticks) const {
+  if (op_ticks > long_ticks_ && !expected_long(lane, nullptr)) {
+    const std::int64_t before = std::exchange(self.preemptions, preemptions());
+    if (before != self.preemptions) return;
+  }
+  lane.op_ticks.store(op_ticks, std::memory_order_relaxed);
+}
+
 // Ends an exchange that was all done when it was submitted, by the thread that did so.
 void Pool::end_begun(Lane& lane) {
   while (lane.at(lane.head).padding) lane.head += lane.at(lane.head).cells;
@@ -92,9 +105,9 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     publish(self, lane);
     if (!lane.queue->front_or_park(lane)) return false;
   }
-  if (!point_reached(op)) {
+  for (Point point = unreached_point(op); point.stream; point = unreached_point(op)) {
     publish(self, lane);
-    if (!park_on_point(lane, op)) return false;
+    if (!park_on_point(lane, point)) return false;
   }
   if (!word_reached(op)) {
     publish(self, lane);
@@ -149,24 +162,38 @@ void Pool::publish(Runner& self, Lane& lane) {
 
 void Pool::wake_waiters(Runner& self, Lane& lane) {
   Waiter* served = take_served(lane);
+  LaneList<&Lane::next> ready;  // of this pool, for this worker: queued with one lock
+  int count = 0;
   while (served) {
-    Waiter* waiter = served;
-    served = waiter->next;  // before the lane runs and may use its waiter again
-    make_ready(self, *waiter->lane);
+    Lane& next = *served->lane;
+    served = served->next;  // before the lane runs and may use its waiter again
+    if (!self.is_worker || !self.has_local() || next.executor.load(std::memory_order_relaxed) != this) {
+      make_ready(self, next);
+      continue;
+    }
+    next.state.store(LaneState::kLocal, std::memory_order_release);
+    ready.push(next);
+    ++count;
   }
+  if (count == 0) return;
+  const std::lock_guard lock(self.lock);
+  while (Lane* next = ready.pop()) self.local.push(*next);
+  self.count(count);
 }
 
-// Parks the lane until the point that its next op waits for is reached. True: it was reached meanwhile, the lane is
+// Parks the lane until a point that its next op waits for is reached. True: it was reached meanwhile, the lane is
 // still ours.
-bool Pool::park_on_point(Lane& lane, PackedOp& op) {
-  Lane& target = *op.target;
+bool Pool::park_on_point(Lane& lane, Point point) {
+  Lane& target = *static_cast<Lane*>(point.stream);
   const std::lock_guard lock(target.wait_lock);
-  lane.waiter = {op.number, &lane, nullptr, target.waiters};
+  lane.waiter = {point.position, &lane, nullptr, target.waiters};
   lane.parked_on.store(&target, std::memory_order_relaxed);
-  lane.parked_position.store(op.number, std::memory_order_relaxed);
+  lane.parked_position.store(point.position, std::memory_order_relaxed);
   // From here on another thread may take the lane, but only after it got wait_lock.
-  target.has_waiters.store(true, std::memory_order_seq_cst);
-  if (target.done.load(std::memory_order_seq_cst) >= op.number) {
+  // Behind another waiter the flag is set: that one stored it and then read `done`, under this lock. A publisher that
+  // did not see the flag had stored `done` before that, and this thread reads no older value.
+  if (!target.waiters) target.has_waiters.store(true, std::memory_order_seq_cst);
+  if (target.done.load(target.waiters ? std::memory_order_acquire : std::memory_order_seq_cst) >= point.position) {
     target.has_waiters.store(target.waiters != nullptr, std::memory_order_relaxed);
     return true;
   }
@@ -178,16 +205,20 @@ bool Pool::park_on_point(Lane& lane, PackedOp& op) {
 // Each look at `published` takes its cache line away from the host, who would then pay for it at every op: a worker
 // with nothing else to do waits until some time has passed since its last look, and several ops have gathered.
 void Pool::pace(Runner& self) {
-  if (one_core_) return;
+  if (one_core_ || shares_host_core()) return;
   while (ticks() - self.looked < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
   self.looked = ticks();
 }
+
+// Whether this worker runs on the core of the host thread that fills lanes: where the other cores have work, the system
+// puts them there together. Then that thread does not run while this one looks for what it submits.
+bool Pool::shares_host_core() const { return current_core() == host_core_.load(std::memory_order_relaxed); }
 
 // A worker that finds a lane empty keeps it a while and looks at it again, so that a host which submits op after op
 // need not wake anybody. True: the lane is in the worker's queue again.
 bool Pool::linger(Runner& self, Lane& lane) {
   if (!self.is_worker || one_core_ || lane.looks >= kLooks || shared_count_.load(std::memory_order_relaxed) > 0 ||
-      wanted(self.held) || stopping_.load(std::memory_order_relaxed))
+      wanted(self.held) || stopping_.load(std::memory_order_relaxed) || shares_host_core())
     return false;
   const std::uint32_t syncs = lane.syncs.load(std::memory_order_relaxed);
   if (lane.syncs_seen != syncs) {  // somebody submits and waits, in turns: let that thread run it, without a switch
@@ -217,8 +248,7 @@ void Pool::make_ready(Runner& self, Lane& lane) {
     self.successor = &lane;
     return;
   }
-  keep(self);
-  const std::lock_guard lock(self.lock);
+  const std::lock_guard lock(self.lock);  // a successor is older, and stays before what is in the queue
   self.local.push(lane);
   self.count(+1);
 }
@@ -267,7 +297,9 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
     }
   }
   if (!self) hurry();
-  const int spins = one_core_ ? 1 : 100;
+  // On the core of the worker that has the lane, this thread would only keep it from running.
+  const bool shares_core = current_core() == worker_core_.load(std::memory_order_relaxed);
+  const int spins = one_core_ || shares_core ? 1 : 100;
   int idle = 0;
   while (!reached() && idle < spins) {
     if (self && drive(*self, lane, position)) {

@@ -61,8 +61,9 @@ struct alignas(64) Runner {
   std::atomic<std::uint64_t> steps{0};  // ops begun, so that the searcher can see who is stuck
   std::uint64_t steps_seen = 0;         // by the searcher
   Lane* successor = nullptr;            // the lane to run next, kept out of `local` while no op runs: saves its lock
-  std::uint64_t clock = 0;              // ticks() as last read
   std::uint64_t looked = 0;             // ticks() of the last look at a lane that might be empty
+  std::uint64_t moved = 0;              // ticks() when it last left the core of a host thread
+  std::int64_t preemptions = 0;         // of this thread, as last read
   Engine held = Engine::kNone;
   int fruitless = 0;  // empty lanes looked at since the last op
   bool is_worker = false;
@@ -87,7 +88,7 @@ class Pool final : public Executor, public Sleeper {
  public:
   Pool(int compute_workers, int cores);
   ~Pool() override;
-  void wake(Lane& lane) override { share(lane); }
+  void wake(Lane& lane) override;
   bool begins_early() const override { return true; }
   void end_begun(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
@@ -111,11 +112,13 @@ class Pool final : public Executor, public Sleeper {
   bool start(Runner& self, Lane& lane, PackedOp& op);
   static void take_turns(Runner& self, Turns turns);
   void pace(Runner& self);
+  void note_time(Runner& self, Lane& lane, std::uint64_t op_ticks) const;
   bool linger(Runner& self, Lane& lane);
+  bool shares_host_core() const;
   void publish(Runner& self, Lane& lane);
   void wake_waiters(Runner& self, Lane& lane);
   void keep(Runner& self);
-  bool park_on_point(Lane& lane, PackedOp& op);
+  bool park_on_point(Lane& lane, Point point);
   void make_ready(Runner& self, Lane& lane);
   bool drive(Runner& self, Lane& lane, std::uint64_t position);
 
@@ -143,6 +146,7 @@ class Pool final : public Executor, public Sleeper {
   bool rescue_stuck();
   bool work_left() const;
   void sleep(Worker& self);
+  void leave_host_core(Runner& self);
   bool expected_long(const Lane& lane, const PackedOp* op) const;
 
   // words.cpp: what is waited for outside lanes
@@ -152,6 +156,7 @@ class Pool final : public Executor, public Sleeper {
 
   const int max_workers_;
   const bool one_core_;
+  const std::uint64_t move_ticks_;   // between two moves of a thread to another core
   const std::uint64_t look_ticks_;   // between two looks at an empty lane
   const std::uint64_t long_ticks_;   // an op longer than this is worth waking a thread for
   const std::uint64_t heavy_ticks_;  // and beside one longer than this others would wait too long for the core
@@ -165,9 +170,10 @@ class Pool final : public Executor, public Sleeper {
   std::atomic<int> active_{0};              // workers that run lanes
   std::atomic<Search> search_{Search::kNone};
   std::atomic<bool> stopping_{false};
-  // One core only:
-  std::atomic<bool> hurried_{false};    // see hurry()
-  std::atomic<bool> naps_long_{false};  // who naps trusts hosts to run what is queued
+  // Where a host thread was when it shared a lane last, and a worker when it took one: hints, see shares_host_core().
+  std::atomic<int> host_core_{-1}, worker_core_{-1};
+  std::atomic<bool> hurried_{false};    // one core only, see hurry()
+  std::atomic<bool> naps_long_{false};  // the searcher sleeps longer: hosts (one core) or workers run what is queued
 
   SpinLock words_lock_;
   std::vector<Lane*> words_;  // lanes parked on a word, guarded by words_lock_

@@ -7,6 +7,7 @@
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
+#include "base/core_use.hpp"
 #include "base/team.hpp"
 #include "runtime/exit.hpp"
 
@@ -18,12 +19,16 @@ constexpr int kNaps = 4;  // without work: then sleep. A nap costs about what wa
 // nap briefly before it slept again, took 40 % of an all_reduce of 256 KiB among four ranks on two cores.
 constexpr int kNapsOneCore = 16;
 constexpr std::int64_t kLongestNapNs = 1'000'000;
+// While other threads get on with what they keep, the searcher only looks whether one is stuck. Every 50 us that took a
+// tenth of a core, and the core from a thread with work where all cores are busy.
+constexpr std::int64_t kLongestRescueNapNs = 400'000;
 // Between looks at words and other ranks that are waited for: a sixteenth of the time it has taken so far. Each look
 // takes some microseconds of a core that kernels may want.
 constexpr std::int64_t kLongestWordNapNs = 200'000;
 // When others tell of all that is waited for, and looks are for failures alone.
 constexpr std::int64_t kToldNapNs = 2'000'000;
 constexpr std::int64_t kSpinNs = 20'000;
+constexpr double kMoveUs = 1000;  // a move takes some microseconds, and the system has its reasons, too
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about what waking a thread costs
 constexpr double kHeavyUs = 300;
@@ -33,6 +38,7 @@ constexpr std::size_t kLongCopyBytes = 32 << 10;
 Pool::Pool(int compute_workers, int cores)
     : max_workers_(compute_workers + 3),  // so that copies and host functions run while all kernels are busy
       one_core_(cores < 2),
+      move_ticks_(static_cast<std::uint64_t>(kMoveUs * ticks_per_us())),
       look_ticks_(static_cast<std::uint64_t>(kLookUs * ticks_per_us())),
       long_ticks_(static_cast<std::uint64_t>(kLongUs * ticks_per_us())),
       heavy_ticks_(static_cast<std::uint64_t>(kHeavyUs * ticks_per_us())) {
@@ -58,6 +64,11 @@ bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
   return lane.op_ticks.load(std::memory_order_relaxed) > long_ticks_;  // all ones, not known yet, counts as long
 }
 
+void Pool::wake(Lane& lane) {
+  host_core_.store(current_core(), std::memory_order_relaxed);
+  share(lane);
+}
+
 // Puts a lane, whose state is kQueued, where any thread can take it, and sees to it that one looks.
 //
 // Where there is one core, waking a thread for a lane whose host waits for what it submits would only take the core
@@ -70,7 +81,9 @@ void Pool::share(Lane& lane) {
       lane.left_to_host = lane.syncs_shared != lane.syncs.load(std::memory_order_relaxed);
       lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
     }
-    urgent = !lane.left_to_host && (urgent || naps_long_.load(std::memory_order_relaxed));
+    const bool nobody_looks =
+        naps_long_.load(std::memory_order_relaxed) && (one_core_ || active_.load(std::memory_order_relaxed) == 0);
+    urgent = !lane.left_to_host && (urgent || nobody_looks);
     if (!lane.enqueued) {  // else a driver claimed it and gives it back while its entry is still there
       lane.enqueued = true;
       shared_.push(lane);
@@ -179,10 +192,20 @@ Lane* Pool::next(Worker& self) {
   Lane* lane = find(self);
   if (lane && !self.active) {
     self.active = true;
+    leave_host_core(self.runner);
+    worker_core_.store(current_core(), std::memory_order_relaxed);
     active_.fetch_add(1, std::memory_order_relaxed);
     full_fence();  // see search()
   }
   return lane;
+}
+
+// A thread that is woken where all cores have work comes to the core of its waker, and takes turns with it instead of
+// running beside it.
+void Pool::leave_host_core(Runner& self) {
+  if (one_core_ || !shares_host_core() || ticks() - self.moved < move_ticks_) return;
+  leave_core(host_core_.load(std::memory_order_relaxed));
+  self.moved = ticks();
 }
 
 Lane* Pool::find(Worker& self) {
@@ -259,7 +282,8 @@ Lane* Pool::nap_for_work(Worker& self) {
       napping_ = nullptr;
       search_.store(Search::kSpinning, std::memory_order_seq_cst);
     }
-    if (rescue_stuck()) quiet = 0;
+    const bool kept = rescue_stuck();
+    if (kept) quiet = 0;
     if (words_count_.load(std::memory_order_relaxed) > 0) {
       take_turns(self.runner, Turns::kShort);
       missed = !poll_words(&self.runner);  // what was told may have come after the other thread's look
@@ -270,11 +294,10 @@ Lane* Pool::nap_for_work(Worker& self) {
     if (Lane* lane = one_core_ ? take_left() : take_shared()) return lane;
     const bool words = words_count_.load(std::memory_order_relaxed) > 0;
     if (words) length = std::min(length + length / 16, kLongestWordNapNs);
-    else if (!one_core_) length = kNapNs;
+    else if (!one_core_) length = kept ? std::min(2 * length, kLongestRescueNapNs) : kNapNs;
     if (!one_core_) continue;
     // What is left in the queue, or just runs, is run by hosts: the less often this thread is in their way, the better.
-    const bool kept = shared_count_.load(std::memory_order_relaxed) > 0 || active_.load(std::memory_order_relaxed) > 0;
-    if (kept) quiet = 0;
+    if (shared_count_.load(std::memory_order_relaxed) > 0 || active_.load(std::memory_order_relaxed) > 0) quiet = 0;
     if (!words) length = std::min(2 * length, kLongestNapNs);
   }
   return nullptr;
@@ -289,7 +312,7 @@ bool Pool::worth_taking() const {
 // While others are at work, short lanes are left to them, who look at the queue every few microseconds: running them
 // here too would only move their cache lines between cores. After a nap everything is taken.
 Lane* Pool::spin_for_work(Worker& self) {
-  if (one_core_) return nullptr;
+  if (one_core_ || shares_host_core()) return nullptr;
   const std::int64_t until = now_ns() + kSpinNs;
   do {
     for (int i = 0; i < 32; ++i) {

@@ -71,7 +71,7 @@ bool Serial::ready(Lane& lane) {
   while (lane.head != lane.published.load(std::memory_order_acquire)) {
     PackedOp& op = lane.at(lane.head);
     if (!op.padding) {
-      if (!point_reached(op) || (lane.queue && !lane.queue->at_front(lane))) return false;
+      if (unreached_point(op).stream || (lane.queue && !lane.queue->at_front(lane))) return false;
       if (op.kind == OpKind::kExchange) return exchange(lane, op, lane.head + op.cells, Exchange::By::kWorker);
       if (op.kind != OpKind::kWaitValue) return true;
       const StrictScope strict(lane, op);  // the word may lie in memory that is out of reach between ops

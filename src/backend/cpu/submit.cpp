@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <utility>
 
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/cpu/pack.hpp"
@@ -13,13 +14,15 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kLargestOp = 16'000;  // cells: PackedOp counts its lists in 16 bits
+// Cells that may come before an op or with it: its waits, and in an op of their own, before a wait for legacy work.
+constexpr std::uint64_t kWaitCells = 1 + ((kMaxWaits - 1) * sizeof(Point) + sizeof(Cell) - 1) / sizeof(Cell) + 1;
 constexpr std::uint64_t kPrefetch = 8;
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
 
 // REQUIRES: submit_lock not held.
 void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
-  const std::uint64_t largest = std::min(lane.capacity / 2 - 2, kLargestOp);  // two waits may come before it
+  const std::uint64_t largest = std::min(lane.capacity / 2 - kWaitCells, kLargestOp);
   if (cells > largest) [[unlikely]]
     throw Error(Code::kInvalidValue,
                 fmt::format("an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)",
@@ -56,12 +59,22 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
       !lane.has_pending.load(std::memory_order_relaxed))
     return lane.published.load(std::memory_order_relaxed);
+  if (op.kind == OpKind::kWait && merge_waits_ && !op.name) {
+    lane.submit_lock.lock();
+    // What settle_pending() would need is kept free by the ops and waits before it.
+    if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, kWaitCells)) [[likely]] {
+      const std::uint64_t position = keep_wait(lane, op);
+      lane.submit_lock.unlock();
+      return position;
+    }
+    lane.submit_lock.unlock();
+  }
   const std::uint64_t cells = cells_of(op);
   require_fit(lane, cells, op.here);
   for (;;) {
     lane.submit_lock.lock();
-    if (!make_room(lane, cells + 2)) {
-      const std::uint64_t until = room_at(lane, cells + 2);
+    if (!make_room(lane, cells + kWaitCells)) {
+      const std::uint64_t until = room_at(lane, cells + kWaitCells);
       lane.submit_lock.unlock();
       executor_->wait(lane, until, 0);  // the queue is full: the host blocks
       continue;
@@ -92,7 +105,7 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
 // REQUIRES: submit_lock: an idle lane stays idle.
 bool CpuBackend::may_begin(const Lane& lane) const {
   // acquire: the lane as its last owner left it.
-  return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && !lane.pending.stream && !lane.queue &&
+  return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && lane.pending.count == 0 && !lane.queue &&
          executor_->begins_early() && !lane.failure.set() && !core_.fault.set() && !observed();
 }
 
@@ -105,7 +118,7 @@ std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
     std::vector<Lane*> roused;
     legacy.submit_lock.lock();
     const std::optional<std::uint64_t> position = push_legacy(legacy, op, roused);
-    const std::uint64_t until = position ? 0 : room_at(legacy, cells + 2);
+    const std::uint64_t until = position ? 0 : room_at(legacy, cells + kWaitCells);
     if (rouse(legacy)) roused.push_back(&legacy);
     legacy.submit_lock.unlock();
     for (Lane* lane : roused) executor_->wake(*lane);
@@ -124,7 +137,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
     if (lane->joins_legacy) blocking.push_back(lane);
   }
   for (Lane* lane : blocking) lane->submit_lock.lock();
-  bool room = make_room(legacy, cells + 2);
+  bool room = make_room(legacy, cells + kWaitCells);
   for (Lane* lane : blocking) {
     if (!room) break;
     flush_pending(*lane);
@@ -132,7 +145,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
     if (lane->seen_by_legacy == lane->tail) continue;
     lane->seen_by_legacy = lane->tail;
     push_wait(legacy, *lane, lane->tail);
-    room = make_room(legacy, cells + 2);
+    room = make_room(legacy, cells + kWaitCells);
   }
   std::optional<std::uint64_t> position;
   if (room) position = push(legacy, op);
@@ -162,17 +175,16 @@ PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
   return lane.at(lane.tail);
 }
 
-// REQUIRES: submit_lock, room for the op and a wait. Returns the position after the op.
+// REQUIRES: submit_lock, room for the op and its waits. Returns the position after the op.
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
     if (op.point.stream == &lane) return lane.tail;  // its own order says so already
     if (!merge_waits_ || lane.legacy || op.name) {  // legacy: a barrier for others (rule 9); named: the allocator's own
       flush_pending(lane);
-      return write(lane, op, op.point);
+      return write(lane, op, {&op.point, 1});
     }
-    if (lane.pending.stream) write(lane, kLoneWait, lane.pending);
-    keep_pending(lane, op.point);
-    return lane.tail;
+    if (lane.pending.count == kMaxWaits) flush_pending(lane);
+    return keep_wait(lane, op);
   }
   if (op.kind == OpKind::kRecord && !op.event) {
     flush_pending(lane);
@@ -181,21 +193,28 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
     if (lane.legacy && observed()) write(lane, kLoneWait, {});
     return lane.tail;
   }
-  const Point wait = lane.pending;
-  if (wait.stream) keep_pending(lane, {});
-  return write(lane, op, wait);
+  return write_behind_pending(lane, op);
 }
 
-void CpuBackend::keep_pending(Lane& lane, Point wait) {
-  lane.pending = wait;
-  lane.has_pending.store(wait.stream != nullptr, std::memory_order_relaxed);
+// The next op carries this wait. REQUIRES: submit_lock, room, fewer than kMaxWaits are pending.
+std::uint64_t CpuBackend::keep_wait(Lane& lane, const Op& op) {
+  if (op.point.stream == &lane) return lane.tail;  // its own order says so already
+  lane.pending.points[lane.pending.count++] = op.point;
+  lane.has_pending.store(true, std::memory_order_relaxed);
+  return lane.tail;
 }
 
-// The wait that no op came for becomes one of its own. REQUIRES: submit_lock, room.
+// Writes the op with the waits that came before it. REQUIRES: submit_lock, room.
+std::uint64_t CpuBackend::write_behind_pending(Lane& lane, const Op& op) {
+  if (lane.pending.count == 0) return write(lane, op, {});
+  const std::span<const Point> waits(lane.pending.points, std::exchange(lane.pending.count, 0));
+  lane.has_pending.store(false, std::memory_order_relaxed);
+  return write(lane, op, waits);
+}
+
+// The waits that no op came for become one of their own. REQUIRES: submit_lock, room.
 void CpuBackend::flush_pending(Lane& lane) {
-  if (!lane.pending.stream) return;
-  write(lane, kLoneWait, lane.pending);
-  keep_pending(lane, {});
+  if (lane.pending.count > 0) write_behind_pending(lane, kLoneWait);
 }
 
 // The same from outside, before somebody looks at the lane's end.
@@ -225,10 +244,10 @@ std::uint64_t CpuBackend::write_ended(Lane& lane, const Op& op) {
 }
 
 // REQUIRES: submit_lock, room. Returns the position after the op.
-std::uint64_t CpuBackend::write(Lane& lane, const Op& op, Point wait) {
-  const std::uint64_t cells = cells_of(op);
+std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point> waits) {
+  const std::uint64_t cells = cells_of(op, waits.size());
   const bool numbered = core_.options.policy != Policy::kConcurrent;
-  pack(op, cells, wait, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
+  pack(op, cells, waits, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
   lane.tail += cells;
   // The cells ahead were last read by another core: fetch them for writing before they are needed.
   __builtin_prefetch(&lane.ring[(lane.tail + kPrefetch) & (lane.capacity - 1)], 1);
@@ -269,7 +288,8 @@ void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
     return;
   }
   flush_pending(lane);
-  write(lane, kBarrierWait, {&target, position});
+  const Point point{&target, position};
+  write(lane, kBarrierWait, {&point, 1});
 }
 
 }  // namespace slip
