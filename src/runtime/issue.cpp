@@ -1,7 +1,10 @@
 // The way of every op from the public calls to the backend, and of every host wait.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/thread.hpp"
+#include "runtime/bookkeeping.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exit.hpp"
@@ -21,7 +24,17 @@ namespace slip {
 
 namespace {
 
-const Name kLaunchName("plan launch");
+const Name kEdgeName("launch edge");  // of a plan, or of a copy that is a barrier on two devices
+
+// The record of the submission under way on this thread, until it is told.
+constinit thread_local Record* t_submission = nullptr;
+
+struct Submission {
+  explicit Submission(Record& record) { t_submission = &record; }
+  ~Submission() { t_submission = nullptr; }
+  Submission(const Submission&) = delete;
+  Submission& operator=(const Submission&) = delete;
+};
 
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
@@ -35,18 +48,19 @@ const Name kLaunchName("plan launch");
                 .op = &op,
                 .name = op.name,
                 .here = op.here};
-  record.position = stream.core->backend->submit(stream, op);
   if (op.kind == OpKind::kRecord) {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
     // Named waits are the allocator's own.
     record.kind = op.name || op.launch_edge ? RecordKind::kBarrier : RecordKind::kEventWait;
-    if (op.launch_edge) record.name = kLaunchName;
+    if (op.launch_edge) record.name = kEdgeName;
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }
-  tell(record);
-  return record.position;
+  const Submission submission(record);
+  const std::uint64_t position = stream.core->backend->submit(stream, op);
+  detail::tell_submission(position);
+  return position;
 }
 
 [[gnu::noinline]] void note_guests(const DeviceCore& core, const Op& op) {
@@ -97,6 +111,13 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
 
 }  // namespace
 
+void detail::tell_submission(std::uint64_t position) {
+  Record* const record = std::exchange(t_submission, nullptr);
+  if (!record) return;
+  record->position = position;
+  tell(*record);
+}
+
 [[gnu::hot]] std::uint64_t enqueue(StreamState& stream, const Op& op) {
   // Those of kernels and exchanges were looked at one by one (require_kernel_range).
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
@@ -123,8 +144,11 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
-  if (stream && position == kEverything && observed())
+  if (stream && position == kEverything && observed()) {
+    // Not between another thread's submission and its record: the point would be told before what it covers.
+    const std::lock_guard lock(stream->observed);
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
+  }
   if (!core.backend->wait(stream, position, deadline_ns)) return false;
   tell_reached(RecordKind::kSync, core, id, stream, position, here);
   if (core.pool) core.pool->trim(core.options.pool.release_threshold);
