@@ -20,8 +20,9 @@ struct SuperfluousWait {
   std::string_view file = {};
   std::int32_t line = 0;
   std::uint64_t times = 1;
-  bool implied = false;  // every time: earlier waits said the same. False: no two ops need it
-  Picos cost = 0;        // how much shorter the run would have been without it
+  bool implied = false;    // every time: earlier waits said the same. False: no two ops need it
+  Picos cost = 0;          // how much shorter the run would have been without it
+  bool cost_known = true;  // false: the limit of work was reached before it was played without
 };
 
 // An op that was ready and had to wait for another with which it shares nothing but a hardware queue, or that the
@@ -30,7 +31,8 @@ struct FalseDependency {
   OpPlace held, by;  // the first time
   bool queue = false;
   std::uint64_t times = 1;
-  Picos cost = 0;  // queue: time that ops waited, added; legacy: how much shorter the run would have been
+  Picos cost = 0;          // queue: time that ops waited, added; legacy: how much shorter the run would have been
+  bool cost_known = true;  // see SuperfluousWait
 };
 
 // Ops that wait for each other: each for the next, the last for the first.

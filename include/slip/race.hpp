@@ -42,18 +42,19 @@ struct Race {
 
 // An edge that would order what races. Between streams: record an event after `after`, and make the other stream wait
 // for it before `before`. Stream 0, the host, as `before`: synchronise that event first; as `after`: end the host's
-// access first. At every run of the two places.
+// access first, which is a view if one was still open when `before` was issued. At every run of the two places.
 struct Fix {
   RaceSide after, before;
 };
 
 struct RaceReport {
-  std::vector<Race> races;    // one for each pair of places in the source, buffer and kind of access
-  std::vector<Fix> fixes;     // together they order every conflict seen
-  bool fixes_needed = true;   // and none of them can be left out; false: that was not tried (a checker that ran live)
-  std::uint64_t ops = 0;      // looked at
-  std::uint64_t opaque = 0;   // of them without ranges
-  std::uint64_t dropped = 0;  // records missing from the trace: then nothing can be proven
+  std::vector<Race> races;   // one for each pair of places in the source, buffer and kind of access
+  std::vector<Fix> fixes;    // together they order every conflict seen
+  bool fixes_needed = true;  // and none of them can be left out; false: that was not tried (a checker that ran live)
+  std::uint64_t fixes_untried = 0;  // of a trace: how many were not tried because the limit of work was reached
+  std::uint64_t ops = 0;            // looked at
+  std::uint64_t opaque = 0;         // of them without ranges
+  std::uint64_t dropped = 0;        // records missing from the trace: then nothing can be proven
 
   std::string text() const;  // for people
 };

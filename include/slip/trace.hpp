@@ -100,6 +100,7 @@ struct TraceBuffer {
   MemoryKind kind = MemoryKind::kDevice;
   std::uint64_t bytes = 0;
   std::string_view name = {};
+  std::uint64_t address = 0;  // of wrapped memory, where two buffers may be of the same bytes; of others 0
 };
 
 // What a trace holds. Spans refer into it, so keep it while they are used; moving it is fine.

@@ -39,11 +39,8 @@ Json json_of(const RaceReport& report) {
                      {"times", race.times}});
   for (const Fix& fix : report.fixes)
     fixes.push_back({{"record_after", json_of(fix.after)}, {"wait_before", json_of(fix.before)}});
-  return {{"races", std::move(races)},
-          {"fixes", std::move(fixes)},
-          {"ops", report.ops},
-          {"opaque", report.opaque},
-          {"dropped", report.dropped}};
+  return {{"races", std::move(races)}, {"fixes", std::move(fixes)}, {"fixes_untried", report.fixes_untried},
+          {"ops", report.ops},         {"opaque", report.opaque},   {"dropped", report.dropped}};
 }
 
 Json json_of(const CheckReport& report) {
@@ -56,13 +53,13 @@ Json json_of(const CheckReport& report) {
                            {"before", json_of(wait.before)},
                            {"times", wait.times},
                            {"implied", wait.implied},
-                           {"cost_ps", wait.cost}});
+                           {"cost_ps", wait.cost_known ? Json(wait.cost) : Json()}});
   for (const FalseDependency& found : report.false_dependencies)
     held.push_back({{"held", json_of(found.held)},
                     {"by", json_of(found.by)},
                     {"because", found.queue ? "queue" : "legacy"},
                     {"times", found.times},
-                    {"cost_ps", found.cost}});
+                    {"cost_ps", found.cost_known ? Json(found.cost) : Json()}});
   for (const Deadlock& deadlock : report.deadlocks) {
     Json circle = Json::array();
     for (const Deadlock::Step& step : deadlock.circle) circle.push_back(json_of(step.op));

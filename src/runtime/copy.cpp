@@ -67,6 +67,7 @@ class StagedSource {
     block_->data = data;
     block_->bytes = from.bytes;
     block_->kind = MemoryKind::kPinned;
+    block_->owned = true;  // not wrapped: its address says nothing to observers
     block_->origin = nullptr;
     block_->name = from.block->name;
   }
@@ -79,11 +80,37 @@ class StagedSource {
   Block* const block_;
 };
 
+// Observers see what a copy does on the host as an access of the host, from its begin to its end (rules 36, 38-40).
+class ToldAccess {
+ public:
+  ToldAccess(const Range& range, bool writes, Here here)
+      : record_{.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
+                .device = range.block->core->id,
+                .thread = thread_index(),
+                .range = range,
+                .name = range.block->name,
+                .here = here} {
+    if (observed()) tell(record_);
+  }
+  ~ToldAccess() {
+    record_.kind = RecordKind::kHostEnd;
+    if (observed()) tell(record_);
+  }
+  ToldAccess(const ToldAccess&) = delete;
+  ToldAccess& operator=(const ToldAccess&) = delete;
+
+ private:
+  Record record_;
+};
+
 // A copy of the source is made now, so the host may change the source as soon as this returns.
 void upload_staged(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   Staging& staging = *stream.core->staging;
   std::byte* data = staging.take(from.bytes);
-  std::memcpy(data, address(from), from.bytes);
+  {
+    const ToldAccess read(from, false, here);
+    std::memcpy(data, address(from), from.bytes);
+  }
   std::uint64_t position = 0;
   try {
     position = submit_copy(stream, to, StagedSource(stream, from, data).range(), name, here);
@@ -96,8 +123,12 @@ void upload_staged(StreamState& stream, const Range& to, const Range& from, Name
 
 // The driver stages, or holds the host.
 void copy_pageable_natively(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
-  if (pageable(from)) submit_copy(stream, to, StagedSource(stream, from, address(from)).range(), name, here);
-  else wait_for(*stream.core, &stream, submit_copy(stream, to, from, name, here), 0, here);
+  if (pageable(from)) {
+    const ToldAccess read(from, false, here);
+    submit_copy(stream, to, StagedSource(stream, from, address(from)).range(), name, here);
+  } else {
+    wait_for(*stream.core, &stream, submit_copy(stream, to, from, name, here), 0, here);
+  }
 }
 
 void refuse_capture(const StreamState& stream, const char* what, Here here) {
@@ -110,18 +141,19 @@ void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here 
   refuse_capture(stream, "copy between host buffers", here);
   // The copy has a place in the stream like any other: behind legacy work, which a bare wait for the stream would miss.
   wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
+  const ToldAccess read(from, false, here), write(to, true, here);
   std::memcpy(address(to), address(from), to.bytes);
 }
 
 // In the legacy stream a copy between devices is a barrier on both (rule 73): wait for the other's legacy stream, copy,
-// and make the other's legacy stream wait for the copy.
+// and make the other's legacy stream wait for the copy. The waits are the barrier's, not the program's own.
 std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   DeviceCore* other = to.block->core == stream.core ? from.block->core : to.block->core;
   if (!stream.legacy || other == stream.core || stream.core->native) return submit_copy(stream, to, from, name, here);
   const std::uint64_t before = issue(*other->legacy, {.kind = OpKind::kRecord, .here = here});
-  issue(stream, {.kind = OpKind::kWait, .here = here, .point = {other->legacy, before}});
+  issue(stream, {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = {other->legacy, before}});
   const std::uint64_t after = submit_copy(stream, to, from, name, here);
-  issue(*other->legacy, {.kind = OpKind::kWait, .here = here, .point = {&stream, after}});
+  issue(*other->legacy, {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = {&stream, after}});
   return after;
 }
 
@@ -202,10 +234,13 @@ void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
                 .range = range,
                 .name = range.block->name,
                 .here = here};
-  if (stream) {
-    record.stream = stream->last_id;
-    record.position = stream->core->backend->submit(*stream, {.kind = OpKind::kRecord});
-  }
+  if (!stream) return tell(record);
+  // In one step with its record, as in submit_observed(). It has a position of its own, see bookkeeping.hpp; where the
+  // driver allocates, it was issued as an op.
+  const bool mark = !stream->core->native;
+  const std::lock_guard lock(stream->observed);
+  record.stream = stream->last_id;
+  record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
   tell(record);
 }
 

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/thread.hpp"
+#include "runtime/bookkeeping.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exit.hpp"
@@ -34,11 +37,22 @@ namespace {
   refuse_implicit_capture(stream, here);
 }
 
-const Name kLaunchName("plan launch");
-const Op kPlainRecord{.kind = OpKind::kRecord};
+// It has a place in the source: one without is the runtime's own question, see bookkeeping.hpp.
+const Op kPlainRecord{.kind = OpKind::kRecord, .here = Here::at()};
 // Of this thread, which fills in what differs. No submission begins inside another one of the same thread: kernels and
 // host functions may not call the runtime.
 constinit thread_local Op t_wait{.kind = OpKind::kWait};
+const Name kEdgeName("launch edge");  // of a plan, or of a copy that is a barrier on two devices
+
+// The record of the submission under way on this thread, until it is told.
+constinit thread_local Record* t_submission = nullptr;
+
+struct Submission {
+  explicit Submission(Record& record) { t_submission = &record; }
+  ~Submission() { t_submission = nullptr; }
+  Submission(const Submission&) = delete;
+  Submission& operator=(const Submission&) = delete;
+};
 
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
@@ -52,18 +66,19 @@ constinit thread_local Op t_wait{.kind = OpKind::kWait};
                 .op = &op,
                 .name = op.name,
                 .here = op.here};
-  record.position = stream.core->backend->submit(stream, op);
   if (op.kind == OpKind::kRecord) {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
     // Named waits are the allocator's own.
     record.kind = op.name || op.launch_edge ? RecordKind::kBarrier : RecordKind::kEventWait;
-    if (op.launch_edge) record.name = kLaunchName;
+    if (op.launch_edge) record.name = kEdgeName;
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }
-  tell(record);
-  return record.position;
+  const Submission submission(record);
+  const std::uint64_t position = stream.core->backend->submit(stream, op);
+  detail::tell_submission(position);
+  return position;
 }
 
 [[gnu::noinline]] void note_guests(const DeviceCore& core, const Op& op) {
@@ -112,6 +127,13 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
 }
 
 }  // namespace
+
+void detail::tell_submission(std::uint64_t position) {
+  Record* const record = std::exchange(t_submission, nullptr);
+  if (!record) return;
+  record->position = position;
+  tell(*record);
+}
 
 namespace {
 [[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
@@ -172,8 +194,11 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
-  if (stream && position == kEverything && observed())
+  if (stream && position == kEverything && observed()) {
+    // Not between another thread's submission and its record: the point would be told before what it covers.
+    const std::lock_guard lock(stream->observed);
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
+  }
   if (!core.backend->wait(stream, position, deadline_ns)) return false;
   tell_reached(RecordKind::kSync, core, id, stream, position, here);
   if (core.pool) core.pool->trim(core.options.pool.release_threshold);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
@@ -23,8 +24,9 @@ struct Plan::Launches {
   std::mutex mutex;
   // Of the captured streams; empty for plans built by hand: the launching device.
   std::vector<std::weak_ptr<DeviceCore>> devices;
-  std::vector<Side> sides;  // index 0, the origin, stays empty
-  Point last;               // the end of the launch before
+  std::vector<Side> sides;        // index 0, the origin, stays empty
+  Point last;                     // the end of the launch before,
+  std::uint64_t last_stream = 0;  // and the id of its stream, which may be closed by now
 
   std::shared_ptr<void> compiled;  // by a device, on those that do that
   std::uint32_t compiled_by = 0;   // its id
@@ -33,6 +35,7 @@ struct Plan::Launches {
   std::vector<StreamState*> open(StreamState& main, std::uint32_t count, Here here);
   bool compiles_for(const StreamState& main) const;
   void forget_failure();
+  void wait_for_last(StreamState& main, Here here) const;
 
   ~Launches() {
     for (const Side& side : sides) {
@@ -79,7 +82,7 @@ Plan::~Plan() = default;
 namespace {
 
 constexpr std::uint32_t kMaxStreams = 4096;
-const Name kPlanName("plan");
+const Name kPlanName("plan"), kLaunchName("launch edge");
 
 // That the op has what its kind needs. Records and waits are no ops of a plan: `waits` say that.
 void require_node(const PlanNode& node) {
@@ -263,6 +266,25 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
   return true;
 }
 
+// Rule 100. A stream that was opened in the place of the last launch's one has that one's work behind it, which needs
+// no wait, but observers know the two by their ids and must be told.
+void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
+  if (!last.stream || last_stream == main.last_id) return;
+  if (last.stream != &main) {
+    enqueue(main,
+            {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = last, .point_stream = last_stream});
+  } else if (observed()) {
+    tell({.kind = RecordKind::kBarrier,
+          .device = main.core->id,
+          .stream = main.last_id,
+          .other_stream = last_stream,
+          .other_position = last.position,
+          .thread = thread_index(),
+          .name = kLaunchName,
+          .here = here});
+  }
+}
+
 // Its own ops may fail while others are still being issued; that reaches the origin through the edges, so ops are
 // enqueued without looking.
 void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
@@ -277,7 +299,7 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
     return Point{&stream, enqueue(stream, {.kind = OpKind::kRecord, .here = here})};
   };
   launches.forget_failure();
-  wait(main, launches.last, true, here);
+  launches.wait_for_last(main, here);
   const Point begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, true, here);
 
@@ -300,6 +322,7 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   }
   for (std::uint32_t i = 1; i < streams_; ++i) wait(main, end_of(*bound.streams[i]), true, here);
   launches.last = end_of(main);
+  launches.last_stream = main.last_id;
   if (main.core->options.launch_blocking) wait_for(*main.core, &main, launches.last.position, 0, here);
 }
 

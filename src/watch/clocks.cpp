@@ -4,8 +4,8 @@
 
 namespace slip {
 namespace {
-// Versions of a stream's clock that are kept. A wait for a point older than these many waits takes the oldest: it may
-// then order less than it does, which can show as a race that is none, never hide one.
+// Versions of a stream's clock that are kept. A wait for a point older than these many waits orders the point alone,
+// not what the point came after: that can show as a race that is none, and never hides one.
 constexpr std::size_t kVersions = 4096;
 // Numbers in all versions together, 256 MiB: thousands of streams that are alive at once keep less of their past.
 constexpr std::size_t kEntries = std::size_t{1} << 25;
@@ -70,11 +70,15 @@ void Clocks::join(Clock& clock, const Clock& other) {
   for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
+// A point at or before the start of the oldest version has no clock of its own: position 0 is the begin of a stream,
+// which comes after nothing, and what was before a version that was dropped is not known any more. The oldest version
+// itself would be wrong: its waits were called after the point.
 const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const {
+  static const std::shared_ptr<const Clock> kNothing = std::make_shared<const Clock>();
   const std::deque<Version>& versions = streams_[point.slot].versions;
   const auto later = std::partition_point(versions.begin(), versions.end(),
                                           [&](const Version& version) { return version.from < point.position; });
-  return later == versions.begin() ? versions.front().clock : std::prev(later)->clock;
+  return later == versions.begin() ? kNothing : std::prev(later)->clock;
 }
 
 void Clocks::set_present(Stream& stream, Clock clock) {
@@ -143,6 +147,16 @@ bool Clocks::host_wait(Point point) {
   ++host_version_;
   set_present(streams_[kHostSlot], host_);
   return true;
+}
+
+void Clocks::host_wait_all(std::uint32_t slot) {
+  const Stream& stream = streams_[slot];
+  const Clock& present = *stream.versions.back().clock;
+  if (at(host_, slot) >= stream.end && covers(host_, present)) return;
+  join(host_, present);
+  raise(host_, slot, stream.end);
+  ++host_version_;
+  set_present(streams_[kHostSlot], host_);
 }
 
 // What is issued from now on comes after it.

@@ -47,6 +47,8 @@ class Clocks {
   bool wait(std::uint32_t slot, Point point);
   // The host waited for the point. False: it had before.
   bool host_wait(Point point);
+  // The host waited for the whole stream: its last op, and the waits behind that op.
+  void host_wait_all(std::uint32_t slot);
 
   // The host did something at this point of its own.
   void host_came(std::uint64_t position);
@@ -62,7 +64,10 @@ class Clocks {
 
   // What the op that ends at the point comes after; what the stream's next op comes after, and the host's next step.
   const std::shared_ptr<const Clock>& clock_at(Point point) const;
-  const Clock& present(std::uint32_t slot) const { return *streams_[slot].versions.back().clock; }
+  const Clock& present(std::uint32_t slot) const { return *present_clock(slot); }
+  const std::shared_ptr<const Clock>& present_clock(std::uint32_t slot) const {
+    return streams_[slot].versions.back().clock;
+  }
   const Clock& host() const { return host_; }
   std::uint64_t end(std::uint32_t slot) const { return streams_[slot].end; }
 

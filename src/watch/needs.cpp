@@ -26,14 +26,15 @@ std::uint64_t Needs::covers(const Edge& edge, std::uint32_t slot) const {
   return edge.from.slot == slot ? std::max(followed, edge.from.position) : followed;
 }
 
-void Needs::edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied) {
+void Needs::edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied,
+                 bool with_waits) {
   if (gave_up_) return;
   mark(from);
   entries_ += followed->size();
   if (entries_ > kMostEntries) return give_up();
   Slot& target = slot(to);
   if (!implied) target.edges.push_back(static_cast<std::uint32_t>(edges_.size()));
-  edges_.push_back({from, std::move(followed), to, target.end, record, implied, false, false});
+  edges_.push_back({from, std::move(followed), to, target.end, record, implied, false, false, with_waits});
 }
 
 void Needs::op(Clocks::Point point, const Clocks::Clock& followed) {
@@ -79,13 +80,15 @@ void Needs::host_waited(std::uint32_t host_slot, const Clocks::Clock& known) {
 // edge, so it ends.
 void Needs::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t before) {
   if (gave_up_) return;
+  std::uint64_t surely_before = before;  // for what is known by position alone
+  auto until = static_cast<std::uint32_t>(edges_.size());
   while (index != earlier.slot) {
     Slot& target = slot(index);
     if (target.kept.size() <= earlier.slot) target.kept.resize(earlier.slot + 1);
     Kept& kept = target.kept[earlier.slot];
-    if (kept.covers >= earlier.position && kept.since < before) return;
+    if (kept.covers >= earlier.position && kept.since < surely_before) return;
     auto edge = std::partition_point(target.edges.begin(), target.edges.end(),
-                                     [&](std::uint32_t i) { return edges_[i].position < before; });
+                                     [&](std::uint32_t i) { return i < until && edges_[i].position < before; });
     while (edge != target.edges.begin() && covers(edges_[*std::prev(edge)], earlier.slot) < earlier.position) --edge;
     if (edge == target.edges.begin()) return;  // not ordered by what we know
     // Of those that came together, as in a wait for a whole device, the straight one.
@@ -100,7 +103,10 @@ void Needs::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t befor
     found.needed = true;
     const std::uint64_t sure = found.from.slot == earlier.slot ? found.from.position : earlier.position;
     if (sure > kept.covers) kept = {sure, found.position};
-    before = found.from.position;
+    surely_before = found.from.position;
+    // With the waits behind the point: those told before this edge; later ones may have the same position.
+    before = surely_before + (found.with_waits ? 1 : 0);
+    until = found.with_waits ? *std::prev(edge) : static_cast<std::uint32_t>(edges_.size());
     index = found.from.slot;
   }
 }

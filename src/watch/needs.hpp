@@ -24,13 +24,15 @@ class Needs {
     std::uint32_t record = 0;                       // see `record`
     bool implied = false;                           // it brought nothing new
     bool needed = false;
-    bool held = false;  // an op came behind it
+    bool held = false;        // an op came behind it
+    bool with_waits = false;  // it also follows the waits behind the point, as a wait for a whole device does
   };
 
   std::uint32_t record = 0;  // which one of the trace is being looked at
 
   // Later ops of `to` follow the point, and with it what the point followed.
-  void edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied);
+  void edge(std::uint32_t to, Clocks::Point from, std::shared_ptr<const Clocks::Clock> followed, bool implied,
+            bool with_waits = false);
   // The slot has come so far: edges told from now on do not hold for what lies before.
   void mark(Clocks::Point point) { slot(point.slot).end = std::max(slot(point.slot).end, point.position); }
   // An op of the slot came; `followed` is what it comes after.

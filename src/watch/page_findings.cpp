@@ -38,7 +38,8 @@ class FindingList {
   std::multimap<OpKey, std::size_t> marks_;
 };
 
-std::string cost_text(Picos cost) {
+std::string cost_text(Picos cost, bool is_known = true) {
+  if (!is_known) return "What it cost was not looked for, there were too many.";
   if (cost <= 0) return "It cost nothing in this run.";
   fmt::memory_buffer micros;
   append_micros(micros, cost);
@@ -55,6 +56,11 @@ std::string side_text(const RaceSide& side) {
 std::string fixes_text(const Race& race, const std::vector<Fix>& fixes) {
   std::string result;
   for (const Fix& fix : fixes) {
+    // A view that is still open is the second of the race, and has to end first.
+    if (fix.after.stream == 0 && race.second.stream == 0 && fix.before.stream == race.first.stream) {
+      result += fmt::format("\nEnd the host's view before {} is issued.", fix.before.text());
+      continue;
+    }
     if (fix.after.stream != race.first.stream || fix.before.stream != race.second.stream) continue;
     if (fix.after.stream == 0 || fix.before.stream == 0)
       result += fmt::format("\nLet the host wait between {} and {}.", fix.after.text(), fix.before.text());
@@ -91,13 +97,13 @@ void add_deadlocks(FindingList& list, const std::vector<Deadlock>& deadlocks) {
 void add_superfluous(FindingList& list, const std::vector<SuperfluousWait>& waits) {
   for (const SuperfluousWait& wait : waits) {
     const std::string place = wait.file.empty() ? std::string() : fmt::format(" ({}:{})", wait.file, wait.line);
-    list.add(
-        {"superfluous wait",
-         fmt::format("'{}' need not wait for '{}'{}", wait.before.name, wait.after.name, times_text(wait.times)),
-         fmt::format("The wait{} holds {} until {} has ended, and {}. {}", place, wait.before.text(), wait.after.text(),
-                     wait.implied ? "earlier waits say the same" : "no two ops need that", cost_text(wait.cost)),
-         {}},
-        {wait.after, wait.before});
+    list.add({"superfluous wait",
+              fmt::format("'{}' need not wait for '{}'{}", wait.before.name, wait.after.name, times_text(wait.times)),
+              fmt::format("The wait{} holds {} until {} has ended, and {}. {}", place, wait.before.text(),
+                          wait.after.text(), wait.implied ? "earlier waits say the same" : "no two ops need that",
+                          cost_text(wait.cost, wait.cost_known)),
+              {}},
+             {wait.after, wait.before});
   }
 }
 
@@ -108,7 +114,7 @@ void add_false_dependencies(FindingList& list, const std::vector<FalseDependency
          fmt::format("'{}' waited for '{}' for nothing{}", found.held.name, found.by.name, times_text(found.times)),
          fmt::format("{} was held up by {}, with which it shares {}. {}", found.held.text(), found.by.text(),
                      found.queue ? "only a hardware queue" : "no bytes: the legacy stream's rule put it before",
-                     cost_text(found.cost)),
+                     cost_text(found.cost, found.cost_known)),
          {}},
         {found.by, found.held});
   }

@@ -92,6 +92,16 @@ TraceRecord trace_record(const Record& record) {
 
 }  // namespace
 
+namespace {
+
+// Wrapped memory is known by its address: the program may have wrapped the same bytes before.
+void describe(RaceCheck& check, const Range& range) {
+  check.name_buffer(range.id, range.block->name.text());
+  if (!range.block->owned) check.mark_wrapped(range.id, reinterpret_cast<std::uintptr_t>(range.block->data), 0);
+}
+
+}  // namespace
+
 void RaceChecker::on(const Record& record) {
   if (record.kind == RecordKind::kRun) return;  // when it ran does not matter, only what orders it
   TraceRecord step = trace_record(record);
@@ -101,8 +111,10 @@ void RaceChecker::on(const Record& record) {
   step.file = state_->files.text(record.here.file);
   if (submits) {
     for (const Ranges& ranges : {record.op->reads, record.op->writes}) {
-      for (const Range& range : ranges) state_->check.name_buffer(range.id, range.block->name.text());
+      for (const Range& range : ranges) describe(state_->check, range);
     }
+  } else if (record.range.id != 0 && record.range.block) {
+    describe(state_->check, record.range);
   }
   state_->check.step(step, reads.list(), writes.list());
 }
@@ -114,45 +126,93 @@ RaceReport RaceChecker::report() const {
 
 namespace {
 
-RaceReport check_with(const TraceData& trace, bool by_op, Needs* needs, const std::vector<Fix>* assumed) {
-  RaceCheck check(by_op, needs);
-  if (assumed) check.assume(*assumed);
+void describe_buffers(RaceCheck& check, const TraceData& trace) {
   for (const TraceBuffer& buffer : trace.buffers) {
     check.name_buffer(buffer.id, buffer.name);
     if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
+    // A trace may hold several processes, in which an address means different bytes; their devices differ.
+    if (buffer.address != 0) check.mark_wrapped(buffer.id, buffer.address, buffer.device);
   }
+}
+
+}  // namespace
+
+// Whether the trace is without a race that these edges do not order.
+bool FixReduction::mends(const std::vector<Fix>& fixes) {
+  RaceCheck check(by_op_);
+  check.assume(fixes);
+  describe_buffers(check, trace_);
+  steps_ += fixes.size();
+  for (const TraceRecord& record : trace_.records) {
+    if (record.kind == RecordKind::kRun) continue;
+    ++steps_;
+    check.step(record, trace_.reads(record), trace_.writes(record));
+    if (check.mending()->fixes().size() > fixes.size()) return false;
+  }
+  static_cast<void>(check.report());  // what still stood still goes on
+  needed_ = check.mending()->needed();
+  return check.mending()->fixes().size() == fixes.size();
+}
+
+std::vector<Fix> FixReduction::kept() const {
+  std::vector<Fix> result;
+  for (std::size_t i = 0; i < fixes_.size(); ++i) {
+    if (!left_out_[i]) result.push_back(fixes_[i]);
+  }
+  return result;
+}
+
+// Leaves out all of these, if the rest orders everything; otherwise it tries each half. What was kept stays needed when
+// others are left out later, since fewer fixes order less.
+void FixReduction::leave_out(std::span<const std::size_t> doubtful) {
+  if (doubtful.empty()) return;
+  if (steps_ >= limit_) {
+    untried_ += doubtful.size();
+    return;
+  }
+  for (const std::size_t i : doubtful) left_out_[i] = true;
+  if (mends(kept())) return;
+  for (const std::size_t i : doubtful) left_out_[i] = false;
+  if (doubtful.size() == 1) return;
+  leave_out(doubtful.first(doubtful.size() / 2));
+  leave_out(doubtful.subspan(doubtful.size() / 2));
+}
+
+void FixReduction::run(RaceReport& report) {
+  report.fixes_needed = true;
+  if (report.fixes.size() < 2) return;
+  fixes_ = report.fixes;
+  left_out_.assign(fixes_.size(), false);
+  static_cast<void>(mends(fixes_));
+  limit_ = steps_ * kMostLooks + kFewSteps;
+  std::vector<std::size_t> doubtful;  // most are known to be needed after this one look
+  for (std::size_t i = 0; i < fixes_.size(); ++i) {
+    if (i >= needed_.size() || !needed_[i]) doubtful.push_back(i);
+  }
+  leave_out(doubtful);
+  report.fixes = kept();
+  report.fixes_untried = untried_;
+  report.fixes_needed = untried_ == 0;
+}
+
+RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs) {
+  RaceCheck check(by_op, needs);
+  describe_buffers(check, trace);
   for (std::size_t i = 0; i < trace.records.size(); ++i) {
     const TraceRecord& record = trace.records[i];
     if (record.kind == RecordKind::kRun) continue;
     if (needs) needs->record = static_cast<std::uint32_t>(i);
     check.step(record, trace.reads(record), trace.writes(record));
   }
-  return check.report();
-}
-
-// Leaves out, one after the other, the fixes that the rest makes unnecessary: one that was found late may order from
-// the start what an earlier one was found for.
-void reduce(std::vector<Fix>& fixes, const TraceData& trace, bool by_op) {
-  for (std::size_t i = 0; i < fixes.size() && fixes.size() > 1;) {
-    std::vector<Fix> fewer = fixes;
-    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-    if (check_with(trace, by_op, nullptr, &fewer).fixes.size() == fewer.size()) fixes = std::move(fewer);
-    else ++i;
-  }
-}
-
-}  // namespace
-
-RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs) {
-  RaceReport report = check_with(trace, by_op, needs, nullptr);
+  RaceReport report = check.report();
   report.dropped = trace.dropped;
-  report.fixes_needed = report.fixes.size() * trace.records.size() <= kMostTrials;
-  if (report.fixes_needed) reduce(report.fixes, trace, by_op);
+  FixReduction(trace, by_op).run(report);
   return report;
 }
 
 bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
   RaceCheck check;
+  describe_buffers(check, trace);
   for (std::size_t i = 0; i < trace.records.size() && check.is_clean(); ++i) {
     const TraceRecord& record = trace.records[i];
     if (!left_out[i]) check.step(record, trace.reads(record), trace.writes(record));
@@ -176,9 +236,8 @@ std::string text_of(const Fix& fix) {
   const RaceSide& after = fix.after;
   const RaceSide& before = fix.before;
   if (after.stream == 0)
-    return fmt::format("end the host's access{} before '{}'{} is issued", place(after), before.name, place(before));
-  if (before.stream == 0 && before.name == kOpenView)
-    return fmt::format("end the host's view before '{}'{} is issued", after.name, place(after));
+    return fmt::format("end the host's {}{} before '{}'{} is issued", after.name == kOpenView ? "view" : "access",
+                       place(after), before.name, place(before));
   const std::string record =
       fmt::format("record an event in stream {} after '{}'{}", after.stream, after.name, place(after));
   if (before.stream == 0)
@@ -188,7 +247,8 @@ std::string text_of(const Fix& fix) {
 }
 
 // Edges between the same two lines of the source are told once, with the streams of the first.
-std::string text_of(const std::vector<Fix>& fixes, bool needed) {
+std::string text_of(const RaceReport& report) {
+  const std::vector<Fix>& fixes = report.fixes;
   if (fixes.empty()) return {};
   using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
   const auto source_of = [](const OpPlace& op) {
@@ -206,8 +266,11 @@ std::string text_of(const std::vector<Fix>& fixes, bool needed) {
     counts.erase(count);
   }
   if (shown == 1) return "fix: one edge orders every conflict\n" + list;
-  return fmt::format("fix: these {} edges order every conflict{}\n{}", shown,
-                     needed ? ", and none of them can be left out" : "", list);
+  std::string how = report.fixes_needed ? ", and none of them can be left out" : "";
+  if (report.fixes_untried > 0)
+    how = fmt::format("; the check stopped at its limit of work before it tried whether {} of {} could be left out",
+                      report.fixes_untried, fixes.size());
+  return fmt::format("fix: these {} edges order every conflict{}\n{}", shown, how, list);
 }
 
 }  // namespace
@@ -225,7 +288,7 @@ std::string RaceReport::text() const {
       result += fmt::format("  '{}' {} them {}{}\n", side->name, side->writes ? "writes" : "reads", where(*side),
                             place(*side));
   }
-  result += text_of(fixes, fixes_needed);
+  result += text_of(*this);
   result +=
       fmt::format("{} in {} ops",
                   races.empty() ? "no race" : fmt::format("{} race{}", races.size(), races.size() > 1 ? "s" : ""), ops);

@@ -78,6 +78,16 @@ void RaceCheck::host_follow(Clocks::Point point) {
   if (needs_) needs_->edge(Clocks::kHostSlot, point, std::move(followed), false);
 }
 
+// The same for all of a stream, with the waits behind its last op.
+void RaceCheck::host_follow_all(std::uint32_t slot) {
+  if (mending_) mending_->clocks.host_wait_all(slot);
+  if (needs_) {
+    const Clocks::Point end{slot, clocks_.end(slot)};
+    needs_->edge(Clocks::kHostSlot, end, clocks_.present_clock(slot), false, true);
+  }
+  clocks_.host_wait_all(slot);
+}
+
 void RaceCheck::assume(const std::vector<Fix>& fixes) {
   mending_ = std::make_unique<Mending>(clocks_, by_op_);
   mending_->assume(fixes);
@@ -111,22 +121,11 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
     case RecordKind::kQuery: return host_wait(record);
     case RecordKind::kHostRead: return host_touch(record, false);
     case RecordKind::kHostWrite: return host_touch(record, true);
-    case RecordKind::kHostEnd: {
-      // What was issued while the view lived met an access that had not ended.
-      const auto open = open_views_.find({record.thread, record.range.buffer, record.range.offset});
-      if (open == open_views_.end()) return;
-      const bool wrote = open->second;
-      open_views_.erase(open);
-      return host_touch(record, wrote);
-    }
+    case RecordKind::kHostEnd: return end_view(record);
     case RecordKind::kAlloc:
       name_buffer(record.range.buffer, record.name);
       return touch_whole(record, "stream-ordered allocation");
-    case RecordKind::kFree:
-      touch_whole(record, "stream-ordered free");
-      buffers_.erase(record.range.buffer);
-      recent_[record.range.buffer % recent_.size()] = {};
-      return;
+    case RecordKind::kFree: touch_whole(record, "stream-ordered free"); return forget(record.range);
     default: return;
   }
 }
@@ -137,7 +136,9 @@ void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
   const Access access{point_of(record), side_of(record, true, name)};
   begin(access.point.slot);
   if (mending_) mending_->before(access);
+  has_own_position_ = false;
   touch(record.range, access);
+  has_own_position_ = true;
   mend(access);
   came(access.point);
   if (needs_) needs_->op(access.point, clocks_.present(access.point.slot));
@@ -188,40 +189,60 @@ void RaceCheck::mend(const Access& access) {
   unordered_.clear();
 }
 
+// Whether the access comes after an earlier one that it conflicts with.
+bool RaceCheck::is_ordered(const Access& earlier, const Access& access) {
+  const std::uint32_t slot = access.point.slot;
+  if (earlier.point.slot == slot) return true;
+  const bool by_host = slot == Clocks::kHostSlot;
+  const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, slot);
+  if (needs_ && before) needs_->conflict(earlier.point, slot);
+  if (before || by_host) return before;
+  // Submission and its record are one step for each stream, not for two: another thread's op may be told first although
+  // it comes after this one.
+  return has_own_position_ && earlier.point.slot != Clocks::kHostSlot && clocks_.reaches(earlier.point, access.point);
+}
+
 void RaceCheck::touch(const TraceRange& range, const Access& access) {
   const bool by_host = access.point.slot == Clocks::kHostSlot;
-  const auto ordered = [&](const Access& earlier) {
-    if (earlier.point.slot == access.point.slot) return true;
-    const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, access.point.slot);
-    if (needs_ && before) needs_->conflict(earlier.point, access.point.slot);
-    return before;
-  };
   const bool writes = access.side.writes;
+  if (!is_possible(range)) return;
   if (writes) words_.forget(range);
-  buffer(range.buffer)
-      .shadow.access(
-          range.offset, range.bytes, writes, access,
-          [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
-            const TraceRange where{range.buffer, begin, std::min(end, range.offset + range.bytes) - begin};
-            if (place.written && !ordered(place.write)) found(place.write, access, where);
-            if (!writes) return;
-            for (const Access& read : place.reads) {
-              if (!ordered(read)) found(read, access, where);
-            }
-          },
-          // A read that this one comes after says nothing more, except of what the order between them is
-          // needed for.
-          [&](const Access& read) { return !needs_ && !by_host && clocks_.before(read.point, access.point.slot); });
+  if (!views_.empty() && !by_host) note_in_views(range, access);
+  Buffer& memory = buffer(range.buffer);
+  const std::uint64_t first = memory.address + range.offset;
+  memory.shadow().access(
+      first, range.bytes, writes, access,
+      [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
+        const TraceRange where{range.buffer, begin - memory.address, std::min(end, first + range.bytes) - begin};
+        if (place.written && !is_ordered(place.write, access)) found(place.write, access, where);
+        if (!writes) return;
+        for (const Access& read : place.reads) {
+          if (!is_ordered(read, access)) found(read, access, where);
+        }
+      },
+      // A read that this one comes after says nothing more, except of what the order between them is needed for.
+      [&](const Access& read) { return !needs_ && !by_host && clocks_.before(read.point, access.point.slot); });
+}
+
+// The memory is gone, or no longer the program's to touch through this buffer. Wrapped memory is given back when the
+// device's work is done.
+void RaceCheck::forget(const TraceRange& range) {
+  const auto known = buffers_.find(range.buffer);
+  if (known == buffers_.end()) return;
+  const Buffer& gone = known->second;
+  if (gone.shared && is_possible(range)) gone.shared->forget(gone.address + range.offset, range.bytes);
+  if (!gone.shared) views_.erase(&gone.own);
+  buffers_.erase(known);
+  recent_[range.buffer % recent_.size()] = {};
 }
 
 void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
-  if (record.kind != RecordKind::kHostEnd)
-    open_views_.emplace(std::tuple(record.thread, record.range.buffer, record.range.offset), writes);
+  if (!is_possible(record.range)) return;
+  views_[memory_of(record.range)].push_back({record, writes, {}});
   TraceRecord by_host = record;
   by_host.stream = 0;
   by_host.position = ++host_steps_;
-  const std::string_view name = record.kind == RecordKind::kHostEnd ? kOpenView : "the host";
-  const Access access{{Clocks::kHostSlot, host_steps_}, side_of(by_host, writes, name)};
+  const Access access{{Clocks::kHostSlot, host_steps_}, side_of(by_host, writes, "the host")};
   if (needs_) needs_->op(access.point, clocks_.host());
   if (mending_) mending_->before(access);
   touch(record.range, access);
@@ -232,7 +253,7 @@ void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
 
 void RaceCheck::host_wait(const TraceRecord& record) {
   if (record.whole_device) {
-    for (const std::uint32_t own : device_slots_[record.device]) host_follow({own, clocks_.end(own)});
+    for (const std::uint32_t own : device_slots_[record.device]) host_follow_all(own);
   } else {
     host_follow(other_of(record));
   }
@@ -243,8 +264,10 @@ void RaceCheck::host_wait(const TraceRecord& record) {
 
 void RaceCheck::found(const Access& earlier, const Access& later, const TraceRange& where) {
   unordered_.push_back(earlier);
-  const RaceSide& a = earlier.side;
-  const RaceSide& b = later.side;
+  count(earlier.side, later.side, where);
+}
+
+void RaceCheck::count(const RaceSide& a, const RaceSide& b, const TraceRange& where) {
   const std::string_view buffer_name = buffer(where.buffer).name;
   const Key key{place_of(a), place_of(b), buffer_name};
   const auto known = known_.find(key);

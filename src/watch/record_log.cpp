@@ -31,7 +31,7 @@ struct Entry {
   std::uint64_t sequence = 0;
   std::uint64_t stream = 0;    // kBufferFact: id
   std::uint64_t position = 0;  // kBufferFact: bytes
-  std::uint64_t thread = 0;
+  std::uint64_t thread = 0;    // kBufferFact: address, see TraceBuffer
   Picos queued = 0;
   std::uint32_t device = 0;
   std::int32_t queue = -1;
@@ -179,6 +179,7 @@ void RecordLog::describe(Shard& shard, const Range& range) noexcept {
   Packer packer(at);
   packer.put(Entry{.stream = range.id,
                    .position = block->bytes,
+                   .thread = block->owned ? 0 : reinterpret_cast<std::uintptr_t>(block->data),
                    .device = block->core ? block->core->id : 0,
                    .kind = kBufferFact,
                    .memory = static_cast<std::uint8_t>(block->kind),
@@ -264,7 +265,8 @@ TraceBuffer unpack_buffer(Unpacker& from) {
           .device = entry.device,
           .kind = static_cast<MemoryKind>(entry.memory),
           .bytes = entry.position,
-          .name = from.take<Name>().text()};
+          .name = from.take<Name>().text(),
+          .address = entry.thread};
 }
 
 TraceRecord unpack_record(Unpacker& from, std::vector<TraceRange>& ranges) {

@@ -32,6 +32,20 @@ bool same_history(const Shadow::Place& a, const Shadow::Place& b) {
 
 }  // namespace
 
+void Shadow::forget(std::uint64_t offset, std::uint64_t bytes) {
+  if (bytes == 0 || places_.empty()) return;
+  const std::uint64_t end = offset + bytes;
+  const auto first = cut(offset);
+  const auto last = cut(end);
+  first->second = {end, false, {}, {}};
+  places_.erase(std::next(first), last);
+  if (first == places_.begin()) return;
+  const auto before = std::prev(first);
+  if (!same_history(before->second, first->second)) return;
+  before->second.end = end;
+  places_.erase(first);
+}
+
 // Neighbours that a read has made alike.
 void Shadow::join(Places::iterator first, Places::iterator last) {
   while (first != last) {

@@ -51,6 +51,8 @@ class Shadow {
     }
     join(first, last);
   }
+  // The bytes begin anew: nobody touched them.
+  void forget(std::uint64_t offset, std::uint64_t bytes);
   std::size_t places() const { return places_.size(); }
 
  private:

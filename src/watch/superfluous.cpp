@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "watch/ops_of_streams.hpp"
 #include "watch/race_check.hpp"
@@ -13,21 +13,26 @@
 namespace slip {
 namespace {
 
-// All waits of one line of the source: one can go only if none of its times is needed. Where the source is not known,
-// those between two streams.
+// All waits of one line of the source for the ops of one other line: they can go only if none of them is needed at any
+// time. Two waits on one line wait for different ops. Where the source is not known, those between two streams.
 struct Group {
   std::vector<std::uint32_t> records;
   bool needed = false;
   bool implied = true;
 };
-using WaitKey = std::tuple<std::string_view, std::int32_t, std::uint64_t, std::uint64_t>;
+using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+using WaitKey = std::tuple<std::string_view, std::int32_t, Source, std::uint64_t, std::uint64_t>;
 using BarrierKey = std::tuple<std::string_view, std::int32_t, std::string_view>;  // of the legacy stream's op
+
+constexpr std::uint64_t kMostLooks = 8;
 
 class Finder {
  public:
   Finder(const TraceData& trace, std::span<const TraceSpan> spans) : trace_(trace), spans_(spans), ops_(spans) {
-    for (const TraceRecord& record : trace.records) {
-      if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_.insert(record.stream);
+    for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
+      const TraceRecord& record = trace.records[i];
+      if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_[record.stream];
+      else if (is_command(record)) note_command(record, i);
     }
   }
 
@@ -35,7 +40,8 @@ class Finder {
     for (const Needs::Edge& edge : needs.edges()) sort_in(edge);
     Superfluous result;
     for (const auto& [key, group] : waits_) {
-      if (!group.needed && !group.records.empty()) result.waits.push_back(wait_of(group));
+      if (!group.needed && !group.records.empty() && !waits_for_nothing_yet(key))
+        result.waits.push_back(wait_of(group));
     }
     for (const auto& [key, group] : barriers_) {
       if (!group.needed && !group.records.empty()) result.legacy_barriers.push_back(barrier_of(group));
@@ -47,12 +53,53 @@ class Finder {
   }
 
  private:
+  // Whether the line waits for no op now and for one that it needs at other times, as in the first turn of a loop.
+  bool waits_for_nothing_yet(const WaitKey& key) const {
+    const auto& [file, line, awaited, from, to] = key;
+    if (awaited != Source()) return false;
+    for (auto group = waits_.lower_bound({file, line, {}, 0, 0}); group != waits_.end(); ++group) {
+      if (std::get<0>(group->first) != file || std::get<1>(group->first) != line) return false;
+      if (group->second.needed) return true;
+    }
+    return false;
+  }
+
+  // What makes a barrier when it is issued to the legacy stream (rules 8 and 9).
+  static bool is_command(const TraceRecord& record) {
+    return record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait ||
+           record.kind == RecordKind::kEventRecord || record.kind == RecordKind::kFree;
+  }
+  void note_command(const TraceRecord& record, std::uint32_t index) {
+    const auto legacy = legacy_.find(record.stream);
+    if (legacy != legacy_.end()) legacy->second.push_back(index);
+  }
+  Group& group_of(const TraceRecord& wait) {
+    if (wait.file.empty()) return waits_[{{}, 0, {}, wait.other_stream, wait.stream}];
+    const TraceSpan* awaited = ops_.last_until(wait.other_stream, wait.other_position);
+    const Source source = awaited ? Source{awaited->file, awaited->line, awaited->name} : Source();
+    return waits_[{wait.file, wait.line, source, 0, 0}];
+  }
+
+  // A wait of the legacy stream is a barrier itself: blocking streams come after it, and so after all that it follows.
+  // Without it they would come after the command before it only.
+  void note_barrier_of_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+    const auto legacy = legacy_.find(barrier.other_stream);
+    if (!edge.needed || legacy == legacy_.end()) return;
+    const std::vector<std::uint32_t>& commands = legacy->second;
+    const auto later = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
+      return trace_.records[i].position <= barrier.other_position;
+    });
+    if (later == commands.begin()) return;
+    const TraceRecord& command = trace_.records[*std::prev(later)];
+    if (command.kind == RecordKind::kEventWait) group_of(command).needed = true;
+  }
+
   void sort_in(const Needs::Edge& edge) {
     const TraceRecord& record = trace_.records[edge.record];
+    if (record.kind == RecordKind::kBarrier) note_barrier_of_wait(edge, record);
     Group* group = nullptr;
     if (record.kind == RecordKind::kEventWait) {
-      const bool known = !record.file.empty();
-      group = &waits_[{record.file, record.line, known ? 0 : record.other_stream, known ? 0 : record.stream}];
+      group = &group_of(record);
     } else if (record.kind == RecordKind::kBarrier && record.name.empty()) {  // named ones are the runtime's own
       const TraceSpan* op = legacy_op(record);
       if (!op) return;
@@ -83,14 +130,17 @@ class Finder {
 
   SuperfluousWait wait_of(const Group& group) {
     const TraceRecord& first = trace_.records[group.records.front()];
-    return {after(first), before(first), first.file, first.line, group.records.size(), group.implied, cost_of(group)};
+    const std::optional<Picos> cost = cost_of(group);
+    return {after(first),         before(first), first.file,       first.line,
+            group.records.size(), group.implied, cost.value_or(0), cost.has_value()};
   }
   // Rather an op that the legacy stream's held than one that held the legacy stream's.
   FalseDependency barrier_of(const Group& group) {
     const auto out = std::find_if(group.records.begin(), group.records.end(),
                                   [&](std::uint32_t i) { return !legacy_.contains(trace_.records[i].stream); });
     const TraceRecord& shown = trace_.records[out != group.records.end() ? *out : group.records.front()];
-    return {before(shown), after(shown), false, group.records.size(), cost_of(group)};
+    const std::optional<Picos> cost = cost_of(group);
+    return {before(shown), after(shown), false, group.records.size(), cost.value_or(0), cost.has_value()};
   }
 
   // Whether at some time the wait ended last of all that held an op.
@@ -102,8 +152,10 @@ class Finder {
       return held && by && held->run && by->run && by->ended > held->queued;
     });
   }
-  Picos cost_of(const Group& group) {
-    if (group.implied || trials_ >= kMostTrials || !was_felt(group)) return 0;
+  // Nothing: not tried any more. Each try is a look at the whole trace.
+  std::optional<Picos> cost_of(const Group& group) {
+    if (group.implied || !was_felt(group)) return 0;
+    if (trials_ >= kMostLooks * trace_.records.size() + kMostTrials) return std::nullopt;
     if (!replay_) {
       replay_.emplace(trace_, spans_);
       length_ = replay_->length();
@@ -118,7 +170,7 @@ class Finder {
   const TraceData& trace_;
   std::span<const TraceSpan> spans_;
   OpsOfStreams ops_;
-  std::unordered_set<std::uint64_t> legacy_;
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> legacy_;  // by stream: its commands, as records
   std::map<WaitKey, Group> waits_;
   std::map<BarrierKey, Group> barriers_;
   std::optional<Replay> replay_;

@@ -318,6 +318,7 @@ void TraceReader::read_buffer() {
     else if (key == "device") buffer.device = require_small(json_, json_.unsigned_number(), "device");
     else if (key == "kind") buffer.kind = require_word(json_, memory_kind_of, "kind of memory");
     else if (key == "bytes") buffer.bytes = json_.unsigned_number();
+    else if (key == "address") buffer.address = json_.unsigned_number();
     else if (key == "name") buffer.name = texts_.keep(json_.text());
     else json_.skip();
   }

@@ -259,6 +259,7 @@ void TraceWriter::put_tables() {
   for (const TraceBuffer& buffer : data_.buffers) {
     put("{}\n{{", first ? "" : ",");
     put_text("name", buffer.name);
+    if (buffer.address != 0) put("\"address\":{},", buffer.address);
     put("\"id\":{},\"device\":{},\"kind\":\"{}\",\"bytes\":{}}}", buffer.id, buffer.device,
         memory_kind_name(buffer.kind), buffer.bytes);
     first = false;

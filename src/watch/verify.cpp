@@ -61,8 +61,12 @@ class PlanTrace {
   std::uint32_t add_ranges(const std::vector<Range>& ranges) {
     for (const Range& range : ranges) {
       data.ranges.push_back({range.id, range.offset, range.bytes});
-      data.buffers.push_back(
-          {.id = range.id, .kind = range.block->kind, .bytes = range.block->bytes, .name = range.block->name.text()});
+      const Block& block = *range.block;
+      data.buffers.push_back({.id = range.id,
+                              .kind = block.kind,
+                              .bytes = block.bytes,
+                              .name = block.name.text(),
+                              .address = block.owned ? 0 : reinterpret_cast<std::uintptr_t>(block.data)});
     }
     return static_cast<std::uint32_t>(ranges.size());
   }

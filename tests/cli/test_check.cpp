@@ -66,6 +66,16 @@ TEST(CliCheck, ALabRunsCleanUnderTheChecker) {
   EXPECT_NE(outcome.err.find("SLIP_CHECK: no race"), std::string::npos) << outcome.err;
 }
 
+TEST(CliCheck, SaysThatLaunchBlockingHidesRaces) {
+  setenv("SLIP_CHECK", "1", 1);
+  setenv("SLIP_LAUNCH_BLOCKING", "1", 1);
+  const Outcome outcome = run("lab weights --device sim:h200 --quick");
+  unsetenv("SLIP_LAUNCH_BLOCKING");
+  unsetenv("SLIP_CHECK");
+  EXPECT_NE(outcome.err.find("SLIP_LAUNCH_BLOCKING=1 makes the host wait after every op"), std::string::npos)
+      << outcome.err;
+}
+
 // In a process of its own, which ends with the checker's status.
 void race_and_exit() {
   setenv("SLIP_CHECK", "1", 1);

@@ -1,5 +1,6 @@
 // The corpus of races: numbered programs, one a file, half of them racy and half right. Ops declare what they touch and
-// touch nothing, so the racy ones are safe to run anywhere.
+// touch nothing, so the racy ones are safe to run anywhere. Each runs on every device, and once more in a process of
+// its own: a stream that takes the place of an earlier one has other positions, which can hide a fault of the checker.
 #pragma once
 
 #include <vector>
@@ -37,6 +38,7 @@ struct Scenario {
   const char* first = nullptr;
   const char* second = nullptr;
   int devices = 1;
+  bool on_cuda = true;  // false: the driver's own barriers, or those that the runtime adds there, order more
 };
 
 // By number. Made by the scenarios' files, each of which adds its own.

@@ -1,10 +1,16 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <set>
 
 #include "races/scenario.hpp"
 #include "support/devices.hpp"
+#include "support/processes.hpp"
 
 namespace slip::races {
 
@@ -17,6 +23,10 @@ namespace {
 
 class Corpus : public test::DeviceTest {
  protected:
+  bool can_run(const Scenario& scenario) const {
+    return GetParam().most >= scenario.devices && (scenario.on_cuda || !on_cuda());
+  }
+  void expect_right(const Scenario& scenario);
   // The program's report, live and from its trace.
   std::pair<RaceReport, RaceReport> run(const Scenario& scenario) {
     std::vector<Device> devices = open_all(scenario.devices);
@@ -44,16 +54,48 @@ void expect_race(const Scenario& scenario, const RaceReport& report) {
   EXPECT_FALSE(report.fixes.empty()) << "it does not say what is missing\n" << report.text();
 }
 
+void Corpus::expect_right(const Scenario& scenario) {
+  SCOPED_TRACE(std::to_string(scenario.number) + ": " + scenario.title);
+  const auto [live, offline] = run(scenario);
+  for (const RaceReport* report : {&live, &offline}) {
+    if (scenario.first) expect_race(scenario, *report);
+    else EXPECT_TRUE(report->races.empty()) << report->text();
+  }
+  EXPECT_EQ(live.races.size(), offline.races.size()) << live.text() << offline.text();
+}
+
 TEST_P(Corpus, IsToldRight) {
   for (const Scenario& scenario : corpus()) {
-    if (GetParam().most < scenario.devices) continue;
-    SCOPED_TRACE(std::to_string(scenario.number) + ": " + scenario.title);
-    const auto [live, offline] = run(scenario);
-    for (const RaceReport* report : {&live, &offline}) {
-      if (scenario.first) expect_race(scenario, *report);
-      else EXPECT_TRUE(report->races.empty()) << report->text();
-    }
-    EXPECT_EQ(live.races.size(), offline.races.size()) << live.text() << offline.text();
+    if (can_run(scenario)) expect_right(scenario);
+  }
+}
+
+// One program, in a process that did nothing before; FreshProcess starts it.
+constexpr const char* kNumber = "SLIP_TEST_CORPUS_NUMBER";
+
+TEST_P(Corpus, DISABLED_OneProgram) {
+  const char* number = std::getenv(kNumber);
+  ASSERT_NE(number, nullptr);
+  const auto scenario = std::find_if(corpus().begin(), corpus().end(),
+                                     [&](const Scenario& each) { return std::to_string(each.number) == number; });
+  ASSERT_NE(scenario, corpus().end());
+  if (can_run(*scenario)) expect_right(*scenario);
+}
+
+// The cpu and the sim device keep their streams apart, so both are new in one process.
+TEST(FreshProcess, EachProgramIsToldRight) {
+  for (const Scenario& scenario : corpus()) {
+    const std::string command =
+        kNumber + ("=" + std::to_string(scenario.number)) + " " + test::kWithoutLeakCheck + " " + test::own_path() +
+        " --gtest_brief=1 --gtest_also_run_disabled_tests"
+        " --gtest_filter='*Corpus.DISABLED_OneProgram/cpu_concurrent:*Corpus.DISABLED_OneProgram/sim_h200' 2>&1";
+    std::FILE* child = ::popen(command.c_str(), "r");  // its watchdog ends it, should it hang
+    ASSERT_NE(child, nullptr);
+    std::string said;
+    std::array<char, 4096> part{};
+    while (std::fgets(part.data(), part.size(), child)) said += part.data();
+    EXPECT_EQ(::pclose(child), 0) << scenario.number << ": " << scenario.title << "\n" << said;
+    EXPECT_NE(said.find("2 tests"), std::string::npos) << said;
   }
 }
 
@@ -65,6 +107,7 @@ TEST(CorpusItself, IsHalfRacyAndNumbered) {
     racy += scenario.first ? 1 : 0;
   }
   const auto all = static_cast<std::ptrdiff_t>(corpus().size());
+  ASSERT_FALSE(numbers.empty());
   EXPECT_EQ(*numbers.rbegin(), all) << "a number is missing";
   EXPECT_EQ(racy * 2, all);
 }

@@ -157,6 +157,61 @@ TEST_F(Check, ALegacyOpThatNobodyNeedsIsAFalseDependency) {
   EXPECT_GT(found.cost, kMs / 2) << report.text();
 }
 
+// Rule 9: blocking streams come after the wait, and the wait after them.
+TEST_F(Check, AWaitOfTheLegacyStreamIsABarrierItself) {
+  open();
+  const Stream one = device->stream(), two = device->stream();
+  work(*a, "other", {}, {*y});
+  work(one, "writer", {}, {*x});
+  device->legacy_stream().wait(a->record());
+  work(two, "reader", {*x}, {});
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+}
+
+TEST_F(Check, AWaitOfTheLegacyStreamThatOrdersNothingIsTold) {
+  open();
+  work(*a, "other", {}, {*y});
+  device->legacy_stream().wait(a->record());
+  work(device->legacy_stream(), "writer", {}, {*x});
+  EXPECT_EQ(checked().superfluous.size(), 1U) << report.text();
+}
+
+TEST_F(Check, AWaitThatOrdersAnAllocationIsNeeded) {
+  open();
+  work(*a, "other", {}, {*y});
+  const Buffer memory = a->alloc(kBytes, "data");
+  b->wait(a->record());
+  work(*b, "user", {}, {memory});
+  a->wait(b->record());
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+}
+
+TEST_F(Check, TheBarrierOfALegacyPeerCopyIsNotTheProgramsWait) {
+  open();
+  const std::vector<Device> two = open_ideal(2);
+  const Buffer from = two[0].alloc(kBytes, MemoryKind::kDevice, "from"),
+               to = two[1].alloc(kBytes, MemoryKind::kDevice, "to");
+  const Buffer one = two[1].alloc(kBytes, MemoryKind::kDevice, "one"),
+               other = two[1].alloc(kBytes, MemoryKind::kDevice, "other");
+  work(two[1].legacy_stream(), "before", {}, {one});
+  two[0].legacy_stream().copy(to, from);
+  work(two[1].legacy_stream(), "after", {}, {other});
+  for (const Device& each : two) each.sync();
+  EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+}
+
+TEST_F(Check, TwoWaitsOnOneLineAreToldApart) {
+  open();
+  const Stream c = device->stream(StreamFlags::kNonBlocking);
+  work(*a, "needed", {}, {*x});
+  work(c, "not needed", {}, {*y});
+  const Event one = a->record(), two = c.record();
+  b->wait(one), b->wait(two);
+  work(*b, "reader", {*x}, {});
+  ASSERT_EQ(checked().superfluous.size(), 1U) << report.text();
+  EXPECT_EQ(report.superfluous[0].after.name, "not needed");
+}
+
 TEST_F(Check, OpsThatShareAQueueAreAFalseDependency) {
   open({.max_connections = 1});
   constexpr Cost kNarrow{.width = 0.1, .time = kMs};  // there is room for the others

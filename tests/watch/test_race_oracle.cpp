@@ -120,6 +120,16 @@ class Generator {
     if (host_ != kMost) program_.nodes[node].after.push_back({host_});
     host_ = node;
   }
+  // Of all streams, with the waits behind their last ops.
+  void device_sync() {
+    std::vector<Link> ends = closed_;
+    for (const Stream& stream : streams_) {
+      for (const Link& link : end_of(stream)) ends.push_back(link);
+    }
+    if (is_stuck(ends)) return;
+    record(RecordKind::kSync, 0, 0).whole_device = true;
+    host_step(ends);
+  }
   void word(Stream& stream);
   void close_words();
   bool is_stuck(const std::vector<Link>& links) const;
@@ -129,6 +139,7 @@ class Generator {
   std::uint32_t buffers_;
   Program program_;
   std::deque<Stream> streams_;
+  std::vector<Link> closed_;  // ends of streams that were closed
   std::vector<Event> events_;
   std::uint64_t last_stream_ = 0;
   std::size_t host_ = kMost;
@@ -201,6 +212,7 @@ void Generator::step() {
       return;
     }
     case 5: {
+      if (below(4) == 0) return device_sync();
       if (below(2) || is_stuck(end_of(stream))) return;
       TraceRecord& sync = record(below(2) ? RecordKind::kSync : RecordKind::kQuery, 0, 0);
       sync.other_stream = stream.id;
@@ -214,13 +226,15 @@ void Generator::step() {
       host_step({});
       (writes ? program_.nodes.back().writes : program_.nodes.back().reads).push_back(access.range);
       TraceRecord& end = record(RecordKind::kHostEnd, 0, 0);
-      end.range = program_.trace.records[program_.trace.records.size() - 2].range;
-      program_.node_of[static_cast<std::uint32_t>(end.line)] = program_.nodes.size() - 1;
+      const TraceRecord& begin = program_.trace.records[program_.trace.records.size() - 2];
+      end.range = begin.range;
+      end.line = begin.line;  // as the runtime tells it
       return;
     }
     case 7: {
       if (first) return;  // it goes on with the words
       record(RecordKind::kStreamClose, stream.id, 0);
+      for (const Link& link : end_of(stream)) closed_.push_back(link);
       stream = {.id = ++last_stream_};
       record(RecordKind::kStreamOpen, stream.id, 0);
       return;

@@ -155,7 +155,10 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
   if (lane->core != &core_) lane->core = &core_;  // see slip::open_stream
   lane->executor.store(executor_.get(), std::memory_order_relaxed);
   lane->joins_legacy = spec.flags == StreamFlags::kBlocking && !spec.legacy;
-  if (spec.legacy) legacy_ = lane;
+  if (spec.legacy) {
+    legacy_ = lane;
+    legacy_end_.store(lane->tail, std::memory_order_relaxed);  // relaxed: the device has no other stream yet
+  }
   lane->id.store(kOpening, std::memory_order_relaxed);  // so that no other thread finds it drained
   lane->submit_lock.unlock();
   return lane;

@@ -33,6 +33,7 @@ class CpuBackend final : public Backend {
   Lane* find_drained();
   std::vector<Lane*> covered_by(StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
+  std::uint64_t mark_legacy(Lane& legacy);
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& roused);
   std::uint64_t push(Lane& lane, const Op& op);
   std::uint64_t write(Lane& lane, const Op& op, std::span<const Point> waits);
@@ -44,10 +45,10 @@ class CpuBackend final : public Backend {
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
   bool rouse(Lane& lane, LaneState becomes = LaneState::kQueued);
   // Whether legacy work was submitted that the lane does not wait for yet. relaxed: under submit_lock it is exact,
-  // since submit_legacy() holds that lock while it publishes.
+  // since push_legacy() holds that lock while it publishes and stores the end.
   bool behind_legacy(const Lane& lane) const {
     return lane.joins_legacy &&
-           legacy_->published.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
+           legacy_end_.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
   }
   bool may_begin(const Lane& lane) const;
   bool make_room(Lane& lane, std::uint64_t cells);
@@ -58,10 +59,11 @@ class CpuBackend final : public Backend {
                             // one by one
   const std::uint64_t depth_;
   std::vector<std::unique_ptr<HardwareQueue>> queues_;
-  std::atomic<std::uint64_t> issued_{0};  // order of issue, for policy single
-  Lane* legacy_ = nullptr;                // set once, when the device opens
-  std::mutex mutex_;                      // guards what follows
-  std::vector<Lane*> lanes_;              // all, also closed ones with work left
+  std::atomic<std::uint64_t> issued_{0};      // order of issue, for policy single
+  Lane* legacy_ = nullptr;                    // set once, when the device opens
+  std::atomic<std::uint64_t> legacy_end_{0};  // of the legacy stream's last command that the blocking streams wait for
+  std::mutex mutex_;                          // guards what follows
+  std::vector<Lane*> lanes_;                  // all, also closed ones with work left
   std::size_t opened_ = 0;
   std::unique_ptr<Executor> executor_;  // last: its threads end first
 };

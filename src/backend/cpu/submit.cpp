@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.hpp"
 #include "backend/cpu/pack.hpp"
 #include "base/thread.hpp"
+#include "runtime/bookkeeping.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -53,7 +54,11 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
     return lane.published.load(std::memory_order_relaxed);
   }
-  if (lane.legacy) return submit_legacy(lane, op);
+  if (lane.legacy) return is_allocation_mark(op) ? mark_legacy(lane) : submit_legacy(lane, op);
+  if (is_bookkeeping(op)) {
+    settle_pending(lane);
+    return lane.published.load(std::memory_order_relaxed);  // relaxed: a position, no data hangs on it
+  }
   // A record that needs no time stamp is just the present end, unless a legacy op (rules 3, 9) or a wait comes before
   // it.
   if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
@@ -79,8 +84,8 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       executor_->wait(lane, until, 0);  // the queue is full: the host blocks
       continue;
     }
-    if (behind_legacy(lane)) [[unlikely]] {
-      const std::uint64_t barrier = legacy_->published.load(std::memory_order_relaxed);
+    if (behind_legacy(lane) && !is_allocation_mark(op)) [[unlikely]] {
+      const std::uint64_t barrier = legacy_end_.load(std::memory_order_relaxed);  // exact: see behind_legacy()
       lane.legacy_seen.store(barrier, std::memory_order_relaxed);
       push_wait(lane, *legacy_, barrier);
     }
@@ -92,6 +97,7 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
       return position;
     }
     const std::uint64_t position = push(lane, op);
+    tell_submitted(position);
     const bool idle = rouse(lane, ended ? LaneState::kRunning : LaneState::kQueued);
     lane.submit_lock.unlock();
     if (!idle) return position;  // somebody runs it, also what has ended
@@ -127,6 +133,23 @@ std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
   }
 }
 
+// An allocation in the legacy stream: the blocking streams do not wait for it, so `legacy_end_` stays.
+std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
+  constexpr std::uint64_t kCells = 1 + 2;
+  for (;;) {
+    legacy.submit_lock.lock();
+    if (make_room(legacy, kCells)) break;
+    const std::uint64_t until = room_at(legacy, kCells);
+    legacy.submit_lock.unlock();
+    executor_->wait(legacy, until, 0);  // the queue is full: the host blocks
+  }
+  const std::uint64_t position = write(legacy, kLoneWait, {});
+  const bool idle = rouse(legacy);
+  legacy.submit_lock.unlock();
+  if (idle) executor_->wake(legacy);
+  return position;
+}
+
 // All submit locks of the blocking streams are held at once, so that every op of theirs is on one side or the other.
 // Null when the queue is full: the waits pushed so far stand, the next try adds the rest. REQUIRES: submit_lock.
 std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& roused) {
@@ -148,7 +171,11 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
     room = make_room(legacy, cells + kWaitCells);
   }
   std::optional<std::uint64_t> position;
-  if (room) position = push(legacy, op);
+  if (room) {
+    position = push(legacy, op);
+    tell_submitted(*position);
+  }
+  legacy_end_.store(legacy.tail, std::memory_order_relaxed);  // relaxed: read under the locks held here
   for (Lane* lane : blocking) lane->submit_lock.unlock();
   return position;
 }
@@ -193,7 +220,7 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
     if (lane.legacy && observed()) write(lane, kLoneWait, {});
     return lane.tail;
   }
-  return write_behind_pending(lane, op);
+  return write_behind_pending(lane, is_allocation_mark(op) ? kLoneWait : op);
 }
 
 // The next op carries this wait. REQUIRES: submit_lock, room, fewer than kMaxWaits are pending.

@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/thread.hpp"
+#include "runtime/bookkeeping.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
@@ -128,7 +129,9 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
     put(stream.handle, op);
     return stream.submitted.load(std::memory_order_relaxed);
   }
-  const std::vector<Barrier> barriers = barriers_before(stream, op.here);
+  // The runtime's own question for the end of a blocking stream comes after no legacy work.
+  const bool alone = is_bookkeeping(op) && !stream.legacy;
+  const std::vector<Barrier> barriers = alone ? std::vector<Barrier>() : barriers_before(stream, op.here);
   const std::lock_guard lock(stream.submitting);
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;

@@ -76,6 +76,7 @@ Ring<SimStream*>* Machine::lane_of(SimStream& stream, const Command& command) {
 
 bool Machine::behind_barrier(SimStream& stream, const Command& command) {
   SimDevice& device = *stream.device;
+  if (command.kind == OpKind::kAlloc) return false;
   if (stream.is_legacy) {
     const std::uint64_t before = command.soft ? command.epoch : command.epoch - 1;
     return before >= device.pending.head() && device.pending[before] != 0;

@@ -7,19 +7,21 @@
 #include "backend/sim/memory.hpp"
 #include "backend/sim/world.hpp"
 #include "base/thread.hpp"
+#include "runtime/bookkeeping.hpp"
+#include "runtime/observers.hpp"
 
 namespace slip::sim {
 namespace {
 
-// The runtime's own question for the current position, not a call of the program: it must not change what it observes.
-bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
-
 // Records that need no command: the point is the last command. On an H200 they hold no queue either. In the legacy
 // stream a record is a barrier (rule 9) and so a command; in a blocking stream it is one while legacy work is pending,
-// which it comes after (rule 3).
+// which it comes after (rule 3). With an observer it is one also when that work is done in virtual time: the edge is
+// told with a command, and what is recorded after it must differ from what was before. It costs the same.
 bool is_plain_record(const Op& op, const SimStream& stream) {
   if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
-  const bool behind_legacy = stream.is_blocking && stream.device->legacy_done < stream.device->legacy_issued;
+  const SimDevice& device = *stream.device;
+  const bool is_untold = observed() && stream.told_epoch != device.legacy_issued;
+  const bool behind_legacy = stream.is_blocking && (device.legacy_done < device.legacy_issued || is_untold);
   return !behind_legacy || is_bookkeeping(op);
 }
 
@@ -51,13 +53,15 @@ std::uint64_t World::submit(SimStream& stream, const Op& op) {
     require_open(stream, op.here);  // the lock was free meanwhile
   }
   Command command = command_for(stream, op);
-  command.issued = spend(is_bookkeeping(op) ? 0 : host_cost(op));
+  command.issued = spend(is_bookkeeping(op) || is_allocation_mark(op) ? 0 : host_cost(op));
   finished.swap(finished_);
-  return machine_.enqueue(stream, command);
+  const std::uint64_t position = machine_.enqueue(stream, command);
+  tell_submitted(position);
+  return position;
 }
 
 void World::require_supported(const Op& op, const SimStream& stream) const {
-  if (op.kind == OpKind::kAlloc || op.kind == OpKind::kFree)
+  if (op.address)
     throw Error(Code::kUnsupported, "the sim device allocates in stream order through the runtime's pool", op.here);
   if (op.kind == OpKind::kKernel && !op.kernel->cpu && stream.device->core->options.run_functions)
     throw Error(
@@ -96,7 +100,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
       command.amount = static_cast<std::uint64_t>(std::clamp<Picos>(op.cost.time, 0, kNever));
       break;
     case OpKind::kRecord:
-      command.soft = is_bookkeeping(op);
+      command.soft = is_bookkeeping(op);  // of the legacy stream: others have none
       command.stamp = static_cast<Stamp*>(op.event);
       if (!command.stamp) break;
       command.lane = Lane::kLast;
@@ -107,6 +111,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
       command.amount = op.point.position;
       break;
     case OpKind::kExchange: command.lane = Lane::kCompute; break;
+    case OpKind::kAlloc: command.soft = stream.is_legacy; break;
     default:
       command.lane = Lane::kLast;
       command.value = op.value;

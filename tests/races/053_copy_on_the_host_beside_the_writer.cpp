@@ -1,0 +1,16 @@
+// The host itself copies between two buffers of its own (rule 36), after the work of the copy's stream only.
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer source = s.pinned("source"), target = s.pinned("target");
+  work(s.a, "writer", {}, {source});
+  s.b.copy(target, source);
+}
+
+const InCorpus kThis({53, "copy on the host beside the writer", program, "writer", "the host"});
+
+}  // namespace
+}  // namespace slip::races

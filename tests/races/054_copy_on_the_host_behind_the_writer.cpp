@@ -1,0 +1,16 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+void program(Setting& s) {
+  const Buffer source = s.pinned("source"), target = s.pinned("target");
+  work(s.a, "writer", {}, {source});
+  s.b.wait(s.a.record());
+  s.b.copy(target, source);
+}
+
+const InCorpus kThis({54, "copy on the host behind the writer", program});
+
+}  // namespace
+}  // namespace slip::races

@@ -1,0 +1,18 @@
+#include "races/scenario.hpp"
+
+namespace slip::races {
+namespace {
+
+alignas(64) std::byte g_memory[2 * kBytes];
+
+void program(Setting& s) {
+  const Buffer one = s.device.wrap(g_memory, kBytes, MemoryKind::kPinned, "one");
+  const Buffer two = s.device.wrap(g_memory + kBytes, kBytes, MemoryKind::kPinned, "two");
+  work(s.a, "writer", {}, {one});
+  work(s.b, "reader", {two}, {});
+}
+
+const InCorpus kThis({62, "neighbours wrapped", program});
+
+}  // namespace
+}  // namespace slip::races
