@@ -161,7 +161,7 @@ class Communicator {
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
   State& state(Here here = Here::at()) const;  // throws if this communicator was moved from
-  std::shared_ptr<State> state_;  // plans with its calls know whether it is still there
+  std::shared_ptr<State> state_;               // plans with its calls know whether it is still there
 };
 
 }  // namespace slip

@@ -1,5 +1,5 @@
-// CallHistory: the last collective calls that this rank has enqueued. Signatures travel with the data, so a rank that only
-// sends compares nothing: ranks that wait for long, and finalize(), compare their histories instead.
+// CallHistory: the last collective calls that this rank has enqueued. Signatures travel with the data, so a rank that
+// only sends compares nothing: ranks that wait for long, and finalize(), compare their histories instead.
 #pragma once
 
 #include <array>
@@ -26,7 +26,8 @@ class CallHistory {
     const Signature* find(std::uint32_t number) const;
   };
 
-  // One thread at a time. relaxed, here and in snapshot(): `check` ties the words of an entry together, as in the ledger.
+  // One thread at a time. relaxed, here and in snapshot(): `check` ties the words of an entry together, as in the
+  // ledger.
   void add(const Signature& call) {
     Entry& entry = entries_[call.number() % kCalls];
     const std::uint64_t check = check_of_call(call.number(), call.elements, call.rest);

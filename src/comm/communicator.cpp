@@ -138,17 +138,18 @@ void Communicator::fail(Code code, const std::string& text) noexcept {
 
 void Communicator::all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
   require_no_factor(op, here);
-  state(here).issue_call({.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)},
-                     to, from, stream, here);
+  state(here).issue_call(
+      {.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)}, to, from,
+      stream, here);
 }
 
 void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here) {
   state(here).issue_call({.kind = Collective::kAllReduce,
-                      .type = type,
-                      .op = ReduceOp::kPreMulSum,
-                      .elements = from.bytes / bytes_of(type),
-                      .scale = scale_of(type, factor, here)},
-                     to, from, stream, here);
+                          .type = type,
+                          .op = ReduceOp::kPreMulSum,
+                          .elements = from.bytes / bytes_of(type),
+                          .scale = scale_of(type, factor, here)},
+                         to, from, stream, here);
 }
 
 void Communicator::reduce(Range to, Range from, DataType type, ReduceOp op, int root, StreamRef stream, Here here) {
@@ -166,30 +167,30 @@ void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceOp 
 }
 
 void Communicator::broadcast(Range to, Range from, int root, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
-                     from, stream, here);
+  state(here).issue_call({.kind = Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes},
+                         to, from, stream, here);
 }
 
 void Communicator::all_gather(Range to, Range from, StreamRef stream, Here here) {
-  state(here).issue_call({.kind = Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to, from, stream,
-                     here);
+  state(here).issue_call({.kind = Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to, from,
+                         stream, here);
 }
 
 void Communicator::gather(Range to, Range from, int root, StreamRef stream, Here here) {
   state(here).issue_call({.kind = Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to,
-                     from, stream, here);
+                         from, stream, here);
 }
 
 void Communicator::scatter(Range to, Range from, int root, StreamRef stream, Here here) {
   state(here).issue_call({.kind = Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
-                     from, stream, here);
+                         from, stream, here);
 }
 
 void Communicator::all_to_all(Range to, Range from, StreamRef stream, Here here) {
   state(here).issue_call({.kind = Collective::kAllToAll,
-                      .type = DataType::kU8,
-                      .elements = from.bytes / static_cast<std::uint64_t>(state(here).bootstrap.nranks())},
-                     to, from, stream, here);
+                          .type = DataType::kU8,
+                          .elements = from.bytes / static_cast<std::uint64_t>(state(here).bootstrap.nranks())},
+                         to, from, stream, here);
 }
 
 void Communicator::barrier(StreamRef stream, Here here) {

@@ -247,7 +247,7 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
   try {
     seat->fail(LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.fail(code, text);
-  } catch (const std::exception&) {  // no memory for the text: it ends all the same
+  } catch (const std::exception&) {                         // no memory for the text: it ends all the same
     calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
     bootstrap.abort();
   }

@@ -1,5 +1,5 @@
-// Communicator::State, as far as the ranks compare at the end what they called and sent. Calls in which a rank waits for
-// nobody, and messages that the network has taken, succeed without the other side.
+// Communicator::State, as far as the ranks compare at the end what they called and sent. Calls in which a rank waits
+// for nobody, and messages that the network has taken, succeed without the other side.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -41,9 +41,7 @@ struct Kept {
     if (count == 0) offices.clear();
   }
   // The letters and their offices, but not the depth.
-  Kept take() {
-    return {0, std::exchange(offices, {}), std::exchange(letters, {}), std::exchange(office_of, {})};
-  }
+  Kept take() { return {0, std::exchange(offices, {}), std::exchange(letters, {}), std::exchange(office_of, {})}; }
 };
 
 Kept& kept() {

@@ -165,8 +165,8 @@ void SimRanks::try_begin(SimRun& run) {
 // All ranks are here, so all are compared, whomever the call waits for.
 bool SimRanks::ask_for_the_same() {
   const Signature& first = seats_.front().here->run_.signature();
-  const auto other = std::find_if(seats_.begin(), seats_.end(),
-                                  [&](const Seat& one) { return one.here->run_.signature() != first; });
+  const auto other =
+      std::find_if(seats_.begin(), seats_.end(), [&](const Seat& one) { return one.here->run_.signature() != first; });
   if (other == seats_.end()) return true;
   const CallMismatch mismatch(0, first, static_cast<int>(other - seats_.begin()), other->here->run_.signature());
   for (Seat& one : seats_) {

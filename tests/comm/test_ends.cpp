@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "cpu_ranks.hpp"
-
 #include "support/errors.hpp"
 
 namespace slip {
@@ -32,7 +31,9 @@ TEST(MovedFrom, EveryCallThrows) {
       [&] { comm.gather(data, data, 0, stream); },
       [&] { comm.scatter(data, data, 0, stream); },
       [&] { comm.all_to_all(data, data, stream); },
-      [&] { comm.all_to_all_v({&data, 1}, {&data, 1}, stream); },
+      [&] {
+        comm.all_to_all_v({&data, 1}, {&data, 1}, stream);
+      },
       [&] { comm.barrier(stream); },
       [&] { comm.send(data, 0, stream); },
       [&] { comm.recv(data, 0, stream); },
@@ -101,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Through, Unmatched, testing::Values(Transport::kAuto, T
 TEST_P(Unmatched, ASmallMessageIsNamedAtTheEnd) {
   for (const int matched : {0, 3}) {
     const std::vector<Met> met = send_without_receive(20, matched, std::chrono::minutes(5));
-    const std::string text = fmt::format("rank 0 sent {} messages to rank 2, which received {}: the last one, of 20 bytes",
-                                         matched + 1, matched);
+    const std::string text = fmt::format(
+        "rank 0 sent {} messages to rank 2, which received {}: the last one, of 20 bytes", matched + 1, matched);
     for (const Met& one : met) {
       EXPECT_EQ(one.code, Code::kMismatch);
       EXPECT_NE(one.text.find(text), std::string::npos) << one.text;

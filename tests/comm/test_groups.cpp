@@ -86,8 +86,7 @@ TEST_P(Groups, WithinAnotherAreCancelledAlone) {
     Group inner;
     exchange(second, never);
     throw std::runtime_error("the program gives up");
-  } catch (const std::runtime_error&) {
-  }
+  } catch (const std::runtime_error&) {}
   outer.end();
   ranks_.sync();
   EXPECT_EQ(last(in), 7U);

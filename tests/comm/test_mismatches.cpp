@@ -1,5 +1,5 @@
-// Ranks that make different calls: each collective against each way to differ, by each way through which calls go. Every
-// rank gets an error with both calls, soon and not at the deadline, also where a rank waits for nobody.
+// Ranks that make different calls: each collective against each way to differ, by each way through which calls go.
+// Every rank gets an error with both calls, soon and not at the deadline, also where a rank waits for nobody.
 #include <gtest/gtest.h>
 
 #include "cpu_ranks.hpp"
@@ -98,7 +98,8 @@ class Mismatches : public testing::TestWithParam<Way> {
     });
     for (const Met& one : met) {
       EXPECT_EQ(one.code, Code::kMismatch) << one.text;
-      for (const std::string& word : words) EXPECT_NE(one.text.find(word), std::string::npos) << word << "\n" << one.text;
+      for (const std::string& word : words)
+        EXPECT_NE(one.text.find(word), std::string::npos) << word << "\n" << one.text;
     }
   }
 

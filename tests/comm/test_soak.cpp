@@ -1,6 +1,6 @@
 // Random programs of many calls on several communicators and streams, checked against what one thread computes; and
-// the same while ranks are killed or stopped, and the others go on. SLIP_TEST_SECONDS: how long; the seed is printed. The
-// time counts within a program, too: beside other work one of them may take longer than that.
+// the same while ranks are killed or stopped, and the others go on. SLIP_TEST_SECONDS: how long; the seed is printed.
+// The time counts within a program, too: beside other work one of them may take longer than that.
 #include <gtest/gtest.h>
 
 #include <array>
