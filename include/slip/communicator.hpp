@@ -6,8 +6,10 @@
 //   stream.sync();
 //
 // All ranks must make the same calls in the same order. A call that does not match is an error on every rank, with both
-// sides in its text; one that waits too long says for whom. After an error every call throws that error at once; what
-// can still be done with the communicator is shrink(), which makes a new one of the ranks that are left.
+// sides in its text; one that waits too long says for whom. A rank that waits for nobody, such as the root of a small
+// broadcast, learns of a mismatch in the next call or in finalize(). After an error every call throws that error at
+// once; what can still be done with the communicator is shrink(), which makes a new one of the ranks that are left. A
+// communicator that was moved from has no ranks: its calls throw kInvalidHandle.
 //
 // A call in a stream that captures becomes an op of the plan, and each launch of the plan is a call, which the other
 // ranks match with a launch or a call of theirs. A launch after the communicator has gone is an error.
@@ -28,26 +30,12 @@
 
 #include "slip/data_type.hpp"
 #include "slip/device.hpp"
+#include "slip/group.hpp"
 #include "slip/reduction.hpp"
 #include "slip/shared_buffer.hpp"
 #include "slip/unique_id.hpp"
 
 namespace slip {
-
-// While one is there, sends and receives of its thread are kept, and begin together when it ends: as one op of their
-// stream for each communicator. If they are of several streams, all of these wait for each other before and after.
-// Collectives are ops of their own all the same. A group within a group is part of it.
-class Group {
- public:
-  Group();
-  ~Group();  // ends it; what goes wrong there is told by the next call of the communicator
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-  void end();
-
- private:
-  bool open_ = true;
-};
 
 // How ranks of several hosts, or of one if it is asked for, do a collective.
 enum class Algorithm : unsigned char {
@@ -152,8 +140,9 @@ class Communicator {
   // it, and name the same; this one stays as it is. A rank that the others gave up gets an error.
   Communicator shrink(const std::vector<int>& excluded = {}, Here here = Here::at());
 
-  // Waits until this rank's calls are done and all ranks have come here. Afterwards it can only be destroyed, and no
-  // rank takes that for a loss.
+  // Waits until this rank's calls are done and all ranks have come here. Then it compares what they called and sent: if
+  // ranks made different calls, or a message was sent and never received, every rank gets an error that names it.
+  // Afterwards the communicator can only be destroyed, and no rank takes that for a loss.
   void finalize(Here here = Here::at());
 
   // What is wrong with the communicator, if anything is. From any thread, at any time; it waits for nothing.
@@ -171,7 +160,8 @@ class Communicator {
   friend class Forecast;
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;  // plans with its calls know whether it is still there
+  State& state(Here here = Here::at()) const;  // throws if this communicator was moved from
+  std::shared_ptr<State> state_;               // plans with its calls know whether it is still there
 };
 
 }  // namespace slip

@@ -13,6 +13,8 @@
 namespace slip {
 namespace {
 
+constexpr const char* kMovedFrom = "the communicator was moved from: use the one that it was moved to";
+
 void require_no_factor(ReduceOp op, Here here) {
   if (op == ReduceOp::kPreMulSum)
     throw Error(Code::kInvalidValue, "premulsum needs this rank's factor: call all_reduce_scaled", here);
@@ -30,6 +32,12 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 
 Communicator::~Communicator() {
   if (state_) state_->drain();
+}
+
+Communicator::State& Communicator::state(Here here) const {
+  if (!state_) [[unlikely]]
+    throw Error(Code::kInvalidHandle, kMovedFrom, here);
+  return *state_;
 }
 
 Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
@@ -75,11 +83,11 @@ std::vector<Communicator> Communicator::init_all(std::span<const Device> devices
   return result;
 }
 
-int Communicator::rank() const { return state_->bootstrap.rank(); }
-int Communicator::nranks() const { return state_->bootstrap.nranks(); }
+int Communicator::rank() const { return state().bootstrap.rank(); }
+int Communicator::nranks() const { return state().bootstrap.nranks(); }
 
 std::optional<Communicator> Communicator::split(int color, int key, Here here) {
-  state_->require_usable(here);
+  state(here).require_usable(here);
   const std::optional<Membership> group = split_group(state_->bootstrap, color, key);
   if (!group) return std::nullopt;
   return Communicator(
@@ -87,6 +95,7 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
 }
 
 Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
+  state(here).require_not_finalized(here);
   std::shared_ptr<State> made;
   Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
     made.reset();
@@ -95,18 +104,15 @@ Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   return Communicator(std::move(made));
 }
 
-void Communicator::finalize(Here here) {
-  state_->require_usable(here);
-  state_->drain();
-  state_->require_usable(here);
-  state_->bootstrap.barrier(state_->options.timeout);
-  state_->finalized.store(true, std::memory_order_relaxed);
+void Communicator::finalize(Here here) { state(here).finalize(here); }
+
+std::optional<Error> Communicator::error() const {
+  if (!state_) return Error(Code::kInvalidHandle, kMovedFrom, {});
+  return state_->error();
 }
 
-std::optional<Error> Communicator::error() const { return state_->error(); }
-
 SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
-  state_->require_usable(here);
+  state(here).require_usable(here);
   const std::lock_guard lock(state_->allocating);
   SharedBuffer result;
   if (!state_->memory || state_->memory->one_process()) {
@@ -120,90 +126,87 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
 }
 
 void Communicator::abort() noexcept {
+  if (!state_) return;
   state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
   state_->seat->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
 
 void Communicator::fail(Code code, const std::string& text) noexcept {
-  try {
-    state_->seat->fail(LedgerLife::kFailed, text);
-    if (!state_->host || state_->host->fail(code, text)) state_->bootstrap.fail(code, text);
-  } catch (const std::exception&) {  // no memory for the text: it ends all the same
-    abort();
-  }
+  if (state_) state_->fail(code, text);
 }
 
 void Communicator::all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
   require_no_factor(op, here);
-  state_->issue_call({.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)},
-                     to, from, stream, here);
+  state(here).issue_call(
+      {.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)}, to, from,
+      stream, here);
 }
 
 void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kAllReduce,
-                      .type = type,
-                      .op = ReduceOp::kPreMulSum,
-                      .elements = from.bytes / bytes_of(type),
-                      .scale = scale_of(type, factor, here)},
-                     to, from, stream, here);
+  state(here).issue_call({.kind = Collective::kAllReduce,
+                          .type = type,
+                          .op = ReduceOp::kPreMulSum,
+                          .elements = from.bytes / bytes_of(type),
+                          .scale = scale_of(type, factor, here)},
+                         to, from, stream, here);
 }
 
 void Communicator::reduce(Range to, Range from, DataType type, ReduceOp op, int root, StreamRef stream, Here here) {
   require_no_factor(op, here);
-  state_->issue_call(
+  state(here).issue_call(
       {.kind = Collective::kReduce, .type = type, .op = op, .root = root, .elements = from.bytes / bytes_of(type)}, to,
       from, stream, here);
 }
 
 void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
   require_no_factor(op, here);
-  state_->issue_call(
+  state(here).issue_call(
       {.kind = Collective::kReduceScatter, .type = type, .op = op, .elements = to.bytes / bytes_of(type)}, to, from,
       stream, here);
 }
 
 void Communicator::broadcast(Range to, Range from, int root, StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
-                     from, stream, here);
+  state(here).issue_call({.kind = Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes},
+                         to, from, stream, here);
 }
 
 void Communicator::all_gather(Range to, Range from, StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to, from, stream,
-                     here);
+  state(here).issue_call({.kind = Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to, from,
+                         stream, here);
 }
 
 void Communicator::gather(Range to, Range from, int root, StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to,
-                     from, stream, here);
+  state(here).issue_call({.kind = Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to,
+                         from, stream, here);
 }
 
 void Communicator::scatter(Range to, Range from, int root, StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
-                     from, stream, here);
+  state(here).issue_call({.kind = Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
+                         from, stream, here);
 }
 
 void Communicator::all_to_all(Range to, Range from, StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kAllToAll,
-                      .type = DataType::kU8,
-                      .elements = from.bytes / static_cast<std::uint64_t>(nranks())},
-                     to, from, stream, here);
+  state(here).issue_call({.kind = Collective::kAllToAll,
+                          .type = DataType::kU8,
+                          .elements = from.bytes / static_cast<std::uint64_t>(state(here).bootstrap.nranks())},
+                         to, from, stream, here);
 }
 
 void Communicator::barrier(StreamRef stream, Here here) {
-  state_->issue_call({.kind = Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
+  state(here).issue_call({.kind = Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
 }
 
 void Communicator::send(Range from, int to, StreamRef stream, Here here) {
-  take_letter(*state_, {true, to, from, stream, here});
+  take_letter(state(here), {true, to, from, stream, here});
 }
 
 void Communicator::recv(Range to, int from, StreamRef stream, Here here) {
-  take_letter(*state_, {false, from, to, stream, here});
+  take_letter(state(here), {false, from, to, stream, here});
 }
 
 void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {
-  const auto n = static_cast<std::size_t>(nranks());
+  const auto n = static_cast<std::size_t>(state(here).bootstrap.nranks());
   if (to.size() != n || from.size() != n)
     throw Error(Code::kInvalidValue,
                 fmt::format("all_to_all_v: {} blocks to send and {} to receive; expected {} of each, one for each rank",

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -67,15 +66,6 @@ const std::array kNames = [] {
 }();
 Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
-// A kernel, for copies between host buffers hold the host (rule 36).
-const Kernel& own_message() {
-  static const Kernel kKernel{"message to itself", [](const Args& args) {
-                                const std::span<const std::byte> from = args.in<std::byte>(0);
-                                std::memmove(args.out<std::byte>(0).data(), from.data(), from.size());
-                              }};
-  return kKernel;
-}
-
 // Whether the input of this rank is its part of the output, or the other way round. `own`: where that part begins.
 bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
   if (from.bytes == to.bytes) return address(to) == address(from);
@@ -124,12 +114,14 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.most_channels);
   site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
-  bootstrap.set_witness(seat);
+  witness = std::make_shared<CallWitness>(seat);
+  bootstrap.set_witness(witness);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
   cores_each = crowds.cores_each;
   calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
   sim = SimRanks::meet(bootstrap, device, {site, formations, wishes.algorithm, wishes.deterministic}, here);
   calls->in_turns = sim != nullptr;
+  calls->history = &witness->history;
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -196,7 +188,9 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, turn, next, {output, input, hidden});
   if (sim) in_virtual_time(run).prepare(turn, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
+  const Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, door);
+  witness->history.add(signature);
   ++next;
   if (shared) ++next_shared;
   chunks += filled;
@@ -241,8 +235,22 @@ std::optional<Error> Communicator::State::error() const {
 
 void Communicator::State::require_usable(Here here) const {
   if (const std::optional<Error> wrong = error()) throw Error(*wrong);
+  require_not_finalized(here);
+}
+
+void Communicator::State::require_not_finalized(Here here) const {
   if (finalized.load(std::memory_order_relaxed))
     throw Error(Code::kInvalidHandle, "the communicator was finalized: it can only be destroyed", here);
+}
+
+void Communicator::State::fail(Code code, const std::string& text) noexcept {
+  try {
+    seat->fail(LedgerLife::kFailed, text);
+    if (!host || host->fail(code, text)) bootstrap.fail(code, text);
+  } catch (const std::exception&) {                         // no memory for the text: it ends all the same
+    calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+    bootstrap.abort();
+  }
 }
 
 // Returns when the device has given back all calls, with or without success.
@@ -305,65 +313,6 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
   const std::lock_guard lock(mutex);
   start_call(call, op, state, issue);
-}
-
-// Those to itself are copies: the first send goes to the first receive, and so on.
-void Communicator::State::issue_letters(std::span<const Letter> letters, StreamRef stream) {
-  static const Name kSend("send"), kRecv("recv");
-  require_usable(letters.front().here);
-  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  StreamState& state = *stream.state(letters.front().here);
-  if (state.core->info.world != world) [[unlikely]]
-    require_device(*state.core, name_of(Collective::kMessage).text(), letters.front().here);
-  std::vector<Range> own_out, own_in;
-  std::uint64_t bytes = 0;
-  const std::lock_guard lock(mutex);
-  sent.clear();
-  received.clear();
-  parcels.clear();
-  for (const Letter& letter : letters) {
-    const Name name = letter.out ? kSend : kRecv;
-    if (letter.rank < 0 || letter.rank >= nranks)
-      throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), letter.rank, nranks),
-                  letter.here);
-    if (letter.range.bytes > 0) require_kernel_range(*state.core, letter.range, name, letter.here);
-    if (letter.rank == rank) {
-      (letter.out ? own_out : own_in).push_back(letter.range);
-      continue;
-    }
-    if (letter.range.bytes > 0) (letter.out ? sent : received).push_back(letter.range);
-    bytes += letter.range.bytes;
-    parcels.push_back({letter.out, letter.rank, nullptr, letter.range.bytes});
-  }
-  const Here here = letters.front().here;
-  require_apart(sent, received, sorted, here);
-  if (own_out.size() != own_in.size())
-    throw Error(Code::kInvalidValue,
-                fmt::format("rank {} sends {} messages to itself and receives {}: a group must have both", rank,
-                            own_out.size(), own_in.size()),
-                here);
-  for (std::size_t i = 0; i < own_in.size(); ++i) {
-    if (own_out[i].bytes != own_in[i].bytes)
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("rank {} sends {} bytes to itself and receives {}", rank, own_out[i].bytes, own_in[i].bytes),
-          here);
-  }
-  for (std::size_t i = 0; i < own_in.size(); ++i) {
-    const std::uint64_t own = own_in[i].bytes;
-    if (own > 0) stream.launch(own_message(), {.reads = {own_out[i]}, .writes = {own_in[i]}}, {.bytes = 2 * own}, here);
-  }
-  if (parcels.empty()) return;
-  Op op{.kind = OpKind::kExchange,
-        .name = name_of(Collective::kMessage),
-        .here = here,
-        .reads = sent,
-        .writes = received,
-        .cost = {.bytes = bytes}};
-  if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, {.kind = Collective::kMessage}, parcels);
-  SharedRun& run = take_run();
-  std::swap(run.parcels, parcels);
-  start_letters(run, op, state, issue);
 }
 
 }  // namespace slip

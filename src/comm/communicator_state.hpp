@@ -30,6 +30,10 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   SharedRun& take_run();
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
+  void check_letters(std::span<const Letter> letters, StreamRef stream) override;
+  void fail(Code code, const std::string& text) noexcept override;
+  std::weak_ptr<PostOffice> weak() override { return weak_from_this(); }
+  StreamState& require_stream_for(std::span<const Letter> letters, StreamRef stream) const;
   bool is_shared(const Call& call) const;                  // goes through the memory that all ranks share
   Choice choice_of(const Call& call, bool explain) const;  // for those that do not
   bool moves_bytes() const { return !sim || device.options().run_functions; }
@@ -39,6 +43,10 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   std::uint64_t start_call(const Call& call, Op& op, StreamState& stream, Door& door);
   std::uint64_t start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door);
   std::uint64_t start_run(SharedRun& run, Op& op, StreamState& stream, Door& door);
+  struct OwnLetters {
+    std::vector<Range> out, in;  // to and from this rank itself
+  };
+  OwnLetters sort_letters(std::span<const Letter> letters, StreamState& state);
   SimRun& in_virtual_time(SharedRun& run);
   // Throws if the ranks could not be on this device.
   void require_device(const DeviceCore& core, std::string_view what, Here here) const;
@@ -50,6 +58,11 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
 
   std::optional<Error> error() const;
   void require_usable(Here here) const;
+  void require_not_finalized(Here here) const;
+  // In finalize.cpp.
+  void finalize(Here here);
+  void require_same_calls(Here here);
+  void require_all_received(Here here);
   void drain();
 
   const Device device;
@@ -59,6 +72,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   Bootstrap bootstrap;
 
   std::shared_ptr<LedgerSeat> seat;
+  std::shared_ptr<CallWitness> witness;  // its history is added to under the mutex
   std::optional<SharedHost> host;
   bool all_share = false;              // all ranks are of this host and share memory
   std::optional<SharedMemory> memory;  // only if they do

@@ -11,7 +11,7 @@ namespace slip {
 class Forecast {
  public:
   // As long as the communicator is there.
-  explicit Forecast(const Communicator& comm) : comm_(*comm.state_) {}
+  explicit Forecast(const Communicator& comm) : comm_(comm.state()) {}
 
   // In microseconds a call, of so many one after the other. `reachable`: all buffers are from Communicator::allocate.
   // Throws kInvalidValue when that would be too much to simulate.

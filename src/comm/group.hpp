@@ -1,6 +1,7 @@
 // What a Group keeps until it ends.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "comm/message_plan.hpp"
@@ -21,6 +22,12 @@ struct Letter {
 class PostOffice {
  public:
   virtual void issue_letters(std::span<const Letter> letters, StreamRef stream) = 0;
+  // Throws what issue_letters() would refuse before it enqueues anything.
+  virtual void check_letters(std::span<const Letter> letters, StreamRef stream) = 0;
+  // Letters of a group could not be issued: the communicator has failed, on all ranks.
+  virtual void fail(Code code, const std::string& text) noexcept = 0;
+  // For a group, which may outlive the communicator.
+  virtual std::weak_ptr<PostOffice> weak() = 0;
 
  protected:
   ~PostOffice() = default;

@@ -11,6 +11,7 @@
 
 #include "base/sleeper.hpp"
 #include "comm/call.hpp"
+#include "slip/error.hpp"
 #include "transport/socket.hpp"
 
 namespace slip {
@@ -49,7 +50,14 @@ class LinkEnd {
   std::uint64_t begun_ = 0, done_ = 0;
 };
 
-// Throws if a rank asks for something else than this one; both sides are told what each asked for.
+// Two ranks made different calls. Both are in the text.
+struct CallMismatch : Error {
+  CallMismatch(int rank, const Signature& own, int other_rank, const Signature& other);
+  int other_rank;
+  Signature own, other;
+};
+
+// Throws CallMismatch if a rank asks for something else than this one.
 void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
 
 }  // namespace slip

@@ -13,7 +13,7 @@ namespace {
 using Kind = Primitive::Kind;
 using Layout = SharedLayout;
 
-constexpr std::uint64_t kSharedWords = Layout::kTurns + 1;  // of a rank: posts, and its phase
+constexpr std::uint64_t kSharedWords = Layout::kSlots + 1;  // of a rank: posts, and its phase
 
 const Kernel& reduce_kernel() {
   static const Kernel kKernel{"reduce", [](const Args&) {}};
@@ -368,20 +368,20 @@ void Rehearsal::await_others(const Primitive& step, int rank, const Stream& stre
 }
 
 void Rehearsal::shared_step(const Scene& scene, const Primitive& step, int rank, const Stream& stream) {
-  const std::uint64_t slot = scene.number % Layout::kTurns;
+  const std::uint64_t slot = scene.number % Layout::kSlots;
   switch (step.kind) {
     case Kind::kRoom: {
       const std::uint64_t needed = scene.number < step.value ? 0 : scene.number - step.value;
-      return await_others(step, rank, stream, needed % Layout::kTurns, needed);
+      return await_others(step, rank, stream, needed % Layout::kSlots, needed);
     }
     case Kind::kPost:
       return stream.write_value(word(shared_word(rank, slot)), static_cast<std::uint32_t>(scene.number));
     case Kind::kMeet: return await_others(step, rank, stream, slot, scene.number);
     case Kind::kEnter:
     case Kind::kSignal:
-      return stream.write_value(word(shared_word(rank, Layout::kTurns)),
+      return stream.write_value(word(shared_word(rank, Layout::kSlots)),
                                 static_cast<std::uint32_t>(scene.phase + step.value));
-    case Kind::kWait: return await_others(step, rank, stream, Layout::kTurns, scene.phase + step.value);
+    case Kind::kWait: return await_others(step, rank, stream, Layout::kSlots, scene.phase + step.value);
     default: break;
   }
 }

@@ -6,6 +6,15 @@
 #include "comm/whereabouts.hpp"
 
 namespace slip {
+namespace {
+
+// How long a call waits for a link before it asks the other rank for its calls, and the longest pause between two such
+// questions. A rank that only sends, or waits itself, has compared nothing. An answer takes less than a millisecond; a
+// stopped process gives none.
+constexpr std::int64_t kAskAfterNs = 100'000'000, kAskPauseNs = 10'000'000'000;
+constexpr std::chrono::milliseconds kAnswerTime{50};
+
+}  // namespace
 
 // Told to the ranks of this host and to all others, unless somebody has told why before.
 void SharedRun::fail(Code code, const std::string& text) const {
@@ -13,14 +22,50 @@ void SharedRun::fail(Code code, const std::string& text) const {
   if (!calls_.host || calls_.host->fail(code, text)) calls_.bootstrap.fail(code, text);
 }
 
-// Without saying which: look_for_trouble() does.
+// With all that have posted the call, whomever it waits for: one of them may wait for this rank.
+void SharedRun::compare_with_posted() {
+  if (waits_for_ != Wait::kMeet && waits_for_ != Wait::kPhase) return;  // this rank has not posted it
+  for (int rank = 0; rank < calls_.nranks; ++rank) {
+    if (rank != calls_.rank && calls_.host->has_posted(rank, slot_)) calls_.host->compare(rank, slot_);
+  }
+}
+
+std::optional<std::pair<Signature, Signature>> SharedRun::difference_from(int rank,
+                                                                          std::chrono::milliseconds time) const {
+  const auto answers = calls_.bootstrap.ask({&rank, 1}, time);
+  const auto found = answers.find(rank);
+  if (found == answers.end()) return std::nullopt;
+  const std::optional<CallHistory::Snapshot> other = CallWitness::history_in(found->second);
+  if (!other) return std::nullopt;
+  CallHistory::Snapshot own = calls_.history->snapshot();
+  // A small call may run before it is enqueued, and is added to the history after that.
+  if (call_.kind != Collective::kMessage) own.last[signature_.number() % CallHistory::kCalls] = signature_;
+  return first_difference(own, *other);
+}
+
+// Throws if the rank that it waits for has enqueued other calls than this one.
+void SharedRun::ask_for_history() {
+  ask_pause_ns_ = std::min(2 * ask_pause_ns_, kAskPauseNs);
+  const int rank = static_cast<int>(whom_);
+  const auto difference = difference_from(rank, kAnswerTime);
+  ask_ns_ = now_ns() + ask_pause_ns_;
+  if (difference) throw CallMismatch(calls_.rank, difference->first, rank, difference->second);
+}
+
+// Without saying which: look_for_trouble() does. Throws a mismatch.
 bool SharedRun::in_trouble() {
   if (calls_.aborted.load(std::memory_order_relaxed) || (calls_.host && calls_.host->failed()) ||
       calls_.bootstrap.broken())
     return true;
   if (awaits_who_left()) return true;
-  if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
-  return now_ns() > deadline_ns_;
+  compare_with_posted();
+  const std::int64_t now = now_ns();
+  if (deadline_ns_ == 0) {
+    deadline_ns_ = now + calls_.timeout_ns;
+    ask_pause_ns_ = kAskAfterNs;
+    ask_ns_ = now + kAskAfterNs;
+  }
+  return now > deadline_ns_ || (now > ask_ns_ && on_link() && !calls_.in_turns);
 }
 
 void SharedRun::look_for_trouble() {
@@ -30,7 +75,8 @@ void SharedRun::look_for_trouble() {
   calls_.throw_failure();
   if (calls_.bootstrap.broken()) throw_loss();
   if (awaits_who_left()) throw_left(on_link() ? static_cast<int>(whom_) : next_rank_);
-  time_out();
+  if (on_link() && !calls_.in_turns) ask_for_history();
+  if (now_ns() > deadline_ns_) time_out();
 }
 
 // Whether it has not come to this call, or not as far as is waited for.

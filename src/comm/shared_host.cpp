@@ -28,7 +28,8 @@ SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members, int chann
       segment_(Segment::share(bootstrap, members_,
                               segment_bytes(members_.size(), whole_, static_cast<std::size_t>(channels)))),
       regions_(segment_.data() + kHeaderBytes),
-      known_(static_cast<std::size_t>(nranks_), 0) {
+      known_(static_cast<std::size_t>(nranks_), 0),
+      compared_(known_) {
   static_assert(sizeof(Failure) <= kHeaderBytes);
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
 }
@@ -49,17 +50,27 @@ PipeMemory& SharedHost::pipe(int from, int to, int channel) const {
 
 bool SharedHost::all_have_posted(std::uint64_t number) {
   for (int rank = 0; rank < nranks_; ++rank) {
-    if (rank != rank_ && known_[static_cast<std::size_t>(rank)] < number && !has_posted(rank, number)) return false;
+    if (rank == rank_) continue;
+    if (known_[static_cast<std::size_t>(rank)] < number && !has_posted(rank, number)) return false;
+    compare(rank, number);
   }
   return true;
 }
 
-void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) const {
+void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) {
   Slot& own = slot(rank_, number);
   own.signature = signature;
   static_assert(sizeof(Offer) <= sizeof(own.data));
   if (offer) std::memcpy(own.data, offer, sizeof(Offer));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
+  posted_ = number;
+}
+
+void SharedHost::compare_posted() {
+  for (int rank = 0; rank < nranks_ && posted_ != 0; ++rank) {
+    if (rank != rank_ && compared_[static_cast<std::size_t>(rank)] < posted_ && has_posted(rank, posted_))
+      compare(rank, posted_);
+  }
 }
 
 Offer SharedHost::offered(int rank, std::uint64_t number) const {
@@ -70,7 +81,7 @@ Offer SharedHost::offered(int rank, std::uint64_t number) const {
 
 std::uint64_t SharedHost::last_posted(int rank) const {
   std::uint64_t last = 0;
-  for (std::uint64_t turn = 0; turn < SharedLayout::kTurns; ++turn)
+  for (std::uint64_t turn = 0; turn < SharedLayout::kSlots; ++turn)
     last = std::max(last, slot(rank, turn).number.load(std::memory_order_acquire));
   return last;
 }

@@ -30,9 +30,9 @@ class SharedHost {
   PipeMemory& pipe(int from, int to, int channel) const;
   std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
 
-  // Whether everybody has come to the call of that number, and so has ended all before it.
+  // Whether everybody has come to the call of that number, and so has ended all before it. Throws as compare() does.
   bool all_have_posted(std::uint64_t number);
-  void post(std::uint64_t number, const Signature& signature, const Offer* offer) const;  // null: none is made
+  void post(std::uint64_t number, const Signature& signature, const Offer* offer);  // null: none is made
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number) {
     // A later call in the slot means this one, too.
@@ -42,6 +42,23 @@ class SharedHost {
     return true;
   }
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
+  // Throws CallMismatch if the rank posted another call than this rank under a number up to this one, which both have
+  // posted. Each call is compared once with each rank, also those in which this rank did not wait for that one.
+  //
+  // The slots are still as they were. A rank compares call n before it posts n + kTurns. So while this rank compares n,
+  // it has posted at most n + kTurns - 1, the others are at most kTurns - 1 calls further, and slot n is written again
+  // with call n + kSlots.
+  void compare(int rank, std::uint64_t number) {
+    static_assert(SharedLayout::kSlots > 2 * (SharedLayout::kTurns - 1));
+    std::uint64_t& done = compared_[static_cast<std::size_t>(rank)];
+    for (; done < number; ++done) {
+      const Signature &own = posted(rank_, done + 1), &other = posted(rank, done + 1);
+      if (own != other) [[unlikely]]
+        require_same(rank_, own, rank, other);
+    }
+  }
+  // The same with all ranks that have come to this rank's last post: for calls that go another way.
+  void compare_posted();
   // Of a call for which offers are made.
   Offer offered(int rank, std::uint64_t number) const;
   // The last call that the rank has posted; 0 if none.
@@ -77,7 +94,7 @@ class SharedHost {
     char text[1000] = {};
   };
   Slot& slot(int rank, std::uint64_t number) const {
-    return reinterpret_cast<Slot*>(memory(rank))[number % SharedLayout::kTurns];
+    return reinterpret_cast<Slot*>(memory(rank))[number % SharedLayout::kSlots];
   }
   std::atomic<std::uint64_t>& phase_of(int rank) const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + SharedLayout::kPhase);
@@ -90,7 +107,9 @@ class SharedHost {
   const bool whole_;                // they are all ranks
   Segment segment_;
   std::byte* regions_ = nullptr;
-  std::vector<std::uint64_t> known_;  // by rank: a call that it surely has posted
+  std::uint64_t posted_ = 0;             // this rank's last call
+  std::vector<std::uint64_t> known_;     // by rank: a call that it surely has posted
+  std::vector<std::uint64_t> compared_;  // by rank: the last call whose signature was compared with this rank's
 };
 
 }  // namespace slip

@@ -69,10 +69,10 @@ Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) cons
 }
 
 Place SharedPlan::box(int rank) const {
-  const std::uint64_t turn = number_ % Layout::kTurns;
   const std::uint64_t bytes = block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1);
-  const std::uint64_t offset = bytes <= Layout::kInSlot ? turn * Layout::kSlotBytes + Layout::kSlotData
-                                                        : Layout::kBoxes + turn * Layout::kBoxBytes;
+  const std::uint64_t offset = bytes <= Layout::kInSlot
+                                   ? number_ % Layout::kSlots * Layout::kSlotBytes + Layout::kSlotData
+                                   : Layout::kBoxes + number_ % Layout::kTurns * Layout::kBoxBytes;
   return {Space::kStaging, static_cast<std::uint16_t>(rank), offset};
 }
 

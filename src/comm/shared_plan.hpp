@@ -24,9 +24,10 @@ namespace slip {
 
 // The memory of a rank in a segment, in bytes from its begin.
 struct SharedLayout {
-  static constexpr std::uint64_t kTurns = 8;  // slots and boxes, by the call's number
+  static constexpr std::uint64_t kTurns = 8;   // boxes, by the call's number: a rank is at most kTurns - 1 calls ahead
+  static constexpr std::uint64_t kSlots = 16;  // by the call's number, too; see SharedHost::compare()
   static constexpr std::uint64_t kSlotBytes = 64, kInSlot = 40, kSlotData = 24;
-  static constexpr std::uint64_t kPhase = kTurns * kSlotBytes;
+  static constexpr std::uint64_t kPhase = kSlots * kSlotBytes;
   static constexpr std::uint64_t kBoxes = 4096, kBoxBytes = 16 << 10;
   static constexpr std::uint64_t kHalves = kBoxes + kTurns * kBoxBytes, kHalfBytes = 512 << 10;
   static constexpr std::uint64_t kRankBytes = kHalves + 2 * kHalfBytes;

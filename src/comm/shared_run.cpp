@@ -106,7 +106,11 @@ bool SharedRun::go_on() {
     if (channels() > 1) begin_channels();
     else write_program();
   }
-  if (channels() > 1) return run_channels();
+  if (channels() > 1) {
+    const bool over = run_channels();
+    if (over && calls_.memory) calls_.host->compare_posted();
+    return over;
+  }
   for (;;) {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run(program_->steps[step_])) return false;
@@ -115,6 +119,7 @@ bool SharedRun::go_on() {
     if (shared && shared->path() == Path::kOpen) choose_path(*shared);
     if (++piece_ >= pieces()) {
       if (shared && shared->path() == Path::kDirect) require_sound();
+      if (!shared && calls_.memory) calls_.host->compare_posted();
       return true;
     }
     step_ = 0;
@@ -142,7 +147,7 @@ void SharedRun::write_program() {
     if (piece_ < pieces()) shared->write(piece_, calls_.program);
     return;
   }
-  SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kTurns];
+  SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kSlots];
   const Signature call = signature_.without_number();
   program_ = &kept.program;
   if (kept.call == call) return;
@@ -286,7 +291,10 @@ bool SharedRun::begin_message(const Primitive& step) {
   std::byte* const place = at(program_->places[step.first]);
   if (call_.kind == Collective::kMessage) {
     const Signature message = Signature::of_message(step.value, said.messages);
-    if (step.begins) ++said.messages;
+    if (step.begins) {
+      ++said.messages;
+      said.bytes = step.value;
+    }
     link.begin(place, step.bytes, step.begins ? &message : nullptr);
   } else {
     const bool first = std::exchange(said.turn, turn_) != turn_;
@@ -318,7 +326,7 @@ bool SharedRun::is_there() {
       if (!host->has_reached(next_rank_, value_)) return false;
     } else {
       if (!host->has_posted(next_rank_, slot_)) return false;
-      require_same(calls_.rank, signature_, next_rank_, host->posted(next_rank_, slot_));
+      host->compare(next_rank_, slot_);
     }
   }
   return true;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <variant>
 
+#include "comm/call_history.hpp"
 #include "comm/host_plan.hpp"
 #include "comm/links.hpp"
 #include "comm/message_plan.hpp"
@@ -61,7 +62,7 @@ struct SharedCalls {
     Signature call{0, ~std::uint64_t{0}};  // without its number; at first of no call
     Program program;
   };
-  std::array<Written, SharedLayout::kTurns> small;  // their programs depend on the number of the call modulo the turns
+  std::array<Written, SharedLayout::kSlots> small;  // their programs depend on the call's slot
   struct WrittenParcels {
     std::vector<Parcel> parcels;
     Program program;
@@ -91,11 +92,13 @@ struct SharedCalls {
   struct Said {
     std::uint64_t turn = 0;      // of the last call that sent its signature
     std::uint64_t messages = 0;  // of the user's
+    std::uint64_t bytes = 0;     // of the last of them
   };
   std::vector<Said> said_to, said_from;  // by channel and rank
   int slow_waits = 0;                    // for a network: so many of the next ones are taken for long, too
   std::atomic<bool> aborted{false};
-  bool in_turns = false;  // one thread lets all ranks go on: who waits for another gives it back at once
+  const CallHistory* history = nullptr;  // of this rank
+  bool in_turns = false;                 // one thread lets all ranks go on: who waits for another gives it back at once
 };
 
 // What a rank does in a call: through shared memory, all at once, or by messages.
@@ -124,6 +127,9 @@ class SharedRun final : public Exchange {
   std::int64_t began_ns() const noexcept override { return began_ns_; }
   void finish(const Failure* cause) override;
   bool failed() const { return error_ != nullptr; }  // of one that is done
+  const Signature& signature() const { return signature_; }
+  // Tells the ranks of this host and all others why, unless the communicator has failed before.
+  void fail(Code code, const std::string& text) const;
 
   std::vector<Parcel> parcels;  // of a call of messages: for its plan to refer to
 
@@ -158,7 +164,11 @@ class SharedRun final : public Exchange {
   void note_pace();
   void tell_nobody() noexcept;
   void note_wait();
-  void fail(Code code, const std::string& text) const;
+  void compare_with_posted();
+  // The first call in which the histories of the two ranks differ; none, if the other gives no answer in time.
+  std::optional<std::pair<Signature, Signature>> difference_from(int rank, std::chrono::milliseconds time) const;
+  CallMismatch first_mismatch(const CallMismatch& met) const;
+  void ask_for_history();
   bool is_missing(int rank) const;
   [[noreturn]] void time_out() const;
   std::byte* at(const Place& place) const;
@@ -210,6 +220,8 @@ class SharedRun final : public Exchange {
   int next_rank_ = 0;              // the first that it still waits for
   std::uint64_t waits_since_ = 0;  // ticks(), for a network and in vain at first; 0: it does not
   std::int64_t deadline_ns_ = 0;   // of the present wait; 0: it has just begun
+  std::int64_t ask_ns_ = 0;        // when it asks the other rank for its calls, and how long after that again
+  std::int64_t ask_pause_ns_ = 0;
   std::int64_t began_ns_ = 0;
   std::exception_ptr error_;
 };

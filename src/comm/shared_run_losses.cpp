@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::int64_t kNewsNs = 1'000'000'000;  // a connection closes before the news of why has come round
 constexpr std::int64_t kLookNs = 5'000'000;
+constexpr std::chrono::milliseconds kMismatchAnswerTime{1000};
 
 }  // namespace
 
@@ -51,8 +52,20 @@ void SharedRun::throw_left(int rank) const {
               {});
 }
 
+// A message may be of an earlier call, which this rank did not receive, or of a later one, because the other rank had
+// nothing to send in this call. Then another call than these two is the first that differs.
+CallMismatch SharedRun::first_mismatch(const CallMismatch& met) const {
+  const auto is_message = [](const Signature& call) { return call.kind() == Collective::kMessage; };
+  if (is_message(met.own) || is_message(met.other) || met.own.number() == met.other.number()) return met;
+  if (const auto difference = difference_from(met.other_rank, kMismatchAnswerTime))
+    return {calls_.rank, difference->first, met.other_rank, difference->second};
+  const std::optional<Signature> own = calls_.history->find(met.other.number());
+  return own && *own != met.other ? CallMismatch(calls_.rank, *own, met.other_rank, met.other) : met;
+}
+
 // A link that closed is only what follows from something: the rank is lost, has left, or failed because of another.
 Error SharedRun::with_cause(const Error& met) const {
+  if (const auto* const mismatch = dynamic_cast<const CallMismatch*>(&met)) return first_mismatch(*mismatch);
   const int rank = calls_.links.failed();
   if (met.code() != Code::kRankLost || rank < 0) return met;
   const std::int64_t until = now_ns() + kNewsNs;

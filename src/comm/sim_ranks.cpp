@@ -8,6 +8,7 @@
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/sync.hpp"
+#include "comm/error_text.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -161,7 +162,22 @@ void SimRanks::try_begin(SimRun& run) {
   if (std::all_of(seats_.begin(), seats_.end(), waits)) begin_collective();
 }
 
+// All ranks are here, so all are compared, whomever the call waits for.
+bool SimRanks::ask_for_the_same() {
+  const Signature& first = seats_.front().here->run_.signature();
+  const auto other =
+      std::find_if(seats_.begin(), seats_.end(), [&](const Seat& one) { return one.here->run_.signature() != first; });
+  if (other == seats_.end()) return true;
+  const CallMismatch mismatch(0, first, static_cast<int>(other - seats_.begin()), other->here->run_.signature());
+  for (Seat& one : seats_) {
+    one.here->run_.fail(mismatch.code(), text_of(mismatch));
+    one.here->trouble_ = mismatch;
+  }
+  return false;
+}
+
 void SimRanks::begin_collective() {
+  if (!ask_for_the_same()) return;
   const auto moved = [](const Seat& one) { return one.here->moved_; };
   while (!std::all_of(seats_.begin(), seats_.end(), moved)) {  // they wait for nobody but each other
     if (!move()) yield_thread();

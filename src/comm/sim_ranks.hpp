@@ -108,6 +108,7 @@ class SimRanks {
   bool move();  // the bytes of those that are here, as far as they go; false: nothing moved
   void try_begin(SimRun& run);
   void begin_collective();
+  bool ask_for_the_same();  // false: they do not, and all calls have failed
   void post_letters(SimRun& run);
   void match(int from, int to);
   Choice choice_of(const Call& call);

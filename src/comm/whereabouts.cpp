@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <vector>
 
+#include "comm/call_history.hpp"
 #include "comm/hold_ups.hpp"
 #include "transport/ledger_reader.hpp"
 
@@ -63,9 +63,9 @@ class Search {
 
   void ask(const std::vector<int>& ranks) {
     for (const auto& [rank, answer] : bootstrap_.ask(ranks, kAnswerTime)) {
-      RankSight sight;
-      if (answer.size() != sizeof(sight.view)) continue;
-      std::memcpy(&sight.view, answer.data(), sizeof(sight.view));
+      const std::optional<LedgerView> view = CallWitness::view_in(answer);
+      if (!view) continue;
+      const RankSight sight{.view = *view};
       sights_[rank] = sight;
       all_.push_back(sight);
     }

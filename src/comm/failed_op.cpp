@@ -1,0 +1,50 @@
+#include "comm/failed_op.hpp"
+
+#include <memory>
+
+#include "runtime/capture.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
+#include "slip/stream.hpp"
+
+namespace slip {
+namespace {
+
+class FailedExchange final : public Exchange {
+ public:
+  explicit FailedExchange(Error error) : error_(std::move(error)) {}
+  bool advance(By) noexcept override { return true; }
+  bool can_advance() noexcept override { return true; }
+  std::int64_t began_ns() const noexcept override { return 0; }
+  void finish(const Failure* cause) override {
+    const std::shared_ptr<FailedExchange> last = std::move(self);
+    if (!cause) throw Error(error_);
+  }
+
+  std::shared_ptr<FailedExchange> self;  // keeps it until it is finished
+
+ private:
+  const Error error_;
+};
+
+}  // namespace
+
+void enqueue_failure(const StreamRef& stream, const Error& error) {
+  static const Name kName("group");
+  try {
+    StreamState& state = *stream.state(error.here());
+    // acquire: the capture is built.
+    if (Capture* const capture = state.capture.load(std::memory_order_acquire))
+      return capture->invalidate("a group of messages was refused");
+    const auto exchange = std::make_shared<FailedExchange>(error);
+    exchange->self = exchange;
+    try {
+      issue(state, {.kind = OpKind::kExchange, .name = kName, .here = error.here(), .exchange = exchange.get()});
+    } catch (const Error&) {  // not enqueued; or it is over, and issue() waited for it
+      exchange->self = nullptr;
+    }
+  } catch (const Error&) {  // the stream is closed
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,258 @@
+// How a group ends: by end(), in its destructor, while an exception unwinds the stack, and after its communicator.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "cpu_ranks.hpp"
+#include "slip/plan.hpp"
+#include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "world_ranks.hpp"
+
+namespace slip {
+namespace {
+
+using test::Bytes;
+using test::fails;
+using test::WorldRanks;
+
+class Groups : public testing::TestWithParam<const char*> {
+ protected:
+  static bool on_sim() { return std::string(GetParam()) == "sim"; }
+  static CommunicatorOptions options() {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::seconds(60);
+    if (std::string(GetParam()) == "net") options.transport = Transport::kNet;
+    return options;
+  }
+  Buffer words(std::size_t rank, std::uint32_t value, std::size_t count = 1000) const {
+    Buffer data = ranks_.devices[rank].alloc(count * 4, MemoryKind::kPinned);
+    std::ranges::fill(data.host_write<std::uint32_t>().span(), value);
+    return data;
+  }
+  static std::uint32_t last(const Buffer& data) {
+    const HostView<const std::uint32_t> view = data.host_read<std::uint32_t>();
+    return view[view.span().size() - 1];
+  }
+  void exchange(const Buffer& out, const Buffer& in) {
+    ranks_.comms[0].send(out, 1, ranks_.streams[0]);
+    ranks_.comms[1].recv(in, 0, ranks_.streams[1]);
+  }
+  // The communicator says no without waiting.
+  void expect_failed(std::size_t rank, Code code, std::initializer_list<std::string_view> text) {
+    EXPECT_TRUE(fails([&] { ranks_.comms[rank].barrier(ranks_.devices[rank].stream()); }, code, text));
+    ASSERT_TRUE(ranks_.comms[rank].error());
+    EXPECT_EQ(ranks_.comms[rank].error()->code(), code);
+  }
+
+  WorldRanks ranks_{on_sim() ? test::sim_world() : "cpu", 2, options()};
+};
+INSTANTIATE_TEST_SUITE_P(On, Groups, testing::Values("cpu", "sim", "net"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(Groups, WithoutEndAreSubmittedByTheDestructor) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  {
+    Group group;
+    exchange(out, in);
+  }
+  ranks_.sync();
+  EXPECT_EQ(last(in), 7U);
+}
+
+TEST_P(Groups, AreCancelledWhileAnExceptionUnwinds) {
+  const Buffer out = words(0, 7), other = words(0, 9), in = words(1, 0);
+  EXPECT_THROW(
+      {
+        Group group;
+        exchange(out, in);
+        throw std::runtime_error("the program gives up");
+      },
+      std::runtime_error);
+  ranks_.sync();  // there is nothing to wait for
+  EXPECT_EQ(last(in), 0U);
+  exchange(other, in);  // no group is open any more
+  ranks_.sync();
+  EXPECT_EQ(last(in), 9U);
+  for (const Communicator& comm : ranks_.comms) EXPECT_FALSE(comm.error());
+}
+
+TEST_P(Groups, WithinAnotherAreCancelledAlone) {
+  const Buffer first = words(0, 7), second = words(0, 8), in = words(1, 0), never = words(1, 5);
+  Group outer;
+  exchange(first, in);
+  try {
+    Group inner;
+    exchange(second, never);
+    throw std::runtime_error("the program gives up");
+  } catch (const std::runtime_error&) {}
+  outer.end();
+  ranks_.sync();
+  EXPECT_EQ(last(in), 7U);
+  EXPECT_EQ(last(never), 5U);
+}
+
+// One that began while an exception was under way, and ends before that goes on, is like any other.
+TEST_P(Groups, InACleanupAreSubmitted) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  struct AtTheEnd {
+    std::function<void()> body;
+    ~AtTheEnd() { body(); }
+  };
+  EXPECT_THROW(
+      {
+        const AtTheEnd cleanup{[&] {
+          Group group;
+          exchange(out, in);
+        }};
+        throw std::runtime_error("the program gives up");
+      },
+      std::runtime_error);
+  ranks_.sync();
+  EXPECT_EQ(last(in), 7U);
+}
+
+TEST_P(Groups, ThatAreRefusedThrowAtTheirEndAndSendNothing) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  const Stream side = ranks_.devices[0].stream(StreamFlags::kNonBlocking);
+  for (const bool several : {false, true}) {
+    Group group;
+    exchange(out, in);
+    ranks_.comms[0].send(out, 5, several ? side : ranks_.streams[0]);
+    EXPECT_TRUE(fails([&] { group.end(); }, Code::kInvalidValue, {"rank 5 of 2 ranks"}));
+  }
+  ranks_.sync();
+  EXPECT_EQ(last(in), 0U);
+  exchange(out, in);
+  ranks_.sync();
+  EXPECT_EQ(last(in), 7U);
+}
+
+TEST_P(Groups, ThatAreRefusedInTheDestructorAreTheErrorOfAllThatTheyTouch) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  const Stream side = ranks_.devices[0].stream(StreamFlags::kNonBlocking);
+  {
+    Group group;
+    exchange(out, in);
+    ranks_.comms[0].send(out, 5, side);
+  }
+  EXPECT_EQ(last(in), 0U);
+  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kInvalidValue, {"rank 5 of 2 ranks"}));
+  EXPECT_TRUE(fails([&] { side.sync(); }, Code::kInvalidValue, {"rank 5 of 2 ranks"}));
+  EXPECT_TRUE(fails([&] { ranks_.streams[1].sync(); }, Code::kInvalidValue, {"rank 5 of 2 ranks"}));
+  for (std::size_t rank = 0; rank < 2; ++rank) expect_failed(rank, Code::kInvalidValue, {"rank 5 of 2 ranks"});
+}
+
+// What the stream had before the group still runs.
+TEST_P(Groups, ThatAreRefusedFailInTheOrderOfTheirStream) {
+  const Buffer out = words(0, 7);
+  int ran = 0;
+  const Event before = [&] {
+    ranks_.streams[0].host([&ran] { ran = 1; });
+    return ranks_.streams[0].record();
+  }();
+  {
+    Group group;
+    ranks_.comms[0].send(out, 5, ranks_.streams[0]);
+  }
+  before.sync();
+  EXPECT_EQ(ran, 1);
+  EXPECT_TRUE(fails([&] { ranks_.streams[0].sync(); }, Code::kInvalidValue, {"rank 5 of 2 ranks"}));
+}
+
+TEST_P(Groups, ThatAreRefusedSpoilACapture) {
+  const Buffer out = words(0, 7);
+  ranks_.streams[0].begin_capture();
+  {
+    Group group;
+    ranks_.comms[0].send(out, 5, ranks_.streams[0]);
+  }
+  EXPECT_TRUE(fails([&] { static_cast<void>(ranks_.streams[0].end_capture()); }, Code::kCaptureInvalidated));
+}
+
+TEST_P(Groups, MayOutliveTheirCommunicators) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  for (const bool ended : {true, false}) {
+    std::vector<Communicator> others = Communicator::init_all(ranks_.devices, options());
+    const Stream streams[] = {ranks_.devices[0].stream(), ranks_.devices[1].stream()};
+    {
+      Group group;
+      others[0].send(out, 1, streams[0]);
+      others[1].recv(in, 0, streams[1]);
+      others.clear();
+      if (ended) {
+        EXPECT_TRUE(fails([&] { group.end(); }, Code::kInvalidHandle, {"destroyed before the group ended"}));
+      }
+    }
+    for (const Stream& stream : streams) {
+      if (ended) stream.sync();
+      else EXPECT_TRUE(fails([&] { stream.sync(); }, Code::kInvalidHandle, {"destroyed before the group ended"}));
+    }
+  }
+  EXPECT_EQ(last(in), 0U);
+}
+
+TEST_P(Groups, FollowACommunicatorThatMoves) {
+  const Buffer out = words(0, 7), in = words(1, 0);
+  Group group;
+  exchange(out, in);
+  Communicator moved = std::move(ranks_.comms[0]);
+  group.end();
+  ranks_.sync();
+  EXPECT_EQ(last(in), 7U);
+  ranks_.comms[0] = std::move(moved);
+}
+
+// Rank 1 is gone; the buffer of rank 0 must not pass as what it sent.
+TEST(GroupsOfADeadPeer, DISABLED_Exchange) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    Communicator comm = Communicator::init(device);
+    const Stream stream = device.stream();
+    const Buffer out = device.alloc(64, MemoryKind::kPinned), in = device.alloc(64, MemoryKind::kPinned);
+    const auto exchange = [&] {
+      Group group;
+      comm.send(out, 1 - info.rank, stream);
+      comm.recv(in, 1 - info.rank, stream);
+    };
+    exchange();
+    stream.sync();
+    static_cast<void>(!::write(test::kLine, "x", 1));
+    if (info.rank == 1) {
+      for (;;) ::pause();
+    }
+    while (!comm.error()) std::this_thread::yield();  // rank 1 was killed
+    exchange();
+    std::string report;
+    try {
+      stream.sync();
+      report = "stale data passed as good";
+    } catch (const Error& error) {
+      report = error.what();
+    }
+    try {
+      comm.barrier(device.stream());
+      report += "; a later call passed";
+    } catch (const Error& error) {
+      report += fmt::format("; {}", error.what());
+    }
+    return report;
+  });
+}
+
+TEST(GroupsOfADeadPeer, AreAnErrorOfStreamAndCommunicator) {
+  const UniqueId id = test::local_id();
+  std::vector<test::RankProcess> ranks;
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("GroupsOfADeadPeer.DISABLED_Exchange", id, 2, rank);
+  for (const test::RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
+  ranks[1].signal(SIGKILL);
+  const std::string report = ranks[0].report();
+  const std::string gone = "rank 1 is gone";
+  EXPECT_NE(report.find(gone), std::string::npos) << report;
+  EXPECT_NE(report.find(gone, report.find("; ")), std::string::npos) << report;
+  EXPECT_EQ(report.find("passed"), std::string::npos) << report;
+}
+
+}  // namespace
+}  // namespace slip
