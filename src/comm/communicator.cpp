@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "base/error_text.hpp"
 #include "base/thread.hpp"
 #include "comm/communicator_state.hpp"
 #include "comm/factor.hpp"
@@ -88,10 +89,20 @@ int Communicator::nranks() const { return state().bootstrap.nranks(); }
 
 std::optional<Communicator> Communicator::split(int color, int key, Here here) {
   state(here).require_usable(here);
-  const std::optional<Membership> group = split_group(state_->bootstrap, color, key);
-  if (!group) return std::nullopt;
-  return Communicator(
-      std::make_shared<State>(*group, state_->device, state_->options, here, nullptr, state_->stands_for));
+  std::shared_ptr<State> made;
+  const auto make = [&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+  };
+  try {
+    Bootstrap& parent = state_->bootstrap;
+    const std::optional<SplitGroup> group = split_group(parent, color, key, parent.begin(SetupKind::kSplit));
+    if (!group) return std::nullopt;
+    make_in_parent(parent, *group, make);
+  } catch (const Error& error) {
+    fail(error.code(), bare_text(error));  // the others need not wait for this rank
+    throw;
+  }
+  return Communicator(std::move(made));
 }
 
 Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
@@ -115,12 +126,19 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   state(here).require_usable(here);
   const std::lock_guard lock(state_->allocating);
   SharedBuffer result;
-  if (!state_->memory || state_->memory->one_process()) {
-    state_->bootstrap.barrier();  // as it is between processes of one host
+  const bool is_shared = state_->memory && !state_->memory->one_process();
+  try {
+    const SetupCall call = state_->bootstrap.begin(SetupKind::kAllocate);
+    if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
+    else state_->bootstrap.barrier(call);  // as it is between processes of one host
+  } catch (const Error& error) {
+    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // of which all ranks know
+    throw;
+  }
+  if (!is_shared) {
     if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, MemoryKind::kPinned, name, here);
     return result;
   }
-  result.part_ = state_->memory->allocate(bytes, here);
   if (result.part_) result.buffer_ = state_->device.wrap(result.part_->data(), bytes, MemoryKind::kPinned, name, here);
   return result;
 }

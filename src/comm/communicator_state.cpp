@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "comm/measure_links.hpp"
 #include "comm/overlaps.hpp"
@@ -86,7 +87,20 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
       options(opts),
       wishes(Wishes::of(options, here)),
       bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
-  const int rank = group.rank, nranks = group.nranks;
+  bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
+  try {
+    set_up(stood_for, here);
+  } catch (const Error& error) {
+    const Error cause = bootstrap.with_cause(error);
+    // A mismatch is found by each rank. Of anything else the others would only see that this rank left.
+    if (cause.code() != Code::kMismatch) bootstrap.fail(cause.code(), bare_text(cause));
+    throw cause;
+  }
+  bootstrap.set_call({});
+}
+
+void Communicator::State::set_up(int stood_for, Here here) {
+  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   require_same_heartbeat(bootstrap, options, here);
   const std::vector<Wishes> all = bootstrap.all_gather(wishes);
   require_same_wishes(all, rank, here);
@@ -112,7 +126,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   formations = agree_on_formations(bootstrap, places, site.most_channels, here);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
   links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.most_channels);
-  site.rates = measure_links(bootstrap, *links, now_ns() + std::chrono::nanoseconds(options.init_timeout).count());
+  site.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   witness = std::make_shared<CallWitness>(seat);
   bootstrap.set_witness(witness);

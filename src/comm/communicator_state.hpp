@@ -27,6 +27,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
         std::shared_ptr<AbortFlag> abort = nullptr, int stood_for = -1);
 
+  void set_up(int stood_for, Here here);  // what init does once the ranks know each other
   SharedRun& take_run();
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
   void issue_letters(std::span<const Letter> letters, StreamRef stream) override;
@@ -61,8 +62,8 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   void require_not_finalized(Here here) const;
   // In finalize.cpp.
   void finalize(Here here);
-  void require_same_calls(Here here);
-  void require_all_received(Here here);
+  void require_same_calls(const SetupCall& call, Here here);
+  void require_all_received(const SetupCall& call, Here here);
   void drain();
 
   const Device device;

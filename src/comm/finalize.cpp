@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/error_text.hpp"
 #include "comm/communicator_state.hpp"
-#include "comm/error_text.hpp"
 
 namespace slip {
 namespace {
@@ -34,13 +34,14 @@ void Communicator::State::finalize(Here here) {
   require_usable(here);
   drain();
   require_usable(here);
-  bootstrap.barrier(options.timeout);
+  const SetupCall call = bootstrap.begin(SetupKind::kFinalize, options.timeout);
+  bootstrap.barrier(call);
   try {
-    require_same_calls(here);
-    require_all_received(here);
+    require_same_calls(call, here);
+    require_all_received(call, here);
   } catch (const Error& error) {
     if (error.code() != Code::kMismatch) throw;
-    const std::string text = text_of(error);
+    const std::string text = bare_text(error);
     fail(error.code(), text);  // later calls throw it, too
     throw Error(error.code(), text, here);
   }
@@ -48,10 +49,10 @@ void Communicator::State::finalize(Here here) {
 }
 
 // If two ranks differ, every rank differs from one of them: each finds an error by itself.
-void Communicator::State::require_same_calls(Here here) {
+void Communicator::State::require_same_calls(const SetupCall& call, Here here) {
   const int rank = bootstrap.rank();
   const CallHistory::Snapshot own = witness->history.snapshot();
-  const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own);
+  const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own, call);
   for (int other = 0; other < bootstrap.nranks(); ++other) {
     const CallHistory::Snapshot& theirs = all[static_cast<std::size_t>(other)];
     if (theirs.count == own.count && theirs.digest == own.digest) continue;
@@ -65,7 +66,7 @@ void Communicator::State::require_same_calls(Here here) {
 }
 
 // Of a pair of ranks only the number of messages can differ: sizes and order were compared when they were received.
-void Communicator::State::require_all_received(Here here) {
+void Communicator::State::require_all_received(const SetupCall& call, Here here) {
   const auto nranks = static_cast<std::size_t>(bootstrap.nranks()), rank = static_cast<std::size_t>(bootstrap.rank());
   std::vector<MessageCounts> counts(nranks * nranks);
   bool any = false;
@@ -75,15 +76,15 @@ void Communicator::State::require_all_received(Here here) {
     row.received = static_cast<std::uint32_t>(calls->said_from[other].messages);
     any = any || row.sent != 0 || row.received != 0;
   }
-  const std::vector<char> used = bootstrap.all_gather(static_cast<char>(any ? 1 : 0));
+  const std::vector<char> used = bootstrap.all_gather(static_cast<char>(any ? 1 : 0), call);
   if (std::find(used.begin(), used.end(), 1) == used.end()) return;
-  bootstrap.all_gather(std::as_writable_bytes(std::span(counts)), nranks * sizeof(MessageCounts));
+  bootstrap.all_gather(std::as_writable_bytes(std::span(counts)), nranks * sizeof(MessageCounts), call);
   for (std::size_t from = 0; from < nranks; ++from) {
     for (std::size_t to = 0; to < nranks; ++to) {
       const std::uint32_t out = counts[from * nranks + to].sent, in = counts[to * nranks + from].received;
       if (out == in) continue;
       // All ranks have found the same pair. Its size is what the sender alone knows.
-      const std::vector<std::uint64_t> bytes = bootstrap.all_gather(calls->said_to[to].bytes);
+      const std::vector<std::uint64_t> bytes = bootstrap.all_gather(calls->said_to[to].bytes, call);
       throw Error(Code::kMismatch,
                   fmt::format("rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
                               "never received",

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error_text.hpp"
 #include "base/log.hpp"
-#include "comm/error_text.hpp"
 #include "comm/failed_op.hpp"
 #include "comm/group.hpp"
 #include "slip/stream.hpp"
@@ -96,7 +96,7 @@ void issue_all(const Kept& all) {
 
 // The error of a group that ended in its destructor: whoever uses its communicators or streams next gets it.
 void stick(const Kept& all, const Error& error) {
-  const std::string text = text_of(error);
+  const std::string text = bare_text(error);
   for (const Kept::Office& one : all.offices) {
     if (const std::shared_ptr<PostOffice> office = one.alive.lock()) office->fail(error.code(), "a group: " + text);
   }

@@ -83,8 +83,8 @@ SharedMemory::SharedMemory(Bootstrap& bootstrap, bool direct) : bootstrap_(boots
     one_process_ = one_process_ && same_process(other, bootstrap.placements().front());
 }
 
-std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, Here here) {
-  const std::vector<std::uint64_t> wanted = bootstrap_.all_gather(std::uint64_t{bytes});
+std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const SetupCall& call, Here here) {
+  const std::vector<std::uint64_t> wanted = bootstrap_.all_gather(std::uint64_t{bytes}, call);
   const std::size_t memory = physical_memory();
   std::size_t whole = page_bytes(), own = 0;
   for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
@@ -102,7 +102,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, Here here)
   std::vector<int> ranks(wanted.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto mapping = std::make_shared<SharedMapping>();
-  mapping->segment = Segment::share(bootstrap_, ranks, whole);
+  mapping->segment = Segment::share(bootstrap_, ranks, whole, call);
   mapping->id = ++made_;
   mapping->ranks = static_cast<std::uint32_t>(wanted.size());
   mapping->begin = own;
@@ -116,7 +116,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, Here here)
     got = false;
     why = error.what();
   }
-  const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(got ? 1 : 0));
+  const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(got ? 1 : 0), call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != 1)
       throw Error(

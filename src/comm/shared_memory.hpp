@@ -69,7 +69,7 @@ class SharedMemory {
   // Any memory of one rank is in reach of all.
   bool one_process() const { return one_process_; }
   // All ranks call it, in the same order; each says how much it wants. Null: nothing.
-  std::shared_ptr<SharedPart> allocate(std::size_t bytes, Here here);
+  std::shared_ptr<SharedPart> allocate(std::size_t bytes, const SetupCall& call, Here here);
 
   // Where others find these bytes of this rank. `hidden`: their pages are protected while no op of this rank runs.
   Reach find(const std::byte* data, std::uint64_t bytes, bool hidden) const;

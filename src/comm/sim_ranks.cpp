@@ -6,9 +6,9 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/sync.hpp"
-#include "comm/error_text.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -170,7 +170,7 @@ bool SimRanks::ask_for_the_same() {
   if (other == seats_.end()) return true;
   const CallMismatch mismatch(0, first, static_cast<int>(other - seats_.begin()), other->here->run_.signature());
   for (Seat& one : seats_) {
-    one.here->run_.fail(mismatch.code(), text_of(mismatch));
+    one.here->run_.fail(mismatch.code(), bare_text(mismatch));
     one.here->trouble_ = mismatch;
   }
   return false;

@@ -19,8 +19,8 @@ struct Offer {
 
 }  // namespace
 
-std::optional<Membership> split_group(Bootstrap& bootstrap, int color, int key) {
-  const std::vector<Choice> choices = bootstrap.all_gather(Choice{color, key});
+std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, const SetupCall& call) {
+  const std::vector<Choice> choices = bootstrap.all_gather(Choice{color, key}, call);
   std::vector<int> members;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank) {
     if (choices[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
@@ -36,7 +36,7 @@ std::optional<Membership> split_group(Bootstrap& bootstrap, int color, int key) 
       std::string_view(error.what()).copy(own.failure, sizeof(own.failure) - 1);
     }
   }
-  const std::vector<Offer> offers = bootstrap.all_gather(own);
+  const std::vector<Offer> offers = bootstrap.all_gather(own, call);
   if (color < 0) return std::nullopt;
   const Offer& offer = offers[static_cast<std::size_t>(members.front())];
   if (!offer.id.valid())
@@ -45,7 +45,20 @@ std::optional<Membership> split_group(Bootstrap& bootstrap, int color, int key) 
                             color, offer.failure),
                 {});
   const auto place = std::find(members.begin(), members.end(), bootstrap.rank()) - members.begin();
-  return Membership{offer.id, static_cast<int>(place), static_cast<int>(members.size())};
+  return SplitGroup{{offer.id, static_cast<int>(place), static_cast<int>(members.size())},
+                    {members.begin(), members.end()}};
+}
+
+void make_in_parent(Bootstrap& parent, const SplitGroup& group, const Recovery::Make& make) {
+  const auto abort = std::make_shared<AbortFlag>();
+  parent.switchboard().on_trouble(abort, group.members);
+  try {
+    make(group.membership, abort);
+  } catch (const Error& error) {
+    parent.switchboard().on_trouble(nullptr, {});
+    throw parent.with_cause(error);
+  }
+  parent.switchboard().on_trouble(nullptr, {});
 }
 
 }  // namespace slip

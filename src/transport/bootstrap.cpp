@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/error_text.hpp"
 #include "slip/error.hpp"
 #include "transport/meeting.hpp"
 #include "transport/secret.hpp"
@@ -17,15 +20,20 @@ struct Card {
   Placement placement;
 };
 
+// The last word on who is lost takes a moment to come round the ring.
+constexpr std::int64_t kNewsNs = 1'000'000'000;
+// A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
+constexpr std::int64_t kTellingNs = 2'000'000'000;
+
 Socket reach_successor(const SocketAddress& successor, const Newcomer& self, const Patience& patience) {
   try {
     return Socket::connect(successor, patience);
   } catch (const Error& error) {
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
     throw Error(code,
-                fmt::format("{}: rank {}, its successor in the ring, is not reached: {}; its process ended, or "
+                fmt::format("rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
                             "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
-                            self.text(), (self.rank + 1) % self.nranks, error.what()),
+                            (self.rank + 1) % self.nranks, self.rank, bare_text(error)),
                 {});
   }
 }
@@ -44,25 +52,53 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
       timeout_(options.timeout),
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
   if (!id.valid()) throw Error(Code::kInvalidValue, "the UniqueId is empty: make it with create() or parse()", {});
-  const Patience patience{deadline(), abort_.get()};
+  const Patience patience{deadline_in(timeout_), abort_.get()};
   const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
   Meeting meeting = meet(id, {rank, nranks}, filter, patience);
   id_ = secret_of(std::to_string(meeting.session));
   const SocketAddress listening = meeting.listener.local();
   switchboard_ = std::make_unique<Switchboard>(Switchboard::Self{rank, nranks, meeting.session},
                                                std::move(meeting.listener), abort_, options.heartbeat);
-  if (nranks > 1)
-    switchboard_->join_ring(reach_successor(meeting.successor, {rank, nranks}, patience), patience.deadline_ns);
-  const std::vector<Card> cards = all_gather(Card{listening.wire(), Placement::own()});
-  for (const Card& card : cards) {
-    addresses_.emplace_back(card.address);
-    placements_.push_back(card.placement);
+  // From here on all ranks have the same deadline, so that a rank that misses its neighbour is the first to give up.
+  const std::int64_t rest = deadline_after(meeting.rest_ns);
+  join(meeting.successor, listening, {std::min(patience.deadline_ns, rest), abort_.get()});
+}
+
+void Bootstrap::join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience) {
+  try {
+    if (nranks_ > 1)
+      switchboard_->join_ring(reach_successor(successor, {rank_, nranks_}, patience), patience.deadline_ns);
+    const SetupCall call{SetupKind::kInit, patience.deadline_ns + kTellingNs};
+    for (const Card& card : all_gather(Card{listening.wire(), Placement::own()}, call)) {
+      addresses_.emplace_back(card.address);
+      placements_.push_back(card.placement);
+    }
+  } catch (const Error& error) {
+    switchboard_->fail(error.code(), bare_text(error));  // or else the others would see that this rank left
+    throw;
   }
 }
 
 Bootstrap::~Bootstrap() = default;
 
-std::int64_t Bootstrap::deadline() const { return deadline_in(timeout_); }
+SetupCall Bootstrap::begin(SetupKind kind, std::chrono::milliseconds timeout) const {
+  return {kind, deadline_in(timeout)};
+}
+
+std::int64_t Bootstrap::deadline_of(const SetupCall& call) const {
+  return call.deadline_ns != 0 ? call.deadline_ns : deadline_in(timeout_);
+}
+
+Error Bootstrap::with_cause(const Error& met) const {
+  if (met.code() != Code::kIo && met.code() != Code::kRankLost && met.code() != Code::kAborted) return met;
+  static_cast<void>(wait_a_moment(kNewsNs, {0, &broken_flag()}));
+  try {
+    throw_if_broken();
+  } catch (const Error& cause) {
+    return cause;
+  }
+  return met;
+}
 
 const SocketAddress& Bootstrap::address(int rank) const {
   if (rank < 0 || rank >= nranks_)
@@ -70,18 +106,20 @@ const SocketAddress& Bootstrap::address(int rank) const {
   return addresses_[static_cast<std::size_t>(rank)];
 }
 
-void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_rank) {
-  switchboard_->gather(table, bytes_per_rank, deadline());
+void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
+  switchboard_->gather(table, bytes_per_rank, {call.kind, deadline_of(call)});
 }
 
-void Bootstrap::barrier() { barrier(timeout_); }
-void Bootstrap::barrier(std::chrono::milliseconds timeout) { switchboard_->gather({}, 0, deadline_in(timeout)); }
+void Bootstrap::barrier(std::chrono::milliseconds timeout) { barrier({call_.kind, deadline_in(timeout)}); }
 
-void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {
-  switchboard_->send(rank, tag, bytes, address(rank), deadline());
+void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call) {
+  switchboard_->send(rank, tag, bytes, address(rank), deadline_of(call));
 }
 
-std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag) { return recv(rank, tag, timeout_); }
+std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, const SetupCall& call) {
+  static_cast<void>(address(rank));
+  return switchboard_->recv(rank, tag, deadline_of(call));
+}
 
 std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout) {
   static_cast<void>(address(rank));

@@ -51,22 +51,35 @@ class Bootstrap {
   const AbortFlag& abort_flag() const { return *abort_; }
   Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
 
+  // A call of the communicator whose exchanges have one deadline together, the usual timeout from now.
+  SetupCall begin(SetupKind kind) const { return begin(kind, timeout_); }
+  SetupCall begin(SetupKind kind, std::chrono::milliseconds timeout) const;
+  // What exchanges belong to that name no call; {}: to none. For init, when no other thread has the communicator yet.
+  void set_call(const SetupCall& call) { call_ = call; }
+
   // `table` has a slot for each rank; this rank's is given, the others are filled.
-  void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank);
+  void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
   template <class T>
-  std::vector<T> all_gather(const T& own) {
+  std::vector<T> all_gather(const T& own, const SetupCall& call) {
     std::vector<T> table(static_cast<std::size_t>(nranks_));
     table[static_cast<std::size_t>(rank_)] = own;
-    all_gather(std::as_writable_bytes(std::span(table)), sizeof(T));
+    all_gather(std::as_writable_bytes(std::span(table)), sizeof(T), call);
     return table;
   }
-  void barrier();
+  template <class T>
+  std::vector<T> all_gather(const T& own) {
+    return all_gather(own, call_);
+  }
+  void barrier() { barrier(call_); }
+  void barrier(const SetupCall& call) { all_gather({}, 0, call); }
   void barrier(std::chrono::milliseconds timeout);
 
   // Between two ranks. Messages of one tag come in the order in which they were sent; those of other tags are kept. A
   // send returns when the system has taken the bytes.
-  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes);
-  std::vector<std::byte> recv(int rank, std::uint64_t tag);
+  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes) { send(rank, tag, bytes, call_); }
+  void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call);
+  std::vector<std::byte> recv(int rank, std::uint64_t tag) { return recv(rank, tag, call_); }
+  std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call);
   std::vector<std::byte> recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout);
 
   // What others are doing, from their ledgers, whatever their own threads are stuck in; who gives no answer in time is
@@ -89,13 +102,19 @@ class Bootstrap {
   const AbortFlag& broken_flag() const { return switchboard_->broken_flag(); }
   void throw_if_broken() const { switchboard_->throw_if_broken(); }
   std::optional<Loss> lost() const;  // the first rank that was lost, whoever noticed it
+  // A connection beside the bootstrap that closed is only a consequence: the rank is lost, or gave up because another
+  // one is. Waits a moment for the failure detector, and returns what it says; else `met`.
+  Error with_cause(const Error& met) const;
+  std::int64_t deadline_of(const SetupCall& call) const;  // of an exchange that begins now
+  const SetupCall& call() const { return call_; }
 
  private:
-  std::int64_t deadline() const;
+  void join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience);
 
   const int rank_, nranks_;
   std::uint64_t id_ = 0;
   const std::chrono::milliseconds timeout_;
+  SetupCall call_;
   const std::shared_ptr<AbortFlag> abort_;
   std::unique_ptr<Switchboard> switchboard_;
   std::vector<SocketAddress> addresses_;

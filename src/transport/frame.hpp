@@ -1,4 +1,4 @@
-// Frame: one message between ranks, or between a rank and the root: a header of 32 bytes and a body. The first eight
+// Frame: one message between ranks, or between a rank and the root: a header of 40 bytes and a body. The first eight
 // bytes are a secret of the job, so that a stranger is known by them and by nothing less.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "transport/address.hpp"
+#include "transport/setup_call.hpp"
 
 namespace slip {
 
@@ -44,8 +45,10 @@ struct FrameHeader {
   std::uint64_t tag = 0;
   std::int32_t nranks = 0;
   std::uint32_t bytes = 0;  // of the body
+  SetupKind call{};         // of a piece: what its rank is in
+  std::uint16_t reserved[3] = {};
 };
-static_assert(sizeof(FrameHeader) == 32);
+static_assert(sizeof(FrameHeader) == 40);
 
 inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
 inline constexpr std::size_t kMaxFailureText = 2000;
@@ -62,6 +65,7 @@ struct HelloBody {
 struct WelcomeBody {
   std::uint64_t session = 0;  // the secret of all that follows: a made-up one may serve several jobs in turn
   SocketAddress::Wire successor;
+  std::int64_t rest_ns = 0;  // until the first deadline of any rank, which is that of all from now on
 };
 
 struct LostBody {

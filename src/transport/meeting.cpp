@@ -45,6 +45,13 @@ HelloBody hello_of(const SocketAddress& listening, std::int64_t patience_ns) {
   return body;
 }
 
+Code refusal_code(std::uint64_t tag) {
+  for (const Code code : {Code::kTimeout, Code::kRankLost}) {
+    if (tag == static_cast<std::uint64_t>(code)) return code;
+  }
+  return Code::kInvalidValue;
+}
+
 class Attempt {
  public:
   Attempt(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience)
@@ -73,14 +80,14 @@ class Attempt {
   void read_answer(const FrameHeader& header, const std::vector<std::byte>& answered, Meeting& meeting) const {
     if (header.kind == FrameKind::kRefused) {
       const std::string_view why(reinterpret_cast<const char*>(answered.data()), answered.size());
-      const Code code = header.tag == static_cast<std::uint64_t>(Code::kTimeout) ? Code::kTimeout : Code::kInvalidValue;
-      throw Error(code, fmt::format("{}: {}", self_.text(), why), {});
+      throw Error(refusal_code(header.tag), fmt::format("{}: {}", self_.text(), why), {});
     }
     WelcomeBody welcome;
     if (header.kind != FrameKind::kWelcome || !read_body(answered, welcome))
       throw Error(Code::kIo, "the root gave an answer that is none", {});
     meeting.session = welcome.session;
     meeting.successor = SocketAddress(welcome.successor);
+    meeting.rest_ns = welcome.rest_ns;
   }
 
   const UniqueId& id_;

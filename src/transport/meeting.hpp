@@ -15,6 +15,7 @@ struct Meeting {
   Socket listener;
   std::uint64_t session = 0;
   SocketAddress successor;
+  std::int64_t rest_ns = 0;  // until the first deadline of any rank
 };
 
 struct Newcomer {

@@ -104,14 +104,19 @@ class Root {
     if (!guest.seated) {
       if (const std::optional<Frame> frame = guest.channel.next()) greet(guest, *frame);
     } else if (guest.channel.ended()) {
-      guest.seated = false;  // died or gave up; another process may still come in its place
+      guest.seated = false;
       --here_;
-      note_gone(guest);
+      lose(guest);
     }
   }
 
-  void note_gone(const Guest& guest) {
-    gone_ = fmt::format("; rank {} ({}) had come and went away again", guest.rank, guest.text());
+  // A rank keeps its connection until it is answered: if that closes, its process has ended.
+  void lose(const Guest& guest) {
+    if (failure_.empty())
+      fail(fmt::format("rank {} of {} is gone: its connection to the root closed during init; process {} of {} ended "
+                       "or was killed",
+                       guest.rank, nranks_, guest.hello.pid, guest.hello.host),
+           Code::kRankLost);
   }
 
   void greet(Guest& guest, const Frame& frame) {
@@ -122,7 +127,7 @@ class Root {
     guest.rank = header.rank;
     if (failure_.empty()) check(guest, header);
     if (!failure_.empty()) return answer_refusal(guest);
-    if (guest.channel.ended()) return note_gone(guest);
+    if (guest.channel.ended()) return lose(guest);
     guest.seated = true;
     guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.patience_ns, 0, kLongestPatienceNs);
     ++here_;
@@ -190,11 +195,20 @@ class Root {
     }
     WelcomeBody body;
     body.session = random_secret();
+    body.rest_ns = rest_ns();
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       body.successor = by_rank[(rank + 1) % by_rank.size()]->hello.address;
       by_rank[rank]->channel.queue({.kind = FrameKind::kWelcome, .nranks = nranks_}, bytes_of(body));
       answered(*by_rank[rank]);
     }
+  }
+
+  std::int64_t rest_ns() const {
+    std::int64_t first = now_ns() + kLongestPatienceNs;
+    for (const Guest& guest : guests_) {
+      if (guest.seated) first = std::min(first, guest.deadline_ns);
+    }
+    return std::max<std::int64_t>(first - now_ns(), 1);
   }
 
   void expire() {
@@ -206,8 +220,8 @@ class Root {
     }
     const bool lifetime_over = deadline_ns_ != 0 && now >= deadline_ns_;
     if (who.empty() && !lifetime_over) return;
-    fail(fmt::format("{} of {} {} not come before the deadline of {}{}", rank_list(absent()), nranks_,
-                     nranks_ - here_ == 1 ? "has" : "have", who.empty() ? "the root" : who, gone_),
+    fail(fmt::format("{} of {} {} not come before the deadline of {}", rank_list(absent()), nranks_,
+                     nranks_ - here_ == 1 ? "has" : "have", who.empty() ? "the root" : who),
          Code::kTimeout);
   }
 
@@ -234,7 +248,7 @@ class Root {
   std::list<Guest> guests_;
   int nranks_ = 0, first_rank_ = 0;  // 0 until somebody says it
   int here_ = 0, answers_ = 0;
-  std::string failure_, gone_;
+  std::string failure_;
   Code failure_code_ = Code::kOk;
   bool crowded_ = false;
 };

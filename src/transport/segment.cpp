@@ -10,17 +10,18 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
-#include "base/clock.hpp"
+#include "base/error_text.hpp"
 #include "base/fork_mutex.hpp"
+#include "transport/root.hpp"
 #include "transport/secret.hpp"
 
 namespace slip {
 namespace {
 
 constexpr std::uint64_t kTag = 0x5e93e17;
-constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
 // A descriptor, closed with the object.
 class Descriptor {
@@ -57,6 +58,12 @@ struct Parcel {
   }
 };
 
+void await(const Socket& socket, short events, const Patience& patience) {
+  const Waited waited = wait_for(socket.descriptor(), events, patience);
+  if (waited == Waited::kTimeout) throw Error(Code::kTimeout, "the deadline has passed", {});
+  if (waited == Waited::kAborted) throw Error(Code::kAborted, "aborted", {});
+}
+
 void send_descriptor(const Socket& socket, int descriptor, const Patience& patience) {
   Parcel parcel;
   cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
@@ -65,9 +72,9 @@ void send_descriptor(const Socket& socket, int descriptor, const Patience& patie
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
   while (::sendmsg(socket.descriptor(), &parcel.message, MSG_NOSIGNAL) != 1) {
-    if (errno != EAGAIN && errno != EINTR) fail("hand over", 0);
-    if (wait_for(socket.descriptor(), POLLOUT, patience) != Waited::kReady)
-      throw Error(Code::kTimeout, fmt::format("shared memory could not be handed over: {}", socket.text()), {});
+    if (errno != EAGAIN && errno != EINTR)
+      throw Error(Code::kIo, fmt::format("cannot send a descriptor: {}", std::strerror(errno)), {});
+    await(socket, POLLOUT, patience);
   }
 }
 
@@ -76,11 +83,10 @@ int recv_descriptor(const Socket& socket, const Patience& patience) {
   for (;;) {
     const ssize_t got = ::recvmsg(socket.descriptor(), &parcel.message, MSG_CMSG_CLOEXEC);
     if (got == 1) break;
-    if (got == 0)
-      throw Error(Code::kRankLost, fmt::format("who makes the shared memory has left: {}", socket.text()), {});
-    if (errno != EAGAIN && errno != EINTR) fail("receive", 0);
-    if (wait_for(socket.descriptor(), POLLIN, patience) != Waited::kReady)
-      throw Error(Code::kTimeout, fmt::format("no shared memory was handed over: {}", socket.text()), {});
+    if (got == 0) throw Error(Code::kIo, "its connection closed", {});
+    if (errno != EAGAIN && errno != EINTR)
+      throw Error(Code::kIo, fmt::format("cannot receive a descriptor: {}", std::strerror(errno)), {});
+    await(socket, POLLIN, patience);
   }
   const cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
   if (!header || header->cmsg_type != SCM_RIGHTS) throw Error(Code::kIo, "shared memory came without a descriptor", {});
@@ -124,29 +130,68 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
   if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // failed: it goes with the segment
 }
 
-// The first rank listens under a name that nobody can guess, and tells it to the others.
-Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes) {
-  const Patience patience{now_ns() + kPatienceNs, &bootstrap.abort_flag()};
-  if (bootstrap.rank() != ranks.front()) {
-    const std::vector<std::byte> name = bootstrap.recv(ranks.front(), kTag);
-    const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
-    const Socket socket = Socket::connect(SocketAddress::unix_name(text), patience);
-    const Descriptor descriptor(recv_descriptor(socket, patience));
-    return map(text, descriptor.number(), bytes);
-  }
+// The first rank listens under a name that no other job has, and sends it to the others. Each connects and says which
+// rank it is, so that the first one knows which ranks have not come. Both ends make sure that the other process is of
+// the same user before they send or take anything: any user may bind or connect to an abstract name.
+Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
+  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
   const std::string name = fmt::format("slip-{:016x}{:016x}", random_secret(), random_secret());
   Segment made = map(name, descriptor.number(), bytes);
   const Socket listener = Socket::listen(SocketAddress::unix_name(name));
-  for (const int rank : ranks.subspan(1)) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)));
-  for (std::size_t served = 1; served < ranks.size();) {
-    const Socket socket = listener.accept(patience);
-    if (!socket.same_user()) continue;
-    send_descriptor(socket, descriptor.number(), patience);
-    ++served;
+  std::set<int> absent(ranks.begin() + 1, ranks.end());
+  for (const int rank : absent) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)), call);
+  while (!absent.empty()) {
+    try {
+      const Socket socket = listener.accept(patience);
+      if (!socket.same_user()) continue;
+      std::int32_t rank = -1;
+      socket.recv(std::as_writable_bytes(std::span(&rank, 1)), patience);
+      if (!absent.contains(rank)) continue;
+      send_descriptor(socket, descriptor.number(), patience);
+      absent.erase(rank);
+    } catch (const Error& error) {
+      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector knows
+      if (error.code() != Code::kTimeout) throw;
+      throw Error(Code::kTimeout,
+                  fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",
+                              bootstrap.rank(), bootstrap.nranks(),
+                              rank_list(std::vector<int>(absent.begin(), absent.end())), setup_name(call.kind)),
+                  {});
+    }
   }
   return made;
+}
+
+Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
+  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const std::vector<std::byte> name = bootstrap.recv(maker, kTag, call);
+  const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
+  try {
+    const Socket socket = Socket::connect(SocketAddress::unix_name(text), patience);
+    if (!socket.same_user()) throw Error(Code::kIo, "its name is held by a process of another user", {});
+    const std::int32_t rank = bootstrap.rank();
+    socket.send(std::as_bytes(std::span(&rank, 1)), patience);
+    const Descriptor descriptor(recv_descriptor(socket, patience));
+    return map(text, descriptor.number(), bytes);
+  } catch (const Error& error) {
+    if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;
+    throw Error(error.code() == Code::kIo ? Code::kRankLost : error.code(),
+                fmt::format("rank {} of {}: rank {} did not hand over the shared memory of {}: {}", bootstrap.rank(),
+                            bootstrap.nranks(), maker, setup_name(call.kind), bare_text(error)),
+                {});
+  }
+}
+
+Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
+  try {
+    return bootstrap.rank() == ranks.front() ? make(bootstrap, ranks, bytes, call)
+                                             : take(bootstrap, ranks.front(), bytes, call);
+  } catch (const Error& error) {
+    if (error.code() == Code::kOutOfMemory) bootstrap.fail(error.code(), bare_text(error));  // the others do not wait
+    throw bootstrap.with_cause(error);
+  }
 }
 
 }  // namespace slip

@@ -14,8 +14,12 @@ namespace slip {
 class Segment {
  public:
   // The same zeroed memory for all of `ranks`, which are of one host and contain this one: the first of them makes it.
-  // All of them call this, in the same order with regard to other calls.
-  static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes);
+  // All of them call this, in the same order with regard to other calls. A rank that is lost, has not come before the
+  // deadline or failed is named in the error.
+  static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call);
+  static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes) {
+    return share(bootstrap, ranks, bytes, bootstrap.call());
+  }
 
   std::byte* data() const { return mapping_ ? mapping_->data : nullptr; }
   std::size_t bytes() const { return mapping_ ? mapping_->bytes : 0; }
@@ -36,6 +40,8 @@ class Segment {
     const std::size_t bytes;
   };
   static Segment map(const std::string& name, int descriptor, std::size_t bytes);
+  static Segment make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call);
+  static Segment take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call);
 
   std::shared_ptr<const Mapping> mapping_;  // null: of 0 bytes
 };

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect, doubled up to the longest
 constexpr std::int64_t kLongestPauseNs = 20'000'000;
+constexpr std::int64_t kCrowdedPauseNs = 10'000'000;  // until there may be descriptors again
 
 int poll_timeout_ms(std::int64_t deadline_ns) {
   if (deadline_ns == 0) return -1;
@@ -48,6 +49,9 @@ SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor)
   if (ask(descriptor, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return {};
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), bytes);
 }
+
+// The process or the system has no descriptors or memory left right now: the connection stays in the queue.
+bool passes(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -192,8 +196,9 @@ Socket Socket::accept(const Patience& patience) const {
   for (;;) {
     int error = 0;
     if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
-    if (error != 0) fail("cannot accept at " + local().text(), error);
-    const Waited waited = wait_for(descriptor_, POLLIN, patience);
+    if (error != 0 && !passes(error)) fail("cannot accept at " + local().text(), error);
+    const Waited waited =
+        error != 0 ? wait_a_moment(kCrowdedPauseNs, patience) : wait_for(descriptor_, POLLIN, patience);
     if (waited != Waited::kReady) fail_wait(waited, "waiting for somebody to connect to " + local().text());
   }
 }

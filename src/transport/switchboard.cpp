@@ -122,7 +122,14 @@ std::vector<int> Switchboard::missing(std::uint64_t round) const {
   return result;
 }
 
-void Switchboard::gather(std::span<std::byte> table, std::size_t bytes_per_rank, std::int64_t deadline_ns) {
+std::optional<int> Switchboard::in_another_call(std::uint64_t round, SetupKind call) const {
+  for (auto piece = pieces_.lower_bound({round, 0}); piece != pieces_.end() && piece->first.first == round; ++piece) {
+    if (piece->second.call != call) return piece->first.second;
+  }
+  return std::nullopt;
+}
+
+void Switchboard::gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
   const auto nranks = static_cast<std::size_t>(self_.nranks);
   if (table.size() != nranks * bytes_per_rank || bytes_per_rank > kMaxBody)
     throw Error(Code::kInvalidValue,
@@ -134,24 +141,34 @@ void Switchboard::gather(std::span<std::byte> table, std::size_t bytes_per_rank,
   };
   std::unique_lock lock(mutex_);
   const std::uint64_t round = ++rounds_;
-  pass_on({.kind = FrameKind::kPiece, .rank = self_.rank, .tag = round, .nranks = self_.nranks}, slot(self_.rank));
+  pass_on({.kind = FrameKind::kPiece, .rank = self_.rank, .tag = round, .nranks = self_.nranks, .call = call.kind},
+          slot(self_.rank));
   std::optional<int> absent;  // left without having given its piece, which would have come before the news
-  const bool in_time = wait_until(lock, deadline_ns, [&] {
+  std::optional<int> astray;  // is in another call
+  const bool in_time = wait_until(lock, call.deadline_ns, [&] {
+    if ((astray = in_another_call(round, call.kind))) return true;
     const std::vector<int> ranks = missing(round);
     const auto found = std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return left_.contains(rank); });
     if (found != ranks.end()) absent = *found;
     return ranks.empty() || absent;
   });
-  if (absent)
-    throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before gathering {}", name(), *absent, round), {});
+  const std::string what =
+      call.kind == SetupKind::kOther ? fmt::format("gathering {}", round) : std::string(setup_name(call.kind));
+  if (astray)
+    throw Error(Code::kMismatch,
+                fmt::format("{}: it called {}, rank {} called {}: all ranks of a communicator must make the same calls "
+                            "in the same order",
+                            name(), what, *astray, setup_name(pieces_[{round, *astray}].call)),
+                {});
+  if (absent) throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before {}", name(), *absent, what), {});
   if (!in_time)
     throw Error(Code::kTimeout,
-                fmt::format("{}: {} not come to gathering {} before the deadline", name(),
-                            rank_list(missing(round)) + (missing(round).size() == 1 ? " has" : " have"), round),
+                fmt::format("{}: {} not come to {} before the deadline", name(),
+                            rank_list(missing(round)) + (missing(round).size() == 1 ? " has" : " have"), what),
                 {});
   for (int rank = 0; rank < self_.nranks; ++rank) {
     if (rank == self_.rank) continue;
-    const auto piece = pieces_.extract({round, rank}).mapped();
+    const std::vector<std::byte> piece = std::move(pieces_.extract({round, rank}).mapped().bytes);
     if (piece.size() != bytes_per_rank)
       throw Error(Code::kInvalidValue,
                   fmt::format("{}: rank {} gave {} bytes to gathering {}, this rank {}: the calls do not match", name(),

@@ -75,7 +75,8 @@ class Switchboard {
 
   void join_ring(Socket to_successor, std::int64_t deadline_ns);  // returns when the predecessor has come, too
   // Every rank gives the bytes at its place of the table, and gets those of all others.
-  void gather(std::span<std::byte> table, std::size_t bytes_per_rank, std::int64_t deadline_ns);
+  // Ranks that are in different calls throw kMismatch, which names two of them.
+  void gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
   void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,
             std::int64_t deadline_ns);
   std::vector<std::byte> recv(int rank, std::uint64_t tag, std::int64_t deadline_ns);
@@ -117,6 +118,8 @@ class Switchboard {
   // The next message of the tag from anybody; none at the deadline, or when `known` is not how many are gone.
   std::optional<Letter> next_letter(std::uint64_t tag, std::size_t known, std::int64_t deadline_ns);
   void on_loss(std::shared_ptr<AbortFlag> set);  // the flag is set at the next loss; null: no more
+  // The flag is set when one of `ranks` is lost or fails, also if that has happened already.
+  void on_trouble(std::shared_ptr<AbortFlag> set, std::set<int> ranks);
   void watch_no_longer();
 
  private:
@@ -148,6 +151,7 @@ class Switchboard {
   Link* outgoing(int rank);
   void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
   std::vector<int> missing(std::uint64_t round) const;
+  std::optional<int> in_another_call(std::uint64_t round, SetupKind call) const;
   std::string other_tags(int rank) const;  // that wait for being asked
   std::string name() const;
 
@@ -175,6 +179,8 @@ class Switchboard {
   void close_links(std::int64_t now);
   void begin_farewell(std::int64_t now);
   bool farewell_over(std::int64_t now) const;
+  bool owes_reason(std::int64_t now);
+  void note_trouble(int rank);
 
   const Self self_;
   const std::shared_ptr<AbortFlag> abort_;
@@ -192,23 +198,29 @@ class Switchboard {
   bool predecessor_came_ = false, joined_ = false;
   std::vector<Frame> for_successor_;  // came from the predecessor before the successor was joined
   std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> mail_;  // by rank and tag
-  std::map<std::pair<std::uint64_t, int>, std::vector<std::byte>> pieces_;            // by gathering and rank
-  std::uint64_t rounds_ = 0;                                                          // gatherings begun
-  std::map<int, std::int64_t> left_;                                                  // rank, and when it was told
-  std::set<int> undelivered_;  // left with messages for them still here
+  struct Piece {
+    SetupKind call{};
+    std::vector<std::byte> bytes;
+  };
+  std::map<std::pair<std::uint64_t, int>, Piece> pieces_;  // by gathering and rank
+  std::uint64_t rounds_ = 0;                               // gatherings begun
+  std::map<int, std::int64_t> left_;                       // rank, and when it was told
+  std::set<int> undelivered_;                              // left with messages for them still here
   std::vector<Loss> losses_;
   std::optional<RankFailure> told_;  // why a rank failed
   std::shared_ptr<Witness> witness_;
   std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> answers_;  // by rank and question; expected ones
   std::uint64_t questions_ = 0;
-  std::shared_ptr<AbortFlag> at_loss_;  // is set; may be null
-  std::string failure_;                 // of the thread itself
+  std::shared_ptr<AbortFlag> at_loss_;     // is set; may be null
+  std::shared_ptr<AbortFlag> at_trouble_;  // is set when one of these ranks is lost or fails; may be null
+  std::set<int> trouble_of_;
+  std::string failure_;  // of the thread itself
   bool leaving_ = false;
   std::uint64_t turns_ = 0;
   std::int64_t own_silence_ns_ = 0;
 
   // The thread's own.
-  std::int64_t next_beat_ns_ = 0, next_look_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0;
+  std::int64_t next_beat_ns_ = 0, next_look_ns_ = 0, planned_ns_ = 0, farewell_end_ns_ = 0, reason_end_ns_ = 0;
   bool abort_noted_ = false, crowded_ = false;
 };
 

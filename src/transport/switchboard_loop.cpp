@@ -46,6 +46,7 @@ void Switchboard::wait_for_something() {
     const std::int64_t now = now_ns();
     planned_ns_ = next_beat_ns_ == 0 ? now : next_beat_ns_;
     if (farewell_end_ns_ != 0) planned_ns_ = std::min(planned_ns_, farewell_end_ns_);
+    else if (reason_end_ns_ != 0) planned_ns_ = std::min(planned_ns_, reason_end_ns_);
     if (witness_) planned_ns_ = std::min(planned_ns_, std::max(next_look_ns_, now));
     if (crowded_) planned_ns_ = std::min(planned_ns_, now + kCrowdedPauseNs);
     watched.push_back({wake_up_.descriptor(), POLLIN, 0});
@@ -74,7 +75,8 @@ void Switchboard::turn() {
     abort_noted_ = true;
     note_loss({self_.rank, Loss::Cause::kAborted, self_.rank});
   }
-  if (leaving_ && farewell_end_ns_ == 0) begin_farewell(now);  // last: nobody listens to what comes behind a farewell
+  // Last: nobody listens to what comes behind a farewell.
+  if (leaving_ && farewell_end_ns_ == 0 && !owes_reason(now)) begin_farewell(now);
   accept_all(now);
   for (Link& link : links_) serve(link, now);
   beat(now);
@@ -137,7 +139,7 @@ void Switchboard::handle(Link& link, Frame& frame) {
     case FrameKind::kMessage: mail_[{link.rank, header.tag}].push_back(std::move(frame.body)); break;
     case FrameKind::kPiece:
       if (header.rank != successor()) pass_on(header, frame.body);
-      pieces_[{header.tag, header.rank}] = std::move(frame.body);
+      pieces_[{header.tag, header.rank}] = {header.call, std::move(frame.body)};
       break;
     case FrameKind::kLost: handle_lost(frame); break;
     case FrameKind::kLeft: handle_left(link, frame); break;
@@ -169,10 +171,12 @@ void Switchboard::handle_greeting(Link& link, const Frame& frame) {
   link.rank = header.rank;
   link.channel.trust();
   predecessor_came_ = predecessor_came_ || ring;
-  // Who was given up and does not know it would wait for answers until its deadline.
+  // A rank that was given up and does not know it would wait for answers until its deadline. The predecessor may have
+  // heard nothing yet, and this rank may be about to leave because of the loss: it would be taken for the lost one.
   for (const Loss& loss : losses_) {
-    if (loss.rank == link.rank) tell(link, loss);
+    if (ring || loss.rank == link.rank) tell(link, loss);
   }
+  if (ring && told_) tell(link, *told_);
 }
 
 // The news goes the way of the pieces, so that whoever gets it has all pieces that this rank gave.
@@ -216,6 +220,7 @@ void Switchboard::note_loss(const Loss& loss) {
     if (link.rank == loss.rank && loss.cause != Loss::Cause::kAborted) link.closing = true;
   }
   if (at_loss_) at_loss_->set();
+  note_trouble(loss.rank);
   broken_.set();
 }
 
@@ -252,6 +257,16 @@ void Switchboard::close_links(std::int64_t now) {
     if (link.closing && link.role == Role::kDirectOut && link.channel.unsent()) undelivered_.insert(link.rank);
     return link.closing;
   });
+}
+
+// A rank that leaves because of a loss while the ring is being closed waits for its predecessor and tells it why. If it
+// just closed its listener, the predecessor would not reach it and would name it instead of the rank that is lost.
+bool Switchboard::owes_reason(std::int64_t now) {
+  const bool whole = losses_.empty() && !told_;
+  if (whole || self_.nranks == 1 || predecessor_came_ || is_lost(predecessor()) || left_.contains(predecessor()))
+    return false;
+  if (reason_end_ns_ == 0) reason_end_ns_ = now + silence_ns_;
+  return now < reason_end_ns_;
 }
 
 // Each peer answers a farewell by closing, so that nothing that was sent before it can get lost.

@@ -39,7 +39,20 @@ void Switchboard::note_failure(RankFailure failure) {
   for (Link& link : links_) {
     if (link.role != Role::kUnknown && !link.closing) tell(link, *told_);
   }
+  note_trouble(told_->rank);
   broken_.set();
+}
+
+void Switchboard::note_trouble(int rank) {
+  if (at_trouble_ && trouble_of_.contains(rank)) at_trouble_->set();
+}
+
+void Switchboard::on_trouble(std::shared_ptr<AbortFlag> set, std::set<int> ranks) {
+  const std::lock_guard lock(mutex_);
+  at_trouble_ = std::move(set);
+  trouble_of_ = std::move(ranks);
+  for (const Loss& loss : losses_) note_trouble(loss.rank);
+  if (told_) note_trouble(told_->rank);
 }
 
 void Switchboard::set_witness(std::shared_ptr<Witness> witness) {

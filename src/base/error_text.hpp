@@ -1,0 +1,18 @@
+// The text of an Error without the name of its code, for an Error that is made from it: its constructor adds that
+// again.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "slip/error.hpp"
+
+namespace slip {
+
+inline std::string bare_text(const Error& error) {
+  const std::string_view text = error.what();
+  return std::string(text.substr(std::min(text.size(), std::string_view(code_name(error.code())).size() + 2)));
+}
+
+}  // namespace slip

@@ -1,0 +1,184 @@
+// Ranks that end or stop inside init, split and allocate, at each of their sends and connects in turn, as the others
+// see it: they name the right rank, and long before the deadline.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdio>
+#include <random>
+
+#include "slip/communicator.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "support/share.hpp"
+
+namespace slip {
+namespace {
+
+// How many sends and connects this process still does; then it gets the signal. 0: as many as it likes.
+std::atomic<int> g_steps{0};
+std::atomic<int> g_signal{SIGKILL};
+
+// Of several threads only one gets to the end.
+void step() {
+  // relaxed: it only counts.
+  if (g_steps.load(std::memory_order_relaxed) > 0 && g_steps.fetch_sub(1, std::memory_order_relaxed) == 1)
+    ::kill(::getpid(), g_signal);
+}
+
+template <class Function>
+Function* real(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+}  // namespace slip
+
+// In place of the C library's, for this program.
+extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
+  static auto* const function = slip::real<ssize_t(int, const void*, std::size_t, int)>("send");
+  slip::step();
+  return function(socket, data, bytes, flags);
+}
+extern "C" int connect(int socket, const sockaddr* address, socklen_t bytes) {
+  static auto* const function = slip::real<int(int, const sockaddr*, socklen_t)>("connect");
+  slip::step();
+  return function(socket, address, bytes);
+}
+
+namespace slip {
+namespace {
+
+using std::chrono::seconds;
+using test::RankProcess;
+
+constexpr int kRanks = 3;
+constexpr const char* kSteps = "SLIP_TEST_STEPS";  // of the rank that ends
+constexpr const char* kCall = "SLIP_TEST_CALL";
+constexpr const char* kStop = "SLIP_TEST_STOP";
+
+int number_of(const char* variable) { return std::atoi(env_text(variable).c_str()); }
+
+// Too long for a test: whoever waits until then has not heard what happened.
+CommunicatorOptions options() {
+  CommunicatorOptions result;
+  result.init_timeout = seconds(600);
+  return result;
+}
+
+// Says that it is there, and goes on when the test has heard that of all.
+void meet_the_test() {
+  char byte = 'x';
+  static_cast<void>(!::write(test::kLine, &byte, 1));
+  static_cast<void>(!::read(test::kLine, &byte, 1));
+}
+
+void arm() {
+  if (number_of(kStop) != 0) g_signal = SIGSTOP;
+  g_steps = number_of(kSteps);
+}
+
+TEST(SetupLosses, DISABLED_Rank) {
+  test::play([](const LaunchInfo& info) -> std::string {
+    const std::string call = env_text(kCall);
+    const Device device = Device::open("cpu", {.compute_workers = 2});
+    if (call == "init") {
+      meet_the_test();
+      arm();
+    }
+    Communicator comm = Communicator::init(device, options());
+    if (call != "init") {
+      meet_the_test();
+      arm();
+    }
+    const bool splits = call == "split" || (call == "mismatch" && info.rank == 1);
+    std::optional<Communicator> part;
+    SharedBuffer shared;
+    if (splits) part = comm.split(0, info.nranks - info.rank);
+    else if (call != "init") shared = comm.allocate(1 << 16);
+    g_steps = 0;
+    meet_the_test();  // nobody leaves before all have done it
+    return "done";
+  });
+}
+
+struct Trial {
+  std::string call;
+  std::string transport = "auto";
+  int victim = 1;
+  int steps = 1;
+  bool stop = false;
+  UniqueId id;
+};
+
+// What the ranks report; the victim nothing if it ended.
+std::vector<std::string> run(const Trial& trial) {
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::map<std::string, std::string> variables{{kCall, trial.call}, {"SLIP_TRANSPORT", trial.transport}};
+    if (rank == trial.victim) variables[kSteps] = std::to_string(trial.steps);
+    if (trial.stop) variables[kStop] = "1";
+    ranks.emplace_back("SetupLosses.DISABLED_Rank", trial.id, kRanks, rank, variables);
+  }
+  for (const RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "x");
+  for (const RankProcess& rank : ranks) rank.tell('x');
+  std::vector<std::string> reports(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool is_stopped = trial.stop && static_cast<int>(i) == trial.victim;  // or says nothing that counts
+    if (!is_stopped) reports[i] = ranks[i].hear(1);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (reports[i] == "x") ranks[i].tell('x');
+    if (!reports[i].empty()) reports[i] += ranks[i].report();
+  }
+  return reports;
+}
+
+bool names(const std::string& report, int victim) {
+  const std::string rank = "rank " + std::to_string(victim);
+  for (const char* words : {" is gone", " of 3 is gone", " is not reached by", " gives no sign of life"}) {
+    if (report.find(rank + words) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Each rank in turn, at a random step, until it has none left.
+void lose_one(const std::string& call, const std::string& transport, const std::function<UniqueId()>& make_id) {
+  const unsigned seed = std::random_device()();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  int lost = 0;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    int steps = 1;
+    for (bool ended = true; ended; steps += 1 + static_cast<int>(random() % (4 * test::kShare))) {
+      const Trial trial{call, transport, victim, steps, false, make_id()};
+      const std::vector<std::string> reports = run(trial);
+      ended = reports[static_cast<std::size_t>(victim)].empty();
+      for (int rank = 0; rank < kRanks && ended; ++rank) {
+        const std::string& report = reports[static_cast<std::size_t>(rank)];
+        if (rank == victim) continue;
+        EXPECT_TRUE(names(report, victim)) << "seed " << seed << ", " << call << ", rank " << victim
+                                           << " ended at step " << steps << ": rank " << rank << ": " << report;
+      }
+      lost += ended ? 1 : 0;
+    }
+  }
+  std::printf("%d ranks were lost\n", lost);
+  EXPECT_GT(lost, kRanks);
+}
+
+TEST(SetupLosses, InsideAllocate) {
+  lose_one("allocate", "auto", [] { return test::local_id(); });
+}
+
+TEST(SetupLosses, InsideSplit) {
+  lose_one("split", "auto", [] { return test::local_id(); });
+}
+
+TEST(SetupLosses, InsideSplitOverTheNetwork) {
+  lose_one("split", "net", [] { return test::local_id(); });
+}
+
+}  // namespace
+}  // namespace slip
