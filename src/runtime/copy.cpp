@@ -191,7 +191,8 @@ void free_in_order(StreamState& stream, Range range, Here here) {
     stream.core->memory.use(-static_cast<std::ptrdiff_t>(block->bytes));
     stream.core->memory.release(block->bytes);
   }
-  if (observed()) tell_memory(RecordKind::kFree, range, &stream, here);  // after the op: it has its place in the stream
+  // After the op: it has its place in the stream.
+  if (observed_by(block->audience)) tell_memory(RecordKind::kFree, range, &stream, here);
   drop_block(block);
 }
 
@@ -206,7 +207,7 @@ void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
     record.stream = stream->last_id;
     record.position = stream->core->backend->submit(*stream, {.kind = OpKind::kRecord});
   }
-  tell(record);
+  tell(record, range.block->audience);
 }
 
 }  // namespace slip

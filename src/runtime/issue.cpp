@@ -45,7 +45,7 @@ const Name kLaunchName("plan launch");
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }
-  tell(record);
+  tell(record, stream.audience);
   return record.position;
 }
 
@@ -83,7 +83,9 @@ void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position
 
 void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, StreamState* stream,
                   std::uint64_t position, Here here) {
-  if (!observed()) return;
+  const StreamState* of = stream ? stream : core.legacy;
+  Observer* const audience = of ? of->audience : nullptr;
+  if (!observed_by(audience)) return;
   tell({.kind = kind,
         .whole_device = stream == nullptr,
         .device = core.id,
@@ -92,7 +94,8 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
                                  : 0,
         .other_position = position,
         .thread = thread_index(),
-        .here = here});
+        .here = here},
+       audience);
 }
 
 }  // namespace
@@ -101,7 +104,7 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
   // Those of kernels and exchanges were looked at one by one (require_kernel_range).
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
     note_guests(*stream.core, op);
-  return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
+  return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 
 [[gnu::hot]] std::uint64_t issue(StreamState& stream, const Op& op) {
@@ -123,7 +126,7 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
-  if (stream && position == kEverything && observed())
+  if (stream && position == kEverything && observed_by(stream->audience))
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   if (!core.backend->wait(stream, position, deadline_ns)) return false;
   tell_reached(RecordKind::kSync, core, id, stream, position, here);
@@ -135,7 +138,7 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
 bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id) {
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
-  if (stream && position == kEverything && observed()) {
+  if (stream && position == kEverything && observed_by(stream->audience)) {
     // As in wait_for(), but asked before the mark is there: the mark itself need not be reached.
     const std::lock_guard lock(stream->observed);
     if (!core.backend->reached(stream, kEverything)) return false;
