@@ -82,6 +82,8 @@ class Device {
                                       Here here = Here::at());
 
   Stream stream(StreamFlags flags = StreamFlags::kBlocking, int priority = 0, Here here = Here::at()) const;
+  // With a name for traces; a predicted run is laid under a measured one by the names of their streams.
+  Stream stream(Name name, StreamFlags flags = StreamFlags::kBlocking, int priority = 0, Here here = Here::at()) const;
   Stream adopt(CUstream_st* native, Here here = Here::at()) const;  // see Stream::adopt
   StreamRef legacy_stream() const;
   StreamRef per_thread_stream() const;

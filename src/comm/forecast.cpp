@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "comm/communicator_state.hpp"
+#include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 
 namespace slip {
@@ -90,6 +91,7 @@ double Forecast::us(const Call& call, bool reachable, int calls, Here here) cons
                 here);
   int channels = 1;
   for (const Scene& scene : scenes) channels = std::max(channels, scene.channels);
+  const PrivateScope predicting;  // no part of the program's trace
   const std::vector<Device> devices =
       Device::open_all(machine(), nranks, {.queue_depth = kQueueDepth, .run_functions = false});
   for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads what others have staged

@@ -9,6 +9,7 @@
 #include "flow/op_size.hpp"
 #include "flow/stopwatch.hpp"
 #include "flow/sustained.hpp"
+#include "runtime/observers.hpp"
 
 namespace slip {
 namespace {
@@ -126,6 +127,7 @@ void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
   if (load.piece_bytes == 0)
     throw Error(Code::kInvalidValue, "measure_costs: loads of 0 bytes; give LoadProbe::piece_bytes", here);
+  const PrivateScope measuring;  // no part of the program's trace
   Costs costs;
   costs.device = device.info().name;
   const Buffer piece = device.alloc(load.piece_bytes, MemoryKind::kDevice, "piece", here);

@@ -9,6 +9,7 @@
 #include "flow/pipeline_loop.hpp"
 #include "flow/pipeline_plan.hpp"
 #include "runtime/core.hpp"
+#include "runtime/observers.hpp"
 #include "slip/figures.hpp"
 
 namespace slip {
@@ -146,6 +147,7 @@ Picos Pipeline::predict(Here here) const {
     chunk.stream.launch(kStage, {.reads = {chunk.input}, .writes = {chunk.output}}, {.time = time});
   };
   const std::string text = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);
+  const PrivateScope predicting;  // no part of the program's trace
   const Device sim = Device::open("sim:" + text, {.run_functions = false}, here);
   const Buffer source = sim.alloc(plan.chunk * spec.bytes_in, MemoryKind::kPinned, "pipeline source", here);
   const Buffer sink = sim.alloc(plan.chunk * spec.bytes_out, MemoryKind::kPinned, "pipeline sink", here);

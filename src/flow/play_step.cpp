@@ -8,6 +8,7 @@
 #include "flow/bucket_plan.hpp"
 #include "flow/gradient_clock.hpp"
 #include "flow/gradient_report.hpp"
+#include "runtime/observers.hpp"
 
 namespace slip {
 namespace {
@@ -161,6 +162,7 @@ StepPrediction play_step(const Device& device, const GradientProfile& profile, c
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here) {
   require_whole(profile, plan, here);
+  const PrivateScope predicting;  // no part of the program's trace
   const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
   Player player(device, profile, cost, plan, StepManner::kByNeed, here);
   GradientClock clock(profile.gradients.size());
@@ -174,6 +176,7 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
 }
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
+  const PrivateScope predicting;  // no part of the program's trace
   const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
   return play_step(device, profile, cost, plan, StepManner::kByNeed, here);
 }

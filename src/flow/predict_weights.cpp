@@ -7,6 +7,8 @@
 
 #include "flow/check_plan.hpp"
 #include "flow/step.hpp"
+#include "runtime/observers.hpp"
+#include "watch/record_log.hpp"
 
 namespace slip {
 namespace {
@@ -29,7 +31,7 @@ std::string description_of(const Costs& costs, double kernel_slowdown, std::uint
 class RehearsedReads {
  public:
   RehearsedReads(const Device& device, const Link& disk)
-      : disk_(disk), stream_(device.stream(StreamFlags::kNonBlocking)) {}
+      : disk_(disk), stream_(device.stream("reads from disk", StreamFlags::kNonBlocking)) {}
 
   void issue(StreamRef loads, Range to, Range from, Name name) {
     Place& place = places_[next_++ % places_.size()];
@@ -49,6 +51,21 @@ class RehearsedReads {
   const Stream stream_;
   std::array<Place, 3> places_;
   std::size_t next_ = 0;
+};
+
+// The records of the simulated device alone, while it is started; the names of streams are kept from before.
+class PredictedTrace final : public Observer {
+ public:
+  void start() { started_ = true; }
+  void stop() { started_ = false; }
+  TraceData data() const { return log_.collect(); }
+  void on(const Record& record) override {
+    if (started_ || record.kind == RecordKind::kStreamOpen) log_.add(record);
+  }
+
+ private:
+  RecordLog log_{TraceOptions{}.max_bytes};
+  bool started_ = false;  // sim tells on the threads that drive it: here that is the one that predicts
 };
 
 // A plan on a simulated device: memory that nobody touches, loads from a place that stands for every unit.
@@ -125,6 +142,7 @@ std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
 
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look, Here here) {
   check_plan(plan, graph, here);
+  const PrivateScope proving;  // no part of the program's trace
   Costs any;
   any.load = {1e9, 0};
   Rehearsal rehearsal(plan, graph, description_of(any, 0, memory_for(plan)));
@@ -160,6 +178,9 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
     throw Error(Code::kInvalidValue, fmt::format("{} steps show no steady state: at least 2 are needed", steps), here);
   check_plan(plan, graph, here);
   check_times(plan, graph, costs, steps, here);
+  // The simulated run is no part of the program's trace, nor is what the program does meanwhile part of the prediction.
+  PredictedTrace trace;
+  const PrivateScope predicting(&trace);
   Rehearsal rehearsal(plan, graph, description_of(costs, costs.slowdown_of(graph), memory_for(plan)));
   std::vector<Cost> times;
   for (const GraphOp& op : graph.ops()) {
@@ -168,7 +189,7 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
   }
   rehearsal.steps.set_costs(std::move(times));
   if (costs.read.bytes_per_second > 0) rehearsal.reads.emplace(rehearsal.device, costs.read);
-  Trace trace;
+  trace.start();
   for (int i = 0; i < steps; ++i) rehearsal.issue();
   rehearsal.device.sync(here);
   trace.stop();

@@ -4,6 +4,7 @@
 
 #include "model/safetensors.hpp"
 #include "runtime/core.hpp"
+#include "runtime/observers.hpp"
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
 
@@ -53,6 +54,7 @@ void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range
 
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here) {
   source.check(graph, here);
+  const PrivateScope measuring;  // no part of the program's trace
   const std::shared_ptr<const TensorFiles> files = source.files_;
   if (!files) return measure_costs(graph, device, LoadProbe{}, here);
   LoadProbe load;

@@ -26,10 +26,10 @@ Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, 
     : graph_(graph),
       plan_(plan),
       load_unit_(std::move(load)),
-      compute_(device.stream(StreamFlags::kNonBlocking)),
-      load_(device.stream(StreamFlags::kNonBlocking)),
-      inputs_(device.stream(StreamFlags::kNonBlocking)),
-      results_(device.stream(StreamFlags::kNonBlocking)) {
+      compute_(device.stream("compute", StreamFlags::kNonBlocking)),
+      load_(device.stream("loads", StreamFlags::kNonBlocking)),
+      inputs_(device.stream("inputs", StreamFlags::kNonBlocking)),
+      results_(device.stream("outputs", StreamFlags::kNonBlocking)) {
   for (const GraphOp& op : graph.ops()) costs_.push_back(op.cost);
   prepare(graph, plan, memory, shift);
 }

@@ -28,6 +28,7 @@ struct StreamSpec {
   StreamFlags flags = StreamFlags::kBlocking;
   int priority = 0;
   bool legacy = false;
+  Name name = {};  // for traces
   // On devices with virtual time: what an exchange does there, as far as it takes time. Its ops cost the host nothing,
   // run no functions, wait in no queue, are beside kernels and not told to observers.
   bool wire = false;

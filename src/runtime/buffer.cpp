@@ -58,7 +58,7 @@ void Buffer::release() noexcept {
       if (core != core_ && (guests >> core->id % 64 & 1) != 0) drain(*core);
     }
   }
-  if (observed()) tell_memory(RecordKind::kFree, range_, nullptr, {});
+  if (observed_by(block->audience)) tell_memory(RecordKind::kFree, range_, nullptr, {});
   const std::size_t bytes = block->origin && core_->pool ? block->capacity : block->bytes;
   if (block->owned) {
     core_->backend->deallocate(block->kind, block->data, bytes);
@@ -94,23 +94,25 @@ HostAccess::HostAccess(Range range, bool writes, Here here)
         fmt::format("the host cannot touch device buffer '{}': copy it to pinned memory", range.block->name.text()),
         here);
   data_ = address(range);
-  if (observed())
+  if (observed_by(range.block->audience))
     tell({.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
           .device = range.block->core->id,
           .thread = thread_index(),
           .range = range,
           .name = range.block->name,
-          .here = here});
+          .here = here},
+         range.block->audience);
 }
 
 HostAccess::~HostAccess() {
-  if (observed())
+  if (observed_by(range_.block->audience))
     tell({.kind = RecordKind::kHostEnd,
           .device = range_.block->core->id,
           .thread = thread_index(),
           .range = range_,
           .name = range_.block->name,
-          .here = here_});
+          .here = here_},
+         range_.block->audience);
 }
 
 }  // namespace slip

@@ -90,11 +90,11 @@ class ToldAccess {
                 .range = range,
                 .name = range.block->name,
                 .here = here} {
-    if (observed()) tell(record_);
+    if (observed_by(record_.range.block->audience)) tell(record_, record_.range.block->audience);
   }
   ~ToldAccess() {
     record_.kind = RecordKind::kHostEnd;
-    if (observed()) tell(record_);
+    if (observed_by(record_.range.block->audience)) tell(record_, record_.range.block->audience);
   }
   ToldAccess(const ToldAccess&) = delete;
   ToldAccess& operator=(const ToldAccess&) = delete;
@@ -223,7 +223,8 @@ void free_in_order(StreamState& stream, Range range, Here here) {
     stream.core->memory.use(-static_cast<std::ptrdiff_t>(block->bytes));
     stream.core->memory.release(block->bytes);
   }
-  if (observed()) tell_memory(RecordKind::kFree, range, &stream, here);  // after the op: it has its place in the stream
+  // After the op: it has its place in the stream.
+  if (observed_by(block->audience)) tell_memory(RecordKind::kFree, range, &stream, here);
   drop_block(block);
 }
 
@@ -234,14 +235,14 @@ void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
                 .range = range,
                 .name = range.block->name,
                 .here = here};
-  if (!stream) return tell(record);
+  if (!stream) return tell(record, range.block->audience);
   // In one step with its record, as in submit_observed(). It has a position of its own, see bookkeeping.hpp; where the
   // driver allocates, it was issued as an op.
   const bool mark = !stream->core->native;
   const std::lock_guard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
-  tell(record);
+  tell(record, range.block->audience);
 }
 
 }  // namespace slip

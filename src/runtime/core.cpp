@@ -122,6 +122,7 @@ Block* take_block() {
   Block* block = table.idle.back();
   table.idle.pop_back();
   block->guests.store(0, std::memory_order_relaxed);
+  block->audience = current_audience();
   block->id.store(++table.last_id, std::memory_order_relaxed);
   return block;
 }
@@ -166,13 +167,20 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   stream->flags = spec.flags;
   stream->priority = spec.priority;
   stream->legacy = spec.legacy;
+  Observer* const audience = spec.wire ? detail::nobody : current_audience();
+  if (stream->audience != audience) stream->audience = audience;
   stream->failure.clear();
   const std::uint64_t id = g_last_stream_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
   stream->id.store(id, std::memory_order_release);  // release: who sees the id sees the fields above
-  if (observed()) {
-    const Name name = spec.legacy ? Name("legacy") : Name(fmt::format("stream {}", id));
-    tell({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name});
+  if (spec.name && !stream->audience) {
+    const std::lock_guard lock(core.named_mutex);
+    core.named_streams[id] = spec.name;
+  }
+  if (observed_by(stream->audience)) {
+    const Name name = spec.legacy ? Name("legacy") : spec.name ? spec.name : Name(fmt::format("stream {}", id));
+    tell({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name},
+         stream->audience);
   }
   return stream;
 }
@@ -186,7 +194,11 @@ void close_stream(StreamState& stream) noexcept {
   Capture::forget(stream);
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
   if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
-  if (observed()) {
+  {
+    const std::lock_guard lock(core.named_mutex);
+    core.named_streams.erase(id);
+  }
+  if (observed_by(stream.audience)) {
     // The legacy stream's next op comes after this one's work although the stream is gone by then: said now, while it
     // has its name.
     if (stream.blocking() && core.legacy && !core.fault.set())
@@ -195,8 +207,10 @@ void close_stream(StreamState& stream) noexcept {
             .stream = core.legacy->last_id,
             .other_stream = id,
             .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
-            .thread = thread_index()});
-    tell({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()});
+            .thread = thread_index()},
+           stream.audience);
+    tell({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()},
+         stream.audience);
   }
   core.backend->close_stream(stream);  // from here on another thread may open it again
 }
@@ -205,14 +219,15 @@ void fail_stream(StreamState& stream, Failure failure) {
   failure.stream = stream.id.load(std::memory_order_relaxed);
   const Failure copy = failure;
   if (!stream.failure.put(std::move(failure))) return;
-  if (observed())
+  if (observed_by(stream.audience))
     tell({.kind = RecordKind::kError,
           .device = stream.core->id,
           .stream = stream.last_id,
           .position = copy.position,
           .thread = thread_index(),
           .name = copy.text,
-          .here = copy.here});
+          .here = copy.here},
+         stream.audience);
   stream.core->stream_failure.put(copy);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +15,7 @@
 namespace slip {
 
 class Capture;
+class Observer;
 class StreamPool;
 
 // Why a stream or a device no longer works. The first failure sticks.
@@ -52,7 +54,8 @@ struct StreamState {
   bool legacy = false;
   int priority = 0;
   Sticky failure;
-  SpinLock observed;  // orders submission and its record while an observer is attached
+  SpinLock observed;             // orders submission and its record while an observer is attached
+  Observer* audience = nullptr;  // see PrivateScope
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
   virtual CUstream_st* native() { return nullptr; }
@@ -72,6 +75,7 @@ struct Block {
   std::atomic<std::uint64_t> guests{0};  // other devices whose ops named it: a bit for each id modulo 64
   StreamState* origin = nullptr;         // stream-ordered: the stream it was allocated in
   std::uint64_t origin_id = 0;
+  Observer* audience = nullptr;  // see PrivateScope
   Name name;
 };
 
@@ -133,6 +137,9 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
 
   std::mutex mutex;                  // guards what follows
   std::vector<std::uint32_t> peers;  // devices whose memory this one's kernels may touch
+
+  std::mutex named_mutex;                       // guards what follows
+  std::map<std::uint64_t, Name> named_streams;  // by id: open streams that the program named, for observers to come
 };
 
 // Opens and closes streams with their identity and records.

@@ -117,12 +117,14 @@ std::vector<Device> Device::open_all(std::string_view name, int count, const Dev
   return devices;
 }
 
-Stream Device::stream(StreamFlags flags, int priority, Here here) const {
+Stream Device::stream(StreamFlags flags, int priority, Here here) const { return stream({}, flags, priority, here); }
+
+Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) const {
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);
   const int clamped = std::clamp(priority, core_->info.greatest_priority, core_->info.least_priority);
-  StreamState* state = slip::open_stream(*core_, {.flags = flags, .priority = clamped});
+  StreamState* state = slip::open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
   return Stream(StreamRef(state, state->last_id), core_);
 }
 
@@ -186,7 +188,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   block->name = name;
   if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
   Buffer buffer(core_, block);
-  if (observed()) tell_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  if (observed_by(block->audience)) tell_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
   return buffer;
 }
 

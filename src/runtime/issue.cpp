@@ -44,11 +44,15 @@ const Op kPlainRecord{.kind = OpKind::kRecord, .here = Here::at()};
 constinit thread_local Op t_wait{.kind = OpKind::kWait};
 const Name kEdgeName("launch edge");  // of a plan, or of a copy that is a barrier on two devices
 
-// The record of the submission under way on this thread, until it is told.
+// The record of the submission under way on this thread, until it is told, and its audience.
 constinit thread_local Record* t_submission = nullptr;
+constinit thread_local Observer* t_submission_audience = nullptr;
 
 struct Submission {
-  explicit Submission(Record& record) { t_submission = &record; }
+  Submission(Record& record, Observer* audience) {
+    t_submission = &record;
+    t_submission_audience = audience;
+  }
   ~Submission() { t_submission = nullptr; }
   Submission(const Submission&) = delete;
   Submission& operator=(const Submission&) = delete;
@@ -75,7 +79,7 @@ struct Submission {
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
     record.other_position = op.point.position;
   }
-  const Submission submission(record);
+  const Submission submission(record, stream.audience);
   const std::uint64_t position = stream.core->backend->submit(stream, op);
   detail::tell_submission(position);
   return position;
@@ -114,7 +118,9 @@ void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position
 
 void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, StreamState* stream,
                   std::uint64_t position, Here here) {
-  if (!observed()) return;
+  const StreamState* of = stream ? stream : core.legacy;
+  Observer* const audience = of ? of->audience : nullptr;
+  if (!observed_by(audience)) return;
   tell({.kind = kind,
         .whole_device = stream == nullptr,
         .device = core.id,
@@ -123,7 +129,8 @@ void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, Str
                                  : 0,
         .other_position = position,
         .thread = thread_index(),
-        .here = here});
+        .here = here},
+       audience);
 }
 
 }  // namespace
@@ -132,7 +139,7 @@ void detail::tell_submission(std::uint64_t position) {
   Record* const record = std::exchange(t_submission, nullptr);
   if (!record) return;
   record->position = position;
-  tell(*record);
+  tell(*record, t_submission_audience);
 }
 
 namespace {
@@ -140,7 +147,7 @@ namespace {
   // Those of kernels and exchanges were looked at one by one (require_kernel_range).
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
     note_guests(*stream.core, op);
-  return observed() ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
+  return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
 }
 }  // namespace
 
@@ -151,7 +158,7 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
 [[gnu::hot]] std::uint64_t issue_record(StreamState& stream, Here here) {
   expect_exit();
   check_stream(stream, here);
-  if (observed()) [[unlikely]]
+  if (observed_by(stream.audience)) [[unlikely]]
     return submit_observed(stream, {.kind = OpKind::kRecord, .here = here});
   return stream.core->backend->submit(stream, kPlainRecord);
 }
@@ -159,7 +166,7 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
 [[gnu::hot]] void issue_wait(StreamState& stream, const EventWait& wait, Here here) {
   expect_exit();
   check_stream(stream, here);
-  if (observed()) [[unlikely]] {
+  if (observed_by(stream.audience)) [[unlikely]] {
     submit_observed(stream, {.kind = OpKind::kWait,
                              .here = here,
                              .point = wait.point,
@@ -194,7 +201,7 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
-  if (stream && position == kEverything && observed()) {
+  if (stream && position == kEverything && observed_by(stream->audience)) {
     // Not between another thread's submission and its record: the point would be told before what it covers.
     const std::lock_guard lock(stream->observed);
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
@@ -209,7 +216,7 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
 bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, Here here, std::uint64_t id) {
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
-  if (stream && position == kEverything && observed()) {
+  if (stream && position == kEverything && observed_by(stream->audience)) {
     // As in wait_for(), but asked before the mark is there: the mark itself need not be reached.
     const std::lock_guard lock(stream->observed);
     if (!core.backend->reached(stream, kEverything)) return false;

@@ -22,6 +22,15 @@ std::atomic<int> detail::observer_count{0};
 
 namespace {
 
+class Nobody final : public Observer {
+ public:
+  void on(const Record&) override {}
+};
+
+constinit Nobody g_nobody;  // only its address is used: its methods are never called, so it may be gone at exit
+
+constinit thread_local Observer* t_audience = nullptr;
+
 constexpr std::size_t kSlots = 8;
 ForkMutex g_mutex;  // guards changes of g_slots
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
@@ -81,6 +90,25 @@ void tell(const Record& record) {
   teller.depth.store(depth, std::memory_order_release);  // release: detach's owner may then destroy the observer
 }
 
+constinit Observer* const detail::nobody = &g_nobody;
+
+void tell(const Record& record, Observer* audience) {
+  if (!audience) tell(record);
+  else if (audience != detail::nobody) audience->on(record);
+}
+
+PrivateScope::PrivateScope(Observer* only) : before_(t_audience), counted_(only != nullptr) {
+  t_audience = only ? only : detail::nobody;
+  if (counted_) detail::observer_count.fetch_add(1, std::memory_order_relaxed);  // relaxed: see observed()
+}
+
+PrivateScope::~PrivateScope() {
+  if (counted_) detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
+  t_audience = before_;
+}
+
+Observer* current_audience() { return t_audience; }
+
 namespace {
 
 void take_slot(Observer& observer) {
@@ -96,16 +124,22 @@ void take_slot(Observer& observer) {
 
 }  // namespace
 
-// Legacy streams are as old as their devices, and an observer must know which they are.
+// Legacy streams are as old as their devices, and an observer must know which they are; so must it know the names of
+// streams that were opened before it came.
 void attach(Observer& observer) {
   take_slot(observer);
   for (const auto& core : open_devices()) {
-    if (!core->legacy) continue;
-    observer.on({.kind = RecordKind::kStreamOpen,
-                 .device = core->id,
-                 .stream = core->legacy->last_id,
-                 .thread = thread_index(),
-                 .name = "legacy"});
+    if (!core->legacy || core->legacy->audience) continue;
+    const auto tell_open = [&](std::uint64_t stream, Name name) {
+      observer.on({.kind = RecordKind::kStreamOpen,
+                   .device = core->id,
+                   .stream = stream,
+                   .thread = thread_index(),
+                   .name = name});
+    };
+    tell_open(core->legacy->last_id, "legacy");
+    const std::lock_guard lock(core->named_mutex);
+    for (const auto& [id, name] : core->named_streams) tell_open(id, name);
   }
 }
 

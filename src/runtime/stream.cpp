@@ -257,7 +257,7 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
     throw;
   }
   Buffer buffer(stream.core->shared_from_this(), block);
-  if (observed()) tell_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
+  if (observed_by(block->audience)) tell_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
   return buffer;
 }
 

@@ -146,7 +146,7 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
     const Failure cause = lane.core->fault.value();
     fail_stream(lane, {cause.code, cause.text, position, cause.here});
   }
-  const bool tells = observed();
+  const bool tells = observed_by(lane.audience);
   const bool exchanges = op.kind == OpKind::kExchange;
   const std::int64_t began = tells && exchanges && !skip ? op.exchange->began_ns() : 0;
   const Picos started = tells ? (began != 0 ? began : now_ns()) * 1000 : 0;
@@ -168,7 +168,8 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
           .started = started,
           .ended = now_ns() * 1000,
           .name = op.name,
-          .here = op.here()});
+          .here = op.here()},
+         lane.audience);
 }
 
 }  // namespace slip

@@ -309,7 +309,8 @@ void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
           .position = lane.tail,
           .other_stream = target.last_id,
           .other_position = position,
-          .thread = thread_index()});
+          .thread = thread_index()},
+         lane.audience);
     // It has a position of its own then, done or not: what is recorded after it must differ from what was before.
   } else if (target.done.load(std::memory_order_acquire) >= position) {
     return;

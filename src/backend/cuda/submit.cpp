@@ -51,7 +51,7 @@ void CUDART_CB call_host_function(void* data) {
   } catch (...) {
     fail("not a std::exception");
   }
-  if (observed())
+  if (observed_by(call->stream->audience))
     tell({.kind = RecordKind::kRun,
           .engine = Engine::kHost,
           .device = call->device,
@@ -61,7 +61,8 @@ void CUDART_CB call_host_function(void* data) {
           .started = started,
           .ended = now_ns() * 1000,
           .name = call->name,
-          .here = call->here});
+          .here = call->here},
+         call->stream->audience);
 }
 
 // The op's name around its calls, for profilers.
@@ -145,7 +146,7 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
   } else {
     stream.recent[position % stream.recent.size()] = {op.name, op.here};
     std::optional<RunTimes::Scope> timed;
-    if (observed() && is_timed(op.kind)) timed.emplace(times_, stream, op, position, core_.id);
+    if (observed() && !stream.audience && is_timed(op.kind)) timed.emplace(times_, stream, op, position, core_.id);
     enqueue(stream, op, position);
   }
   // At once: recorded later, the mark would be a barrier of its own, behind what came meanwhile.
@@ -215,14 +216,15 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
     const std::uint64_t end = other.submitted.load(std::memory_order_acquire);
     if (seen.load(std::memory_order_relaxed) >= end) return;
     barriers.push_back({event_for(other, end, here), &seen, end});
-    if (observed())
+    if (observed_by(stream.audience))
       tell({.kind = RecordKind::kBarrier,
             .device = core_.id,
             .stream = stream.last_id,
             .position = stream.submitted.load(std::memory_order_relaxed),
             .other_stream = other.last_id,
             .other_position = end,
-            .thread = thread_index()});
+            .thread = thread_index()},
+           stream.audience);
   };
   if (stream.legacy) {
     const std::lock_guard lock(mutex_);

@@ -174,7 +174,7 @@ void Machine::end_exchange(SimStream& stream) {
     const Failure cause = lost ? core->fault.value() : stream.failure.value();
     performer_.finish(stream, *command.payload, command.name, &cause);
   } else if (core) {  // else the process exits
-    if (observed()) [[unlikely]]
+    if (observed_by(stream.audience)) [[unlikely]]
       tell_run(stream);
     performer_.finish(stream, *command.payload, command.name, nullptr);
   }
@@ -268,13 +268,13 @@ void Machine::tell_barriers(SimStream& stream) {
       if (!other->is_blocking || other->told_position == other->commands.tail()) continue;
       other->told_position = record.other_position = other->commands.tail();
       record.other_stream = other->last_id;
-      tell(record);
+      tell(record, stream.audience);
     }
   } else if (stream.is_blocking && stream.told_epoch != device.legacy_issued) {
     stream.told_epoch = device.legacy_issued;
     record.other_stream = device.legacy->last_id;
     record.other_position = device.legacy->commands.tail();
-    tell(record);
+    tell(record, stream.audience);
   }
 }
 

@@ -143,7 +143,7 @@ void Machine::start_callback(SimStream& stream) {
 
 void Machine::stage_ended(SimStream& stream) {
   if (stream.stage == Stage::kLatency) return start_flow(stream);
-  if (observed() && !stream.is_wire) [[unlikely]]
+  if (observed_by(stream.audience) && !stream.is_wire) [[unlikely]]
     tell_run(stream);
   if (stream.stage == Stage::kFlow) {
     end_copy(stream);
@@ -266,7 +266,8 @@ void Machine::tell_run(SimStream& stream) const {
         .thread = thread_index(),
         .started = stream.started,
         .ended = now_,
-        .name = command.name});
+        .name = command.name},
+       stream.audience);
 }
 
 }  // namespace slip::sim
