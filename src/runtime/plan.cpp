@@ -273,7 +273,7 @@ void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
   if (last.stream != &main) {
     enqueue(main,
             {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = last, .point_stream = last_stream});
-  } else if (observed()) {
+  } else if (observed_by(main.audience)) {
     tell({.kind = RecordKind::kBarrier,
           .device = main.core->id,
           .stream = main.last_id,
@@ -281,7 +281,8 @@ void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
           .other_position = last.position,
           .thread = thread_index(),
           .name = kLaunchName,
-          .here = here});
+          .here = here},
+         main.audience);
   }
 }
 
