@@ -19,21 +19,6 @@ constexpr Lead kLeads[] = {
     {0xEE, 0xEF, 3, 0x80, 0xBF}, {0xF0, 0xF0, 4, 0x90, 0xBF}, {0xF1, 0xF3, 4, 0x80, 0xBF}, {0xF4, 0xF4, 4, 0x80, 0x8F},
 };
 
-// Bytes of the valid UTF-8 character at the start of `text`, 0 if there is none.
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [text](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(text[i])); };
-  if (byte(0) < 0x80) return 1;
-  for (const Lead& lead : kLeads) {
-    if (byte(0) < lead.first || byte(0) > lead.last) continue;
-    if (text.size() < lead.bytes || byte(1) < lead.low || byte(1) > lead.high) return 0;
-    for (std::size_t i = 2; i < lead.bytes; ++i) {
-      if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
-    }
-    return lead.bytes;
-  }
-  return 0;
-}
-
 void append(fmt::memory_buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
 
 void append_special(fmt::memory_buffer& out, char special) {
@@ -48,13 +33,27 @@ void append_special(fmt::memory_buffer& out, char special) {
 
 }  // namespace
 
+std::size_t utf8_character_bytes(std::string_view text) {
+  const auto byte = [text](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(text[i])); };
+  if (byte(0) < 0x80) return 1;
+  for (const Lead& lead : kLeads) {
+    if (byte(0) < lead.first || byte(0) > lead.last) continue;
+    if (text.size() < lead.bytes || byte(1) < lead.low || byte(1) > lead.high) return 0;
+    for (std::size_t i = 2; i < lead.bytes; ++i) {
+      if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
+    }
+    return lead.bytes;
+  }
+  return 0;
+}
+
 void append_string(fmt::memory_buffer& out, std::string_view text) {
   out.push_back('"');
   std::size_t plain = 0;  // start of what can be copied as it is
   std::size_t i = 0;
   while (i < text.size()) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t bytes = character_bytes(text.substr(i));
+    const std::size_t bytes = utf8_character_bytes(text.substr(i));
     if (bytes > 0 && byte >= 0x20 && byte != '"' && byte != '\\' && byte != 0x7F) {
       i += bytes;
       continue;
@@ -77,7 +76,7 @@ void append_micros(fmt::memory_buffer& out, Picos time) {
 
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
+    const std::size_t bytes = utf8_character_bytes(text);
     if (bytes == 0) return false;
     text.remove_prefix(bytes);
   }
@@ -87,7 +86,7 @@ bool is_utf8(std::string_view text) {
 std::string to_utf8(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
+    const std::size_t bytes = utf8_character_bytes(text);
     result += bytes > 0 ? text.substr(0, bytes) : kReplacement;
     text.remove_prefix(bytes > 0 ? bytes : 1);
   }

@@ -66,6 +66,7 @@ class Search {
       RankSight sight;
       if (answer.size() != sizeof(sight.view)) continue;
       std::memcpy(&sight.view, answer.data(), sizeof(sight.view));
+      make_safe(sight.view);
       sights_[rank] = sight;
       all_.push_back(sight);
     }
