@@ -1,4 +1,5 @@
-// Text that is safe to show on a terminal.
+// Text from others (files, arguments, the environment, other processes and hosts), made safe to show on a terminal: a
+// terminal obeys the control characters in it.
 #pragma once
 
 #include <string>
@@ -6,8 +7,11 @@
 
 namespace slip {
 
-// Names come from files, arguments and the environment, and a terminal obeys the control bytes in them. Newlines and
-// tabs stay; other control characters (also those of 8 bits), and bytes that are not UTF-8, are written out: "\x1b".
+// Newlines and tabs stay. Other control characters (also those of 8 bits), marks that change the direction of the text
+// around them, and bytes that are not UTF-8 are written out: "\x1b".
 std::string terminal_text(std::string_view text);
+
+// The same in one line and never longer than the text: line ends and tabs become spaces, each other such byte a '?'.
+std::string single_line_text(std::string_view text);
 
 }  // namespace slip

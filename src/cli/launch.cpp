@@ -48,9 +48,10 @@ std::function<int()> add_launch(CLI::App& app) {
       "  slip launch -n 8 --timeout 60 -- ./train --steps 100\n"
       "\n"
       "The first rank that fails ends the others: they are asked (TERM) and, after the grace, killed. A signal to\n"
-      "this program goes to all ranks; a second one kills them; when it is killed itself, so are they. Ranks read\n"
-      "nothing from the terminal. Status: that of the first rank that failed, 128 + its signal if it died of one;\n"
-      "124 after the timeout; 126 or 127 if the program cannot be started.\n"
+      "this program goes to all ranks; a second one kills them. When it is killed itself, so are they and all that\n"
+      "they have started, which is known by the variable SLIP_JOB. Ranks read nothing from the terminal. Status:\n"
+      "that of the first rank that failed, 128 + its signal if it died of one; 124 after the timeout; 126 or 127 if\n"
+      "the program cannot be started.\n"
       "\n"
       "On several hosts start the program there yourself, with the same SLIP_ID=host:port on all, where rank 0\n"
       "can listen, or with mpirun, srun or torchrun, whose variables are understood, too.");

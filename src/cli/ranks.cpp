@@ -1,8 +1,10 @@
 // `slip ranks`: what the ranks of this host's jobs are doing, and who holds up whom.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <compare>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -33,27 +35,47 @@ struct Seen {
   std::string program;
 };
 
-// By communicator, and in each by rank. One that all have left is over.
-std::map<std::uint64_t, std::vector<Seen>> look_around() {
-  std::map<std::uint64_t, std::vector<Seen>> found;
+// A user can write any id into an own ledger: communicators of two users are never the same.
+struct Id {
+  std::uint32_t user = 0;
+  std::uint64_t communicator = 0;
+  friend auto operator<=>(const Id&, const Id&) = default;
+};
+using Found = std::map<Id, std::vector<Seen>>;
+
+struct Host {
+  Found found;                            // in each communicator by rank
+  std::map<std::uint32_t, int> left_out;  // entries beyond the limits, by user
+};
+
+// A communicator that all have left is over.
+Host look_around() {
+  Host host;
+  Found& found = host.found;
   for (const ProcessLedger& ledger : read_ledgers()) {
     for (const LedgerView& view : ledger.ranks)
-      found[view.communicator].push_back({{view, ledger.process.state}, ledger.process.program});
+      found[{ledger.user, view.communicator}].push_back({{view, ledger.process.state}, ledger.process.program});
+    if (ledger.left_out > 0) host.left_out[ledger.user] += ledger.left_out;
   }
   std::erase_if(found, [](const auto& one) {
     return std::ranges::all_of(one.second, [](const Seen& each) { return each.sight.view.life == LedgerLife::kLeft; });
   });
   for (auto& [id, ranks] : found)
     std::ranges::stable_sort(ranks, {}, [](const Seen& one) { return one.sight.view.rank; });
-  return found;
+  return host;
 }
 
-std::vector<HoldUp> hold_ups_of(const std::map<std::uint64_t, std::vector<Seen>>& found) {
-  std::vector<RankSight> all;
+// Of each user alone: nobody waits for a rank of another user.
+std::vector<HoldUp> hold_ups_of(const Found& found) {
+  std::map<std::uint32_t, std::vector<RankSight>> by_user;
   for (const auto& [id, ranks] : found) {
-    for (const Seen& one : ranks) all.push_back(one.sight);
+    for (const Seen& one : ranks) by_user[id.user].push_back(one.sight);
   }
-  return hold_ups(all);
+  std::vector<HoldUp> result;
+  for (const auto& [user, ranks] : by_user) {
+    for (HoldUp& one : hold_ups(ranks)) result.push_back(std::move(one));
+  }
+  return result;
 }
 
 Table table_of(const std::vector<Seen>& ranks) {
@@ -98,33 +120,39 @@ Json json_of(const Seen& one) {
           {"doing", doing(one.sight)}};
 }
 
-int show_json(const std::string& path, const std::map<std::uint64_t, std::vector<Seen>>& found,
-              const std::vector<HoldUp>& held) {
-  Json communicators = Json::array(), held_up = Json::array();
-  for (const auto& [id, ranks] : found) {
+int show_json(const std::string& path, const Host& host, const std::vector<HoldUp>& held) {
+  Json communicators = Json::array(), held_up = Json::array(), left_out = Json::array();
+  for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
     for (const Seen& one : ranks) all.push_back(json_of(one));
     const LedgerView& view = ranks.front().sight.view;
-    communicators.push_back({{"id", communicator_text(view)}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
+    communicators.push_back(
+        {{"id", communicator_text(view)}, {"user", id.user}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
   }
   for (const HoldUp& one : held) held_up.push_back({{"kind", hold_up_name(one.kind)}, {"text", one.text}});
-  write_file(path, Json{{"communicators", communicators}, {"held_up", held_up}}.dump(2) + "\n");
+  for (const auto& [user, entries] : host.left_out) left_out.push_back({{"user", user}, {"entries", entries}});
+  const Json all{{"communicators", communicators}, {"held_up", held_up}, {"left_out", left_out}};
+  write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return held.empty() ? kSuccess : kHeldUp;
 }
 
 int show(const Asked& asked) {
-  const std::map<std::uint64_t, std::vector<Seen>> found = look_around();
+  const Host host = look_around();
+  const Found& found = host.found;
   const std::vector<HoldUp> held = hold_ups_of(found);
-  if (!asked.json.empty()) return show_json(asked.json, found, held);
+  if (!asked.json.empty()) return show_json(asked.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
     const LedgerView& view = ranks.front().sight.view;
-    fmt::print("communicator {}: {} of {} ranks on host {}, program {}\n\n{}\n", communicator_text(view), ranks.size(),
-               view.nranks, view.host, ranks.front().program, table_of(ranks).text());
+    const std::string user = id.user == ::geteuid() ? "" : fmt::format(", user {}", id.user);
+    fmt::print("communicator {}: {} of {} ranks on host {}, program {}{}\n\n{}\n", communicator_text(view),
+               ranks.size(), view.nranks, view.host, ranks.front().program, user, table_of(ranks).text());
   }
   for (const HoldUp& one : held)
     fmt::print("{}\n", paragraph(fmt::format("{}: {}", hold_up_name(one.kind), one.text), 4));
   if (!found.empty() && held.empty()) fmt::print("nobody is held up\n");
+  for (const auto& [user, entries] : host.left_out)
+    fmt::print("left out: {} entries of user {}, whose ledgers hold more than is shown of one user\n", entries, user);
   return held.empty() ? kSuccess : kHeldUp;
 }
 
@@ -148,7 +176,8 @@ std::function<int()> add_ranks(CLI::App& app) {
   ranks->footer(
       "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This reads\n"
       "those of all processes of yours on this host; it needs nothing from them and does not disturb them, so it\n"
-      "also shows what hangs, is stopped or sits in a debugger. Run it on each host of a job.\n"
+      "also shows what hangs, is stopped or sits in a debugger. Run it on each host of a job. Root sees the ranks of\n"
+      "all users, with the number of the user and at most 512 entries of each.\n"
       "\n"
       "States: outside (it made no call; what it does, another library's call perhaps, is not Slipstream's),\n"
       "enqueued (its stream has not come to the call yet), waits (for another rank), moves data, stopped (by a\n"

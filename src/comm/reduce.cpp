@@ -133,7 +133,11 @@ std::byte* at(void* target, std::size_t offset) { return static_cast<std::byte*>
 
 }  // namespace
 
-const char* reduce_op_name(ReduceOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
+// Signatures of calls come from other processes: an op that does not exist has a name, too.
+const char* reduce_op_name(ReduceOp op) {
+  const auto index = static_cast<std::size_t>(op);
+  return index < kOpNames.size() ? kOpNames[index] : "unknown op";
+}
 
 std::optional<ReduceOp> reduce_op_of(std::string_view name) {
   const auto* const found = std::find(kOpNames.begin(), kOpNames.end(), name);

@@ -63,8 +63,9 @@ class Search {
 
   void ask(const std::vector<int>& ranks) {
     for (const auto& [rank, answer] : bootstrap_.ask(ranks, kAnswerTime)) {
-      const std::optional<LedgerView> view = CallWitness::view_in(answer);
+      std::optional<LedgerView> view = CallWitness::view_in(answer);
       if (!view) continue;
+      make_safe(*view);
       const RankSight sight{.view = *view};
       sights_[rank] = sight;
       all_.push_back(sight);

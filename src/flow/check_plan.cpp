@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "flow/arena.hpp"
+#include "flow/overlap.hpp"
 #include "flow/units.hpp"
 
 namespace slip {
@@ -92,31 +93,28 @@ void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
 
 // Every use of a streamed unit has a load, and no load lies on one that is still needed.
 void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
+  std::vector<std::vector<const WeightLoad*>> loads_of(plan.units.size());
+  std::vector<Placed> placed;
+  for (const WeightLoad& load : plan.loads) {
+    loads_of[load.unit].push_back(&load);
+    placed.push_back({load.first_op, load.last_op, load.offset, plan.units[load.unit].bytes});
+  }
+  const auto name_of = [&](std::uint32_t unit) { return graph[plan.units[unit].parts.front().bytes.value].name; };
   for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
     if (plan.units[i].resident) continue;
     for (const std::uint32_t op : plan.units[i].ops) {
-      const bool loaded = std::ranges::any_of(plan.loads, [&](const WeightLoad& load) {
-        return load.unit == i && load.first_op <= op && op <= load.last_op;
-      });
+      const bool loaded = std::ranges::any_of(
+          loads_of[i], [&](const WeightLoad* load) { return load->first_op <= op && op <= load->last_op; });
       if (!loaded)
-        refuse(fmt::format("neither keeps nor loads weight '{}' for op '{}'",
-                           graph[plan.units[i].parts.front().bytes.value].name, graph.ops()[op].name),
-               here);
+        refuse(fmt::format("neither keeps nor loads weight '{}' for op '{}'", name_of(i), graph.ops()[op].name), here);
     }
   }
-  for (std::size_t i = 0; i < plan.loads.size(); ++i) {
-    const WeightLoad& load = plan.loads[i];
-    const std::uint64_t end = load.offset + plan.units[load.unit].bytes;
-    for (std::size_t k = 0; k < i; ++k) {
-      const WeightLoad& old = plan.loads[k];
-      if (old.last_op < load.first_op || old.offset >= end || old.offset + plan.units[old.unit].bytes <= load.offset)
-        continue;
-      refuse(fmt::format("loads weight '{}' over '{}', which op '{}' still needs",
-                         graph[plan.units[load.unit].parts.front().bytes.value].name,
-                         graph[plan.units[old.unit].parts.front().bytes.value].name, graph.ops()[old.last_op].name),
-             here);
-    }
-  }
+  const auto both = find_overlap(placed);
+  if (!both) return;
+  const WeightLoad &old = plan.loads[both->first], &load = plan.loads[both->second];
+  refuse(fmt::format("loads weight '{}' over '{}', which op '{}' still needs", name_of(load.unit), name_of(old.unit),
+                     graph.ops()[old.last_op].name),
+         here);
 }
 
 }  // namespace

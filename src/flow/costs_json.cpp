@@ -1,10 +1,12 @@
 // Costs as JSON: every field must be there once, and every number must be one that can be measured.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <vector>
 
+#include "backend/sim/description.hpp"
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
@@ -14,8 +16,11 @@
 namespace slip {
 namespace {
 
-constexpr double kMostSlowdown = 1000;
 constexpr Picos kLongest = Picos{1} << 62;
+
+double slowdown_of(const CostSample& sample) {
+  return sample.beside > 0 ? static_cast<double>(sample.beside) / static_cast<double>(sample.time) - 1 : 0;
+}
 
 class CostsReader {
  public:
@@ -23,13 +28,14 @@ class CostsReader {
 
   Costs read() {
     Costs costs;
-    object("the costs", {{"device", [&] { costs.device = name("device"); }},
-                         {"load", [&] { read_link(costs.load); }},
-                         {"unload", [&] { read_link(costs.unload); }},
-                         {"read", [&] { read_link(costs.read); }},
-                         {"kernel_slowdown", [&] { costs.kernel_slowdown = number("kernel_slowdown", kMostSlowdown); }},
-                         {"load_slowdown", [&] { costs.load_slowdown = number("load_slowdown", kMostSlowdown); }},
-                         {"samples", [&] { read_samples(costs.samples); }}});
+    object("the costs",
+           {{"device", [&] { costs.device = name("device"); }},
+            {"load", [&] { read_link(costs.load); }},
+            {"unload", [&] { read_link(costs.unload); }},
+            {"read", [&] { read_link(costs.read); }},
+            {"kernel_slowdown", [&] { costs.kernel_slowdown = number("kernel_slowdown", sim::kMaxSlowdown); }},
+            {"load_slowdown", [&] { costs.load_slowdown = number("load_slowdown", sim::kMaxSlowdown); }},
+            {"samples", [&] { read_samples(costs.samples); }}});
     json_.finish();
     return costs;
   }
@@ -73,6 +79,9 @@ class CostsReader {
                           {"bytes", [&] { sample.bytes = json_.unsigned_number(); }},
                           {"time_ps", [&] { sample.time = time("time_ps", 1); }},
                           {"beside_ps", [&] { sample.beside = time("beside_ps", 0); }}});
+      if (slowdown_of(sample) > sim::kMaxSlowdown)
+        json_.fail(fmt::format("beside_ps is {} where time_ps is {}: at most {} times as long is expected",
+                               sample.beside, sample.time, 1 + sim::kMaxSlowdown));
       samples.push_back(std::move(sample));
     }
   }
@@ -139,6 +148,11 @@ void require_writable(const Costs& costs, Here here) {
     if (!std::isfinite(value) || value < 0)
       throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}", value), here);
   }
+  double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
+  for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));
+  if (!(slowdown <= sim::kMaxSlowdown))
+    throw Error(Code::kInvalidValue,
+                fmt::format("costs with a slowdown of {}: at most {} is expected", slowdown, sim::kMaxSlowdown), here);
   bool texts = is_utf8(costs.device);
   for (const CostSample& sample : costs.samples) texts = texts && is_utf8(sample.kernel);
   if (!texts) throw Error(Code::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);

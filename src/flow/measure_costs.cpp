@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "flow/host_ring.hpp"
+#include "flow/interference.hpp"
 #include "flow/op_memory.hpp"
 #include "flow/op_size.hpp"
 #include "flow/stopwatch.hpp"
@@ -16,6 +18,8 @@ namespace {
 
 // So many places for a small op, one after the other: a single one would stay in a cache that the real run has not.
 constexpr std::uint64_t kMostPlaces = 16;
+
+constexpr const char *kKernelsBeside = "kernels beside loads take", *kLoadsBeside = "loads beside kernels take";
 
 bool same_scalar(const Scalar& a, const Scalar& b) {
   return a.as<double>() == b.as<double>() && a.as<const void*>() == b.as<const void*>();
@@ -52,11 +56,17 @@ class Bench {
     const OpMemory values(graph_, op);
     prepare(values);
     const Stopwatch::Issue launch = launcher(values);
-    const auto slowdown = [&](const Stopwatch::Work& main, const Stopwatch::Work& beside) {
-      return std::max(0.0, static_cast<double>(watch_.time_beside(main, beside)) / static_cast<double>(main.time) - 1);
+    // The first time alone is known; when it has to be measured again, so has the time alone.
+    const auto slowdown = [&](Stopwatch::Work main, const Stopwatch::Work& beside, const char* what) {
+      bool first = true;
+      const TimesBeside times = measure_beside([&] {
+        if (!std::exchange(first, false)) main.time = watch_.time(main.issue);
+        return TimesBeside{main.time, watch_.time_beside(main, beside)};
+      });
+      return plausible_slowdown(times, what);
     };
-    costs.kernel_slowdown = slowdown({launch, op_time}, {load, load_time});
-    costs.load_slowdown = slowdown({load, load_time}, {launch, op_time});
+    costs.kernel_slowdown = slowdown({launch, op_time}, {load, load_time}, kKernelsBeside);
+    costs.load_slowdown = slowdown({load, load_time}, {launch, op_time}, kLoadsBeside);
   }
 
  private:
@@ -110,16 +120,14 @@ class Samples {
 void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   Picos sum = 0;
   for (const GraphOp& op : graph.ops()) sum += costs.time_of(graph, op);
-  const double factor = static_cast<double>(sustained.alone) / static_cast<double>(std::max<Picos>(sum, 1));
-  const double slowdown = std::max(1.0, static_cast<double>(sustained.beside) / static_cast<double>(sustained.alone));
+  const double factor = static_cast<double>(sustained.ops.alone) / static_cast<double>(std::max<Picos>(sum, 1));
+  costs.kernel_slowdown = plausible_slowdown(sustained.ops, kKernelsBeside);
+  costs.load_slowdown = plausible_slowdown(sustained.load, kLoadsBeside);
   for (CostSample& sample : costs.samples) {
     const double time = std::max(static_cast<double>(sample.time) * factor, 1.0);
     sample.time = static_cast<Picos>(time + 0.5);
-    sample.beside = static_cast<Picos>(time * slowdown + 0.5);
+    sample.beside = static_cast<Picos>(time * (1 + costs.kernel_slowdown) + 0.5);
   }
-  costs.kernel_slowdown = slowdown - 1;
-  costs.load_slowdown =
-      std::max(0.0, static_cast<double>(sustained.load_beside) / static_cast<double>(sustained.load_alone) - 1);
 }
 
 }  // namespace
@@ -163,7 +171,7 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   }
   const SustainedTimes sustained = sustained_times(
       graph, device, [&](StreamRef stream) { one_load(stream, 0); }, load_time);
-  if (sustained.alone > 0) apply(graph, sustained, costs);
+  if (sustained.ops.alone > 0) apply(graph, sustained, costs);
   return costs;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "backend/sim/description.hpp"
 #include "flow/check_plan.hpp"
 #include "flow/step.hpp"
 #include "runtime/observers.hpp"
@@ -24,7 +25,8 @@ std::string description_of(const Costs& costs, double kernel_slowdown, std::uint
       R"(sim:{{"name": "plan", "memory": "{} B", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", )"
       R"("copy_slowdown_ppm": {}}}, "copies": {{"in": "{} B/s", "out": "{} B/s", "latency": "{} ps", )"
       R"("kernel_slowdown_ppm": {}}}}})",
-      memory, ppm(kernel_slowdown), rate(costs.load), rate(out), costs.load.latency, ppm(costs.load_slowdown));
+      memory, ppm(std::min<double>(kernel_slowdown, sim::kMaxSlowdown)), rate(costs.load), rate(out),
+      costs.load.latency, ppm(costs.load_slowdown));
 }
 
 // Reads of units that are left on disk: each into one of a few places, from which it is then copied.
@@ -110,6 +112,27 @@ std::uint64_t memory_for(const WeightsPlan& plan) {
   return bytes > UINT64_MAX / 4 ? bytes : std::max<std::uint64_t>(2 * bytes, 1 << 24);
 }
 
+// What a description of the sim device cannot express is refused in the terms of the costs.
+void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
+  const auto require = [&](const char* what, double value, double least, double most, const char* unit) {
+    if (value >= least && value <= most) return;
+    throw Error(Code::kInvalidValue,
+                fmt::format("costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated", costs.device, what, value,
+                            unit, least, most),
+                here);
+  };
+  const auto require_link = [&](const char* what, const Link& link) {
+    if (link.bytes_per_second > 0)
+      require(what, link.bytes_per_second, sim::kMinRate, static_cast<double>(sim::kMaxRate), " B/s");
+  };
+  // A tolerance: the slowdown of a whole graph is made of rounded times.
+  require("a kernel slowdown", kernel_slowdown, 0, 1.001 * sim::kMaxSlowdown, "");
+  require("a load slowdown", costs.load_slowdown, 0, sim::kMaxSlowdown, "");
+  require_link("a load rate", costs.load);
+  require_link("an unload rate", costs.unload);
+  require("a load latency", static_cast<double>(costs.load.latency), 0, static_cast<double>(sim::kMaxTime), " ps");
+}
+
 // Virtual time is counted in Picos, too: 2^63 of them are 106 days.
 void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
   double time = 0;
@@ -178,10 +201,12 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
     throw Error(Code::kInvalidValue, fmt::format("{} steps show no steady state: at least 2 are needed", steps), here);
   check_plan(plan, graph, here);
   check_times(plan, graph, costs, steps, here);
+  const double kernel_slowdown = costs.slowdown_of(graph);
+  check_costs(costs, kernel_slowdown, here);
   // The simulated run is no part of the program's trace, nor is what the program does meanwhile part of the prediction.
   PredictedTrace trace;
   const PrivateScope predicting(&trace);
-  Rehearsal rehearsal(plan, graph, description_of(costs, costs.slowdown_of(graph), memory_for(plan)));
+  Rehearsal rehearsal(plan, graph, description_of(costs, kernel_slowdown, memory_for(plan)));
   std::vector<Cost> times;
   for (const GraphOp& op : graph.ops()) {
     times.push_back(op.cost);

@@ -102,18 +102,23 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   const Picos warm = passes.time(count, 0, load);
   // More loads than ops can hide, within reason: ops that take nothing need none.
   const int loads = static_cast<int>(std::clamp<Picos>(warm * 5 / 4 / std::max<Picos>(load_time, 1) + 1, 1, 4096));
-  SustainedTimes times;
   constexpr int kTurns = 2;  // in turn, so that a clock that drifts favours neither
-  for (int turn = 0; turn < kTurns; ++turn) {
-    times.alone += passes.time(count, 0, load) / kTurns;
-    times.beside += passes.time(count, loads, load) / kTurns;
-  }
+  const auto in_turn = [](const std::function<Picos()>& alone, const std::function<Picos()>& beside) {
+    return measure_beside([&] {
+      TimesBeside mean;
+      for (int turn = 0; turn < kTurns; ++turn) {
+        mean.alone += alone() / kTurns;
+        mean.beside += beside() / kTurns;
+      }
+      return mean;
+    });
+  };
+  SustainedTimes times;
+  times.ops = in_turn([&] { return passes.time(count, 0, load); }, [&] { return passes.time(count, loads, load); });
   // Half as long as the ops, so that these run all the while.
   const int fewer = static_cast<int>(std::clamp<Picos>(warm * count / 2 / std::max<Picos>(load_time, 1), 1, 1000));
-  for (int turn = 0; turn < kTurns; ++turn) {
-    times.load_alone += passes.time_loads(fewer, 0, load) / kTurns;
-    times.load_beside += passes.time_loads(fewer, count, load) / kTurns;
-  }
+  times.load =
+      in_turn([&] { return passes.time_loads(fewer, 0, load); }, [&] { return passes.time_loads(fewer, count, load); });
   return times;
 }
 

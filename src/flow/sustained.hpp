@@ -4,15 +4,15 @@
 
 #include <functional>
 
+#include "flow/interference.hpp"
 #include "slip/device.hpp"
 #include "slip/graph.hpp"
 
 namespace slip {
 
 struct SustainedTimes {
-  Picos alone = 0;                        // all ops of the graph, once
-  Picos beside = 0;                       // the same while loads run in another stream
-  Picos load_alone = 0, load_beside = 0;  // of one load, and while ops run
+  TimesBeside ops;   // all ops of the graph, once; beside loads in another stream
+  TimesBeside load;  // one load; beside ops
 };
 
 // `load` issues one load, which takes `load_time`. Takes a few seconds. Zeros where time is virtual, and where the

@@ -32,7 +32,11 @@ constexpr std::array<TypeRow, 15> kTypes = {{{DataType::kBool, "BOOL", 1},
 
 }  // namespace
 
-const char* data_type_name(DataType type) { return kTypes[static_cast<std::size_t>(type)].name; }
+// Signatures of calls come from other processes: a type that does not exist has a name, too.
+const char* data_type_name(DataType type) {
+  const auto index = static_cast<std::size_t>(type);
+  return index < kTypes.size() ? kTypes[index].name : "unknown type";
+}
 
 std::size_t bytes_of(DataType type) { return kTypes[static_cast<std::size_t>(type)].bytes; }
 

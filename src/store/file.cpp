@@ -21,8 +21,25 @@ struct stat status_of(int descriptor, const std::string& path, Here here) {
   return status;
 }
 
-std::int64_t changed_ns(const struct stat& status) {
-  return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
+std::int64_t nanoseconds(const timespec& time) {
+  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+FileState state_of(const struct stat& status) {
+  return {static_cast<std::uint64_t>(status.st_size),
+          status.st_dev,
+          status.st_ino,
+          status.st_nlink,
+          nanoseconds(status.st_mtim),
+          nanoseconds(status.st_ctim)};
+}
+
+// The change time counts, too: programs can set the modification time back, as tar and rsync do, and that itself
+// changes the change time, which nobody can set. A name that was added or removed changes it as well; a file that
+// another one has replaced still has its bytes for whoever has it open.
+bool same_bytes(const FileState& a, const FileState& b) {
+  return a.size == b.size && a.device == b.device && a.inode == b.inode && a.written_ns == b.written_ns &&
+         (a.changed_ns == b.changed_ns || a.names != b.names);
 }
 
 // What direct I/O must be aligned to; 0: there is none. Kernels before 6.1 do not say, and every disk takes a page.
@@ -48,8 +65,7 @@ File File::open(const std::string& path, Here here) {
     throw Error(Code::kIo, fmt::format("cannot open '{}': {}", path, std::strerror(errno)), here);
   const struct stat status = status_of(file.descriptor_, path, here);
   if (!S_ISREG(status.st_mode)) throw Error(Code::kIo, fmt::format("'{}' is not a file", path), here);
-  file.size_ = static_cast<std::uint64_t>(status.st_size);
-  file.changed_ns_ = changed_ns(status);
+  file.state_ = state_of(status);
   // Whoever reads knows what comes next; the kernel's guesses would fill the page cache with what nobody asked for.
   ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
   file.open_direct();
@@ -74,16 +90,14 @@ File::File(File&& other) noexcept
       descriptor_(std::exchange(other.descriptor_, -1)),
       direct_(std::exchange(other.direct_, -1)),
       direct_alignment_(other.direct_alignment_),
-      size_(other.size_),
-      changed_ns_(other.changed_ns_) {}
+      state_(other.state_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(direct_, other.direct_);
   std::swap(direct_alignment_, other.direct_alignment_);
-  std::swap(size_, other.size_);
-  std::swap(changed_ns_, other.changed_ns_);
+  std::swap(state_, other.state_);
   return *this;
 }
 
@@ -105,7 +119,7 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
     if (got == 0)
       throw Error(Code::kIo,
                   fmt::format("'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {})", path_,
-                              bytes - left, bytes, offset, size_),
+                              bytes - left, bytes, offset, size()),
                   here);
     at += got;
     left -= static_cast<std::size_t>(got);
@@ -114,10 +128,16 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
 
 void File::require_unchanged(Here here) const {
   const struct stat status = status_of(descriptor_, path_, here);
-  if (static_cast<std::uint64_t>(status.st_size) == size_ && changed_ns(status) == changed_ns_) return;
+  if (same_bytes(state_of(status), state_)) return;
+  if (static_cast<std::uint64_t>(status.st_size) == size())
+    throw Error(Code::kIo,
+                fmt::format("'{}' was changed while it was being used: it has the same {} bytes of size, but was "
+                            "written to, renamed or given other permissions since it was opened",
+                            path_, size()),
+                here);
   throw Error(Code::kIo,
               fmt::format("'{}' was changed while it was being used: {} bytes now, {} when it was opened", path_,
-                          status.st_size, size_),
+                          status.st_size, size()),
               here);
 }
 

@@ -15,6 +15,14 @@ namespace slip {
 // No file system asks for more; a file that would is read through the page cache.
 inline constexpr std::size_t kMaxDirectAlignment = std::size_t{64} << 10;
 
+// What tells a file from another one, and from itself after it was written to.
+struct FileState {
+  std::uint64_t size = 0;
+  std::uint64_t device = 0, inode = 0;
+  std::uint64_t names = 0;  // in folders
+  std::int64_t written_ns = 0, changed_ns = 0;
+};
+
 class File {
  public:
   // For reading. Throws kIo with the path and the reason.
@@ -31,7 +39,7 @@ class File {
   void require_unchanged(Here here = Here::at()) const;
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return state_.size; }
   int descriptor() const { return descriptor_; }
   // Direct I/O, past the page cache: its own descriptor, -1 where the file system has none, and what offsets, lengths
   // and addresses must be multiples of.
@@ -45,8 +53,7 @@ class File {
   int descriptor_ = -1;
   int direct_ = -1;
   std::size_t direct_alignment_ = 1;
-  std::uint64_t size_ = 0;
-  std::int64_t changed_ns_ = 0;  // when it was last written to
+  FileState state_;  // when it was opened
 };
 
 bool is_folder(const std::string& path);

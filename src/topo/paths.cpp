@@ -54,7 +54,9 @@ void TopoPaths::search_from(const System& system, int source, const std::vector<
   std::vector<int> frontier{source};
   std::vector<char> settled(count_, 0);
   settled[static_cast<std::size_t>(source)] = 1;
-  while (!frontier.empty()) {
+  std::size_t reached_so_far = 1;
+  // CPUs are joined each with each: once all nodes are reached, the links of the last ones lead nowhere new.
+  while (!frontier.empty() && reached_so_far < count_) {
     std::vector<int> next;
     for (const int here : frontier) {
       if (here != source && !passes(node_at(system, here).kind)) continue;
@@ -66,6 +68,7 @@ void TopoPaths::search_from(const System& system, int source, const std::vector<
     }
     // Only now: others of the same distance may have found a wider way to the same node.
     for (const int reached : next) settled[static_cast<std::size_t>(reached)] = 1;
+    reached_so_far += next.size();
     frontier = std::move(next);
   }
 }

@@ -18,6 +18,7 @@ using topo::Attributes;
 using topo::XmlElement;
 
 constexpr std::size_t kMostNodes = 1024;  // paths are kept for all pairs
+constexpr std::size_t kMaxCpus = 256;     // links are made for all pairs; the largest machines have 64 NUMA nodes
 constexpr int kMostIndex = 1 << 20;
 // PCI classes: the base class tells displays and networks apart, NVSwitches need the whole.
 constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
@@ -101,6 +102,9 @@ class Builder {
     const auto model = static_cast<int>(values.number_or("modelid", 0, 0, kMostIndex));
     if (cpus_.empty())
       numa_gbps_ = topo::numa_gbps({values.text_or("arch", ""), values.text_or("vendor", ""), family, model});
+    if (cpus_.size() >= kMaxCpus)
+      fail(cpu, fmt::format("more than {} <cpu>: they are joined each with each; leave out those without devices",
+                            kMaxCpus));
     const int node = add_node(cpu, {.kind = TopoKind::kCpu, .index = numa, .name = fmt::format("CPU {}", numa)});
     cpus_.push_back(node);
     for (const XmlElement& child : cpu.children) add_below_cpu(child, node);

@@ -74,25 +74,43 @@ void Ways::prefer() {
 // rings that go on to other machines, ports outside of it.
 void Ways::find_cuts(const Members& members) {
   const System& system = *members.system;
+  std::vector<std::vector<int>> links_of(system.nodes.size());
+  for (std::size_t link = 0; link < system.links.size(); ++link)
+    links_of[static_cast<std::size_t>(system.links[link].from)].push_back(static_cast<int>(link));
   for (std::size_t top = 0; top < system.nodes.size(); ++top) {
     const std::vector<char> inside = below(system, static_cast<int>(top));
     const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
     const auto within = static_cast<std::size_t>(std::count_if(members.nodes.begin(), members.nodes.end(), is_inside));
     const bool no_port = std::none_of(system.nets.begin(), system.nets.end(), is_inside);
-    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, inside);
+    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside);
   }
-  if (ports_ == 0) return;
-  std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
-  for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
-  add_cut(system, inside);
+  if (ports_ > 0) {
+    std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
+    for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
+    add_cut(system, links_of, inside);
+  }
+  // Parts that are alike have one bound.
+  std::sort(cuts_.begin(), cuts_.end());
+  cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
 }
 
-void Ways::add_cut(const System& system, const std::vector<char>& inside) {
+// Links that are alike are counted: what leads out of a CPU is a link to every other one.
+void Ways::add_cut(const System& system, const std::vector<std::vector<int>>& links_of,
+                   const std::vector<char>& inside) {
+  Cut all;
+  for (std::size_t node = 0; node < inside.size(); ++node) {
+    if (!inside[node]) continue;
+    for (const int link : links_of[node]) {
+      const TopoLink& each = system.links[static_cast<std::size_t>(link)];
+      if (!inside[static_cast<std::size_t>(each.to)])
+        all.push_back({capacity_[static_cast<std::size_t>(link)], used_from(system, each)});
+    }
+  }
+  std::sort(all.begin(), all.end());
   Cut& cut = cuts_.emplace_back();
-  for (std::size_t link = 0; link < system.links.size(); ++link) {
-    const TopoLink& each = system.links[link];
-    if (inside[static_cast<std::size_t>(each.from)] && !inside[static_cast<std::size_t>(each.to)])
-      cut.push_back({capacity_[link], used_from(system, each)});
+  for (const Exit& exit : all) {
+    if (!cut.empty() && cut.back().capacity == exit.capacity && cut.back().from == exit.from) ++cut.back().links;
+    else cut.push_back(exit);
   }
 }
 
@@ -119,7 +137,7 @@ bool Ways::joined(PathType limit) const {
 int Ways::most_channels(std::int64_t rate, PathType limit, int most) const {
   for (const Cut& cut : cuts_) {
     std::int64_t sum = 0;
-    for (const Exit& exit : cut) sum += exit.from <= limit ? exit.capacity / rate : 0;
+    for (const Exit& exit : cut) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
     most = static_cast<int>(std::min<std::int64_t>(most, sum));
   }
   return most;

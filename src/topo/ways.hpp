@@ -2,6 +2,7 @@
 // from looking for what cannot be.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -39,13 +40,15 @@ class Ways {
   struct Exit {
     std::int64_t capacity = 0;
     PathType from = PathType::kLoc;
+    std::int64_t links = 1;  // that are alike
+    friend auto operator<=>(const Exit&, const Exit&) = default;
   };
   using Cut = std::vector<Exit>;
 
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
   void prefer();
   void find_cuts(const Members& members);
-  void add_cut(const System& system, const std::vector<char>& inside);
+  void add_cut(const System& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;

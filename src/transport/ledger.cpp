@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <bitset>
+#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <span>
 
 #include "base/host_clock.hpp"
+#include "base/terminal_text.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/placement.hpp"
@@ -19,19 +21,16 @@
 namespace slip {
 namespace {
 
-constexpr std::size_t kBookBytes =
-    sizeof(LedgerHeader) + static_cast<std::size_t>(kLedgerEntries) * sizeof(LedgerEntry);
-
 // The ledger of this process. Its descriptor stays open, since by it others find the memory.
 struct Book {
   Book() {
     descriptor = ::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (descriptor < 0) return;
     // Sealed: who maps it need not fear that it shrinks.
-    if (::ftruncate(descriptor, static_cast<off_t>(kBookBytes)) != 0 ||
+    if (::ftruncate(descriptor, static_cast<off_t>(kLedgerBytes)) != 0 ||
         ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
       return;
-    void* const data = ::mmap(nullptr, kBookBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    void* const data = ::mmap(nullptr, kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (data == MAP_FAILED) return;
     entries = reinterpret_cast<LedgerEntry*>(static_cast<std::byte*>(data) + sizeof(LedgerHeader));
     header = new (data) LedgerHeader;
@@ -43,7 +42,7 @@ struct Book {
     std::atomic_ref(header->magic).store(LedgerHeader::kMagic, std::memory_order_release);
   }
   ~Book() {
-    if (header) ::munmap(header, kBookBytes);
+    if (header) ::munmap(header, kLedgerBytes);
     if (descriptor >= 0) ::close(descriptor);
   }
   Book(const Book&) = delete;
@@ -151,14 +150,15 @@ std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uin
   return std::ranges::all_of(entry.streams, [&](const LedgerWord& one) { return word(one) == first; }) ? first : 0;
 }
 
+// Another process wrote the time: it may be any number.
 std::int64_t age(std::int64_t now, const LedgerWord& since) {
   const auto then = static_cast<std::int64_t>(word(since));
-  return then == 0 ? 0 : std::max<std::int64_t>(0, now - then);
+  return then <= 0 || then > now ? 0 : now - then;
 }
 
 // The call, and what is around it, as of one moment.
-bool read_call(const LedgerEntry& entry, LedgerView& view) {
-  for (int turn = 0; turn < 1000; ++turn) {
+bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
+  for (int turn = 0; turn < attempts; ++turn) {
     view.ended = word(entry.ended);
     view.begun = word(entry.begun);
     view.call[0] = word(entry.call[0]);
@@ -172,6 +172,38 @@ bool read_call(const LedgerEntry& entry, LedgerView& view) {
   return false;
 }
 
+// All that the entry itself says, whatever its version. False: the words of a call do not belong together.
+bool read_words(const LedgerEntry& entry, int attempts, LedgerView& view) {
+  const std::int64_t now = host_ns();
+  view = {};
+  view.life = static_cast<LedgerLife>(word(entry.life));
+  view.communicator = word(entry.communicator);
+  const std::uint64_t place = word(entry.place);
+  view.rank = static_cast<std::int32_t>(place & 0xffffffff);
+  view.nranks = static_cast<std::int32_t>(place >> 32);
+  view.opened_ns = age(now, entry.opened_ns);
+  get_text(entry.device, view.device);
+  get_text(entry.text, view.text);
+  const bool whole = read_call(entry, attempts, view);
+  view.bytes = word(entry.bytes);
+  view.stream = stream_of(entry, view.begun, view.enqueued);
+  view.next_stream = stream_of(entry, std::max(view.begun, view.ended) + 1, view.enqueued);
+  const std::uint64_t waits = word(entry.waits_for);
+  if (view.in_call() && waits != 0 && waits <= INT32_MAX) view.waits_for = static_cast<std::int32_t>(waits - 1);
+  view.waits_ns = view.waits_for == kWaitsForNobody ? 0 : age(now, entry.wait_ns);
+  view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
+  view.ended_ns = word(entry.seen_ended) == view.ended ? age(now, entry.seen_ended_ns) : 0;
+  view.looked_ns = age(now, entry.looked_ns);
+  return whole;
+}
+
+void clean(std::span<char> text) {
+  const std::string_view said(text.data(), ::strnlen(text.data(), text.size() - 1));
+  const std::string shown = single_line_text(said);
+  std::ranges::fill(text, '\0');
+  std::ranges::copy(shown, text.begin());
+}
+
 }  // namespace
 
 std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second) {
@@ -179,30 +211,30 @@ std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint6
   return ((begun * kOdd ^ first) * kOdd ^ second) * kOdd;
 }
 
+bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view) {
+  if (!read_words(copy, 1, view)) return false;
+  std::copy(std::begin(header.host), std::end(header.host), view.host);
+  make_safe(view);
+  return true;
+}
+
+void make_safe(LedgerView& view) {
+  if (view.life > LedgerLife::kLeft) view.life = LedgerLife::kFree;
+  view.rank = std::max(view.rank, 0);
+  view.nranks = std::max(view.nranks, 0);
+  view.waits_for = std::max(view.waits_for, kWaitsForNobody);
+  for (std::int64_t* age : {&view.waits_ns, &view.begun_ns, &view.ended_ns, &view.opened_ns, &view.looked_ns})
+    *age = std::max<std::int64_t>(*age, 0);
+  clean(view.device);
+  clean(view.host);
+  clean(view.text);
+}
+
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view) {
-  const std::int64_t now = host_ns();
   for (int turn = 0; turn < 1000; ++turn) {
     // acquire: what was written before this version is seen.
     const std::uint64_t version = entry.version.load(std::memory_order_acquire);
-    view = {};
-    view.life = static_cast<LedgerLife>(word(entry.life));
-    view.communicator = word(entry.communicator);
-    const std::uint64_t place = word(entry.place);
-    view.rank = static_cast<std::int32_t>(place & 0xffffffff);
-    view.nranks = static_cast<std::int32_t>(place >> 32);
-    view.opened_ns = age(now, entry.opened_ns);
-    get_text(entry.device, view.device);
-    get_text(entry.text, view.text);
-    const bool whole = read_call(entry, view);
-    view.bytes = word(entry.bytes);
-    view.stream = stream_of(entry, view.begun, view.enqueued);
-    view.next_stream = stream_of(entry, std::max(view.begun, view.ended) + 1, view.enqueued);
-    const std::uint64_t waits = word(entry.waits_for);
-    if (view.in_call() && waits != 0) view.waits_for = static_cast<std::int32_t>(waits) - 1;
-    view.waits_ns = view.waits_for == kWaitsForNobody ? 0 : age(now, entry.wait_ns);
-    view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
-    view.ended_ns = word(entry.seen_ended) == view.ended ? age(now, entry.seen_ended_ns) : 0;
-    view.looked_ns = age(now, entry.looked_ns);
+    const bool whole = read_words(entry, 1000, view);
     acquire_fence();  // all of it was read before the version is looked at again
     if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
       view.pid = header.pid;

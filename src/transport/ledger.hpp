@@ -13,6 +13,9 @@ namespace slip {
 
 inline constexpr const char* kLedgerName = "slip-ledger";
 inline constexpr std::int32_t kLedgerEntries = 512;
+// Every ledger has this size: one of another size was made by another program.
+inline constexpr std::size_t kLedgerBytes =
+    sizeof(LedgerHeader) + static_cast<std::size_t>(kLedgerEntries) * sizeof(LedgerEntry);
 
 class LedgerSeat final : public Witness {
  public:

@@ -83,8 +83,16 @@ struct LedgerView {
   bool in_call() const { return begun > ended; }
 };
 
-// False: the entry is free, or is written over and over while it is read.
+// An entry of this process. False: the entry is free, or is written over and over while it is read.
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view);
+
+// A private copy of an entry, which another process wrote: its words may be anything. The view is safe (make_safe).
+// False: the words of a call do not belong together. The caller compares versions.
+bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
+
+// For views that another process or host made: texts end, can be printed and are valid UTF-8, numbers are in range, and
+// a life that does not exist is kFree.
+void make_safe(LedgerView& view);
 
 std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second);
 

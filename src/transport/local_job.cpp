@@ -13,12 +13,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "slip/error.hpp"
 #include "slip/unique_id.hpp"
+#include "transport/job_guard.hpp"
 #include "transport/line_relay.hpp"
 #include "transport/root.hpp"
 #include "transport/secret.hpp"
@@ -113,11 +115,14 @@ class Job {
   explicit Job(const LocalJob& job) : job_(job), nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
     const std::string words = fmt::format("{:016x}", random_secret());
     id_ = UniqueId::parse("unix:slip-launch-" + words, fmt::format("{:016x}", random_secret())).text();
+    guard_.emplace(marker_);
   }
   ~Job() {  // also when starting failed half way
     for (Rank& rank : ranks_) {
-      if (rank.running) ::kill(-rank.pid, SIGKILL);
-      if (rank.running) ::waitpid(rank.pid, nullptr, 0);
+      if (!rank.running) continue;
+      ::kill(-rank.pid, SIGKILL);
+      guard_->remove(rank.pid);
+      ::waitpid(rank.pid, nullptr, 0);
     }
     ::close(nothing_);
   }
@@ -155,6 +160,9 @@ class Job {
                                                {"SLIP_LOCAL_RANK", std::to_string(rank)},
                                                {"SLIP_ID", id_}};
     for (const auto& [name, value] : job_.changes) changes[name] = value;
+    // The guard finds the job's processes by it. A job that a rank of another one starts is part of that job, too.
+    const std::string outer = env_text(kMarkerName);
+    changes[kMarkerName] = outer.empty() ? marker_ : outer + ":" + marker_;
     return env_with(changes);
   }
 
@@ -184,6 +192,7 @@ class Job {
       throw Error(Code::kIo, fmt::format("cannot start rank {}: {}", number, std::strerror(fork_error)), {});
     }
     ::setpgid(rank.pid, rank.pid);  // whoever of the two comes first
+    guard_->add(rank.pid);
     rank.running = true;
     ranks_.push_back(std::move(rank));
     int error = 0;
@@ -258,6 +267,7 @@ class Job {
       if (status != 0 && status_ == 0) first_failure(i, info.si_status, exited);
       // What it left behind; its number is not given to others before it is reaped.
       if (kill_at_ != 0) ::kill(-rank.pid, SIGKILL);
+      guard_->remove(rank.pid);
       ::waitpid(rank.pid, nullptr, 0);
       rank.running = false;
     }
@@ -296,10 +306,14 @@ class Job {
     return result;
   }
 
+  static constexpr const char* kMarkerName = "SLIP_JOB";
+
   const LocalJob& job_;
   const int nothing_;
   const Signals signals_;
+  const std::string marker_ = fmt::format("{:016x}{:016x}", random_secret(), random_secret());
   std::string id_;
+  std::optional<JobGuard> guard_;  // goes after the destructor has ended the ranks
   std::vector<Rank> ranks_;
   std::int64_t timeout_at_ = 0, kill_at_ = 0;  // 0: never
   int status_ = 0, interrupted_ = 0;

@@ -1,7 +1,7 @@
 // LocalJob: starts the ranks of a job on this host, each a process with the variables of launch_info.hpp, and sees to
 // it that they end together. One that fails ends the others; a signal to this process goes to all; and when this
-// process is killed, the system kills them. Each rank leads a process group, so that what it starts is ended with it;
-// nothing else is ever signalled.
+// process is killed, the system and a JobGuard kill them and what they started. Each rank leads a process group, so
+// that what it starts is ended with it; nothing else is ever signalled.
 #pragma once
 
 #include <chrono>

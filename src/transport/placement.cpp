@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -30,7 +31,8 @@ std::uint64_t identity_of(const char* path) {
 
 // The third and the 22nd word of /proc/PID/stat; the second is the program's name in brackets, which may hold anything.
 ProcessState process_state(const std::string& pid) {
-  const std::string line = line_of(("/proc/" + pid + "/stat").c_str());
+  std::ifstream file("/proc/" + pid + "/stat");  // all of it: the name may hold a line end, too
+  const std::string line(std::istreambuf_iterator<char>(file), {});
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};
   std::istringstream words(line.substr(name_end + 1));

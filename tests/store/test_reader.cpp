@@ -1,5 +1,6 @@
 // Ranges of a file by every way to its bytes: whatever the alignment, the right ones and nothing beside them.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <random>
@@ -157,6 +158,36 @@ TEST_P(Ways, AFileWrittenToIsNoticed) {
   std::fstream(content.path(), std::ios::in | std::ios::out | std::ios::binary).put('!');
   std::vector<std::byte> memory(10);
   EXPECT_TRUE(fails([&] { reader.read(file, 50'000, 10, {memory.data(), 10}); }, Code::kIo, {"changed"}));
+}
+
+TEST_P(Ways, AFileWrittenToIsNoticedThoughItsTimeWasSetBack) {
+  const NumberedFile content(100'000);
+  const auto written = std::filesystem::last_write_time(content.path());
+  const File file = File::open(content.path());
+  BlockReader reader(options_of(GetParam()));
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat(content.path().c_str(), &before), 0);
+  // The clock of file systems moves every few milliseconds.
+  do {
+    std::fstream(content.path(), std::ios::in | std::ios::out | std::ios::binary).put('!');
+    std::filesystem::last_write_time(content.path(), written);
+    ASSERT_EQ(::stat(content.path().c_str(), &after), 0);
+  } while (before.st_ctim.tv_sec == after.st_ctim.tv_sec && before.st_ctim.tv_nsec == after.st_ctim.tv_nsec);
+  ASSERT_EQ(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+  std::vector<std::byte> memory(10);
+  EXPECT_TRUE(fails([&] { reader.read(file, 50'000, 10, {memory.data(), 10}); }, Code::kIo, {"changed", "100000"}));
+}
+
+// The open file still has its bytes.
+TEST_P(Ways, AFileThatAnotherOneReplacedIsReadOn) {
+  const NumberedFile content(100'000);
+  const File file = File::open(content.path());
+  BlockReader reader(options_of(GetParam()));
+  const std::string other = content.path() + "-other";
+  std::ofstream(other) << std::string(100'000, '!');
+  std::filesystem::rename(other, content.path());
+  ASSERT_NO_FATAL_FAILURE(read_and_look(reader, file, 0, 100'000, 0, 0));
 }
 
 // Errors of the disk reach the caller with their place, and the reader serves on.

@@ -168,6 +168,29 @@ TEST(TopoFiles, DepthAndSizeAreBounded) {
   EXPECT_TRUE(test::fails([&] { parse_topology(long_one + "/>", "x"); }, Code::kParse, {"64 attributes"}));
 }
 
+std::string with_cpus(int count) {
+  std::string xml = "<system>\n";
+  for (int i = 0; i < count; ++i) xml += "<cpu numaid=\"" + std::to_string(i) + "\"/>\n";
+  return xml + "</system>";
+}
+
+// CPUs are joined each with each: as many as are taken are planned in moments, more are refused.
+TEST(TopoFiles, CpusAreBounded) {
+  EXPECT_TRUE(test::fails([] { parse_topology(with_cpus(1000), "x"); }, Code::kParse, {"line 258", "256 <cpu>"}));
+  const System system = parse_topology(with_cpus(256), "x");
+  ASSERT_EQ(system.devices.size(), 256U);
+  const ChannelPlan plan = plan_channels(cluster_of(system, 1));
+  EXPECT_EQ(plan.channels.at(0).ring.size(), 256U);
+  EXPECT_EQ(plan.within, PathType::kSys);
+}
+
+TEST(TopoFiles, ACpuOfAThousandCoresIsPlanned) {
+  std::string xml = "<system><cpu numaid=\"0\">\n";
+  for (int i = 0; i < 1000; ++i) xml += "<core dev=\"" + std::to_string(i) + "\"/>\n";
+  const ChannelPlan plan = plan_channels(cluster_of(parse_topology(xml + "</cpu></system>", "x"), 1));
+  EXPECT_EQ(plan.channels.at(0).ring.size(), 1000U);
+}
+
 TEST(TopoFiles, RatesFollowGenerationLanesAndModel) {
   EXPECT_DOUBLE_EQ(topo::pci_gbps("8.0 GT/s PCIe", 16).value(), 12);
   EXPECT_DOUBLE_EQ(topo::pci_gbps("16 GT/s", 8).value(), 12);

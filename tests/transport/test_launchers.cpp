@@ -160,7 +160,7 @@ TEST(SlipLaunch, TagsLinesAndPassesVariables) {
 // A launcher whose ranks hold the other end of a pipe: the pipe ends when the last of them is gone.
 class HeldPipe {
  public:
-  HeldPipe() {
+  explicit HeldPipe(const char* command = "echo x; exec sleep 600") {
     int ends[2];
     if (::pipe(ends) != 0) std::abort();
     read_ = ends[0];
@@ -171,8 +171,8 @@ class HeldPipe {
       ::close(ends[1]);
       // Whoever runs the tests in the background ignores it, and so would all of these.
       ::signal(SIGINT, SIG_DFL);
-      ::execl("/usr/bin/env", "env", kWithoutLeakCheck, SLIP_PROGRAM, "launch", "-n", "3", "--", "sh", "-c",
-              "echo x; exec sleep 600", nullptr);
+      ::execl("/usr/bin/env", "env", kWithoutLeakCheck, SLIP_PROGRAM, "launch", "-n", "3", "--", "sh", "-c", command,
+              nullptr);
       ::_exit(99);
     }
     ::close(ends[1]);
@@ -211,6 +211,37 @@ TEST(SlipLaunch, LeavesNobodyBehindWhenItIsKilled) {
   held.signal(SIGKILL);
   EXPECT_EQ(held.next(), "");
   EXPECT_EQ(held.status(), -SIGKILL);
+}
+
+// Grandchildren: in the rank's process group, in a group of their own, and without the job's environment.
+TEST(SlipLaunch, LeavesNobodyBehindThatAShellStarted) {
+  for (const char* command : {"sh -c 'echo x; sleep 600; true'; true", "timeout 700 sh -c 'echo x; sleep 600; true'",
+                              "env -i sh -c 'echo x; sleep 600; true'; true"}) {
+    SCOPED_TRACE(command);
+    HeldPipe held(command);
+    held.signal(SIGKILL);
+    EXPECT_EQ(held.next(), "");
+    EXPECT_EQ(held.status(), -SIGKILL);
+  }
+}
+
+TEST(SlipLaunch, KillsNobodyElse) {
+  HeldPipe other, held;
+  held.signal(SIGKILL);
+  EXPECT_EQ(held.next(), "");
+  EXPECT_EQ(held.status(), -SIGKILL);
+  other.signal(SIGTERM);  // it is there, and ends when it is asked to
+  EXPECT_EQ(other.next(), "");
+  EXPECT_EQ(other.status(), 128 + SIGTERM);
+}
+
+// What a rank has left running on purpose when the job ends well goes on.
+TEST(SlipLaunch, WhatOutlivesAGoodJobIsLeftAlone) {
+  const Outcome outcome = shell(kLaunch + "-n 1 -- sh -c 'sleep 600 >/dev/null 2>&1 & echo $!'");
+  ASSERT_EQ(outcome.status, 0) << outcome.out;
+  const pid_t left = static_cast<pid_t>(std::strtol(outcome.out.c_str(), nullptr, 10));
+  ASSERT_GT(left, 1) << outcome.out;
+  EXPECT_EQ(::kill(left, SIGKILL), 0);
 }
 
 TEST(SlipLaunch, PassesSignalsOn) {

@@ -12,34 +12,34 @@
 namespace slip::sim {
 namespace {
 
-// Ranges wide enough for any machine, and narrow enough that the arithmetic of units.hpp cannot overflow.
-constexpr std::uint64_t kLeastRate = 1'000'000;                  // 1 MB/s
-constexpr std::uint64_t kMostRate = 1'000'000'000'000'000;       // 1 PB/s
+// Ranges, here and in the header, wide enough for any machine, and narrow enough that the arithmetic of units.hpp
+// cannot overflow.
 constexpr std::uint64_t kMostFlops = 1'000'000'000'000'000'000;  // 1 EFLOP/s
 constexpr std::uint64_t kMostMemory = 1'000'000'000'000'000;     // 1 PB
-constexpr auto kLongest = static_cast<Picos>(kSecond);           // of a single cost
 constexpr int kMostDevices = 4096;
 constexpr std::size_t kMostLinks = 65536;
 constexpr std::size_t kMostHops = 64;
 constexpr std::size_t kLongestName = 200;
+constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
+static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
 
 std::uint64_t rate(Fields& fields, const char* key) {
-  return fields.quantity(key, Dimension::kBytesPerSecond, kLeastRate, kMostRate);
+  return fields.quantity(key, Dimension::kBytesPerSecond, kMinRate, kMaxRate);
 }
 void optional_rate(Fields& fields, const char* key, std::uint64_t& value) {
   if (fields.has(key)) value = rate(fields, key);
 }
 void optional_time(Fields& fields, const char* key, Picos& value) {
-  if (fields.has(key)) value = fields.time(key, kLongest);
+  if (fields.has(key)) value = fields.time(key, kMaxTime);
 }
 
 ComputeDescription read_compute(Fields fields) {
   ComputeDescription compute;
-  compute.flops = fields.quantity("flops", Dimension::kFlops, kLeastRate, kMostFlops);
+  compute.flops = fields.quantity("flops", Dimension::kFlops, kMinRate, kMostFlops);
   compute.bandwidth = rate(fields, "bandwidth");
   optional_time(fields, "launch", compute.launch);
   if (fields.has("copy_slowdown_ppm"))
-    compute.copy_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("copy_slowdown_ppm", 0, 10 * kPpm));
+    compute.copy_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("copy_slowdown_ppm", 0, kMaxSlowdownPpm));
   fields.finish();
   return compute;
 }
@@ -53,7 +53,7 @@ CopyDescription read_copies(Fields fields) {
   optional_rate(fields, "pageable", copies.pageable);
   optional_time(fields, "latency", copies.latency);
   if (fields.has("kernel_slowdown_ppm"))
-    copies.kernel_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("kernel_slowdown_ppm", 0, 10 * kPpm));
+    copies.kernel_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("kernel_slowdown_ppm", 0, kMaxSlowdownPpm));
   fields.finish();
   return copies;
 }
@@ -72,7 +72,7 @@ HostDescription read_host(Fields fields) {
   optional_time(fields, "callback", host.callback);
   if (fields.has("query"))
     host.query =
-        static_cast<Picos>(fields.quantity("query", Dimension::kTime, 1, static_cast<std::uint64_t>(kLongest)));
+        static_cast<Picos>(fields.quantity("query", Dimension::kTime, 1, static_cast<std::uint64_t>(kMaxTime)));
   fields.finish();
   return host;
 }
@@ -111,8 +111,8 @@ void read_links(Fields& fields, PeerDescription& peers) {
   if (links.json().size() > kMostLinks)
     fields.refuse("links", links.json().size(), fmt::format("at most {} links are allowed", kMostLinks));
   for (const auto& [name, value] : links.json().items())
-    peers.links[name] = read_quantity(value, fmt::format("{}.{}", links.place(), name), Dimension::kBytesPerSecond,
-                                      kLeastRate, kMostRate);
+    peers.links[name] =
+        read_quantity(value, fmt::format("{}.{}", links.place(), name), Dimension::kBytesPerSecond, kMinRate, kMaxRate);
   std::size_t index = 0;
   for (const Json& path : fields.array("paths", kMostLinks))
     peers.routes.push_back(read_route(Fields(path, fmt::format("{}.paths[{}]", fields.place(), index++)), peers));

@@ -13,6 +13,13 @@
 
 namespace slip::sim {
 
+// The greatest slowdown of kernels and copies beside each other: 1000 means that the work takes 1001 times as long.
+// Costs have this limit, too, so that every plan made from them can be simulated.
+inline constexpr std::uint32_t kMaxSlowdown = 1000;
+inline constexpr std::uint64_t kMinRate = 1'000'000;              // of links and memory: 1 MB/s
+inline constexpr std::uint64_t kMaxRate = 1'000'000'000'000'000;  // 1 PB/s
+inline constexpr Picos kMaxTime = 1'000'000'000'000;              // of a single cost: 1 s
+
 struct ComputeDescription {
   std::uint64_t flops = 0;              // per second, with the whole width
   std::uint64_t bandwidth = 0;          // of the device's memory, bytes per second, reads and writes together

@@ -9,6 +9,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kKinds[] = {"cpu", "pci", "gpu", "core", "cache", "nic", "net", "nvswitch"};
 constexpr const char* kLinks[] = {"nvlink", "pci", "memory", "sys", "net"};
 
+constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about a kilobyte while it is JSON
+
 Json json_of(const System& system) {
   Json nodes = Json::array(), links = Json::array(), paths = Json::array();
   for (const TopoNode& node : system.nodes) {
@@ -23,16 +25,23 @@ Json json_of(const System& system) {
                      {"to", link.to},
                      {"kind", kLinks[static_cast<std::size_t>(link.kind)]},
                      {"gbps", link.gbps}});
+  std::vector<int> ends = system.devices;
+  ends.insert(ends.end(), system.nets.begin(), system.nets.end());
+  const std::size_t pairs = system.devices.size() * ends.size();
+  const bool shown = pairs <= kMaxPaths;
   const TopoPaths all(system);
-  for (const int from : system.devices) {
-    std::vector<int> ends = system.devices;
-    ends.insert(ends.end(), system.nets.begin(), system.nets.end());
+  for (const int from : shown ? system.devices : std::vector<int>()) {
     for (const int to : ends)
       paths.push_back(
           {{"from", from}, {"to", to}, {"type", path_name(all.type(from, to))}, {"gbps", all.gbps(from, to)}});
   }
-  return {{"name", system.name},       {"nodes", nodes},     {"links", links}, {"paths", paths},
-          {"devices", system.devices}, {"nets", system.nets}};
+  return {{"name", system.name},
+          {"nodes", nodes},
+          {"links", links},
+          {"paths", paths},
+          {"paths_left_out", shown ? 0 : pairs},
+          {"devices", system.devices},
+          {"nets", system.nets}};
 }
 
 }  // namespace
