@@ -142,7 +142,8 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
     lane->capacity = depth_;
   }
   lane->room_until = lane->tail + depth_;
-  lane->legacy_seen.store(0, std::memory_order_relaxed);
+  // Behind all legacy work of this device so far. Not behind that of another device, which had the legacy lane before.
+  lane->legacy_seen.store(legacy_begin_, std::memory_order_relaxed);
   lane->seen_by_legacy = lane->tail;
   lane->op_ticks.store(~0ull, std::memory_order_relaxed);
   lane->queue = nullptr;
@@ -157,6 +158,7 @@ StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
   lane->joins_legacy = spec.flags == StreamFlags::kBlocking && !spec.legacy;
   if (spec.legacy) {
     legacy_ = lane;
+    legacy_begin_ = lane->tail;
     legacy_end_.store(lane->tail, std::memory_order_relaxed);  // relaxed: the device has no other stream yet
   }
   lane->id.store(kOpening, std::memory_order_relaxed);  // so that no other thread finds it drained

@@ -61,6 +61,7 @@ class CpuBackend final : public Backend {
   std::vector<std::unique_ptr<HardwareQueue>> queues_;
   std::atomic<std::uint64_t> issued_{0};      // order of issue, for policy single
   Lane* legacy_ = nullptr;                    // set once, when the device opens
+  std::uint64_t legacy_begin_ = 0;            // where its work began, set with it
   std::atomic<std::uint64_t> legacy_end_{0};  // of the legacy stream's last command that the blocking streams wait for
   std::mutex mutex_;                          // guards what follows
   std::vector<Lane*> lanes_;                  // all, also closed ones with work left

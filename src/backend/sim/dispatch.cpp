@@ -273,7 +273,7 @@ void Machine::tell_barriers(SimStream& stream) {
   } else if (stream.is_blocking && stream.told_epoch != device.legacy_issued) {
     stream.told_epoch = device.legacy_issued;
     record.other_stream = device.legacy->last_id;
-    record.other_position = device.legacy->commands.tail();
+    record.other_position = device.legacy_end;
     tell(record, stream.audience);
   }
 }

@@ -109,6 +109,7 @@ std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
   }
   const bool first = stream.commands.empty();
   stream.commands.push(command);
+  if (stream.is_legacy && !command.soft) device.legacy_end = stream.commands.tail();
   if (first) timers_.set(stream.timer, command.issued);
   return stream.commands.tail();
 }
