@@ -65,11 +65,10 @@ std::vector<OpImpl> operations(slip::Communicator& comm, const slip::Device& dev
                    const int next = (comm.rank() + 1) % comm.nranks();
                    const int before = (comm.rank() + comm.nranks() - 1) % comm.nranks();
                    return [&, next, before, from = wrap(in, n), to = wrap(out, n)](int) {
-                     {
-                       slip::Group group;
-                       comm.send(*from, next, stream);
-                       comm.recv(*to, before, stream);
-                     }
+                     slip::Group group;
+                     comm.send(*from, next, stream);
+                     comm.recv(*to, before, stream);
+                     group.end();
                      stream.sync();
                    };
                  }});

@@ -15,6 +15,7 @@
 #include "slip/gradient_report.hpp"
 #include "slip/gradients.hpp"
 #include "slip/graph.hpp"
+#include "slip/group.hpp"
 #include "slip/kernel.hpp"
 #include "slip/name.hpp"
 #include "slip/observer.hpp"

@@ -23,9 +23,7 @@ const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
 
 std::optional<Signature> CallHistory::read(const Entry& entry) {
   const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
-  if (call.number() == 0 ||
-      entry.check.load(std::memory_order_relaxed) != check_of_call(call.number(), call.elements, call.rest))
-    return std::nullopt;
+  if (call.number() == 0 || entry.tie.load(std::memory_order_relaxed) != tie_of(call)) return std::nullopt;
   return call;
 }
 

@@ -204,7 +204,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   if (sim) in_virtual_time(run).prepare(turn, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, door);
-  witness->history.add(signature);
+  witness->history.add(signature, next);
   ++next;
   if (shared) ++next_shared;
   chunks += filled;

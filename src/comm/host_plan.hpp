@@ -38,6 +38,8 @@ class HostPlan {
   std::uint64_t chunks() const { return shared_.chunks(); }
   std::uint64_t pieces() const;
   void write(std::uint64_t piece, Program& program) const;
+  void write_small(Program& program) const { shared_.write_small(program); }  // see SharedPlan
+  std::uint64_t box_shift() const { return shared_.box_shift(); }
   std::uint64_t phases() const;
 
  private:

@@ -68,16 +68,17 @@ Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) cons
           Layout::kHalves + turn * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
 }
 
-Place SharedPlan::box(int rank) const {
-  const std::uint64_t bytes = block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1);
-  const std::uint64_t offset = bytes <= Layout::kInSlot
-                                   ? number_ % Layout::kSlots * Layout::kSlotBytes + Layout::kSlotData
-                                   : Layout::kBoxes + number_ % Layout::kTurns * Layout::kBoxBytes;
-  return {Space::kStaging, static_cast<std::uint16_t>(rank), offset};
+bool SharedPlan::in_slot() const {
+  return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot;
+}
+
+std::uint64_t SharedPlan::box_shift() const {
+  if (!small_) return 0;
+  return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
 }
 
 void SharedPlan::write(std::uint64_t piece, Program& program) const {
-  if (small_) return write_small(program);
+  if (small_) return write_small(program, box_shift());
   if (call_.kind == Collective::kBroadcast)
     return piece == 0 ? open_broadcast(program) : write_broadcast(piece - 1, program);
   if (piece == 0) {
@@ -223,17 +224,16 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
   }
 }
 
-void SharedPlan::write_small(Program& program) const {
+void SharedPlan::write_small(Program& program, std::uint64_t shift) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
   const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
-  program.room(Layout::kTurns - 1);
-  if (!from_root || is_root()) program.copy(box(rank_), input(0), block_ * (by_blocks_ ? all : 1));
-  program.post();
-  const auto boxed = [&](int from, std::uint64_t offset) {
-    Place place = box(from);
-    place.offset += offset;
-    return place;
+  const std::uint64_t box = (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift;
+  const auto boxed = [&](int from, std::uint64_t offset) -> Place {
+    return {Space::kStaging, static_cast<std::uint16_t>(from), box + offset};
   };
+  program.room(Layout::kTurns - 1);
+  if (!from_root || is_root()) program.copy(boxed(rank_, 0), input(0), block_ * (by_blocks_ ? all : 1));
+  program.post();
   if (from_root) {
     if (!is_root()) program.meet(static_cast<std::uint64_t>(call_.root));
     const std::uint64_t offset = by_blocks_ ? own * block_ : 0;

@@ -48,6 +48,9 @@ class SharedPlan {
   }
   // Adds the program of a piece: the call is all of them, in their order.
   void write(std::uint64_t piece, Program& program) const;
+  // A small call: the same for all numbers. Its places of staging memory lie box_shift() further on.
+  void write_small(Program& program) const { write_small(program, 0); }
+  std::uint64_t box_shift() const;  // 0 for others
   // Adds what the first piece has before the call is posted; not of a broadcast.
   void copy_in(std::uint64_t chunk, Program& program) const;
   // Phases that are signalled in the whole call: the next one's come after them.
@@ -58,7 +61,7 @@ class SharedPlan {
     std::uint64_t begin = 0, bytes = 0;
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
-  void write_small(Program& program) const;
+  void write_small(Program& program, std::uint64_t shift) const;
   void open_broadcast(Program& program) const;
   void write_broadcast(std::uint64_t chunk, Program& program) const;
   void reduce(std::uint64_t chunk, Program& program) const;
@@ -67,7 +70,7 @@ class SharedPlan {
   Span span(std::uint64_t chunk) const;
   Span slice(std::uint64_t bytes, int rank) const;
   Place half(int rank, std::uint64_t chunk, std::uint64_t offset) const;
-  Place box(int rank) const;
+  bool in_slot() const;
   bool is_root() const { return rank_ == call_.root; }
 
   Call call_;

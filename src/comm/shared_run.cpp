@@ -49,6 +49,7 @@ void SharedRun::prepare(const Call& call, std::uint64_t turn, std::uint64_t numb
   signature_ = Signature::of(call, number);
   if (auto* const shared = std::get_if<HostPlan>(&plan_)) {
     slot_ = shared->number();
+    shift_ = shared->box_shift();
     if (shared->asks()) shared->take((offer_ = make_offer(buffers.hidden)).stance);
   }
   piece_ = 0;
@@ -147,12 +148,13 @@ void SharedRun::write_program() {
     if (piece_ < pieces()) shared->write(piece_, calls_.program);
     return;
   }
-  SharedCalls::Written& kept = calls_.small[slot_ % SharedLayout::kSlots];
   const Signature call = signature_.without_number();
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  SharedCalls::Written& kept = calls_.small[(call.elements * kOdd ^ call.rest) * kOdd >> 61];
   program_ = &kept.program;
   if (kept.call == call) return;
   kept.program.clear();
-  shared->write(piece_, kept.program);
+  shared->write_small(kept.program);
   kept.call = call;
 }
 
@@ -232,7 +234,7 @@ bool SharedRun::run_of_channel(const Primitive& step) { return run(step); }
   switch (place.space) {
     case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
     case Space::kOutput: return output_ + place.offset;
-    case Space::kStaging: return calls_.host->memory(place.rank) + place.offset;
+    case Space::kStaging: return calls_.host->memory(place.rank) + shift_ + place.offset;
     case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
     case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
     case Space::kScratch: return calls_.scratch.data() + scratch_ + place.offset;

@@ -62,7 +62,7 @@ struct SharedCalls {
     Signature call{0, ~std::uint64_t{0}};  // without its number; at first of no call
     Program program;
   };
-  std::array<Written, SharedLayout::kSlots> small;  // their programs depend on the call's slot
+  std::array<Written, 8> small;  // by a hash of the call
   struct WrittenParcels {
     std::vector<Parcel> parcels;
     Program program;
@@ -194,7 +194,8 @@ class SharedRun final : public Exchange {
   SharedCalls& calls_;
   Call call_;
   std::uint64_t turn_ = 0;
-  std::uint64_t slot_ = 0;  // the plan's number, if it is a HostPlan
+  std::uint64_t slot_ = 0;   // the plan's number, if it is a HostPlan
+  std::uint64_t shift_ = 0;  // of its places in staging memory, if it is a small call
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;
   Signature signature_;

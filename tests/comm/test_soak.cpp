@@ -13,7 +13,6 @@
 #include "sums.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
-#include "support/share.hpp"
 
 namespace slip {
 namespace {
@@ -232,13 +231,14 @@ TEST(SoakWithLosses, DISABLED_GoOn) {
     const unsigned seed = byte(), left = byte();
     CommunicatorOptions options;
     options.heartbeat = std::chrono::milliseconds(100);
-    options.silence = std::chrono::milliseconds(test::kShare == 1 ? 1500 : 6000);
+    options.silence = std::chrono::milliseconds(6000);  // beside other work a thread may get no core for seconds
     const Device device = Device::open("cpu", {.compute_workers = 2});
     std::optional<Communicator> comm(Communicator::init(info.id, info.nranks, info.rank, device, options));
     for (;;) {
       try {
         Program program(*comm, device, seed * 100 + static_cast<unsigned>(comm->nranks()));
-        for (int round = 0; comm->nranks() != static_cast<int>(left) || round < 5; ++round) {
+        // Fewer than that are left if one was taken for lost: then the report says so.
+        for (int round = 0; comm->nranks() > static_cast<int>(left) || round < 5; ++round) {
           if (const std::string wrong = program.run(6); !wrong.empty()) return wrong;
           static_cast<void>(!::send(kLine, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
         }
