@@ -54,7 +54,9 @@ std::function<int()> add_launch(CLI::App& app) {
       "the program cannot be started.\n"
       "\n"
       "On several hosts start the program there yourself, with the same SLIP_ID=host:port on all, where rank 0\n"
-      "can listen, or with mpirun, srun or torchrun, whose variables are understood, too.");
+      "can listen, or with mpirun, srun or torchrun, whose variables are understood, too. Only processes that know\n"
+      "the same secret join: SLIP_SECRET (at least 16 characters), the file SLIP_SECRET_FILE, or else\n"
+      "~/.config/slipstream/secret, which is made when it is needed and must be the same on all hosts.");
   launch->add_option("-n,--ranks", asked->job.nranks, "How many processes")->required()->check(CLI::Range(1, 4096));
   launch->add_option("--timeout", asked->timeout, "End the job after so many seconds")
       ->check(number_between(0.001, 1e9));

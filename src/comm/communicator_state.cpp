@@ -91,7 +91,8 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
   try {
     set_up(stood_for, here);
   } catch (const Error& error) {
-    const Error cause = bootstrap.with_cause(error);
+    const bool is_consequence = error.code() == Code::kRankLost || error.code() == Code::kAborted;
+    const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
     // A mismatch is found by each rank. Of anything else the others would only see that this rank left.
     if (cause.code() != Code::kMismatch) bootstrap.fail(cause.code(), bare_text(cause));
     throw cause;

@@ -23,6 +23,7 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int6
       inlets_(index(0, channels)) {
   lines_.rank = bootstrap.rank();
   lines_.host = bootstrap.host();
+  lines_.key = bootstrap.derive("slip lines");
   // Everybody must decide the same: what one rank alone can reach is not enough.
   bool own = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)

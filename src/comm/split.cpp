@@ -45,7 +45,7 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
                             color, offer.failure),
                 {});
   const auto place = std::find(members.begin(), members.end(), bootstrap.rank()) - members.begin();
-  return SplitGroup{{offer.id, static_cast<int>(place), static_cast<int>(members.size())},
+  return SplitGroup{{with_secret(bootstrap, offer.id), static_cast<int>(place), static_cast<int>(members.size())},
                     {members.begin(), members.end()}};
 }
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
 #include "slip/error.hpp"
 #include "transport/meeting.hpp"
-#include "transport/secret.hpp"
 
 namespace slip {
 namespace {
@@ -25,9 +25,10 @@ constexpr std::int64_t kNewsNs = 1'000'000'000;
 // A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
 constexpr std::int64_t kTellingNs = 2'000'000'000;
 
-Socket reach_successor(const SocketAddress& successor, const Newcomer& self, const Patience& patience) {
+FrameSocket reach_successor(const SocketAddress& successor, const Newcomer& self, const Secret& session,
+                            const Patience& patience) {
   try {
-    return Socket::connect(successor, patience);
+    return FrameSocket::reach_in_time(successor, session, patience);
   } catch (const Error& error) {
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
     throw Error(code,
@@ -55,26 +56,29 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
   const Patience patience{deadline_in(timeout_), abort_.get()};
   const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
   Meeting meeting = meet(id, {rank, nranks}, filter, patience);
-  id_ = secret_of(std::to_string(meeting.session));
+  session_ = meeting.session;
+  const Secret id_bytes = derive("slip id");
+  std::memcpy(&id_, id_bytes.data(), sizeof(id_));
   const SocketAddress listening = meeting.listener.local();
   switchboard_ = std::make_unique<Switchboard>(Switchboard::Self{rank, nranks, meeting.session},
                                                std::move(meeting.listener), abort_, options.heartbeat);
   // From here on all ranks have the same deadline, so that a rank that misses its neighbour is the first to give up.
   const std::int64_t rest = deadline_after(meeting.rest_ns);
-  join(meeting.successor, listening, {std::min(patience.deadline_ns, rest), abort_.get()});
+  join(meeting.successor, listening, {std::min(patience.deadline_ns, rest), &broken_flag()});
 }
 
 void Bootstrap::join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience) {
   try {
     if (nranks_ > 1)
-      switchboard_->join_ring(reach_successor(successor, {rank_, nranks_}, patience), patience.deadline_ns);
+      switchboard_->join_ring(reach_successor(successor, {rank_, nranks_}, session_, patience), patience.deadline_ns);
     const SetupCall call{SetupKind::kInit, patience.deadline_ns + kTellingNs};
     for (const Card& card : all_gather(Card{listening.wire(), Placement::own()}, call)) {
       addresses_.emplace_back(card.address);
       placements_.push_back(card.placement);
     }
   } catch (const Error& error) {
-    switchboard_->fail(error.code(), bare_text(error));  // or else the others would see that this rank left
+    if (error.code() == Code::kAborted) throw_if_broken();  // which says why
+    switchboard_->fail(error.code(), bare_text(error));     // or else the others would see that this rank left
     throw;
   }
 }

@@ -47,6 +47,10 @@ class Bootstrap {
   const SocketAddress& address(int rank) const;                             // where the rank listens
   std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
   std::uint64_t id() const { return id_; }                    // the same on all ranks, and no secret
+  // A secret that all ranks of this bootstrap know, and nobody else; one for each label and salt.
+  Secret derive(std::string_view label, std::span<const std::byte> salt = {}) const {
+    return slip::derive(session_, label, salt);
+  }
   std::chrono::milliseconds timeout() const { return timeout_; }
   const AbortFlag& abort_flag() const { return *abort_; }
   Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
@@ -112,6 +116,7 @@ class Bootstrap {
   void join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience);
 
   const int rank_, nranks_;
+  Secret session_{};
   std::uint64_t id_ = 0;
   const std::chrono::milliseconds timeout_;
   SetupCall call_;

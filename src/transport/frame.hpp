@@ -1,5 +1,15 @@
-// Frame: one message between ranks, or between a rank and the root: a header of 40 bytes and a body. The first eight
-// bytes are a secret of the job, so that a stranger is known by them and by nothing less.
+// Frame: one message between ranks, or between a rank and the root: a header of 24 bytes, a body, and a code of 16
+// bytes that authenticates both. Before the first frame both ends of a connection prove that they know the same secret:
+//
+//   connecting end            accepting end
+//   Opening: nonce        ->
+//                         <-  Reply: nonce, proof           HMAC(secret, "accepts", both nonces)
+//   proof                 ->                                HMAC(secret, "connects", both nonces)
+//                         <-  kAccepted, the first frame
+//
+// The code of a frame is HMAC(key, number of the frame, header, body). Keys follow from the secret and both nonces, one
+// for each direction, so that no frame counts on another connection, in the other direction, twice or at another place.
+// The secret itself is never sent, and nothing is encrypted.
 #pragma once
 
 #include <bit>
@@ -12,13 +22,14 @@
 #include <vector>
 
 #include "transport/address.hpp"
+#include "transport/secret.hpp"
 #include "transport/setup_call.hpp"
 
 namespace slip {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 
 enum class FrameKind : std::uint16_t {
   kHello = 1,    // rank to root: I am `rank` of `nranks`; HelloBody
@@ -35,20 +46,32 @@ enum class FrameKind : std::uint16_t {
   kAsk,          // `rank` asks what the other is doing; `tag` counts questions
   kAnswer,       // on the same connection, with the same tag
   kPing,         // answered by kAlive on the same connection
+  kAccepted,     // the accepting end believes the proof; FrameSocket's own
 };
 
 struct FrameHeader {
-  std::uint64_t magic = 0;
-  std::uint16_t version = kProtocolVersion;
   FrameKind kind{};
+  SetupKind call{};  // of a piece: what its rank is in
   std::int32_t rank = 0;
   std::uint64_t tag = 0;
   std::int32_t nranks = 0;
   std::uint32_t bytes = 0;  // of the body
-  SetupKind call{};         // of a piece: what its rank is in
-  std::uint16_t reserved[3] = {};
 };
-static_assert(sizeof(FrameHeader) == 40);
+static_assert(sizeof(FrameHeader) == 24);
+
+inline constexpr char kMark[4] = {'s', 'l', 'i', 'p'};
+
+struct Opening {
+  char mark[4] = {kMark[0], kMark[1], kMark[2], kMark[3]};
+  std::uint32_t version = kProtocolVersion;
+  Secret nonce{};
+};
+static_assert(sizeof(Opening) == 24);
+
+struct Reply {
+  Opening opening;
+  Secret proof{};
+};
 
 inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
 inline constexpr std::size_t kMaxFailureText = 2000;
@@ -63,7 +86,7 @@ struct HelloBody {
 };
 
 struct WelcomeBody {
-  std::uint64_t session = 0;  // the secret of all that follows: a made-up one may serve several jobs in turn
+  Secret session{};  // random: with the id's secret it makes that of all that follows; an id may serve several jobs
   SocketAddress::Wire successor;
   std::int64_t rest_ns = 0;  // until the first deadline of any rank, which is that of all from now on
 };

@@ -5,10 +5,11 @@
 
 #include <charconv>
 #include <cstdint>
+#include <cstring>
 
 #include "base/env.hpp"
 #include "slip/error.hpp"
-#include "transport/secret.hpp"
+#include "transport/shared_secret.hpp"
 
 namespace slip {
 namespace {
@@ -55,20 +56,15 @@ class Reader {
   const Variables& variables_;
 };
 
-// The words that keep this job's ranks apart from others'.
-std::string job_words(const Reader& read, const std::string& of_launcher) {
-  return read.has("SLIP_MAGIC") ? read.text("SLIP_MAGIC") : of_launcher;
-}
-
-UniqueId given_id(const Reader& read, const std::string& job) {
-  return UniqueId::parse(read.text("SLIP_ID"), job_words(read, job), {});
-}
+UniqueId given_id(const Reader& read, const std::string& job) { return UniqueId::parse(read.text("SLIP_ID"), job, {}); }
 
 // On one host ranks meet at a name made of the job's; the user is part of it, as numbers of different launchers may be
-// the same.
-UniqueId id_on_this_host(const Reader& read, const std::string& job) {
-  const std::string words = job_words(read, job);
-  return UniqueId::parse(fmt::format("unix:slip-{}-{:016x}", ::geteuid(), secret_of(words)), words, {});
+// the same. With SLIP_SECRET no other user can foresee the name.
+UniqueId id_on_this_host(const std::string& job) {
+  const Secret name = derive(shared_secret(job, true), "slip name");
+  std::uint64_t number = 0;
+  std::memcpy(&number, name.data(), sizeof(number));
+  return UniqueId::parse(fmt::format("unix:slip-{}-{:016x}", ::geteuid(), number), job, {});
 }
 
 std::string place(const std::string& host, std::uint64_t port) {
@@ -103,8 +99,7 @@ std::optional<LaunchInfo> by_torchrun(const Reader& read) {
                      read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks));
   const int port = read.number("MASTER_PORT", 1, 65'535);
   const int beside = port < 65'535 ? port + 1 : port - 1;  // torchrun listens at its port itself
-  info->id =
-      UniqueId::parse(place(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job_words(read, job), {});
+  info->id = UniqueId::parse(place(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job, {});
   return info;
 }
 
@@ -135,7 +130,7 @@ std::optional<LaunchInfo> by_mpirun(const Reader& read) {
     fail(
         "mpirun gave no PMIX_NAMESPACE, by which ranks of one job know each other: set SLIP_ID, for example to "
         "unix:NAME with any name (mpirun -x SLIP_ID=unix:NAME ...)");
-  info->id = id_on_this_host(read, job);
+  info->id = id_on_this_host(job);
   return info;
 }
 
@@ -152,7 +147,7 @@ std::optional<LaunchInfo> by_srun(const Reader& read) {
   if (!read.has("SLURM_JOB_ID")) fail("SLURM_STEP_ID is set and SLURM_JOB_ID is not: set SLIP_ID=host:port");
   const char* const nodes = read.has("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
   if (read.has(nodes) && read.number(nodes, 1, 1 << 20) == 1) {
-    info->id = id_on_this_host(read, job);
+    info->id = id_on_this_host(job);
     return info;
   }
   // Task 0 is on the first host of the step.
@@ -163,7 +158,7 @@ std::optional<LaunchInfo> by_srun(const Reader& read) {
     fail(
         "srun gave neither SLURM_STEP_NODELIST nor SLURM_LAUNCH_NODE_IPADDR: set SLIP_ID=host:port, where rank 0 can "
         "listen");
-  info->id = UniqueId::parse(place(host, kFirstPort + secret_of(job) % kPorts), job_words(read, job), {});
+  info->id = UniqueId::parse(place(host, kFirstPort + number_of(job) % kPorts), job, {});
   return info;
 }
 

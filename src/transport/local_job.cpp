@@ -23,7 +23,7 @@
 #include "transport/job_guard.hpp"
 #include "transport/line_relay.hpp"
 #include "transport/root.hpp"
-#include "transport/secret.hpp"
+#include "transport/unique_id_parts.hpp"
 
 namespace slip {
 namespace {
@@ -113,8 +113,8 @@ class Signals {
 class Job {
  public:
   explicit Job(const LocalJob& job) : job_(job), nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
-    const std::string words = fmt::format("{:016x}", random_secret());
-    id_ = UniqueId::parse("unix:slip-launch-" + words, fmt::format("{:016x}", random_secret())).text();
+    const std::string name = fmt::format("unix:slip-launch-{:016x}{:016x}", random_number(), random_number());
+    id_ = UniqueIdParts{name, 0, random_secret(), true}.id().text();
     guard_.emplace(marker_);
   }
   ~Job() {  // also when starting failed half way

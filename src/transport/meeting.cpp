@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/error_text.hpp"
 #include "slip/error.hpp"
-#include "transport/frame.hpp"
+#include "transport/frame_socket.hpp"
 #include "transport/root.hpp"
+#include "transport/unique_id_parts.hpp"
 
 namespace slip {
 namespace {
@@ -18,6 +21,8 @@ namespace {
 constexpr std::int64_t kTellingNs = 2'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kLongestPauseNs = 20'000'000;
+// An attempt to reach the root, the first one and the longest.
+constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kLongestAttemptNs = 8'000'000'000;
 constexpr std::string_view kUnix = "unix:";
 
 std::vector<SocketAddress> places_of(const UniqueId& id) {
@@ -52,40 +57,61 @@ Code refusal_code(std::uint64_t tag) {
   return Code::kInvalidValue;
 }
 
+Error late(const UniqueId& id, const Newcomer& self, const SocketAddress& place, const std::string& reason) {
+  const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not come before the deadline"
+                                               : "the root at {} did not answer before the deadline";
+  return {Code::kTimeout,
+          fmt::format("{}: {}: {}", self.text(), fmt::format(fmt::runtime(words), place.text()), reason),
+          {}};
+}
+
 class Attempt {
  public:
   Attempt(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience)
       : id_(id), self_(self), filter_(filter), patience_(patience) {}
 
-  Meeting at(const SocketAddress& place) const {
-    const Socket socket = Socket::connect(place, patience_);
+  // Until the root has proven itself. `limit_ns`: of the attempt.
+  FrameSocket reach(const SocketAddress& place, std::int64_t limit_ns) const {
+    const std::int64_t end = now_ns() + limit_ns;
+    const bool last = patience_.deadline_ns != 0 && patience_.deadline_ns <= end;
+    return FrameSocket::reach(place, UniqueIdParts::of(id_).secret,
+                              {last ? patience_.deadline_ns : end, patience_.abort});
+  }
+
+  Meeting meet(FrameSocket& channel, const SocketAddress& place) const {
     Meeting meeting;
-    meeting.listener = Socket::listen(own_address_towards(socket.local(), filter_));
-    FrameHeader header{.magic = id_.magic(), .kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks};
+    meeting.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
     const HelloBody body = hello_of(meeting.listener.local(), patience_.deadline_ns - now_ns());
-    header.bytes = sizeof(body);
-    socket.send(bytes_of(header), patience_);
-    socket.send(bytes_of(body), patience_);
-    const Patience answer{patience_.deadline_ns + kTellingNs, patience_.abort};
-    socket.recv(std::as_writable_bytes(std::span(&header, 1)), answer);
-    if (header.magic != id_.magic() || header.bytes > (1 << 20))
-      throw Error(Code::kIo, fmt::format("what answers at {} is no root of this job", place.text()), {});
-    std::vector<std::byte> answered(header.bytes);
-    socket.recv(answered, answer);
-    read_answer(header, answered, meeting);
+    channel.trust();
+    channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
+    read_answer(hear(channel, place), meeting);
     return meeting;
   }
 
  private:
-  void read_answer(const FrameHeader& header, const std::vector<std::byte>& answered, Meeting& meeting) const {
-    if (header.kind == FrameKind::kRefused) {
-      const std::string_view why(reinterpret_cast<const char*>(answered.data()), answered.size());
-      throw Error(refusal_code(header.tag), fmt::format("{}: {}", self_.text(), why), {});
+  // The root answers before it closes a connection: if it does not, its process has ended.
+  Frame hear(FrameSocket& channel, const SocketAddress& place) const {
+    try {
+      return channel.wait_for_frame({patience_.deadline_ns + kTellingNs, patience_.abort});
+    } catch (const Error& error) {
+      if (error.code() == Code::kTimeout) throw late(id_, self_, place, bare_text(error));
+      if (error.code() != Code::kIo) throw;
+      throw Error(
+          Code::kRankLost,
+          fmt::format("{}: {} is gone: the root at {}, which it held, closed the connection during init; its "
+                      "process ended or was killed",
+                      self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", place.text()),
+          {});
     }
+  }
+
+  void read_answer(const Frame& answer, Meeting& meeting) const {
+    if (answer.header.kind == FrameKind::kRefused)
+      throw Error(refusal_code(answer.header.tag), fmt::format("{}: {}", self_.text(), answer.text()), {});
     WelcomeBody welcome;
-    if (header.kind != FrameKind::kWelcome || !read_body(answered, welcome))
+    if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
       throw Error(Code::kIo, "the root gave an answer that is none", {});
-    meeting.session = welcome.session;
+    meeting.session = derive(UniqueIdParts::of(id_).secret, "slip session", welcome.session);
     meeting.successor = SocketAddress(welcome.successor);
     meeting.rest_ns = welcome.rest_ns;
   }
@@ -103,19 +129,30 @@ std::string Newcomer::text() const { return fmt::format("rank {} of {}", rank, n
 Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience) {
   const std::vector<SocketAddress> places = places_of(id);
   const bool mine = id.rank0_listens() && self.rank == 0;
-  if (mine) start_root(Socket::listen(listening_place(places.front())), id.magic(), patience.deadline_ns);
+  if (mine)
+    start_root(Socket::listen(listening_place(places.front())), UniqueIdParts::of(id).secret, patience.deadline_ns);
   const Attempt attempt(id, self, filter, patience);
   std::string reason;
+  std::int64_t limit = kFirstAttemptNs;
   for (std::int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kLongestPauseNs)) {
+    bool no_answer = false;
     for (const SocketAddress& place : places) {
+      std::optional<FrameSocket> channel;
       try {
-        return attempt.at(place);
+        channel.emplace(attempt.reach(place, limit));
       } catch (const Error& error) {
-        // Before rank 0 is there, nobody listens, or a root that is just ending.
-        if (error.code() != Code::kIo) throw;
-        reason = error.what();
+        // Before rank 0 is there, nobody listens, or a root that is just ending. What a bad network loses is tried
+        // again.
+        if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
+        reason = bare_text(error);
+        no_answer = error.code() == Code::kTimeout;
+        if (no_answer && now_ns() >= patience.deadline_ns) throw late(id, self, place, reason);
+        continue;
       }
+      return attempt.meet(*channel, place);
     }
+    limit = std::min(2 * limit, kLongestAttemptNs);
+    if (no_answer) continue;
     if (!id.rank0_listens() || mine)
       throw Error(
           Code::kIo,
@@ -126,11 +163,7 @@ Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& fi
     const Waited waited = wait_a_moment(pause, patience);
     if (waited == Waited::kAborted)
       throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
-    if (waited == Waited::kTimeout)
-      throw Error(Code::kTimeout,
-                  fmt::format("{}: rank 0, which listens at {}, has not come before the deadline: {}", self.text(),
-                              places.front().text(), reason),
-                  {});
+    if (waited == Waited::kTimeout) throw late(id, self, places.front(), reason);
   }
 }
 

@@ -7,13 +7,14 @@
 
 #include "slip/unique_id.hpp"
 #include "transport/interfaces.hpp"
+#include "transport/secret.hpp"
 #include "transport/socket.hpp"
 
 namespace slip {
 
 struct Meeting {
   Socket listener;
-  std::uint64_t session = 0;
+  Secret session{};  // of all connections between these ranks
   SocketAddress successor;
   std::int64_t rest_ns = 0;  // until the first deadline of any rank
 };

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "slip/error.hpp"
+#include "transport/secret.hpp"
 #include "transport/socket.hpp"
 
 namespace slip {
@@ -35,6 +36,7 @@ inline constexpr std::size_t kNetMostRequests = 256;  // of a line at the same t
 struct NetOptions {
   int rank = 0;           // of this end: errors of the other end name it
   int channel = 0;        // of a line: the other end learns it
+  Secret key{};           // both ends have the same, or else they take each other for strangers
   std::string host;       // to listen at; without one it is chosen by
   std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
   // The sender decides how a line is made. Within a host MSG_ZEROCOPY is never used: the kernel copies there all the

@@ -4,9 +4,12 @@
 
 #include <cstring>
 #include <list>
+#include <set>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
+#include "base/sha256.hpp"
+#include "transport/guests.hpp"
 #include "transport/interfaces.hpp"
 #include "transport/secret.hpp"
 #include "transport/tcp_lines.hpp"
@@ -14,11 +17,12 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kGreetingLimitNs = 10'000'000'000;  // then who has not said who it is gets closed
+// To say which rank one is, once connected: long, for a bad network may deliver it late.
+constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
+constexpr std::int64_t kCrowdedPauseNs = 10'000'000;  // when the process has no descriptors left
 // Within a host: what is sent ahead should still be in the caches when it is received. Two ranks that exchange 2 MiB
 // over plain sockets took 545 to 580 us with the 4 MiB that the kernel came to, and 420 to 460 us so.
 constexpr int kAheadBytes = 512 << 10;
-constexpr std::size_t kMostGuests = 4096;  // that have not; the oldest goes first
 
 class TcpListener final : public NetListener {
  public:
@@ -26,7 +30,8 @@ class TcpListener final : public NetListener {
     const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
     const SocketAddress at = options.host.empty() ? own_address(filter) : resolve(options.host, 0).front();
     listener_ = Socket::listen(at.with_port(0));
-    told_.secret = random_secret();
+    key_ = options.key;
+    told_.salt = random_secret();
     told_.address = at.with_port(listener_.local().port()).wire();
     told_.rank = options.rank;
     std::memcpy(handle_.data(), &told_, sizeof(told_));
@@ -48,32 +53,50 @@ class TcpListener final : public NetListener {
     std::int64_t since_ns = 0;
     TcpGreeting greeting;
     std::size_t got = 0;
+    GuestToken token;
     bool greeted() const { return got == sizeof(greeting); }
   };
 
+  // Never an error: without descriptors the others stay in the queue until there are some again.
   void take_guests() {
     int error = 0;
     while (std::optional<Socket> socket = listener_.try_accept(error)) {
-      guests_.push_back({std::move(*socket), now_ns(), {}, 0});
-      if (guests_.size() > kMostGuests) guests_.pop_front();
+      guests_.push_back({std::move(*socket), now_ns(), {}, 0, GuestToken::take()});
+      const auto silent = std::ranges::count_if(guests_, [](const Guest& guest) { return !guest.greeted(); });
+      if (has_too_many_guests(static_cast<std::size_t>(silent))) drop_a_guest();
     }
-    if (error != 0)
-      throw Error(Code::kIo, fmt::format("cannot accept at {}: {}", listener_.local().text(), std::strerror(error)),
-                  {});
+    crowded_ = error != 0;
+    if (crowded_) drop_a_guest();
+  }
+
+  // The one that has been silent longest, and one that said something only if there is no other.
+  void drop_a_guest() {
+    auto dropped = std::ranges::find_if(guests_, [](const Guest& guest) { return guest.got == 0; });
+    if (dropped == guests_.end())
+      dropped = std::ranges::find_if(guests_, [](const Guest& guest) { return !guest.greeted(); });
+    if (dropped != guests_.end()) guests_.erase(dropped);
   }
 
   // True: it may still be one of ours.
-  bool listen_to(Guest& guest) const {
+  bool listen_to(Guest& guest) {
     if (guest.greeted()) return true;
     auto bytes = std::as_writable_bytes(std::span(&guest.greeting, 1));
     const Socket::Moved moved = guest.socket.try_recv(bytes.subspan(guest.got));
     guest.got += moved.bytes;
-    const std::size_t known = std::min(guest.got, sizeof(told_.secret));
-    if (moved.ended || std::memcmp(&guest.greeting, &told_.secret, known) != 0) return false;
+    const TcpGreeting usual;
+    const std::size_t known = std::min(guest.got, sizeof(usual.mark));
+    if (moved.ended || std::memcmp(&guest.greeting, usual.mark, known) != 0) return false;
     if (!guest.greeted()) return now_ns() - guest.since_ns < kGreetingLimitNs;
     const TcpGreeting& said = guest.greeting;
-    return said.version == kTcpVersion && said.sockets >= 1 && said.sockets <= kNetMostSockets && said.index >= 0 &&
-           said.index < said.sockets && said.stripe_bytes > 0;
+    if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMostSockets || said.index < 0 ||
+        said.index >= said.sockets || said.stripe_bytes == 0)
+      return false;
+    // The same words again, which somebody has read on the network, are no greeting.
+    if (!equal_in_constant_time(said.code, said.expected_code(key_, told_.salt)) ||
+        !heard_.emplace(said.line, said.index).second)
+      return false;
+    guest.token.give_back();
+    return true;
   }
 
   void read_greetings() {
@@ -120,14 +143,18 @@ class TcpListener final : public NetListener {
                               "are of lines whose other sockets have not come",
                               what, silent, guests_.size() - silent),
                   {});
-    const std::int64_t look_again = now + kGreetingLimitNs;
+    const std::int64_t look_again = now + (crowded_ ? kCrowdedPauseNs : kGreetingLimitNs);
+    if (crowded_) watched.clear();  // the listener is always ready then
     const bool sooner = patience.deadline_ns != 0 && patience.deadline_ns < look_again;
     wait_for_any(watched, {sooner ? patience.deadline_ns : look_again, patience.abort});
   }
 
   Socket listener_;
   TcpHandle told_;
+  Secret key_{};
   std::list<Guest> guests_;
+  std::set<std::pair<std::uint64_t, std::int32_t>> heard_;  // lines and indices of all greetings
+  bool crowded_ = false;
 };
 
 TcpHandle read_handle(const NetHandle& handle) {
@@ -162,14 +189,14 @@ class TcpNet final : public Net {
     check_options(options);
     const TcpHandle told = read_handle(handle);
     const SocketAddress to(told.address);
-    TcpGreeting greeting{.secret = told.secret,
-                         .line = random_secret(),
+    TcpGreeting greeting{.line = random_number(),
                          .stripe_bytes = options.stripe_bytes,
                          .rank = options.rank,
                          .sockets = options.sockets,
                          .channel = options.channel};
     std::vector<Socket> sockets;
     for (; greeting.index < options.sockets; ++greeting.index) {
+      greeting.code = greeting.expected_code(options.key, told.salt);
       sockets.push_back(connect_one(told, to, patience));
       sockets.back().send(std::as_bytes(std::span(&greeting, 1)), patience);
     }

@@ -24,7 +24,7 @@ std::string line_of(const char* path) {
 std::uint64_t identity_of(const char* path) {
   struct stat found {};
   if (::stat(path, &found) != 0) return 0;
-  return secret_of(std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino));
+  return number_of(std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino));
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ ProcessState process_state(const std::string& pid) {
   for (int i = 3; i <= 22 && words >> word; ++i) {
     if (i == 3) result.state = word.front();
   }
-  result.started = secret_of(word);
+  result.started = number_of(word);
   const std::size_t name = line.find('(');
   if (name < name_end) result.program = line.substr(name + 1, name_end - name - 1);
   return result;
@@ -51,7 +51,7 @@ Placement Placement::own() {
   Placement result;
   static_cast<void>(::gethostname(result.host, sizeof(result.host) - 1));
   const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
-  result.boot = secret_of(boot.empty() ? std::string(result.host) : boot);
+  result.boot = number_of(boot.empty() ? std::string(result.host) : boot);
   result.net_space = identity_of("/proc/thread-self/ns/net");
   result.pid_space = identity_of("/proc/self/ns/pid");
   result.started = process_state("self").started;

@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "transport/frame.hpp"
 #include "transport/root.hpp"
+#include "transport/unique_id_parts.hpp"
 
 namespace slip {
 namespace {
@@ -74,7 +75,19 @@ std::string names(const std::set<int>& ranks) {
 }  // namespace
 
 UniqueId make_root(const Bootstrap& bootstrap) {
-  return UniqueId::create({.host = bootstrap.address(bootstrap.rank()).host(), .lifetime = bootstrap.timeout()});
+  const Secret salt = random_secret();
+  const SocketAddress address = bootstrap.address(bootstrap.rank()).with_port(0);
+  Socket listener = Socket::listen(address);
+  const UniqueId id = UniqueIdParts{address.host(), listener.local().port(), salt, false}.id();
+  start_root(std::move(listener), UniqueIdParts::of(with_secret(bootstrap, id)).secret,
+             deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count()));
+  return id;
+}
+
+UniqueId with_secret(const Bootstrap& bootstrap, const UniqueId& id) {
+  UniqueIdParts parts = UniqueIdParts::of(id);
+  parts.secret = bootstrap.derive("slip part", parts.secret);
+  return parts.id();
 }
 
 struct Recovery::Told {
@@ -220,7 +233,9 @@ bool Recovery::follow(int leader, const Make& make) {
     for (std::int32_t rank = 0; take(rest, rank);) members_.push_back(rank);
     std::string failure;
     std::vector<std::byte> vote;
-    append(vote, bytes_of(VoteHead{turn_, try_make(make, {body.id, body.rank, body.nranks}, failure) ? 1U : 0U}));
+    append(vote,
+           bytes_of(VoteHead{
+               turn_, try_make(make, {with_secret(bootstrap_, body.id), body.rank, body.nranks}, failure) ? 1U : 0U}));
     append(vote, bytes_of(std::string_view(failure)));
     switchboard_.post(leader, kVoteTag, vote);
     told = hear(leader);
@@ -345,7 +360,7 @@ bool Recovery::lead(const Make& make) {
     if (rank != bootstrap_.rank()) tell(rank, joined_[rank], Verdict::kMeet, bytes);
   }
   std::string failure;
-  try_make(make, {body.id, 0, body.nranks}, failure);  // who leads is the lowest
+  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks}, failure);  // who leads is the lowest
   const Votes votes = collect_votes();
   if (failure.empty()) failure = votes.failure;
   const bool lost = lost_a_member();

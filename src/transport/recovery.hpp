@@ -32,8 +32,10 @@ struct Membership {
   int rank = 0, nranks = 1;  // in the new one
 };
 
-// A root at the address where this rank is reached by the others.
+// A root at the address where this rank is reached by the others. The id may travel in clear: in the place of its
+// secret it has a salt, from which the ranks of this bootstrap find the secret.
 UniqueId make_root(const Bootstrap& bootstrap);
+UniqueId with_secret(const Bootstrap& bootstrap, const UniqueId& id);  // of make_root() on some rank
 
 class Recovery {
  public:

@@ -21,17 +21,18 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kGreetingLimitNs = 5'000'000'000;  // for a whole hello, once connected
-constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;    // for an answer to be taken
-constexpr std::int64_t kCrowdedPauseNs = 10'000'000;      // when the process has no descriptors left
+// For a proof and a hello, once connected. Long, for on a bad network what is lost comes many seconds later; guests
+// that say nothing are limited by their number.
+constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
+constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;  // for an answer to be taken
+constexpr std::int64_t kCrowdedPauseNs = 10'000'000;    // when the process has no descriptors left
 constexpr std::int64_t kLongestPatienceNs = std::int64_t{30} * 86'400 * 1'000'000'000;
-constexpr std::size_t kMostSilent = 256;  // connections that have not said hello
 constexpr int kMostRanks = 1 << 20;
 
 class Root {
  public:
-  Root(Socket listener, std::uint64_t magic, std::int64_t deadline_ns)
-      : listener_(std::move(listener)), magic_(magic), deadline_ns_(deadline_ns) {}
+  Root(Socket listener, const Secret& secret, std::int64_t deadline_ns)
+      : listener_(std::move(listener)), secret_(secret), deadline_ns_(deadline_ns) {}
 
   void run() {
     while (!over()) {
@@ -50,6 +51,7 @@ class Root {
     std::int32_t rank = -1;
     HelloBody hello;
     bool seated = false, answered = false;
+    bool is_silent() const { return !channel.is_proven(); }
     std::string text() const { return fmt::format("process {} of {}", hello.pid, hello.host); }
   };
 
@@ -68,7 +70,7 @@ class Root {
     if (crowded_) no_later_than(now_ns() + kCrowdedPauseNs);
     if (listening) watched.push_back({listener_.descriptor(), POLLIN, 0});
     for (const Guest& guest : guests_) {
-      const short events = guest.channel.unsent() ? POLLIN | POLLOUT : POLLIN;
+      const short events = guest.channel.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
       watched.push_back({guest.channel.socket().descriptor(), events, 0});
       no_later_than(guest.deadline_ns);
     }
@@ -82,19 +84,23 @@ class Root {
       int error = 0;
       std::optional<Socket> socket = listener_.try_accept(error);
       crowded_ = error != 0;
+      if (crowded_) drop_a_silent_one();  // no descriptors are left: its own helps
       if (!socket) return;
       if (!socket->same_user()) continue;
-      guests_.push_back(
-          {FrameSocket(std::move(*socket), magic_), now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
-      drop_a_silent_one();
+      guests_.push_back({FrameSocket(std::move(*socket), secret_, FrameSocket::Side::kAccepts),
+                         now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
+      const auto silent = std::ranges::count_if(guests_, &Guest::is_silent);
+      if (has_too_many_guests(static_cast<std::size_t>(silent))) drop_a_silent_one();
     }
   }
 
-  // Many who connect and say nothing must not keep the others out: the one that has been silent longest goes.
+  // Many who connect and say nothing must not keep the others out: the one that has been silent longest goes, and one
+  // that said something only if there is no other.
   void drop_a_silent_one() {
-    const auto silent = [](const Guest& guest) { return !guest.seated && !guest.answered; };
-    if (static_cast<std::size_t>(std::count_if(guests_.begin(), guests_.end(), silent)) <= kMostSilent) return;
-    guests_.erase(std::find_if(guests_.begin(), guests_.end(), silent));
+    auto dropped = std::ranges::find_if(
+        guests_, [](const Guest& guest) { return guest.is_silent() && !guest.channel.has_spoken(); });
+    if (dropped == guests_.end()) dropped = std::ranges::find_if(guests_, &Guest::is_silent);
+    if (dropped != guests_.end()) guests_.erase(dropped);
   }
 
   void serve(Guest& guest) {
@@ -121,8 +127,10 @@ class Root {
 
   void greet(Guest& guest, const Frame& frame) {
     const FrameHeader& header = frame.header;
-    if (header.version != kProtocolVersion || header.kind != FrameKind::kHello || !read_body(frame.body, guest.hello))
-      return refuse_version(guest, header);
+    if (header.kind != FrameKind::kHello || !read_body(frame.body, guest.hello)) {
+      guest.deadline_ns = 0;  // no rank would say that
+      return;
+    }
     guest.hello.host[sizeof(guest.hello.host) - 1] = 0;
     guest.rank = header.rank;
     if (failure_.empty()) check(guest, header);
@@ -132,13 +140,6 @@ class Root {
     guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.patience_ns, 0, kLongestPatienceNs);
     ++here_;
     if (all_here()) welcome_all();
-  }
-
-  void refuse_version(Guest& guest, const FrameHeader& header) {
-    if (failure_.empty())
-      fail(fmt::format("rank {} speaks version {} of the protocol, the root version {}: install the same on all hosts",
-                       header.rank, header.version, kProtocolVersion));
-    answer_refusal(guest);
   }
 
   // What this rank says beside what the others said.
@@ -237,13 +238,14 @@ class Root {
     return result;
   }
 
-  static bool finished(const Guest& guest) {
+  bool finished(const Guest& guest) const {
     if (guest.seated) return false;
+    if (guest.is_silent() && nranks_ > 0 && answers_ >= nranks_) return true;  // nobody is waited for any more
     return guest.channel.ended() || guest.channel.stranger() || now_ns() >= guest.deadline_ns;
   }
 
   Socket listener_;
-  const std::uint64_t magic_;
+  const Secret secret_;
   const std::int64_t deadline_ns_;
   std::list<Guest> guests_;
   int nranks_ = 0, first_rank_ = 0;  // 0 until somebody says it
@@ -255,8 +257,8 @@ class Root {
 
 }  // namespace
 
-void start_root(Socket listener, std::uint64_t magic, std::int64_t deadline_ns) {
-  auto root = std::make_shared<Root>(std::move(listener), magic, deadline_ns);
+void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns) {
+  auto root = std::make_shared<Root>(std::move(listener), secret, deadline_ns);
   Thread thread;
   thread.start("slip-root", [root] {
     try {

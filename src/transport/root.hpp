@@ -8,12 +8,13 @@
 #include <span>
 #include <string>
 
+#include "transport/secret.hpp"
 #include "transport/socket.hpp"
 
 namespace slip {
 
 // The thread belongs to nobody: it ends when all have been answered, or at the deadline.
-void start_root(Socket listener, std::uint64_t magic, std::int64_t deadline_ns);
+void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns);
 
 // "ranks 2, 5 and 7"; a long list is cut.
 std::string rank_list(std::span<const int> ranks);

@@ -137,7 +137,7 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
   const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
-  const std::string name = fmt::format("slip-{:016x}{:016x}", random_secret(), random_secret());
+  const std::string name = fmt::format("slip-{:016x}{:016x}", random_number(), random_number());
   Segment made = map(name, descriptor.number(), bytes);
   const Socket listener = Socket::listen(SocketAddress::unix_name(name));
   std::set<int> absent(ranks.begin() + 1, ranks.end());

@@ -94,9 +94,9 @@ bool Switchboard::wait_until(std::unique_lock<std::mutex>& lock, std::int64_t de
   }
 }
 
-void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
+void Switchboard::join_ring(FrameSocket to_successor, std::int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
-  links_.push_back({FrameSocket(std::move(to_successor), self_.session), Role::kSuccessor, successor(), now_ns()});
+  links_.push_back({std::move(to_successor), Role::kSuccessor, successor(), now_ns()});
   Link& link = links_.back();
   link.channel.trust();
   link.channel.queue({.kind = FrameKind::kGreetRing, .rank = self_.rank, .nranks = self_.nranks});
@@ -108,6 +108,7 @@ void Switchboard::join_ring(Socket to_successor, std::int64_t deadline_ns) {
   wake_up_.signal();
   const auto left = [this] { return left_.contains(predecessor()) && !predecessor_came_; };
   if (wait_until(lock, deadline_ns, [&] { return predecessor_came_ || left(); }) && !left()) return;
+  require_whole();
   throw Error(left() ? Code::kRankLost : Code::kTimeout,
               fmt::format("{}: rank {}, its predecessor in the ring, {}", name(), predecessor(),
                           left() ? "has left" : "came to the root but did not connect before the deadline"),
@@ -141,7 +142,7 @@ void Switchboard::gather(std::span<std::byte> table, std::size_t bytes_per_rank,
   };
   std::unique_lock lock(mutex_);
   const std::uint64_t round = ++rounds_;
-  pass_on({.kind = FrameKind::kPiece, .rank = self_.rank, .tag = round, .nranks = self_.nranks, .call = call.kind},
+  pass_on({.kind = FrameKind::kPiece, .call = call.kind, .rank = self_.rank, .tag = round, .nranks = self_.nranks},
           slot(self_.rank));
   std::optional<int> absent;  // left without having given its piece, which would have come before the news
   std::optional<int> astray;  // is in another call
@@ -160,6 +161,7 @@ void Switchboard::gather(std::span<std::byte> table, std::size_t bytes_per_rank,
                             "in the same order",
                             name(), what, *astray, setup_name(pieces_[{round, *astray}].call)),
                 {});
+  if (absent) require_whole();  // it may have left because of a loss, which was told before
   if (absent) throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before {}", name(), *absent, what), {});
   if (!in_time)
     throw Error(Code::kTimeout,
@@ -189,17 +191,25 @@ void Switchboard::connect_to(std::unique_lock<std::mutex>& lock, int rank, const
                              std::int64_t deadline_ns) {
   if (outgoing(rank)) return;
   lock.unlock();
-  Socket socket;
+  std::optional<FrameSocket> channel;
   try {
-    socket = Socket::connect(to, {deadline_ns, abort_.get()});
+    channel.emplace(FrameSocket::reach_in_time(to, self_.session, {deadline_ns, &broken_}));
   } catch (const Error& error) {
     lock.lock();
+    require_whole();  // a loss explains more
+    if (error.code() == Code::kTimeout)
+      throw Error(Code::kTimeout,
+                  fmt::format("{}: rank {} takes no connection before the deadline: {}", name(), rank, error.what()),
+                  {});
     if (error.code() != Code::kIo) throw;
     throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", name(), rank, error.what()), {});
   }
   lock.lock();
-  if (outgoing(rank)) return;  // another thread may have been quicker
-  links_.push_back({FrameSocket(std::move(socket), self_.session), Role::kDirectOut, rank, now_ns()});
+  if (!outgoing(rank)) add_outgoing(std::move(*channel), rank);  // another thread may have been quicker
+}
+
+void Switchboard::add_outgoing(FrameSocket channel, int rank) {
+  links_.push_back({std::move(channel), Role::kDirectOut, rank, now_ns()});
   links_.back().channel.trust();
   links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
 }
@@ -229,6 +239,7 @@ void Switchboard::send(int rank, std::uint64_t tag, std::span<const std::byte> b
                 fmt::format("{}: rank {} at {} did not take {} bytes with tag {} before the deadline", name(), rank,
                             to.text(), bytes.size(), tag),
                 {});
+  if (undelivered_.contains(rank)) require_whole();
   if (undelivered_.contains(rank))
     throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before tag {} reached it", name(), rank, tag), {});
 }
@@ -263,6 +274,7 @@ std::vector<std::byte> Switchboard::recv(int rank, std::uint64_t tag, std::int64
     if (found->second.empty()) mail_.erase(found);
     return result;
   }
+  if (gone()) require_whole();
   if (gone())
     throw Error(Code::kRankLost, fmt::format("{}: rank {} has left without sending tag {}", name(), rank, tag), {});
   throw Error(

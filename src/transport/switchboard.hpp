@@ -66,14 +66,14 @@ class Switchboard {
  public:
   struct Self {
     int rank = 0, nranks = 1;
-    std::uint64_t session = 0;
+    Secret session{};
   };
   Switchboard(const Self& self, Socket listener, std::shared_ptr<AbortFlag> abort, const Heartbeat& heartbeat);
   ~Switchboard();  // says farewell to all, and waits a moment for what was sent to be taken
   Switchboard(const Switchboard&) = delete;
   Switchboard& operator=(const Switchboard&) = delete;
 
-  void join_ring(Socket to_successor, std::int64_t deadline_ns);  // returns when the predecessor has come, too
+  void join_ring(FrameSocket to_successor, std::int64_t deadline_ns);  // returns when the predecessor has come, too
   // Every rank gives the bytes at its place of the table, and gets those of all others.
   // Ranks that are in different calls throw kMismatch, which names two of them.
   void gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
@@ -150,6 +150,11 @@ class Switchboard {
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
   Link* outgoing(int rank);
   void connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to, std::int64_t deadline_ns);
+  // Without waiting for the other's proof.
+  void begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
+                        std::int64_t deadline_ns);
+  void add_outgoing(FrameSocket channel, int rank);
+  void drop_a_guest();
   std::vector<int> missing(std::uint64_t round) const;
   std::optional<int> in_another_call(std::uint64_t round, SetupKind call) const;
   std::string other_tags(int rank) const;  // that wait for being asked

@@ -11,10 +11,11 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kGreetingLimitNs = 5'000'000'000;  // to say who one is, once connected
+// To say which rank one is, once connected: long, for a bad network may deliver it late. The number of such guests is
+// limited.
+constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 constexpr std::int64_t kFarewellLimitNs = 1'000'000'000;
 constexpr std::int64_t kCrowdedPauseNs = 10'000'000;
-constexpr std::size_t kMostUnknown = 256;  // connections that have not said who they are
 
 }  // namespace
 
@@ -53,7 +54,7 @@ void Switchboard::wait_for_something() {
     watched.push_back({abort_noted_ ? -1 : abort_->descriptor(), POLLIN, 0});
     watched.push_back({crowded_ ? -1 : listener_.descriptor(), POLLIN, 0});
     for (Link& link : links_) {
-      const short events = link.channel.unsent() ? POLLIN | POLLOUT : POLLIN;
+      const short events = link.channel.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
       watched.push_back({link.channel.socket().descriptor(), events, 0});
       links.push_back(&link);
       const std::int64_t limit = link.role == Role::kUnknown ? kGreetingLimitNs : silence_ns_;
@@ -105,13 +106,24 @@ void Switchboard::accept_all(std::int64_t now) {
     int error = 0;
     std::optional<Socket> socket = listener_.try_accept(error);
     crowded_ = error != 0;  // no descriptors left: look again in a moment
+    if (crowded_) drop_a_guest();
     if (!socket) return;
-    links_.push_back({FrameSocket(std::move(*socket), self_.session), Role::kUnknown, -1, now, POLLIN});
-    const auto unknown = [](const Link& link) { return link.role == Role::kUnknown; };
-    // Many who connect and say nothing must not keep the others out.
-    if (static_cast<std::size_t>(std::count_if(links_.begin(), links_.end(), unknown)) > kMostUnknown)
-      links_.erase(std::find_if(links_.begin(), links_.end(), unknown));
+    if (!socket->same_user()) continue;
+    links_.push_back(
+        {FrameSocket(std::move(*socket), self_.session, FrameSocket::Side::kAccepts), Role::kUnknown, -1, now, POLLIN});
+    const auto guests = std::ranges::count_if(links_, [](const Link& link) { return link.role == Role::kUnknown; });
+    if (has_too_many_guests(static_cast<std::size_t>(guests))) drop_a_guest();
   }
+}
+
+// Many who connect and say nothing must not keep the others out: the one that has been silent longest goes, and one
+// that said something only if there is no other.
+void Switchboard::drop_a_guest() {
+  const auto unknown = [](const Link& link) { return link.role == Role::kUnknown; };
+  auto dropped =
+      std::ranges::find_if(links_, [&](const Link& link) { return unknown(link) && !link.channel.has_spoken(); });
+  if (dropped == links_.end()) dropped = std::ranges::find_if(links_, unknown);
+  if (dropped != links_.end()) links_.erase(dropped);
 }
 
 void Switchboard::serve(Link& link, std::int64_t now) {
@@ -126,9 +138,9 @@ void Switchboard::serve(Link& link, std::int64_t now) {
     handle(link, *frame);
   }
   if (!link.channel.ended() && !link.channel.stranger()) return;
-  // Somebody who greeted rightly and then closes without a farewell is gone.
-  if (link.role != Role::kUnknown && !link.closing && !leaving_)
-    note_loss({link.rank, Loss::Cause::kEnded, self_.rank});
+  // A rank that was proven and then closes without a farewell is gone. Before that it may have been one guest too many.
+  const bool was_known = link.role != Role::kUnknown && (link.channel.is_proven() || link.watched);
+  if (was_known && !link.closing && !leaving_) note_loss({link.rank, Loss::Cause::kEnded, self_.rank});
   link.closing = true;
 }
 
@@ -160,8 +172,8 @@ void Switchboard::handle(Link& link, Frame& frame) {
 
 void Switchboard::handle_greeting(Link& link, const Frame& frame) {
   const FrameHeader& header = frame.header;
-  const bool known = header.version == kProtocolVersion && header.nranks == self_.nranks && header.rank >= 0 &&
-                     header.rank < self_.nranks && header.rank != self_.rank;
+  const bool known =
+      header.nranks == self_.nranks && header.rank >= 0 && header.rank < self_.nranks && header.rank != self_.rank;
   const bool ring = header.kind == FrameKind::kGreetRing && header.rank == predecessor() && !predecessor_came_;
   if (!known || (!ring && header.kind != FrameKind::kGreetDirect)) {
     link.closing = true;

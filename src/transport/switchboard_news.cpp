@@ -72,6 +72,22 @@ void Switchboard::answer(Link& link, const Frame& frame) {
                      witness_ ? witness_->answer() : std::vector<std::byte>());
 }
 
+// A rank that is stopped gives no proof, and the others are still to be asked.
+void Switchboard::begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
+                                   std::int64_t deadline_ns) {
+  if (outgoing(rank)) return;
+  lock.unlock();
+  Socket socket;
+  try {
+    socket = Socket::connect(to, {deadline_ns, abort_.get()});
+  } catch (const Error&) {
+    lock.lock();
+    throw;
+  }
+  lock.lock();
+  if (!outgoing(rank)) add_outgoing(FrameSocket(std::move(socket), self_.session, FrameSocket::Side::kConnects), rank);
+}
+
 // By a connection of its own to each, so that nobody between them is needed.
 std::map<int, std::vector<std::byte>> Switchboard::ask(std::span<const std::pair<int, SocketAddress>> ranks,
                                                        std::int64_t deadline_ns) {
@@ -80,7 +96,7 @@ std::map<int, std::vector<std::byte>> Switchboard::ask(std::span<const std::pair
   const std::uint64_t question = ++questions_;
   for (const auto& [rank, address] : ranks) {
     try {
-      connect_to(lock, rank, address, deadline_ns);
+      begin_to_connect(lock, rank, address, deadline_ns);
     } catch (const Error&) {
       continue;  // gives no answer
     }

@@ -88,9 +88,7 @@ void Switchboard::watch_all(std::span<const std::pair<int, SocketAddress>> ranks
     if (!reached[i].socket.valid())
       note_loss({rank, reached[i].silent ? Loss::Cause::kSilent : Loss::Cause::kEnded, self_.rank});
     if (is_lost(rank) || outgoing(rank)) continue;
-    links_.push_back({FrameSocket(std::move(reached[i].socket), self_.session), Role::kDirectOut, rank, now_ns()});
-    links_.back().channel.trust();
-    links_.back().channel.queue({.kind = FrameKind::kGreetDirect, .rank = self_.rank, .nranks = self_.nranks});
+    add_outgoing(FrameSocket(std::move(reached[i].socket), self_.session, FrameSocket::Side::kConnects), rank);
   }
   for (const auto& [rank, at] : ranks) {
     Link* const link = is_lost(rank) ? nullptr : outgoing(rank);

@@ -11,17 +11,18 @@
 
 #include "transport/address.hpp"
 #include "transport/net.hpp"
+#include "transport/secret.hpp"
 
 namespace slip {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
-inline constexpr std::uint32_t kTcpVersion = 2;
+inline constexpr std::uint32_t kTcpVersion = 3;
 
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};
   std::uint32_t version = kTcpVersion;
-  std::uint64_t secret = 0;
+  Secret salt{};  // random: greetings for this listener count at no other
   SocketAddress::Wire address;
   std::int32_t rank = 0;
 };
@@ -29,13 +30,19 @@ static_assert(sizeof(TcpHandle) <= kNetHandleBytes);
 
 // First on each socket.
 struct TcpGreeting {
-  std::uint64_t secret = 0;  // of the listener's handle: who does not know it is a stranger
-  std::uint64_t line = 0;    // the same on all sockets of one
+  char mark[8] = {'s', 'l', 'i', 'p', ' ', 't', 'c', 'p'};
+  std::uint64_t line = 0;  // random, the same on all sockets of one
   std::uint64_t stripe_bytes = 0;
   std::uint32_t version = kTcpVersion;
   std::int32_t rank = 0;
   std::int32_t index = 0, sockets = 0;
   std::int32_t channel = 0, reserved = 0;
+  Secret code{};  // of all before, and the listener's salt; who does not know the key of the job is a stranger
+
+  Secret expected_code(const Secret& key, const Secret& salt) const {
+    const Secret own = derive(key, "slip line", salt);
+    return derive(own, "greeting", std::as_bytes(std::span(this, 1)).first(offsetof(TcpGreeting, code)));
+  }
 };
 
 struct TcpHeader {

@@ -9,13 +9,14 @@
 #include "base/env.hpp"
 #include "transport/interfaces.hpp"
 #include "transport/root.hpp"
-#include "transport/secret.hpp"
+#include "transport/shared_secret.hpp"
+#include "transport/unique_id_parts.hpp"
 
 namespace slip {
 namespace {
 
 constexpr char kMark[4] = {'s', 'l', 'i', 'p'};
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 constexpr std::string_view kUnix = "unix:";
 
 struct Layout {
@@ -23,8 +24,8 @@ struct Layout {
   std::uint8_t version;
   std::uint8_t rank0_listens;
   std::uint16_t port;
-  std::uint64_t magic;
-  char host[112];  // ends with a zero byte
+  Secret secret;
+  char host[104];  // ends with a zero byte
 };
 static_assert(sizeof(Layout) == UniqueId::kBytes);
 
@@ -73,20 +74,26 @@ Place parse_place(std::string_view place, std::string_view text, Here here) {
 
 }  // namespace
 
-UniqueId::UniqueId(std::string_view host, std::uint16_t port, std::uint64_t magic, bool rank0_listens) {
+UniqueId UniqueIdParts::id() const {
   Layout parts{};
   std::memcpy(parts.mark, kMark, sizeof(kMark));
   parts.version = kVersion;
   parts.rank0_listens = rank0_listens ? 1 : 0;
   parts.port = port;
-  parts.magic = magic;
+  parts.secret = secret;
   if (host.size() >= sizeof(parts.host))
     throw Error(Code::kInvalidValue,
                 fmt::format("the host '{}' of an id has {} characters: at most {} fit; give its number instead", host,
                             host.size(), sizeof(parts.host) - 1),
                 {});
   std::memcpy(parts.host, host.data(), host.size());
-  std::memcpy(bytes_.data(), &parts, sizeof(parts));
+  UniqueId result;
+  std::memcpy(result.bytes_.data(), &parts, sizeof(parts));
+  return result;
+}
+
+UniqueIdParts UniqueIdParts::of(const UniqueId& id) {
+  return {id.host(), id.port(), layout(id.bytes()).secret, id.rank0_listens()};
 }
 
 UniqueId UniqueId::create() { return create({}); }
@@ -94,24 +101,31 @@ UniqueId UniqueId::create() { return create({}); }
 UniqueId UniqueId::create(const Options& options) {
   const SocketAddress address = options.host.empty() ? own_address(InterfaceFilter(env_text("SLIP_SOCKET_IFNAME")))
                                                      : resolve(options.host, 0).front();
-  const std::uint64_t magic = random_secret();
+  const Secret secret = random_secret();
   Socket listener = Socket::listen(address);
-  const UniqueId id(address.host(), listener.local().port(), magic, false);
+  const UniqueId id = UniqueIdParts{address.host(), listener.local().port(), secret, false}.id();
   const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(options.lifetime).count();
-  start_root(std::move(listener), magic, deadline_after(limit));
+  start_root(std::move(listener), secret, deadline_after(limit));
   return id;
 }
 
 UniqueId UniqueId::parse(std::string_view text, std::string_view job, Here here) {
   const std::size_t slash = text.find('/');
   const Place place = parse_place(text.substr(0, slash), text, here);
-  if (slash == std::string_view::npos) return UniqueId(place.host, place.port, secret_of(job), true);
+  if (slash == std::string_view::npos)
+    return UniqueIdParts{place.host, place.port, shared_secret(job, place.host.starts_with(kUnix)), true}.id();
   std::string_view rest = text.substr(slash + 1);
   const bool rank0_listens = rest.ends_with("/0");
   if (rank0_listens) rest.remove_suffix(2);
-  std::uint64_t magic = 0;
-  if (rest.size() != 16 || !parse_number(rest, magic, 16)) refuse(text, "has no secret of 16 hexadecimal digits", here);
-  return UniqueId(place.host, place.port, magic, rank0_listens);
+  UniqueIdParts parts{place.host, place.port, {}, rank0_listens};
+  bool whole = rest.size() == 2 * parts.secret.size();
+  for (std::size_t i = 0; whole && i < parts.secret.size(); ++i) {
+    std::uint8_t byte = 0;
+    whole = parse_number(rest.substr(2 * i, 2), byte, 16);
+    parts.secret[i] = std::byte{byte};
+  }
+  if (!whole) refuse(text, "has no secret of 32 hexadecimal digits", here);
+  return parts.id();
 }
 
 UniqueId UniqueId::from_bytes(std::span<const std::byte, kBytes> bytes, Here here) {
@@ -134,7 +148,6 @@ std::string UniqueId::host() const {
   return {parts.host, ::strnlen(parts.host, sizeof(parts.host))};
 }
 std::uint16_t UniqueId::port() const { return layout(bytes()).port; }
-std::uint64_t UniqueId::magic() const { return layout(bytes()).magic; }
 bool UniqueId::rank0_listens() const { return layout(bytes()).rank0_listens != 0; }
 
 std::string UniqueId::text() const {
@@ -142,7 +155,9 @@ std::string UniqueId::text() const {
   std::string place = name;
   if (!name.starts_with(kUnix))
     place = fmt::format(fmt::runtime(name.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), name, port());
-  return fmt::format("{}/{:016x}{}", place, magic(), rank0_listens() ? "/0" : "");
+  std::string secret;
+  for (const std::byte byte : layout(bytes()).secret) secret += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return fmt::format("{}/{}{}", place, secret, rank0_listens() ? "/0" : "");
 }
 
 }  // namespace slip

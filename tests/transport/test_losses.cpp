@@ -3,8 +3,8 @@
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
-#include "transport/frame.hpp"
-#include "transport/socket.hpp"
+#include "transport/frame_socket.hpp"
+#include "transport/unique_id_parts.hpp"
 
 namespace slip::test {
 namespace {
@@ -124,16 +124,15 @@ Socket say(const SocketAddress& to, std::string_view words) {
 }
 
 // Says to the root that it is this rank, as a Bootstrap does.
-Socket say_hello(const UniqueId& id, const SocketAddress& root, int rank, int nranks) {
-  FrameHeader header{.magic = id.magic(), .kind = FrameKind::kHello, .rank = rank, .nranks = nranks};
+FrameSocket say_hello(const UniqueId& id, const SocketAddress& root, int rank, int nranks) {
   HelloBody body;
   body.address = SocketAddress::loopback(AF_INET, 1).wire();
   body.pid = 4711;
   body.patience_ns = 30'000'000'000;
-  header.bytes = sizeof(body);
-  Socket socket = say(root, {reinterpret_cast<const char*>(&header), sizeof(header)});
-  socket.send(bytes_of(body), long_enough());
-  return socket;
+  FrameSocket channel = FrameSocket::reach(root, UniqueIdParts::of(id).secret, long_enough());
+  channel.trust();
+  channel.queue({.kind = FrameKind::kHello, .rank = rank, .nranks = nranks}, bytes_of(body));
+  return channel;
 }
 
 // The root serves its guests in turn: when this one is sent away, it has seen what the others did before.
@@ -146,46 +145,57 @@ void wait_for_root(const SocketAddress& root) {
 TEST(Roots, NameTheRanksThatHaveNotCome) {
   const UniqueId id = local_id();
   const SocketAddress root = resolve(id.host(), id.port()).front();
-  const Socket first = say_hello(id, root, 0, 5);
+  FrameSocket first = say_hello(id, root, 0, 5);
   wait_for_root(root);
   EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, Code::kTimeout,
                     {"rank 2 of 5", "ranks 1, 3 and 4 of 5 have not come before the deadline of rank 2"}));
-  FrameHeader answer;
-  first.recv(std::as_writable_bytes(std::span(&answer, 1)), long_enough());
-  EXPECT_EQ(answer.kind, FrameKind::kRefused);  // the other is told, too
+  EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind, FrameKind::kRefused);  // the other is told, too
 }
 
 TEST(Roots, NameARankThatDiedBeforeAllHadCome) {
   const UniqueId id = local_id();
   const SocketAddress root = resolve(id.host(), id.port()).front();
-  const Socket first = say_hello(id, root, 0, 3);
-  say_hello(id, root, 1, 3).close();  // as if it was killed
+  const FrameSocket first = say_hello(id, root, 0, 3);
+  static_cast<void>(say_hello(id, root, 1, 3));  // and closes, as if it was killed
   wait_for_root(root);
   // Long before the deadline, which is too long for a test.
   EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 3, 2, within(seconds(600))); }, Code::kRankLost,
                     {"rank 2 of 3", "rank 1 of 3 is gone", "process 4711"}));
 }
 
+// With the secret of another job.
+std::string stranger_hears(const SocketAddress& at, Secret secret) {
+  secret[0] ^= std::byte{1};
+  try {
+    static_cast<void>(FrameSocket::reach(at, secret, long_enough()));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "it was let in";
+}
+
 TEST(Strangers, DoNotDisturbTheRoot) {
   const UniqueId id = local_id();
   const SocketAddress root = resolve(id.host(), id.port()).front();
-  FrameHeader half{.magic = id.magic(), .kind = FrameKind::kHello, .rank = 0, .nranks = 2, .bytes = 4000};
-  FrameHeader wrong = half;
-  wrong.magic ^= 1;
+  Opening opening;
+  Opening old;
+  old.version = 1;
   std::vector<Socket> strangers;
   strangers.push_back(say(root, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
-  strangers.push_back(say(root, {reinterpret_cast<const char*>(&half), 20}));            // then silence
-  strangers.push_back(say(root, {reinterpret_cast<const char*>(&half), sizeof(half)}));  // too long to be true
-  strangers.push_back(say(root, {reinterpret_cast<const char*>(&wrong), sizeof(wrong)}));
+  strangers.push_back(say(root, {reinterpret_cast<const char*>(&opening), 20}));  // then silence
+  strangers.push_back(say(root, {reinterpret_cast<const char*>(&opening), sizeof(opening)}));
+  strangers.back().send(bytes_of(Secret{}), long_enough());  // proves nothing
+  strangers.push_back(say(root, {reinterpret_cast<const char*>(&old), sizeof(old)}));
+  EXPECT_NE(stranger_hears(root, UniqueIdParts::of(id).secret).find("does not know the secret"), std::string::npos);
   for (int i = 0; i < 400; ++i) strangers.push_back(Socket::connect(root, long_enough()));  // says nothing
   Socket::connect(root, long_enough()).close();                                             // a port scanner
   expect_no_errors(as_ranks(2, [&](int rank) {
     Bootstrap bootstrap(id, 2, rank, within(seconds(20)));
     EXPECT_EQ(bootstrap.all_gather(rank)[1], 1);
   }));
-  std::byte byte{};
+  std::array<std::byte, 64> bytes{};
   for (const std::size_t sent_away : {0U, 2U, 3U})
-    EXPECT_TRUE(fails([&] { strangers[sent_away].recv({&byte, 1}, long_enough()); }, Code::kIo));
+    EXPECT_TRUE(fails([&] { strangers[sent_away].recv(bytes, long_enough()); }, Code::kIo));
 }
 
 TEST(Strangers, DoNotDisturbTheRanks) {
@@ -193,13 +203,13 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   Socket listener = Socket::listen(place);
   const SocketAddress address = listener.local();
   const auto abort = std::make_shared<AbortFlag>();
-  const Switchboard::Self self{0, 2, 0x1234567890abcdef};
+  const Switchboard::Self self{0, 2, random_secret()};
   Switchboard switchboard(self, std::move(listener), abort, {});
-  FrameHeader greeting{.magic = self.session, .kind = FrameKind::kGreetDirect, .rank = 2, .nranks = 2};
+  FrameHeader greeting{.kind = FrameKind::kGreetDirect, .rank = 2, .nranks = 2};
   const auto sent_away = [&](const FrameHeader& header) {
-    const Socket socket = say(address, {reinterpret_cast<const char*>(&header), sizeof(header)});
-    std::byte byte{};
-    return fails([&] { socket.recv({&byte, 1}, long_enough()); }, Code::kIo);
+    FrameSocket channel = FrameSocket::reach(address, self.session, long_enough());
+    channel.queue(header);
+    return fails([&] { static_cast<void>(channel.wait_for_frame(long_enough())); }, Code::kIo);
   };
   EXPECT_TRUE(sent_away(greeting));  // no such rank
   greeting.rank = 1;
@@ -208,15 +218,13 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   greeting.nranks = 2;
   greeting.kind = FrameKind::kMessage;
   EXPECT_TRUE(sent_away(greeting));  // did not greet
-  greeting.kind = FrameKind::kGreetDirect;
-  greeting.magic ^= 1;
-  EXPECT_TRUE(sent_away(greeting));
+  EXPECT_NE(stranger_hears(address, self.session).find("does not know the secret"), std::string::npos);
   EXPECT_FALSE(switchboard.broken());
 }
 
 TEST(Strangers, AreNotTakenForTheRoot) {
   const Socket listener = Socket::listen(SocketAddress::loopback(AF_INET));
-  const UniqueId id = UniqueId::parse(listener.local().text() + "/0123456789abcdef");
+  const UniqueId id = UniqueId::parse(listener.local().text() + "/0123456789abcdef0123456789abcdef");
   std::thread server([&] {
     const Socket guest = listener.accept(long_enough());
     guest.send(bytes_of(std::string_view("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), long_enough());

@@ -123,7 +123,7 @@ TEST(NetFailures, StrangersAreTurnedAway) {
   talker.send(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")), patient());
   Socket gone = Socket::connect(address, patient());
   gone.close();
-  TcpGreeting wrong{.secret = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};
+  TcpGreeting wrong{.line = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
   const Socket liar = Socket::connect(address, patient());
   liar.send(std::as_bytes(std::span(&wrong, 1)), patient());
   const auto sender = find_net("tcp").connect(listener->handle(), local_options(8), patient());
@@ -144,17 +144,36 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   const Socket half = Socket::connect(address_of(*listener), patient());
-  const TcpGreeting greeting{
-      .secret = told.secret, .line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
+  TcpGreeting greeting{.line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
+  greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   half.send(std::as_bytes(std::span(&greeting, 1)), patient());
   const Socket senseless = Socket::connect(address_of(*listener), patient());
-  const TcpGreeting none{.secret = told.secret, .line = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
+  TcpGreeting none{.line = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
+  none.code = none.expected_code(local_options(0).key, told.salt);
   senseless.send(std::as_bytes(std::span(&none, 1)), patient());
   EXPECT_TRUE(fails(
       [&] {
         listener->accept({deadline_after(100'000'000), nullptr});
       },
       Code::kTimeout, {"as rank 0", "1 are of lines"}));
+}
+
+// Whoever has read a greeting on the network and says it again, or at another listener, gets no line.
+TEST(NetFailures, AGreetingCountsOnce) {
+  const auto listener = find_net("tcp").listen(local_options(0)), other = find_net("tcp").listen(local_options(0));
+  TcpHandle told;
+  std::memcpy(&told, listener->handle().data(), sizeof(told));
+  TcpGreeting greeting{.line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  greeting.code = greeting.expected_code(local_options(0).key, told.salt);
+  const Socket first = Socket::connect(address_of(*listener), patient());
+  first.send(std::as_bytes(std::span(&greeting, 1)), patient());
+  EXPECT_EQ(listener->accept(patient())->peer().rank, 2);
+  const Patience soon{deadline_after(100'000'000), nullptr};
+  for (NetListener* one : {listener.get(), other.get()}) {
+    const Socket again = Socket::connect(address_of(*one), patient());
+    again.send(std::as_bytes(std::span(&greeting, 1)), patient());
+    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 are of lines"}));
+  }
 }
 
 TEST(NetFailures, SendersFindTheirReceiverOrSayWhoItIs) {
@@ -174,8 +193,8 @@ TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   const Socket there = Socket::connect(address_of(*listener), patient());
-  const TcpGreeting greeting{
-      .secret = told.secret, .line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  TcpGreeting greeting{.line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   there.send(std::as_bytes(std::span(&greeting, 1)), patient());
   there.send(std::as_bytes(std::span("0123456789abcdefghij")), patient());
   const auto receiver = listener->accept(patient());

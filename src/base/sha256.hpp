@@ -1,0 +1,44 @@
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), for proofs that a process knows a secret and for codes that
+// authenticate messages. No instruction of a processor is needed: messages between ranks beside their data are short.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+namespace slip {
+
+class Sha256 {
+ public:
+  using Digest = std::array<std::byte, 32>;
+
+  void add(std::span<const std::byte> bytes);
+  Digest finish();  // nothing may be added afterwards
+
+ private:
+  static constexpr std::size_t kBlockBytes = 64;
+  void compress(const std::byte* block);
+
+  std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::byte, kBlockBytes> block_{};
+  std::uint64_t bytes_ = 0;
+};
+
+// One key, any number of messages: what the key contributes is computed once.
+class Hmac {
+ public:
+  explicit Hmac(std::span<const std::byte> key);
+  Sha256::Digest of(
+      std::initializer_list<std::span<const std::byte>> parts) const;  // of all of them, one after another
+
+ private:
+  Sha256 inner_, outer_;
+};
+
+// In a time that does not depend on where they differ.
+bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
+
+}  // namespace slip

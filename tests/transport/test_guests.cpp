@@ -1,0 +1,125 @@
+// Processes that are not of the job: other users of the host, and many connections that say nothing.
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#include "base/clock.hpp"
+#include "support/errors.hpp"
+#include "support/forked.hpp"
+#include "support/processes.hpp"
+#include "support/ranks.hpp"
+#include "transport/net.hpp"
+#include "transport/tcp_wire.hpp"
+
+namespace slip::test {
+namespace {
+
+using std::chrono::seconds;
+
+Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+
+constexpr uid_t kNobody = 65534;
+
+UniqueId name_of(const std::string& what) {
+  return UniqueId::parse("unix:slip-test-" + what + "-" + std::to_string(::getpid()));
+}
+SocketAddress place_of(const UniqueId& id) { return SocketAddress::unix_name(id.host().substr(5)); }
+
+// Another user has bound the name before rank 0 came: it hears nothing, and is not believed.
+TEST(OtherUsers, ThatListenAreNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const UniqueId id = name_of("taken");
+  const Child other([&]() -> std::string {
+    if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
+    const Socket listener = Socket::listen(place_of(id));
+    const Socket guest = listener.accept(long_enough());
+    std::byte byte{};
+    try {
+      guest.recv({&byte, 1}, long_enough());
+    } catch (const Error&) {
+      return "heard nothing";
+    }
+    return "heard something";
+  });
+  // Until the other one listens, rank 1 takes it that rank 0 has not come yet.
+  EXPECT_TRUE(fails([&] { const Bootstrap bootstrap(id, 2, 1, within(seconds(60))); }, Code::kInvalidValue,
+                    {"a process of another user listens"}));
+  EXPECT_EQ(other.report(), "heard nothing");
+}
+
+TEST(OtherUsers, ThatConnectAreSentAway) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const UniqueId id = name_of("ours");
+  expect_no_errors(as_ranks(2, [&](int rank) {
+    if (rank == 1) {
+      const Child other([&]() -> std::string {
+        if (::setresuid(kNobody, kNobody, kNobody) != 0) return "cannot be another user";
+        std::byte byte{};
+        const Socket guest = Socket::connect(place_of(id), long_enough(), Socket::IfRefused::kTryAgain);
+        try {
+          guest.recv({&byte, 1}, long_enough());
+        } catch (const Error& error) {
+          return error.code() == Code::kIo ? "sent away" : error.what();
+        }
+        return "heard something";
+      });
+      EXPECT_EQ(other.report(), "sent away");
+    }
+    Bootstrap bootstrap(id, 2, rank, within(seconds(30)));
+    bootstrap.barrier();
+  }));
+}
+
+// A rank with few descriptors, which tells the test where it listens, and works when the test has connected there.
+TEST(SilentGuests, DISABLED_Rank) {
+  play([](const LaunchInfo& info) -> std::string {
+    const rlimit few{128, 128};
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return "cannot set the limit";
+    Bootstrap bootstrap(info.id, info.nranks, info.rank, within(seconds(60)));
+    NetOptions options;
+    options.rank = info.rank;
+    options.host = "127.0.0.1";
+    options.key = bootstrap.derive("test");
+    const std::unique_ptr<NetListener> listener = net_tcp().listen(options);
+    TcpHandle handle;
+    std::memcpy(&handle, listener->handle().data(), sizeof(handle));
+    const std::uint16_t ports[2] = {bootstrap.address(info.rank).port(), SocketAddress(handle.address).port()};
+    static_cast<void>(!::write(kLine, ports, sizeof(ports)));
+    char byte = 0;
+    static_cast<void>(!::read(kLine, &byte, 1));
+    // Guests are taken whenever a rank looks.
+    static_cast<void>(listener->accept(nullptr));
+    bootstrap.barrier();
+    for (int i = 0; i < 32; ++i) {
+      if (::open("/dev/null", O_RDONLY | O_CLOEXEC) < 0) return "no descriptors are left for the job";
+    }
+    const std::vector<NetHandle> handles = bootstrap.all_gather(listener->handle());
+    const auto other = static_cast<std::size_t>(1 - info.rank);
+    const auto sender = net_tcp().connect(handles[other], options, long_enough());
+    const auto receiver = listener->accept(long_enough());
+    bootstrap.send(1 - info.rank, 1, {});
+    static_cast<void>(bootstrap.recv(1 - info.rank, 1));
+    return receiver->peer().rank == 1 - info.rank ? "went on" : "the line is another's";
+  });
+}
+
+TEST(SilentGuests, LeaveTheJobItsDescriptors) {
+  const UniqueId id = local_id();
+  std::vector<RankProcess> ranks;
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("SilentGuests.DISABLED_Rank", id, 2, rank);
+  std::vector<Socket> guests;
+  for (const RankProcess& rank : ranks) {
+    const std::string words = rank.hear(2 * sizeof(std::uint16_t));
+    std::uint16_t ports[2] = {};
+    ASSERT_EQ(words.size(), sizeof(ports)) << words;
+    std::memcpy(ports, words.data(), sizeof(ports));
+    for (const std::uint16_t port : ports) {
+      for (int i = 0; i < 200; ++i)
+        guests.push_back(Socket::connect(SocketAddress::loopback(AF_INET, port), long_enough()));
+    }
+  }
+  for (const RankProcess& rank : ranks) rank.tell('x');
+  for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "went on");
+}
+
+}  // namespace
+}  // namespace slip::test

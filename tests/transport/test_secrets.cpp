@@ -1,0 +1,239 @@
+// What ranks prove to each other, and what a stranger gets who listens in, forges or repeats.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/clock.hpp"
+#include "support/errors.hpp"
+#include "support/ranks.hpp"
+#include "transport/frame_socket.hpp"
+#include "transport/unique_id_parts.hpp"
+
+namespace slip::test {
+namespace {
+
+// Of this whole program, and of what it starts: tests leave the user's own secret alone.
+[[maybe_unused]] const int kSet = ::setenv("SLIP_SECRET", "the secret of these tests", 0);
+
+Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+
+using Bytes = std::vector<std::byte>;
+
+struct Ends {
+  Socket first, second;
+  static Ends make() {
+    const Socket listener = Socket::listen(SocketAddress::loopback(AF_INET));
+    Socket first = Socket::connect(listener.local(), long_enough());
+    return {std::move(first), listener.accept(long_enough())};
+  }
+};
+
+// Two ends that talk through the hands of the test, which keeps what it sees.
+class Wire {
+ public:
+  Wire(const Secret& secret, const Secret& other, Ends near = Ends::make(), Ends far = Ends::make())
+      : near_(std::move(near.second)),
+        far_(std::move(far.second)),
+        connects(std::move(near.first), secret, FrameSocket::Side::kConnects),
+        accepts(std::move(far.first), other, FrameSocket::Side::kAccepts) {}
+
+  // Until `over`; false: that has not come.
+  template <class Over>
+  bool run(const Over& over) {
+    const std::int64_t end = now_ns() + 20'000'000'000;
+    while (now_ns() < end) {
+      if (over()) return true;
+      connects.pump();
+      accepts.pump();
+      if (!held) pass(near_, far_, said);
+      pass(far_, near_, answered);
+      connects.flush();
+      accepts.flush();
+    }
+    return false;
+  }
+  bool meet() {
+    return run([this] { return connects.is_proven() && accepts.is_proven(); });
+  }
+  const Socket& near() const { return near_; }  // where the connecting end's bytes come out
+  // Of a stranger who writes into the connection.
+  void say_to_accepting(std::span<const std::byte> bytes) const { far_.send(bytes, long_enough()); }
+  std::optional<Frame> next() {
+    std::optional<Frame> frame;
+    run([&] { return (frame = accepts.next()) || accepts.stranger(); });
+    return frame;
+  }
+
+ private:
+  static void pass(const Socket& from, const Socket& to, Bytes& seen) {
+    std::array<std::byte, 4096> bytes;
+    const std::size_t got = from.try_recv(bytes).bytes;
+    seen.insert(seen.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(got));
+    to.send(std::span(bytes).first(got), long_enough());
+  }
+
+  Socket near_, far_;
+
+ public:
+  FrameSocket connects, accepts;
+  Bytes said, answered;  // by the connecting end, and by the other
+  bool held = false;     // what the connecting end says goes nowhere
+};
+
+bool contains(const Bytes& all, std::span<const std::byte> part) { return !std::ranges::search(all, part).empty(); }
+
+TEST(Proofs, NeverSayTheSecret) {
+  const Secret secret = random_secret();
+  Wire wire(secret, secret);
+  ASSERT_TRUE(wire.meet());
+  wire.connects.queue({.kind = FrameKind::kAlive, .rank = 1, .nranks = 2});
+  ASSERT_TRUE(wire.next());
+  for (const std::size_t part : {std::size_t{0}, std::size_t{8}}) {
+    EXPECT_FALSE(contains(wire.said, std::span(secret).subspan(part, 8)));
+    EXPECT_FALSE(contains(wire.answered, std::span(secret).subspan(part, 8)));
+  }
+}
+
+TEST(Proofs, OfAnotherSecretAreRefused) {
+  Wire wire(random_secret(), random_secret());
+  EXPECT_TRUE(wire.run([&] { return wire.connects.stranger(); }));
+  EXPECT_FALSE(wire.accepts.is_proven());
+}
+
+// Whoever has listened to a rank and says the same again is no rank.
+TEST(Proofs, DoNotCountTwice) {
+  const Secret secret = random_secret();
+  Wire heard(secret, secret);
+  ASSERT_TRUE(heard.meet());
+  Wire again(secret, secret);
+  again.held = true;
+  again.say_to_accepting(heard.said);
+  EXPECT_TRUE(again.run([&] { return again.accepts.stranger(); }));
+  EXPECT_FALSE(again.accepts.is_proven());
+}
+
+// What the accepting end says is no proof for the connecting side, on any connection.
+TEST(Proofs, AreNotMirrored) {
+  const Secret secret = random_secret();
+  Wire wire(secret, secret);
+  wire.held = true;
+  Opening opening;
+  opening.nonce = random_secret();
+  wire.say_to_accepting(bytes_of(opening));
+  ASSERT_TRUE(wire.run([&] { return wire.answered.size() >= sizeof(Reply); }));
+  Reply reply;
+  std::memcpy(&reply, wire.answered.data(), sizeof(reply));
+  wire.say_to_accepting(reply.proof);
+  EXPECT_TRUE(wire.run([&] { return wire.accepts.stranger(); }));
+}
+
+TEST(Codes, OfForgedFramesAreRefused) {
+  const Secret secret = random_secret();
+  Wire wire(secret, secret);
+  ASSERT_TRUE(wire.meet());
+  const FrameHeader lost{.kind = FrameKind::kLost, .rank = 1, .nranks = 2};
+  Bytes forged(sizeof(lost) + sizeof(Secret));
+  std::memcpy(forged.data(), &lost, sizeof(lost));
+  wire.say_to_accepting(forged);
+  EXPECT_FALSE(wire.next());
+  EXPECT_EQ(wire.accepts.reason(), "sent a message that is not authentic");
+}
+
+// A heartbeat that was seen once is worth nothing: neither on this connection nor on another.
+TEST(Codes, OfRepeatedFramesAreRefused) {
+  const Secret secret = random_secret();
+  Wire wire(secret, secret), other(secret, secret);
+  ASSERT_TRUE(wire.meet());
+  ASSERT_TRUE(other.meet());
+  wire.said.clear();
+  wire.connects.queue({.kind = FrameKind::kAlive, .rank = 1, .nranks = 2});
+  ASSERT_TRUE(wire.next());
+  for (Wire* one : {&wire, &other}) {
+    one->say_to_accepting(wire.said);
+    EXPECT_FALSE(one->next());
+    EXPECT_TRUE(one->accepts.stranger());
+  }
+}
+
+TEST(Codes, OfChangedFramesAreRefused) {
+  const Secret secret = random_secret();
+  for (const std::size_t changed : {std::size_t{4}, sizeof(FrameHeader), sizeof(FrameHeader) + 5}) {
+    Wire wire(secret, secret);
+    ASSERT_TRUE(wire.meet());
+    wire.said.clear();
+    wire.held = true;
+    wire.connects.queue({.kind = FrameKind::kFailed, .rank = 1, .nranks = 2}, bytes_of(std::string_view("a text")));
+    const std::size_t whole = sizeof(FrameHeader) + 6 + sizeof(Secret);
+    Bytes bytes(whole);
+    wire.near().recv(bytes, long_enough());
+    bytes[changed] ^= std::byte{1};
+    wire.say_to_accepting(bytes);
+    EXPECT_FALSE(wire.next());
+  }
+}
+
+// The variables of this process, as they were before when it is over.
+class Variables {
+ public:
+  ~Variables() {
+    for (const auto& [name, value] : before_)
+      value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
+  }
+  void set(const char* name, const char* value) {
+    const char* const old = std::getenv(name);
+    before_.insert({name, old ? std::optional<std::string>(old) : std::nullopt});
+    value ? ::setenv(name, value, 1) : ::unsetenv(name);
+  }
+
+ private:
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+Secret secret_of(const std::string& place) { return UniqueIdParts::of(UniqueId::parse(place, "job")).secret; }
+
+TEST(SharedSecrets, FollowFromWhatTheUserSets) {
+  Variables variables;
+  variables.set("SLIP_SECRET", "sixteen letters and more");
+  const Secret first = secret_of("node7:29500");
+  EXPECT_EQ(secret_of("node7:29500"), first);
+  EXPECT_NE(UniqueIdParts::of(UniqueId::parse("node7:29500", "another job")).secret, first);
+  variables.set("SLIP_SECRET", "sixteen letters and others");
+  EXPECT_NE(secret_of("node7:29500"), first);
+  EXPECT_NE(secret_of("unix:name"), first);
+  variables.set("SLIP_SECRET", "too short");
+  EXPECT_TRUE(fails([] { secret_of("node7:29500"); }, Code::kInvalidValue, {"SLIP_SECRET has 9 characters"}));
+}
+
+TEST(SharedSecrets, AreMadeOnceForEachUser) {
+  const std::string folder = "slip-secrets-" + std::to_string(::getpid());
+  Variables variables;
+  variables.set("SLIP_SECRET", nullptr);
+  variables.set("SLIP_SECRET_FILE", nullptr);
+  variables.set("XDG_CONFIG_HOME", folder.c_str());
+  static_cast<void>(secret_of("unix:name"));  // needs none
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  std::vector<Secret> found(8);
+  expect_no_errors(
+      as_ranks(8, [&](int rank) { found[static_cast<std::size_t>(rank)] = secret_of("127.0.0.1:29500"); }));
+  for (const Secret& one : found) EXPECT_EQ(one, found[0]);
+  const std::string file = folder + "/slipstream/secret";
+  struct stat made {};
+  ASSERT_EQ(::stat(file.c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 0777, 0600U);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder + "/slipstream"), {}), 1);
+  variables.set("XDG_CONFIG_HOME", (folder + "/other").c_str());
+  EXPECT_NE(secret_of("127.0.0.1:29500"), found[0]);  // nothing about it is constant
+  variables.set("SLIP_SECRET_FILE", file.c_str());
+  EXPECT_EQ(secret_of("127.0.0.1:29500"), found[0]);
+  ASSERT_EQ(::chmod(file.c_str(), 0640), 0);
+  EXPECT_TRUE(fails([] { secret_of("127.0.0.1:29500"); }, Code::kInvalidValue, {file, "chmod 600"}));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace slip::test
