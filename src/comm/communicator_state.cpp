@@ -297,6 +297,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
                     to.offset + to.bytes),
         here);
   Op op{.kind = OpKind::kExchange,
+        .engine = Engine::kCommunication,
         .name = name,
         .here = here,
         .reads = std::span<const Range>(reads, read),
@@ -355,6 +356,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   }
   if (parcels.empty()) return;
   Op op{.kind = OpKind::kExchange,
+        .engine = Engine::kCommunication,
         .name = name_of(Collective::kMessage),
         .here = here,
         .reads = sent,
