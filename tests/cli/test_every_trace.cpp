@@ -110,7 +110,9 @@ TEST(CliEveryTrace, OfEveryLab) {
     ASSERT_EQ(lab.status, 0) << lab.err;
     expect_page(page);
     const json stats = read_back(trace);
-    if (name == "deadlock") EXPECT_TRUE(has_engine(stats, "communication"));
+    if (name == "deadlock") {
+      EXPECT_TRUE(has_engine(stats, "communication"));
+    }
   }
 }
 

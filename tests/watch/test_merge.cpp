@@ -136,7 +136,9 @@ TEST(Merge, OnlyRanksOfOneJobAreMerged) {
   const auto with = [&](const TraceData& other) {
     const TraceData traces[] = {first, other};
     const bool merged = are_ranks_of_one_job(traces);
-    if (!merged) EXPECT_THROW(static_cast<void>(merge_traces(traces)), Error);
+    if (!merged) {
+      EXPECT_THROW(static_cast<void>(merge_traces(traces)), Error);
+    }
     return merged;
   };
   EXPECT_TRUE(with(rank_trace(1, 2, 0, 2 * kMs, 3 * kMs)));

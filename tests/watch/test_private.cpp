@@ -1,6 +1,8 @@
 // What the library does for itself is no part of the program's trace.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/observers.hpp"
 #include "slip/slip.hpp"
 #include "watch/record_log.hpp"
@@ -60,7 +62,7 @@ TEST_P(Private, OneObserverAloneIsTold) {
 }
 
 INSTANTIATE_TEST_SUITE_P(On, Private, testing::Values("cpu", "sim:h200"),
-                         [](const auto& info) { return std::string(info.param).substr(0, 3); });
+                         [](const auto& device) { return std::string(device.param).substr(0, 3); });
 
 // An observer that comes later knows the names of open streams.
 TEST(NamedStreams, AreToldToObserversThatComeLater) {
