@@ -62,6 +62,16 @@ if(slip_sources MATCHES "/src/topo/")
   message(STATUS "hwloc: ${SLIP_HWLOC_FOUND}")
 endif()
 
+# zlib unpacks traces in src/watch; without it compressed ones are refused (SLIP_HAS_ZLIB unset).
+find_package(ZLIB QUIET)
+set(SLIP_ZLIB_FOUND OFF)
+if(ZLIB_FOUND)
+  set(SLIP_ZLIB_FOUND ON)
+  target_link_libraries(slip PRIVATE ZLIB::ZLIB)
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/watch/gzip.cpp" APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_ZLIB=1)
+endif()
+message(STATUS "zlib: ${SLIP_ZLIB_FOUND}")
+
 # OpenBLAS multiplies matrices in src/model/cpu; without it dot products over tiles stand in (SLIP_HAS_OPENBLAS unset).
 option(SLIP_OPENBLAS "Use OpenBLAS where it is found" ON)
 file(GLOB slip_cpu_kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/model/cpu/*.cpp")

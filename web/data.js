@@ -188,8 +188,12 @@ const deviceNames = (() => {
   return names;
 })();
 
+// In a trace of several ranks a device is its rank's; only where the rank has others does it keep its number there.
 function deviceText(device) {
-  return deviceNames.get(device) || `device ${device}`;
+  const merged = trace.meta.devices.find(({ id }) => id === device);
+  if (!merged) return deviceNames.get(device) || `device ${device}`;
+  const alone = trace.meta.devices.filter(({ rank }) => rank === merged.rank).length === 1;
+  return `rank ${merged.rank}${alone ? "" : `, device ${merged.id_there}`}`;
 }
 
 function streamText(number) {

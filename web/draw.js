@@ -8,10 +8,11 @@ const canvas = document.getElementById("timeline");
 const pen = canvas.getContext("2d", { alpha: false });
 const frames = { count: 0, lastMs: 0 };
 
-// Okabe and Ito: compute blue, copies in orange, copies out green; tones differ by name.
+// Okabe and Ito: compute blue, copies in orange, copies out green, communication vermilion; tones differ by name. By
+// number of the engine.
 const HUES = {
-  light: [[138, 146, 158], [0, 114, 178], [230, 159, 0], [0, 158, 115], [176, 92, 146]],
-  dark: [[120, 130, 145], [64, 150, 214], [236, 172, 48], [38, 176, 134], [206, 126, 176]],
+  light: [[138, 146, 158], [0, 114, 178], [230, 159, 0], [0, 158, 115], [176, 92, 146], [213, 94, 0]],
+  dark: [[120, 130, 145], [64, 150, 214], [236, 172, 48], [38, 176, 134], [206, 126, 176], [240, 124, 56]],
 };
 const TONES = [0, .16, -.14, .28];
 const paint = { colours: [], words: [], ink: {}, css: {} };

@@ -1,7 +1,7 @@
 // The figures of the run with their formulas: the row of cards above, and the panel beside.
 "use strict";
 
-const ENGINE = { none: 0, compute: 1, copyIn: 2, copyOut: 3, host: 4 };
+const ENGINE = { none: 0, compute: 1, copyIn: 2, copyOut: 3, host: 4, communication: 5 };
 let figuresOf = 0;  // which of meta.figures: 0 is all devices together
 
 function scopeText(device) {
@@ -38,16 +38,24 @@ function buildCards() {
     card("Overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
       f.copy > 0 ? `${timeText(f.overlapped)} of ${timeText(f.copy)}` : "no copies"),
     card("Exposed", timeText(f.exposed), "copying, nothing computes"),
-    card("Idle", share(f.idle, f.total), idle[most] > 0 && !trace.meta.foreign
+    ...communicationCards(f),
+    card("Idle", share(f.idle, f.total), idle[most] > 0 && (!trace.meta.foreign || critical > 0)
       ? `engines wait: ${CAUSES[trace.meta.causes[most]].word.toLowerCase()}` : "no engine busy"),
     card("Lower bound", timeText(f.bound), boundNote(f)),
     card("Critical path", critical > 0 ? timeText(criticalTime()) : "\u2013",
-      trace.meta.foreign ? "needs a trace of Slipstream" : `${critical.toLocaleString("en")} ops`),
+      trace.meta.foreign && critical === 0 ? "needs a trace of Slipstream" : `${critical.toLocaleString("en")} ops`),
     trace.meta.foreign ? card("Findings", "\u2013", "needs a trace of Slipstream")
       : card("Findings", String(found), found > 0 ? findingKinds() : "nothing found", found > 0 ? "alarm" : "good"),
   ];
-  cards[6].addEventListener("click", () => openTab("findings"));
+  cards[cards.length - 1].addEventListener("click", () => openTab("findings"));
   fill("cards", ...cards);
+}
+
+function communicationCards(f) {
+  if (f.communication === 0) return [];
+  return [card("Communication", share(f.communication_overlapped, f.communication),
+    `${timeText(f.communication_overlapped)} of ${timeText(f.communication)} while computing; `
+    + `${timeText(f.communication_exposed)} exposed`)];
 }
 
 // "2 race, 1 superfluous wait"
@@ -118,10 +126,11 @@ function buildFigures() {
   fill("panel-figures", deviceChoice(),
     make("h3", {}, "Overlap"),
     formula("overlap", f.copy > 0 ? share(f.overlapped, f.copy) : "\u2013",
-      `copy or communication time while computing / that time = ${timeText(f.overlapped)} / ${timeText(f.copy)} `,
+      `copy time while computing / copy time = ${timeText(f.overlapped)} / ${timeText(f.copy)} `,
       "(the definition of Holistic Trace Analysis)"),
     formula("exposed", timeText(f.exposed),
-      `that time \u2212 the part while computing = ${timeText(f.copy)} \u2212 ${timeText(f.overlapped)}`),
+      `copy time \u2212 the part while computing = ${timeText(f.copy)} \u2212 ${timeText(f.overlapped)}`),
+    ...communicationFormulas(f),
     make("h3", {}, "Lower bound"),
     formula("bound", timeText(f.bound), boundFormula(f)),
     formula("total", timeText(f.total), "last end \u2212 first start; ", boundNote(f)),
@@ -135,6 +144,16 @@ function buildFigures() {
     times.length > most ? remark(`and ${times.length - most} engines more`) : null,
     trace.meta.not_run > 0 ? remark(`${trace.meta.not_run} ops had not run when the trace ended.`) : null,
     trace.meta.prediction ? remark(`${trace.meta.matched} ops have a prediction.`) : null);
+}
+
+function communicationFormulas(f) {
+  if (f.communication === 0) return [];
+  return [make("h3", {}, "Communication"),
+    formula("overlap", share(f.communication_overlapped, f.communication),
+      "communication while computing / communication = "
+      + `${timeText(f.communication_overlapped)} / ${timeText(f.communication)}; the wait for late ranks is part of it`),
+    formula("exposed", timeText(f.communication_exposed), "communication \u2212 the part while computing = "
+      + `${timeText(f.communication)} \u2212 ${timeText(f.communication_overlapped)}`)];
 }
 
 // Which engines there are, in their colours.

@@ -161,7 +161,7 @@ function drawArrow(from, to, colour, width, dashed) {
 // The strip above: how busy compute, copies and the rest were over the whole trace. Drawn once for a size and theme.
 const strip = document.getElementById("overview");
 const stripPen = strip.getContext("2d", { alpha: false });
-const stripRows = [[1], [2, 3], [0, 4]];  // engines
+const stripRows = [[1], [2, 3], [5], [0, 4]];  // numbers of engines: compute, copies, communication, the rest
 let stripImage = null;
 
 function buildStrip() {
@@ -177,20 +177,21 @@ function buildStrip() {
   image.fillStyle = paint.css.bg;
   image.fillRect(0, 0, box.width, box.height);
   const busy = busyByPixel(stripImage.width);
+  const step = Math.floor((stripImage.height - 6) / stripRows.length);
   stripRows.forEach((engines, row) => {
     const most = busy[row].reduce((a, b) => Math.max(a, b), 1e-9);
     image.fillStyle = paint.colours[engines[0] * TONES.length];
     busy[row].forEach((value, x) => {
       if (value <= 0) return;
       image.globalAlpha = .25 + .75 * Math.min(1, value / most);
-      image.fillRect(x, 6 + row * 12, 1, 10);
+      image.fillRect(x, 4 + row * step, 1, step - 2);
     });
     image.globalAlpha = 1;
   });
 }
 
 function busyByPixel(width) {
-  const rowOf = [2, 0, 1, 1, 2];
+  const rowOf = trace.meta.engines.map((name, engine) => stripRows.findIndex((row) => row.includes(engine)));
   const rows = stripRows.map(() => new Float64Array(width));
   const scale = (trace.last - trace.first) / width;
   for (let i = 0; i < trace.count; i++) {

@@ -96,7 +96,30 @@ function whyParts(i) {
     default:
       break;
   }
-  return [cause, "Nothing in the trace explains it: ops recorded by other tools carry no submission and no waits."];
+  if (trace.column("span.submitted")[i] === 0)
+    return [cause, trace.meta.foreign
+      ? "Nothing in the trace explains it: ops recorded by other tools carry no submission and no waits."
+      : "It was submitted before the trace began: what it waited for is not in the trace."];
+  return [cause, `It was ready ${waited} before it started, and its engine was free. Nothing in the trace explains the `
+    + "rest: the cores may have been busy with other work.", ...(other ? [" Last before it ended ", other, `${where}.`] : [])];
+}
+
+// What kind of op it is. A host function on a copy engine is a load: the host itself fetches the bytes.
+function kindText(i) {
+  const kind = trace.meta.kinds[trace.column("span.kind")[i]];
+  const engine = trace.engine[i];
+  if (kind !== "host function" || (engine !== ENGINE.copyIn && engine !== ENGINE.copyOut)) return kind;
+  return engine === ENGINE.copyIn ? "load by the host" : "store by the host";
+}
+
+function kindRow(i) {
+  if (trace.meta.foreign) return null;
+  switch (kindText(i)) {
+    case "load by the host": return ["what it does", "the host reads these bytes from their file into the device's memory"];
+    case "store by the host": return ["what it does", "the host writes these bytes out of the device's memory"];
+    case "exchange": return ["what it does", "exchanges data with other ranks; it ends when all have taken part"];
+    default: return null;
+  }
 }
 
 function rangeText({ buffer, offset, bytes }) {
@@ -165,8 +188,8 @@ function showOp(i) {
   const found = trace.findings.get(i) || [];
   fill("panel-op",
     make("h2", { id: "op-name" }, trace.nameOf(i)),
-    make("div", {}, make("span", { class: "chip" }, trace.meta.engines[trace.engine[i]]),
-      trace.meta.foreign ? "" : make("span", { class: "chip" }, trace.meta.kinds[trace.column("span.kind")[i]]),
+    make("div", {}, make("span", { class: "chip", id: "op-engine" }, trace.meta.engines[trace.engine[i]]),
+      trace.meta.foreign ? "" : make("span", { class: "chip", id: "op-kind" }, kindText(i)),
       make("span", { class: "chip" }, streamText(trace.stream[i])),
       trace.isCritical(i) ? make("span", { class: "chip" }, "critical path") : "",
       ...found.map((k) => make("span", { class: "chip alarm" }, trace.meta.findings[k].kind))),
@@ -187,6 +210,7 @@ function showOp(i) {
     make("h3", {}, "What"),
     rows([
       ["exactly", exactTime(trace.duration[i])],
+      kindRow(i),
       trace.meta.foreign ? null : ["position", String(trace.column("span.position")[i])],
       ["device", deviceText(trace.deviceOf(i))],
       queue > 0 ? ["hardware queue", String(queue - 1)] : null,

@@ -1,4 +1,5 @@
-// Figures: how well copies hide behind compute, from the spans of a trace. Exact integers of picoseconds.
+// Figures: how much of the copies and of the communication ran while the device computed, from the spans of a trace.
+// Exact integers of picoseconds.
 #pragma once
 
 #include <array>
@@ -11,10 +12,9 @@
 
 namespace slip {
 
-inline constexpr std::size_t kEngines = 5;
-
 // With several devices, times add up over the devices, `bound` is the highest of them, and total and idle are of all
-// together. Copies within a device run on its compute engine and count as compute.
+// together. Copies within a device run on its compute engine and count as compute. Annotations (TraceSpan::annotation)
+// are no work and count in nothing.
 struct Figures {
   std::uint64_t ops = 0;               // spans that ran
   Picos total = 0;                     // first start to last end
@@ -25,15 +25,24 @@ struct Figures {
   Picos copy = 0;                      // time with at least one copy in or out running
   Picos overlapped = 0;                // of that, while compute ran
   Picos exposed = 0;                   // of that, while it did not
+  Picos communication = 0;             // time with at least one op with other ranks running, their lateness included
+  Picos communication_overlapped = 0;  // of that, while compute ran
+  Picos communication_exposed = 0;     // of that, while it did not
   // No run takes less: the most that compute, copies in or copies out need, one op at a time, or as many at once as the
-  // engine was observed to run. At most `total`.
+  // engine was observed to run. At most `total`. Communication is left out: its time includes the wait for other ranks.
   Picos bound = 0;
 
   Picos busy_of(Engine engine) const { return busy[static_cast<std::size_t>(engine)]; }
   Picos sum_of(Engine engine) const { return sum[static_cast<std::size_t>(engine)]; }
-  // Copy time hidden behind compute / copy time, the definition of Holistic Trace Analysis. 0 without copies.
+  // Copy time while computing / copy time, the definition of Holistic Trace Analysis. 0 without copies.
   double overlap_percent() const {
     return copy > 0 ? 100.0 * static_cast<double>(overlapped) / static_cast<double>(copy) : 0.0;
+  }
+  // The same of communication.
+  double communication_percent() const {
+    return communication > 0
+               ? 100.0 * static_cast<double>(communication_overlapped) / static_cast<double>(communication)
+               : 0.0;
   }
 };
 

@@ -2,6 +2,7 @@
 // costs; the same value is verified, simulated, run and compared. An Op refers to its lists and does not own them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -43,7 +44,18 @@ enum class OpKind : std::uint8_t {
   kExchange,    // with other ranks: a collective
 };
 
-enum class Engine : std::uint8_t { kNone, kCompute, kCopyIn, kCopyOut, kHost };
+enum class Engine : std::uint8_t {
+  kNone,
+  kCompute,
+  kCopyIn,
+  kCopyOut,
+  kHost,
+  kCommunication,  // with other ranks; never a limited resource: ranks must not wait for each other through one
+};
+
+// How many there are, for tables by number.
+inline constexpr std::size_t kOpKinds = static_cast<std::size_t>(OpKind::kExchange) + 1;
+inline constexpr std::size_t kEngines = static_cast<std::size_t>(Engine::kCommunication) + 1;
 
 const char* kind_name(OpKind kind);
 const char* engine_name(Engine engine);

@@ -1,6 +1,6 @@
 // Trace: an observer that keeps everything that happens on streams, for a file (Chrome trace-event JSON, which Perfetto
 // and chrome://tracing open), for figures and for checks after the run. `SLIP_TRACE=FILE` does the same for any
-// program.
+// program; each rank of a launched job writes a file of its own.
 //
 //   slip::Trace trace;                  // records from here on
 //   ...                                 // the program
@@ -40,6 +40,7 @@ struct TraceRecord {
   OpKind op = OpKind::kKernel;  // kSubmit
   bool opaque = false;          // kSubmit
   bool whole_device = false;    // kSync
+  bool annotation = false;      // kRun: see TraceSpan
   std::uint32_t device = 0;
   std::int32_t queue = -1;  // kRun
   std::int32_t line = 0;
@@ -49,7 +50,7 @@ struct TraceRecord {
   std::uint64_t sequence = 0;  // order in the process, from 1: what happened before has the lower number
   std::uint64_t stream = 0;
   std::uint64_t position = 0;
-  std::uint64_t other_stream = 0;
+  std::uint64_t other_stream = 0;  // a foreign trace's kSubmit: the host's call that launched the op
   std::uint64_t other_position = 0;
   std::uint64_t thread = 0;
   std::uint64_t first_range = 0;
@@ -71,6 +72,7 @@ struct TraceSpan {
   std::int32_t line = 0;
   OpKind kind = OpKind::kKernel;
   Engine engine = Engine::kNone;
+  bool annotation = false;  // a label over other ops, such as a profiler's step: no work, and part of no figure
   std::uint32_t device = 0;
   std::int32_t queue = -1;
   std::uint64_t stream = 0;
@@ -103,6 +105,22 @@ struct TraceBuffer {
   std::uint64_t address = 0;  // of wrapped memory, where two buffers may be of the same bytes; of others 0
 };
 
+// The process that recorded a trace, if it is a rank of a launched job: what merging the ranks' traces needs.
+struct TraceProcess {
+  int rank = 0;
+  int ranks = 0;  // 0: of no job
+  // The device clocks' zero: since the host booted, and since 1970.
+  std::int64_t since_boot_ns = 0, since_1970_ns = 0;
+  std::string_view boot = {};  // names the host and its boot: clocks of one boot agree exactly
+};
+
+// A device of a merged trace.
+struct TraceDevice {
+  std::uint32_t id = 0;
+  int rank = 0;
+  std::uint32_t id_there = 0;  // in the rank's own trace
+};
+
 // What a trace holds. Spans refer into it, so keep it while they are used; moving it is fine.
 struct TraceData {
   std::vector<TraceRecord> records;  // by sequence
@@ -110,6 +128,8 @@ struct TraceData {
   std::vector<TraceBuffer> buffers;  // by id: every buffer that an op or the host touched
   std::uint64_t dropped = 0;         // records lost because the trace was full: then nothing can be proven from it
   bool foreign = false;              // another program's: it says when things ran, not what they touch or wait for
+  TraceProcess process = {};
+  std::vector<TraceDevice> devices;  // by id; empty unless the traces of several ranks were merged
   std::shared_ptr<const void> text;  // owns the strings, if they are not the program's own
 
   std::span<const TraceRange> reads(const TraceRecord& record) const;
@@ -150,8 +170,15 @@ class Trace final : public Observer {
 void write_trace(const TraceData& data, const std::string& path, Here here = Here::at());
 
 // Reads a file that write_trace wrote, to the last picosecond, or any other Chrome trace (TraceData::foreign): its
-// processes are devices, its threads streams, and it has runs only. Throws kIo when it cannot be read and kParse, with
-// the line and byte, when it is cut short, malformed or no trace.
+// processes are devices, its threads streams, and it has runs, and submissions where launches can be linked to kernels.
+// Either may be compressed with gzip, if the library was built with zlib. Throws kIo when it cannot be read and kParse,
+// with the line and byte, when it is cut short, malformed or no trace.
 TraceData read_trace(const std::string& path, Here here = Here::at());
+
+// Whether these are traces of several ranks of one job: each of another rank, and recorded at the same time.
+bool are_ranks_of_one_job(std::span<const TraceData> traces);
+// One trace of theirs, on the clock of the first: devices, streams, buffers and threads get new numbers, in the order
+// of the ranks. Throws kInvalidValue if they are no ranks of one job.
+TraceData merge_traces(std::span<const TraceData> traces, Here here = Here::at());
 
 }  // namespace slip

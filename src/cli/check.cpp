@@ -11,6 +11,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
+#include "cli/read_traces.hpp"
 
 namespace slip::cli {
 namespace {
@@ -74,18 +75,19 @@ Json json_of(const CheckReport& report) {
 }
 
 int run_check(const Asked& asked) {
-  if (!asked.html.empty() && asked.paths.size() > 1)
-    throw UsageError(fmt::format("--html shows one trace, and {} are given", asked.paths.size()));
   bool clean = true;
   Json all = Json::array();
-  for (const std::string& path : asked.paths) {
-    const TraceData trace = read_trace(path, {});  // the report refers to it
+  const std::vector<NamedTrace> traces = read_traces(asked.paths);
+  if (!asked.html.empty() && traces.size() > 1)
+    throw UsageError(
+        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", asked.paths.size()));
+  for (const auto& [name, trace] : traces) {  // the report refers to the trace
     const CheckReport report = check(trace);
-    fmt::print("{}{}", asked.paths.size() > 1 ? path + ":\n" : "", report.text());
+    fmt::print("{}{}", asked.paths.size() > 1 ? name + ":\n" : "", report.text());
     clean = clean && report.clean();
     all.push_back(json_of(report));
-    all.back()["trace"] = path;
-    if (!asked.html.empty()) write_html(trace, asked.html, path.substr(path.rfind('/') + 1));
+    all.back()["trace"] = name;
+    if (!asked.html.empty()) write_html(trace, asked.html, name.substr(name.rfind('/') + 1));
   }
   if (!asked.json.empty()) write_file(asked.json, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return clean ? kSuccess : kFailed;
@@ -101,7 +103,8 @@ std::function<int()> add_check(CLI::App& app) {
       "library. SLIP_CHECK=1 looks for races in a program while it runs. Status 0: no race and no deadlock;\n"
       "1: there is one, or the trace does not hold what is needed to be sure. Superfluous waits and false\n"
       "dependencies cost time, and change no status.");
-  check->add_option("TRACE", asked->paths, "Files to check, each by itself")->required();
+  check->add_option("TRACE", asked->paths, "Files to check, each by itself; ranks of one job are one trace")
+      ->required();
   add_output(*check, "--json", asked->json, "Write the findings as data; times in picoseconds");
   add_output(*check, "--html", asked->html, "Write the timeline with the findings on it, one page");
   return [asked] { return run_check(*asked); };

@@ -8,6 +8,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
+#include "cli/read_traces.hpp"
 #include "cli/stats_tables.hpp"
 
 namespace slip::cli {
@@ -62,6 +63,10 @@ std::string summary(const Studied& studied) {
   line("copy", format_time(figures.copy), "at least one copy in or out was running");
   line("overlap", format_percent(figures.overlap_percent()), "copy time while computing / copy time");
   line("exposed", format_time(figures.exposed), "copy time while nothing was computed");
+  if (figures.communication == 0) return text;
+  line("comm.", format_time(figures.communication), "at least one op with other ranks was running");
+  line("overlap", format_percent(figures.communication_percent()), "communication while computing / communication");
+  line("exposed", format_time(figures.communication_exposed), "communication while nothing was computed");
   return text;
 }
 
@@ -74,7 +79,11 @@ Json json_of(const Figures& figures) {
           {"copy", figures.copy},
           {"overlapped", figures.overlapped},
           {"exposed", figures.exposed},
-          {"overlap_percent", figures.overlap_percent()}};
+          {"overlap_percent", figures.overlap_percent()},
+          {"communication", figures.communication},
+          {"communication_overlapped", figures.communication_overlapped},
+          {"communication_exposed", figures.communication_exposed},
+          {"communication_percent", figures.communication_percent()}};
 }
 
 // Prints what was found and returns it as data.
@@ -93,6 +102,12 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
                 {"dropped", studied.data.dropped},
                 {"streams", studied.streams},
                 {"figures", json_of(studied.figures)}};
+  if (!studied.data.devices.empty()) {
+    Json devices = Json::array();
+    for (const TraceDevice& device : studied.data.devices)
+      devices.push_back({{"device", device.id}, {"rank", device.rank}, {"device_of_rank", device.id_there}});
+    found["ranks"] = std::move(devices);
+  }
   if (studied.figures.ops == 0) return found;
   const Table devices = device_table(studied);
   found["devices"] = devices.rows().size() > 1 ? show(devices) : cli::json_of(devices);
@@ -113,14 +128,15 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
 
 int run_stats(const Asked& asked) {
   if (asked.ops && asked.json.empty()) throw UsageError("--ops is for --json: the ops are not printed");
-  if (!asked.html.empty() && asked.paths.size() > 1)
-    throw UsageError(fmt::format("--html shows one trace, and {} are given", asked.paths.size()));
   Json all = Json::array();
-  for (const std::string& path : asked.paths) {
-    if (&path != &asked.paths.front()) fmt::print("\n");
-    const TraceData trace = read_trace(path, {});
-    all.push_back(tell(path, Studied(trace), asked));
-    if (!asked.html.empty()) write_html(trace, asked.html, path.substr(path.rfind('/') + 1));
+  const std::vector<NamedTrace> traces = read_traces(asked.paths);
+  if (!asked.html.empty() && traces.size() > 1)
+    throw UsageError(
+        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", asked.paths.size()));
+  for (const auto& [name, trace] : traces) {
+    if (&name != &traces.front().name) fmt::print("\n");
+    all.push_back(tell(name, Studied(trace), asked));
+    if (!asked.html.empty()) write_html(trace, asked.html, name.substr(name.rfind('/') + 1));
   }
   if (!asked.json.empty())
     write_file(asked.json, Json{{"traces", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -136,7 +152,7 @@ std::function<int()> add_stats(CLI::App& app) {
       "\nCauses: host (it submitted late), dependency (an op before it in its stream, or one waited for),\n"
       "queue (behind another stream's op in a hardware queue), engine (busy), peer (another rank had not\n"
       "arrived), unknown (nothing in the trace explains it). An engine that is done waits for nothing.");
-  stats->add_option("TRACE", asked->paths, "Files, each by itself")->required();
+  stats->add_option("TRACE", asked->paths, "Files, each by itself; ranks of one job are one trace")->required();
   stats->add_option("--top", asked->top, "How many rows the longer tables have")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))
       ->capture_default_str();

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "cli/read_traces.hpp"
+
 namespace slip::cli {
 namespace {
 
@@ -24,7 +26,12 @@ void keep_first(std::vector<Item>& items, std::size_t top, const Before& before)
   items.resize(kept);
 }
 
-Cell device_of(std::uint32_t device) { return number(static_cast<std::int64_t>(device)); }
+// In a merged trace its rank is printed; --json has the number.
+Cell device_of(const Studied& studied, std::uint32_t device) {
+  Cell cell = number(static_cast<std::int64_t>(device));
+  if (!studied.data.devices.empty()) cell.text = device_text(studied.data, device);
+  return cell;
+}
 Cell stream_of(std::uint64_t stream) { return number(static_cast<std::int64_t>(stream)); }
 
 constexpr std::size_t kLongestName = 26;
@@ -62,7 +69,7 @@ Studied::Studied(const TraceData& trace)
       name_of.push_back(name_of.back());
     }
     not_run += span.run == nullptr;
-    if (!span.run) continue;
+    if (!span.run || span.annotation) continue;
     unsubmitted += span.submit == nullptr;
     begin = any ? std::min(begin, span.started) : span.started;
     any = true;
@@ -105,7 +112,7 @@ Table engine_table(const Studied& studied) {
                {title(Cause::kUnknown), "idle_unknown"},
                {"done", "done"}});
   for (const EngineTime& engine : engines) {
-    table.row({device_of(engine.device), word(engine_name(engine.engine)),
+    table.row({device_of(studied, engine.device), word(engine_name(engine.engine)),
                number(static_cast<std::int64_t>(engine.ops)), time(engine.sum), time(engine.busy),
                percent(share(engine.busy, studied.figures.total)), time(engine.idle_for(Cause::kHost)),
                time(engine.idle_for(Cause::kDependency)), time(engine.idle_for(Cause::kQueue)),
@@ -116,6 +123,7 @@ Table engine_table(const Studied& studied) {
 }
 
 Table device_table(const Studied& studied) {
+  const bool communicates = studied.figures.communication > 0;
   Table table("devices, each by itself", {{"device", "device"},
                                           {"ops", "ops"},
                                           {"total", "total"},
@@ -123,11 +131,15 @@ Table device_table(const Studied& studied) {
                                           {"idle", "idle"},
                                           {"copy", "copy"},
                                           {"overlap", "overlap_percent"},
-                                          {"exposed", "exposed"}});
+                                          {"exposed", "exposed"},
+                                          {communicates ? "comm." : "", "communication"},
+                                          {communicates ? "overlap" : "", "communication_percent"},
+                                          {communicates ? "exposed" : "", "communication_exposed"}});
   const auto add = [&](std::uint32_t device, const Figures& figures) {
-    table.row({device_of(device), number(static_cast<std::int64_t>(figures.ops)), time(figures.total),
+    table.row({device_of(studied, device), number(static_cast<std::int64_t>(figures.ops)), time(figures.total),
                time(figures.bound), time(figures.idle), time(figures.copy), percent(figures.overlap_percent()),
-               time(figures.exposed)});
+               time(figures.exposed), time(figures.communication), percent(figures.communication_percent()),
+               time(figures.communication_exposed)});
   };
   std::map<std::uint32_t, std::size_t> ops;
   for (const EngineTime& engine : studied.analysis.engines) ops[engine.device] += engine.ops;
@@ -182,7 +194,7 @@ Table stretch_table(const Studied& studied, std::size_t top) {
                                                                      {"first op", "first"},
                                                                      {"last op", "last"}});
   for (const Stretch& stretch : stretches)
-    table.row({device_of(stretch.first->device), word(engine_name(stretch.first->engine)),
+    table.row({device_of(studied, stretch.first->device), word(engine_name(stretch.first->engine)),
                time(stretch.first->started - studied.begin), time(stretch.time()), number(stretch.ops),
                op_name(name_of(*stretch.first)), op_name(name_of(*stretch.last))});
   return table;
@@ -221,7 +233,7 @@ Table name_table(const Studied& studied, std::size_t top) {
   std::vector<Named> named(studied.names.size());
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
     const TraceSpan& span = studied.spans[i];
-    if (!span.run) continue;
+    if (!span.run || span.annotation) continue;
     Named& op = named[studied.name_of[i]];
     const Picos slack = studied.analysis.slack[i];
     op.least_slack = op.ops == 0 ? slack : std::min(op.least_slack, slack);

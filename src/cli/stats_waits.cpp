@@ -25,7 +25,7 @@ std::vector<Waits> gather_waits(const Studied& studied) {
   std::vector<Waits> result;
   std::unordered_map<std::uint64_t, std::size_t> places;
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
-    if (!studied.spans[i].run) continue;
+    if (!studied.spans[i].run || studied.spans[i].annotation) continue;
     const Start& start = studied.analysis.starts[i];
     const std::uint32_t op = studied.name_of[i];
     const std::uint32_t after = start.after == kNoSpan ? nothing : studied.name_of[start.after];
@@ -73,7 +73,7 @@ Table slack_table(const Studied& studied) {
                                     {"more", std::numeric_limits<Picos>::max()}}};
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
     const TraceSpan& span = studied.spans[i];
-    if (!span.run) continue;
+    if (!span.run || span.annotation) continue;
     const Picos slack = studied.analysis.slack[i];
     Bucket& bucket =
         *std::find_if(buckets.begin(), buckets.end() - 1, [&](const Bucket& b) { return slack < b.below; });

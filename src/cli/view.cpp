@@ -2,34 +2,54 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/read_traces.hpp"
 #include "slip/page.hpp"
 
 namespace slip::cli {
 namespace {
 
 struct Asked {
-  std::string trace, page, prediction;
+  std::vector<std::string> traces;
+  std::string page, prediction;
 };
 
-// Beside the trace: run.json -> run.html.
-std::string page_beside(const std::string& trace) {
-  const std::size_t name = trace.rfind('/') + 1;  // 0 without a folder
-  const std::size_t dot = trace.rfind('.');
-  return (dot != std::string::npos && dot > name ? trace.substr(0, dot) : trace) + ".html";
+// Without its ending: run.json -> run, run.json.gz -> run.
+std::string stem_of(const std::string& path) {
+  std::string stem = path.ends_with(".gz") ? path.substr(0, path.size() - 3) : path;
+  const std::size_t name = stem.rfind('/') + 1;  // 0 without a folder
+  const std::size_t dot = stem.rfind('.');
+  return dot != std::string::npos && dot > name ? stem.substr(0, dot) : stem;
+}
+
+// Beside the trace: run.json -> run.html; of several ranks without the number, run.0.json -> run.html.
+std::string page_beside(const Asked& asked) {
+  std::string stem = stem_of(asked.traces.front());
+  const std::size_t dot = stem.rfind('.');
+  if (asked.traces.size() > 1 && dot != std::string::npos &&
+      stem.find_first_not_of("0123456789", dot + 1) == std::string::npos)
+    stem.resize(dot);
+  return stem + ".html";
 }
 
 int run_view(const Asked& asked) {
-  const std::string page = asked.page.empty() ? page_beside(asked.trace) : asked.page;
-  if (page == asked.trace) throw UsageError(fmt::format("'{}' is the trace itself: name another file with -o", page));
-  const TraceData trace = read_trace(asked.trace, {});
+  const std::string page = asked.page.empty() ? page_beside(asked) : asked.page;
+  if (std::ranges::find(asked.traces, page) != asked.traces.end())
+    throw UsageError(fmt::format("'{}' is the trace itself: name another file with -o", page));
+  const std::vector<NamedTrace> traces = read_traces(asked.traces);
+  if (traces.size() > 1)
+    throw UsageError(fmt::format("a page shows one trace, or those of the ranks of one job, and {} others are given",
+                                 traces.size()));
+  const auto& [name, trace] = traces.front();
   std::optional<TraceData> prediction;
   if (!asked.prediction.empty()) prediction = read_trace(asked.prediction, {});
-  write_html(trace, page, asked.trace.substr(asked.trace.rfind('/') + 1), prediction ? &*prediction : nullptr);
+  write_html(trace, page, name.substr(name.rfind('/') + 1), prediction ? &*prediction : nullptr);
   return kSuccess;
 }
 
@@ -46,8 +66,8 @@ std::function<int()> add_view(CLI::App& app) {
   CLI::App* view = app.add_subcommand("view", "Write a trace's timeline as one HTML page");
   view->footer(
       "\nTraces come from --trace of any command, from SLIP_TRACE=FILE with any program that uses the library, or\n"
-      "from other tools that write Chrome trace-event JSON. The page needs no network and no server.");
-  view->add_option("TRACE", asked->trace, "The trace to show")->required();
+      "from other tools that write Chrome trace-event JSON, also with gzip. The page needs no network.");
+  view->add_option("TRACE", asked->traces, "The trace to show, or those of the ranks of one job")->required();
   add_named_output(*view, "-o,--output", asked->page,
                    "The page, - for the standard output; default: the trace's name with .html");
   view->add_option("--prediction", asked->prediction, "Trace of the same program as predicted, laid under it");

@@ -320,6 +320,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
                     to.offset + to.bytes),
         here);
   Op op{.kind = OpKind::kExchange,
+        .engine = Engine::kCommunication,
         .name = name,
         .here = here,
         .reads = std::span<const Range>(reads, read),

@@ -39,7 +39,11 @@ void enqueue_failure(const StreamRef& stream, const Error& error) {
     const auto exchange = std::make_shared<FailedExchange>(error);
     exchange->self = exchange;
     try {
-      issue(state, {.kind = OpKind::kExchange, .name = kName, .here = error.here(), .exchange = exchange.get()});
+      issue(state, {.kind = OpKind::kExchange,
+                    .engine = Engine::kCommunication,
+                    .name = kName,
+                    .here = error.here(),
+                    .exchange = exchange.get()});
     } catch (const Error&) {  // not enqueued; or it is over, and issue() waited for it
       exchange->self = nullptr;
     }

@@ -99,6 +99,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   std::uint64_t bytes = 0;
   for (const Parcel& parcel : parcels) bytes += parcel.bytes;
   Op op{.kind = OpKind::kExchange,
+        .engine = Engine::kCommunication,
         .name = message_name(),
         .here = here,
         .reads = sent,

@@ -57,14 +57,14 @@ Loader::Loader(const Device& device, const Graph& graph, const WeightsPlan& plan
   }
   keep_in_pinned_memory(here);
   if (largest_read > 0) {
-    reads_ = std::make_unique<Stream>(device.stream(StreamFlags::kNonBlocking, 0, here));
+    reads_ = std::make_unique<Stream>(device.stream("reads from disk", StreamFlags::kNonBlocking, 0, here));
     slot_bytes_ = aligned(largest_read);
     slots_ = device.alloc(kSlots * slot_bytes_, MemoryKind::kPinned, "read slots", here);
   }
   if (reader_ && is_host_memory(device) && !plan.loads.empty()) {
     free_ = device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "loads that have their place", here);
     *free_.host_write<std::uint32_t>(here).begin() = 0;
-    places_ = std::make_unique<Stream>(device.stream(StreamFlags::kNonBlocking, 0, here));
+    places_ = std::make_unique<Stream>(device.stream("free places", StreamFlags::kNonBlocking, 0, here));
   }
 }
 
@@ -165,7 +165,17 @@ void Loader::read_in(StreamRef stream, Range to, std::uint32_t index, Name name)
     else fill(place.unit, place_of(place));
   };
   static_assert(sizeof(function) <= 2 * sizeof(void*));
-  stream.host(function, {.reads = {}, .writes = {to}, .scalars = {}, .name = name});
+  // Where device memory is host memory the read is the load itself, so it runs on the engine of copies into the device.
+  const bool loads = units_[index].way == Way::kRead;
+  const Range writes[] = {to};
+  std::function<void()> call = function;
+  slip::issue(*stream.state(Here::at()), {.kind = OpKind::kHost,
+                                          .engine = loads ? Engine::kCopyIn : Engine::kHost,
+                                          .name = name,
+                                          .here = Here::at(),
+                                          .writes = std::span<const Range>(writes),
+                                          .cost = {.bytes = to.bytes},
+                                          .host = &call});
 }
 
 void Loader::read_next_load(Place place) {

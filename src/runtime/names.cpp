@@ -31,6 +31,7 @@ const char* engine_name(Engine engine) {
     case Engine::kCopyIn: return "copy in";
     case Engine::kCopyOut: return "copy out";
     case Engine::kHost: return "host";
+    case Engine::kCommunication: return "communication";
   }
   return "unknown";
 }

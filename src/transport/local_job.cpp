@@ -311,7 +311,7 @@ class Job {
   const LocalJob& job_;
   const int nothing_;
   const Signals signals_;
-  const std::string marker_ = fmt::format("{:016x}{:016x}", random_secret(), random_secret());
+  const std::string marker_ = fmt::format("{:016x}{:016x}", random_number(), random_number());
   std::string id_;
   std::optional<JobGuard> guard_;  // goes after the destructor has ended the ranks
   std::vector<Rank> ranks_;

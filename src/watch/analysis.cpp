@@ -16,7 +16,7 @@ struct Extent {
 Extent extent_of(std::span<const TraceSpan> spans) {
   Extent result;
   for (std::uint32_t i = 0; i < spans.size(); ++i) {
-    if (!spans[i].run) continue;
+    if (!spans[i].run || spans[i].annotation) continue;
     const bool first = result.last == kNoSpan;
     result.begin = first ? spans[i].started : std::min(result.begin, spans[i].started);
     if (first || spans[i].ended > result.end) result.end = spans[i].ended, result.last = i;

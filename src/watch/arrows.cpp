@@ -9,6 +9,20 @@ namespace {
 
 constexpr Picos kShiftFrom = 1'000'000'000'000'000;
 
+// From the host's call to what it launched.
+void add_launches(std::span<const TraceSpan> spans, std::vector<Arrow>& result) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> calls;
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].run && !spans[i].submit) calls.emplace(std::pair(spans[i].stream, spans[i].position), i);
+  }
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    const TraceRecord* submit = spans[i].submit;
+    if (!submit || !spans[i].run || submit->other_stream == 0) continue;
+    const auto call = calls.find({submit->other_stream, submit->other_position});
+    if (call != calls.end()) result.push_back({call->second, i, false});
+  }
+}
+
 }  // namespace
 
 std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
@@ -45,6 +59,7 @@ std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spa
     if (source == sources.begin() || target == targets.end()) continue;
     result.push_back({*std::prev(source), *target, edge.barrier});
   }
+  if (trace.foreign) add_launches(spans, result);
   return result;
 }
 

@@ -100,7 +100,7 @@ std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
   std::vector<TimeKey>* last = nullptr;
   std::pair<std::uint32_t, Engine> last_key;
   for (std::uint32_t i = 0; i < spans.size(); ++i) {
-    if (!spans[i].run) continue;
+    if (!spans[i].run || spans[i].annotation) continue;
     const std::pair key(spans[i].device, spans[i].engine);
     if (!last || key != last_key) last = &starts[key], last_key = key;
     last->push_back({spans[i].started, i});

@@ -38,6 +38,7 @@ const EventReader::Field EventReader::kArgsFields[] = {
     {"queued", [](EventReader& to) { to.event_.record.queued = to.json_.micros(); }},
     {"place", [](EventReader& to) { to.read_place(); }},
     {"unnamed", [](EventReader& to) { to.event_.unnamed = to.json_.boolean(); }},
+    {"annotation", [](EventReader& to) { to.event_.annotation = to.json_.boolean(); }},
     {"queue",
      [](EventReader& to) {
        to.event_.record.queue = static_cast<std::int32_t>(require_small(to.json_, to.json_.unsigned_number(), "queue"));

@@ -22,6 +22,7 @@ struct TraceEvent {
   char phase = 0;
   bool recorded = false;          // args name the kind of record
   bool unnamed = false;           // the title is not the op's name
+  bool annotation = false;        // of the run
   Engine engine = Engine::kNone;  // that it ran on; record.engine is the one that was asked for
   TraceRecord record;
   std::string_view title;  // what viewers show

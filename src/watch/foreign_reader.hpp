@@ -1,5 +1,5 @@
-// Traces of other programs, PyTorch's profiler and browsers among them: what ran where and when, and nothing of what it
-// read, wrote or waited for.
+// Traces of other programs, PyTorch's profiler and browsers among them: what ran where and when, which call of the host
+// launched it where the trace says so, and nothing of what it read, wrote or waited for.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "base/json_reader.hpp"
 #include "slip/trace.hpp"
+#include "watch/launch_links.hpp"
 #include "watch/texts.hpp"
 
 namespace slip {
@@ -26,12 +27,15 @@ class ForeignReader {
     char phase = 0;
     std::string_view name, category, pid, tid;
     std::string_view given, labels;  // of metadata
+    std::string_view correlation;    // of a launch and what it launched
+    std::string_view id;             // of an arrow
+    bool enclosed = false;           // of an arrow: it ends at the run that holds its time, not at the next
     bool timed = false;
     JsonReader::LongTime at;
     Picos lasts = 0;
   };
   struct Begin {
-    std::string_view name, category;
+    std::string_view name, category, correlation;
     Picos at = 0;
   };
   struct Track {
@@ -41,6 +45,12 @@ class ForeignReader {
   };
   // Kept texts are the same if they lie at the same place.
   using ThreadKey = std::pair<const char*, const char*>;
+  struct ArrowEnd {
+    bool begins = false, enclosed = false;
+    std::string_view id;
+    ThreadKey thread;
+    Picos at = 0;
+  };
 
   void read_fields(Event& event);
   void read_args(Event& event);
@@ -49,16 +59,20 @@ class ForeignReader {
   std::size_t track_of(const Event& event);
   Picos time_of(const Event& event);
   Picos sum(Picos a, Picos b) const;
-  void add_run(std::size_t track, std::string_view name, std::string_view category, Picos started, Picos ended);
+  void add_run(std::size_t track, const Begin& begin, Picos ended);
+  void add_submissions();
   void end_open_runs();
   void move_to_zero();
+  void number_positions();
   void put_in_order();
   std::string_view track_name(const Track& track);
 
   JsonReader& json_;
   Texts& texts_;
   std::vector<TraceRecord> records_;  // for each track its kStreamOpen, and runs
-  std::vector<Track> tracks_;         // by stream - 1
+  LaunchLinks links_;
+  std::vector<ArrowEnd> arrows_;
+  std::vector<Track> tracks_;  // by stream - 1
   std::map<ThreadKey, std::size_t> track_index_;
   ThreadKey last_key_{};
   std::size_t last_track_ = 0;

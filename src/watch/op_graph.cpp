@@ -36,7 +36,8 @@ struct StreamNodes {
 
 class Builder {
  public:
-  Builder(const TraceData& trace, std::span<const TraceSpan> spans) : records_(trace.records), spans_(spans) {
+  Builder(const TraceData& trace, std::span<const TraceSpan> spans)
+      : records_(trace.records), spans_(spans), foreign_(trace.foreign) {
     graph_.nodes.reserve(spans.size() + spans.size() / 2);
     graph_.node_of.resize(spans.size(), kNoNode);
   }
@@ -82,12 +83,19 @@ class Builder {
     stream.touched = true;
     devices_[device].touched.push_back(&stream);
   }
+  // The op before it in its stream. In traces of other programs a call of the host lies within the one that made it,
+  // and follows what that one followed.
+  std::uint32_t before(const StreamNodes& stream, const TraceSpan& op) const {
+    const std::uint32_t last = stream.last();
+    if (!foreign_ || last == kNoNode || spans_[graph_.nodes[last].span].ended <= op.started) return last;
+    return graph_.nodes[last].prev;
+  }
   void add_op(std::uint32_t span, std::uint32_t record, Thread* thread) {
     const TraceSpan& op = spans_[span];
     StreamNodes& stream = streams_[op.stream];
     const std::uint32_t node = add({.span = span,
                                     .record = record,
-                                    .prev = stream.last(),
+                                    .prev = before(stream, op),
                                     .other = thread ? thread->sync : kNoNode,
                                     .before = thread ? graph_.thread_last[thread->slot] : kNoNode,
                                     .thread = thread ? thread->slot : 0});
@@ -117,6 +125,7 @@ class Builder {
 
   const std::vector<TraceRecord>& records_;
   std::span<const TraceSpan> spans_;
+  const bool foreign_;
   OpGraph graph_;
   ByNumber<StreamNodes> streams_;
   ByNumber<Thread> threads_;
@@ -131,7 +140,7 @@ class Builder {
 void Builder::add_unsubmitted() {
   std::vector<TimeKey> order;
   for (std::uint32_t i = 0; i < spans_.size(); ++i) {
-    if (!spans_[i].submit) order.push_back({spans_[i].started, i});
+    if (!spans_[i].submit && !spans_[i].annotation) order.push_back({spans_[i].started, i});
   }
   if (order.empty()) return;
   sort_by_time(order);

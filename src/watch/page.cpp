@@ -102,9 +102,10 @@ void put_figures(PageText& text, std::span<const TraceSpan> spans) {
     const Figures& f = entry.second;
     text.put(
         "{{\"device\":{},\"ops\":{},\"total\":{},\"from_queued\":{},\"idle\":{},\"busy\":[{}],\"sum\":[{}],"
-        "\"copy\":{},\"overlapped\":{},\"exposed\":{},\"bound\":{}}}",
+        "\"copy\":{},\"overlapped\":{},\"exposed\":{},\"communication\":{},\"communication_overlapped\":{},"
+        "\"communication_exposed\":{},\"bound\":{}}}",
         entry.first, f.ops, f.total, f.from_queued, f.idle, fmt::join(f.busy, ","), fmt::join(f.sum, ","), f.copy,
-        f.overlapped, f.exposed, f.bound);
+        f.overlapped, f.exposed, f.communication, f.communication_overlapped, f.communication_exposed, f.bound);
   });
 }
 
@@ -116,6 +117,9 @@ void put_tables(PageText& text, const TraceData& trace, const PageTexts& texts) 
     text.put("{{\"id\":{},\"device\":{},\"name\":", stream.id, stream.device);
     text.put_text(stream.name);
     text.put("}}");
+  });
+  text.put_list("devices", trace.devices, [&](const TraceDevice& device) {
+    text.put("{{\"id\":{},\"rank\":{},\"id_there\":{}}}", device.id, device.rank, device.id_there);
   });
   text.put_list("buffers", trace.buffers, [&](const TraceBuffer& buffer) {
     text.put("{{\"id\":{},\"device\":{},\"kind\":\"{}\",\"bytes\":{},\"name\":", buffer.id, buffer.device,
@@ -133,8 +137,7 @@ void put_words(PageText& text) {
     text.put_list(key, words, [&](std::string_view word) { text.put_text(word); });
   };
   names("engines", kEngines, [](std::size_t i) { return engine_name(static_cast<Engine>(i)); });
-  names("kinds", static_cast<std::size_t>(OpKind::kPlan) + 1,
-        [](std::size_t i) { return kind_name(static_cast<OpKind>(i)); });
+  names("kinds", kOpKinds, [](std::size_t i) { return kind_name(static_cast<OpKind>(i)); });
   names("causes", kCauses, [](std::size_t i) { return cause_name(static_cast<Cause>(i)); });
 }
 
@@ -189,10 +192,12 @@ void write_html(OutputFile& out, const std::string& json, const Columns& columns
   }
 }
 
-// Another program's trace says when ops ran, not what they waited for: then nothing is said of it.
+// Another program's trace says when ops ran, not what they waited for: then nothing is said of it, unless launches are
+// linked with what they launched.
 Analysis known(const TraceData& trace, std::span<const TraceSpan> spans) {
   Analysis result = analyse(trace, spans);
-  if (!trace.foreign) return result;
+  const bool linked = std::any_of(spans.begin(), spans.end(), [](const TraceSpan& span) { return span.submit; });
+  if (!trace.foreign || linked) return result;
   for (std::size_t i = 0; i < spans.size(); ++i) result.starts[i] = {Cause::kUnknown, kNoSpan, spans[i].started};
   std::fill(result.slack.begin(), result.slack.end(), Picos{0});
   result.critical.clear();
@@ -217,7 +222,7 @@ void write_page(const TraceData& trace, const std::string& path, const PageOptio
   add_range_columns(columns, spans, trace);
   add_arrow_columns(columns, spans, trace, all);
   const std::size_t matched =
-      options.prediction ? add_prediction_columns(columns, spans, *options.prediction) : std::size_t{0};
+      options.prediction ? add_prediction_columns(columns, spans, trace, *options.prediction) : std::size_t{0};
 
   PageText text;
   text.put("{{\"format\":1,\"version\":\"{}\",\"title\":", SLIP_VERSION);

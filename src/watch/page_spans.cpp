@@ -1,5 +1,7 @@
 #include "watch/page_spans.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -178,36 +180,53 @@ void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData
 
 namespace {
 
-using OpKey = std::tuple<std::uint32_t, std::string_view, std::uint32_t>;  // stream, name, how many before it
+// A stream in both runs: its name, "" if the program gave none, and how many of that name come before it.
+using StreamKey = std::pair<std::string_view, std::uint32_t>;
+using OpKey = std::tuple<StreamKey, std::string_view, std::uint32_t>;  // stream, name, how many before it
+
+// By id, of the streams that ran something. Ids differ from run to run, so only names tell streams apart.
+std::map<std::uint64_t, StreamKey> stream_keys(const PageSpans& spans, const TraceData& trace) {
+  std::set<std::uint64_t> ids;
+  for (std::size_t place = 0; place < spans.size(); ++place) ids.insert(spans[place].stream);
+  std::map<std::uint64_t, std::string_view> names;
+  for (const TraceStream& stream : trace.streams()) names[stream.id] = stream.name;
+  std::map<std::uint64_t, StreamKey> keys;
+  std::map<std::string_view, std::uint32_t> seen;
+  for (const std::uint64_t id : ids) {
+    const auto found = names.find(id);
+    const bool named = found != names.end() && found->second != fmt::format("stream {}", id);
+    const std::string_view name = named ? found->second : std::string_view();
+    keys.emplace(id, StreamKey{name, seen[name]++});
+  }
+  return keys;
+}
 
 // Calls `each(key, place)` for every op, stream by stream in the order of positions.
 template <class Each>
-void for_each_op(const PageSpans& spans, Each each) {
-  std::set<std::uint64_t> ids;
-  for (std::size_t place = 0; place < spans.size(); ++place) ids.insert(spans[place].stream);
-  std::map<std::uint64_t, std::uint32_t> streams;
-  for (const std::uint64_t id : ids) streams.emplace(id, static_cast<std::uint32_t>(streams.size()));
+void for_each_op(const PageSpans& spans, const TraceData& trace, Each each) {
+  const std::map<std::uint64_t, StreamKey> streams = stream_keys(spans, trace);
   std::vector<std::uint32_t> order(spans.size());
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::pair(spans[a].stream, spans[a].position) < std::pair(spans[b].stream, spans[b].position);
   });
-  std::map<std::pair<std::uint32_t, std::string_view>, std::uint32_t> seen;
+  std::map<std::pair<StreamKey, std::string_view>, std::uint32_t> seen;
   for (const std::uint32_t place : order) {
-    const std::uint32_t stream = streams.at(spans[place].stream);
+    const StreamKey& stream = streams.at(spans[place].stream);
     each(OpKey{stream, spans.name(place), seen[{stream, spans.name(place)}]++}, place);
   }
 }
 
 }  // namespace
 
-std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& prediction) {
+std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
+                                   const TraceData& prediction) {
   const std::vector<TraceSpan> spans = prediction.spans();
   const PageSpans predicted(prediction, spans);
   std::map<OpKey, std::uint32_t> ops;
-  for_each_op(measured, [&](const OpKey& key, std::uint32_t place) { ops.emplace(key, place); });
+  for_each_op(measured, trace, [&](const OpKey& key, std::uint32_t place) { ops.emplace(key, place); });
   std::vector<std::pair<std::uint32_t, std::uint32_t>> matches;  // predicted, measured
-  for_each_op(predicted, [&](const OpKey& key, std::uint32_t place) {
+  for_each_op(predicted, prediction, [&](const OpKey& key, std::uint32_t place) {
     const auto found = ops.find(key);
     if (found != ops.end()) matches.emplace_back(place, found->second);
   });

@@ -57,8 +57,9 @@ void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& 
 void add_range_columns(Columns& columns, const PageSpans& spans, const TraceData& trace);
 void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData& trace,
                        std::span<const TraceSpan> all);
-// Ops of both runs are the same when their streams are, counted by id, and they are the nth of their name there.
-// Returns how many were.
-std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& prediction);
+// Ops of both runs are the same when their streams have the same name and they are the nth of their name there. Streams
+// of one name, and those without a name, are counted by id. Returns how many ops were the same.
+std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
+                                   const TraceData& prediction);
 
 }  // namespace slip

@@ -7,6 +7,8 @@
 #include <queue>
 #include <utility>
 
+#include "base/clock_origin.hpp"
+#include "base/job_rank.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
 #include "watch/spans.hpp"
@@ -302,6 +304,20 @@ TraceRecord unpack_record(Unpacker& from, std::vector<TraceRange>& ranges) {
   return record;
 }
 
+TraceProcess this_process() {
+  TraceProcess process;
+  const std::optional<JobRank> rank = job_rank();
+  if (!rank || rank->ranks < 2) return process;
+  process.rank = rank->rank;
+  process.ranks = rank->ranks;
+  const ClockOrigin origin = clock_origin();
+  process.since_boot_ns = origin.since_boot_ns;
+  process.since_1970_ns = origin.since_1970_ns;
+  static const std::string* const kBoot = new std::string(boot_id());  // never destroyed: traces refer to it
+  process.boot = *kBoot;
+  return process;
+}
+
 }  // namespace
 
 TraceData RecordLog::collect() const {
@@ -334,6 +350,7 @@ TraceData RecordLog::collect() const {
     if (cursor.next()) heads.emplace(cursor.peek().sequence, i);
   }
   data.dropped = dropped_.load(std::memory_order_relaxed);
+  data.process = this_process();
   tidy(data);
   return data;
 }

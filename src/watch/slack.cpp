@@ -102,7 +102,8 @@ std::vector<Picos> SlackFinder::find(std::span<const std::uint32_t> order) {
   }
   std::vector<Picos> result(spans_.size());
   for (std::size_t i = 0; i < spans_.size(); ++i) {
-    if (spans_[i].run) result[i] = std::max<Picos>(latest_[graph_.node_of[i]] - spans_[i].ended, 0);
+    if (spans_[i].run && graph_.node_of[i] != kNoNode)
+      result[i] = std::max<Picos>(latest_[graph_.node_of[i]] - spans_[i].ended, 0);
   }
   return result;
 }
@@ -113,7 +114,7 @@ std::vector<Picos> find_slack(const OpGraph& graph, std::span<const TraceSpan> s
                               const Holders& holders, std::span<const std::uint32_t> order) {
   Picos last_end = kNever;
   for (const TraceSpan& span : spans) {
-    if (span.run) last_end = std::max(last_end, span.ended);
+    if (span.run && !span.annotation) last_end = std::max(last_end, span.ended);
   }
   return SlackFinder(graph, spans, table, holders, last_end).find(order);
 }

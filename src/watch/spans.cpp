@@ -149,6 +149,7 @@ void fill_from_run(TraceSpan& span, const TraceRecord& run) {
   span.queue = run.queue;
   span.started = run.started;
   span.ended = run.ended;
+  span.annotation = run.annotation;
   if (span.submit) return;
   span.name = run.name;
   span.file = run.file;

@@ -8,22 +8,17 @@
 #include <string>
 
 #include "base/env.hpp"
+#include "base/job_rank.hpp"
 #include "base/log.hpp"
 #include "runtime/observers.hpp"
 #include "slip/race.hpp"
 #include "slip/trace.hpp"
+#include "watch/trace_path.hpp"
 
 namespace slip {
 namespace {
 
 constexpr int kRaceStatus = 66;  // exit status of a program with a race, as a thread sanitizer's
-
-// "%p" in the file's name becomes the process id, so that ranks started alike write a file each.
-std::string trace_path(std::string path) {
-  for (std::size_t at = path.find("%p"); at != std::string::npos; at = path.find("%p", at))
-    path.replace(at, 2, fmt::format("{}", ::getpid()));
-  return path;
-}
 
 // Never destroyed: streams of static lifetime may still tell it something while the process ends.
 struct ProcessTrace {
@@ -37,7 +32,7 @@ void write_process_trace() {
   try {
     g_trace->trace.stop();
     const TraceData data = g_trace->trace.data();
-    write_trace(data, trace_path(env().trace), {});
+    write_trace(data, trace_path(env().trace, job_rank(), ::getpid()), {});
     if (data.dropped > 0) log_line(fmt::format("SLIP_TRACE: memory was full, {} records are missing", data.dropped));
   } catch (const std::exception& error) {
     log_line(fmt::format("SLIP_TRACE: {}", error.what()));

@@ -9,6 +9,7 @@ namespace slip {
 
 inline constexpr std::size_t kMaxRecords = std::size_t{1} << 27;
 inline constexpr std::size_t kMaxRanges = std::size_t{1} << 29;
+inline constexpr std::uint32_t kMaxRanks = 1U << 20;
 inline constexpr Picos kMaxTime = Picos{1} << 61;  // 26 days
 
 // Whether all times, and all durations together, are within the limit, so that figures can be reckoned without a

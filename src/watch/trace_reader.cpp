@@ -1,16 +1,10 @@
 #include "watch/trace_reader.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
-#include <new>
 
 #include "base/json_reader.hpp"
 #include "watch/event_reader.hpp"
@@ -65,6 +59,7 @@ class TraceReader {
   void follow_positions(const TraceRecord& submit);
 
   void read_tables();
+  void read_process();
   void read_device();
   void read_buffer();
   void shift_times();
@@ -88,7 +83,6 @@ class TraceReader {
 };
 
 TraceData TraceReader::read() {
-  if (json_.take_bytes("\x1F\x8B")) json_.fail("the file is compressed: unpack it with gunzip first");
   static_cast<void>(json_.take_bytes("\xEF\xBB\xBF"));  // a byte order mark
   bare_ = json_.next_is('[');
   if (bare_) read_events();
@@ -260,6 +254,7 @@ void TraceReader::add_op(const TraceEvent& event) {
   }
   add(event.run_sequence) = {.kind = RecordKind::kRun,
                              .engine = event.engine,
+                             .annotation = event.annotation,
                              .device = device,
                              .queue = op.queue,
                              .line = op.line,
@@ -282,6 +277,8 @@ void TraceReader::read_tables() {
       if (version_ != 1) json_.fail(fmt::format("a trace of version {}; this library reads version 1", version_));
     } else if (key == "foreign") {
       data_.foreign = json_.boolean();
+    } else if (key == "process") {
+      read_process();
     } else if (key == "dropped") {
       data_.dropped = json_.unsigned_number();
     } else if (key == "devices") {
@@ -296,17 +293,47 @@ void TraceReader::read_tables() {
   }
 }
 
+void TraceReader::read_process() {
+  std::string_view key;
+  TraceProcess& process = data_.process;
+  const auto number = [this](const char* what) {
+    const std::uint32_t value = require_small(json_, json_.unsigned_number(), what);
+    if (value > kMaxRanks) json_.fail(fmt::format("{} {} is too large", what, value));
+    return static_cast<int>(value);
+  };
+  json_.begin_object();
+  while (json_.next_key(key)) {
+    if (key == "rank") process.rank = number("rank");
+    else if (key == "ranks") process.ranks = number("number of ranks");
+    else if (key == "since_boot_ns") process.since_boot_ns = json_.signed_number();
+    else if (key == "since_1970_ns") process.since_1970_ns = json_.signed_number();
+    else if (key == "boot") process.boot = texts_.keep(json_.text());
+    else json_.skip();
+  }
+}
+
 void TraceReader::read_device() {
   std::string_view key;
   std::uint32_t id = 0;
   Picos origin = 0;
+  TraceDevice merged;
+  bool of_rank = false;
   json_.begin_object();
   while (json_.next_key(key)) {
     if (key == "id") id = require_small(json_, json_.unsigned_number(), "device");
     else if (key == "origin_ps") origin = json_.signed_number();
-    else json_.skip();
+    else if (key == "rank") {
+      merged.rank = static_cast<int>(std::min<std::uint64_t>(json_.unsigned_number(), kMaxRanks));
+      of_rank = true;
+    } else if (key == "id_there") {
+      merged.id_there = require_small(json_, json_.unsigned_number(), "device");
+    } else {
+      json_.skip();
+    }
   }
   origins_[id] = origin;
+  merged.id = id;
+  if (of_rank) data_.devices.push_back(merged);
 }
 
 void TraceReader::read_buffer() {
@@ -344,56 +371,8 @@ void TraceReader::shift_times() {
   }
 }
 
-TraceData parse(JsonReader::Source source, std::size_t file_bytes, const std::string& name, Here here) {
-  try {
-    JsonReader json(name, std::move(source), here);
-    return TraceReader(json, file_bytes).read();
-  } catch (const std::bad_alloc&) {
-    throw Error(Code::kOutOfMemory, fmt::format("reading '{}': its records do not fit into memory", name), here);
-  }
-}
-
-class InputFile {
- public:
-  InputFile(const std::string& path, Here here) : path_(path), here_(here) {
-    file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0) fail("open");
-  }
-  ~InputFile() { ::close(file_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  std::size_t bytes() const {  // 0 if it is not known, as of a pipe
-    struct stat status {};
-    return ::fstat(file_, &status) == 0 && status.st_size > 0 ? static_cast<std::size_t>(status.st_size) : 0;
-  }
-  std::size_t read(char* into, std::size_t bytes) const {
-    for (;;) {
-      const ssize_t count = ::read(file_, into, bytes);
-      if (count >= 0) return static_cast<std::size_t>(count);
-      if (errno != EINTR) fail("read");
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) const {
-    throw Error(Code::kIo, fmt::format("cannot {} '{}': {}", what, path_, std::strerror(errno)), here_);
-  }
-  const std::string& path_;
-  Here here_;
-  int file_ = -1;
-};
-
 }  // namespace
 
-TraceData parse_trace(std::string_view text, const std::string& name, Here here) {
-  return parse(JsonReader::from_text(text), text.size(), name, here);
-}
-
-TraceData read_trace(const std::string& path, Here here) {
-  const InputFile file(path, here);
-  const auto source = [&file](char* into, std::size_t bytes) { return file.read(into, bytes); };
-  return parse(source, file.bytes(), path, here);
-}
+TraceData read_trace_events(JsonReader& json, std::size_t file_bytes) { return TraceReader(json, file_bytes).read(); }
 
 }  // namespace slip

@@ -164,6 +164,8 @@ void TraceWriter::put_span(const TraceSpan& span) {
   if (base.engine != run.engine) put("\"engine\":\"{}\",", engine_name(base.engine));  // "cat" is the one it ran on
   put_common(base);
   if (run.name.empty()) put("\"unnamed\":true,");
+  if (run.annotation) put("\"annotation\":true,");
+  if (base.other_stream != 0) put("\"other\":[{},{}],", base.other_stream, base.other_position);
   if (run.queue != -1) put("\"queue\":{},", static_cast<std::uint32_t>(run.queue));
   const TraceRecord none{};
   const TraceRecord& submit = span.submit ? *span.submit : none;
@@ -248,10 +250,21 @@ void TraceWriter::put_arrows() {
 }
 
 void TraceWriter::put_tables() {
-  put("{{\"version\":1,\"dropped\":{},{}\n\"devices\":[", data_.dropped, data_.foreign ? "\"foreign\":true," : "");
+  put("{{\"version\":1,\"dropped\":{},{}", data_.dropped, data_.foreign ? "\"foreign\":true," : "");
+  if (const TraceProcess& process = data_.process; process.ranks > 0) {
+    put("\n\"process\":{{\"rank\":{},\"ranks\":{},\"since_boot_ns\":{},\"since_1970_ns\":{},", process.rank,
+        process.ranks, process.since_boot_ns, process.since_1970_ns);
+    put("\"boot\":");
+    append_string(text_, process.boot);
+    put("}},");
+  }
+  put("\n\"devices\":[");
   bool first = true;
   for (const auto& [device, origin] : origins_) {
-    put("{}\n{{\"id\":{},\"origin_ps\":{}}}", first ? "" : ",", device, origin);
+    put("{}\n{{\"id\":{},\"origin_ps\":{}", first ? "" : ",", device, origin);
+    const auto merged = std::ranges::find(data_.devices, device, &TraceDevice::id);
+    if (merged != data_.devices.end()) put(",\"rank\":{},\"id_there\":{}", merged->rank, merged->id_there);
+    put("}}");
     first = false;
   }
   put("],\n\"buffers\":[");

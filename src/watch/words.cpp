@@ -27,8 +27,8 @@ const char* record_kind_name(RecordKind kind) {
 
 namespace {
 
-// The words of an enum up to its last enumerator, looked up by comparison: they are few.
-template <class Enum, Enum kLast>
+// The words of an enum's kCount enumerators, looked up by comparison: they are few.
+template <class Enum, std::size_t kCount>
 class Words {
  public:
   explicit Words(const char* (*name)(Enum)) {
@@ -42,25 +42,25 @@ class Words {
   }
 
  private:
-  std::array<std::string_view, static_cast<std::size_t>(kLast) + 1> words_;
+  std::array<std::string_view, kCount> words_;
 };
 
 }  // namespace
 
 std::optional<RecordKind> record_kind_of(std::string_view word) {
-  static const Words<RecordKind, RecordKind::kError> kWords(record_kind_name);
+  static const Words<RecordKind, kRecordKinds> kWords(record_kind_name);
   return kWords.find(word);
 }
 std::optional<OpKind> op_kind_of(std::string_view word) {
-  static const Words<OpKind, OpKind::kPlan> kWords(kind_name);
+  static const Words<OpKind, kOpKinds> kWords(kind_name);
   return kWords.find(word);
 }
 std::optional<Engine> engine_of(std::string_view word) {
-  static const Words<Engine, Engine::kHost> kWords(engine_name);
+  static const Words<Engine, kEngines> kWords(engine_name);
   return kWords.find(word);
 }
 std::optional<MemoryKind> memory_kind_of(std::string_view word) {
-  static const Words<MemoryKind, MemoryKind::kPageable> kWords(memory_kind_name);
+  static const Words<MemoryKind, kMemoryKinds> kWords(memory_kind_name);
   return kWords.find(word);
 }
 

@@ -9,6 +9,9 @@
 
 namespace slip {
 
+inline constexpr std::size_t kRecordKinds = static_cast<std::size_t>(RecordKind::kError) + 1;
+inline constexpr std::size_t kMemoryKinds = static_cast<std::size_t>(MemoryKind::kPageable) + 1;
+
 const char* record_kind_name(RecordKind kind);
 
 std::optional<RecordKind> record_kind_of(std::string_view word);

@@ -62,6 +62,7 @@ inline void expect_same(const TraceRecord& a, const TraceRecord& b) {
   EXPECT_EQ(a.thread, b.thread);
   EXPECT_EQ(a.bytes, b.bytes);
   EXPECT_EQ(a.queued, b.queued);
+  EXPECT_EQ(a.annotation, b.annotation);
   EXPECT_EQ(a.started, b.started);
   EXPECT_EQ(a.ended, b.ended);
   EXPECT_EQ(a.cost.bytes, b.cost.bytes);
@@ -156,8 +157,8 @@ class Generator {
     std::vector<Range> reads(below(4)), writes(below(3));
     for (Range& each : reads) each = range();
     for (Range& each : writes) each = range();
-    Op op{.kind = static_cast<OpKind>(below(10)),
-          .engine = static_cast<Engine>(below(5)),
+    Op op{.kind = static_cast<OpKind>(below(kOpKinds)),
+          .engine = static_cast<Engine>(below(kEngines)),
           .opaque = below(5) == 0,
           .value = static_cast<std::uint32_t>(below(3) ? 0 : random_()),
           .reads = reads,

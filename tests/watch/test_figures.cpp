@@ -98,6 +98,29 @@ TEST(Figures, CopiesHideBehindComputeOfTheirOwnDeviceOnly) {
   EXPECT_EQ(figures.bound, 100);
 }
 
+TEST(Figures, CommunicationIsAnEngineOfItsOwn) {
+  const Figures figures =
+      Drawing().op(Engine::kCompute, 0, 100).op(Engine::kCommunication, 60, 180).op(Engine::kCopyIn, 90, 110).figures();
+  EXPECT_EQ(figures.communication, 120);
+  EXPECT_EQ(figures.communication_overlapped, 40);
+  EXPECT_EQ(figures.communication_exposed, 80);
+  EXPECT_NEAR(figures.communication_percent(), 100.0 / 3, 1e-9);
+  EXPECT_EQ(figures.busy_of(Engine::kCommunication), 120);
+  EXPECT_EQ(figures.copy, 20) << "communication is no copy";
+  EXPECT_EQ(figures.overlapped, 10);
+  EXPECT_EQ(figures.bound, 100) << "the wait for other ranks bounds nothing";
+  EXPECT_EQ(figures.idle, 0);
+}
+
+TEST(Figures, AnnotationsAreNoWork) {
+  Drawing drawing;
+  drawing.op(Engine::kCompute, 10, 20).op(Engine::kNone, 0, 100);
+  drawing.spans()[1].annotation = true;
+  EXPECT_EQ(drawing.figures().ops, 1U);
+  EXPECT_EQ(drawing.figures().total, 10);
+  EXPECT_EQ(drawing.figures().idle, 0);
+}
+
 TEST(Figures, OpsThatDidNotRunAreLeftOut) {
   Drawing drawing;
   drawing.op(Engine::kCompute, 10, 20).op(Engine::kCopyIn, 0, 0);
@@ -123,12 +146,14 @@ TEST(Figures, RandomSpansMatchCounting) {
       first = std::min(first, started);
       last = std::max(last, ended);
     }
-    Picos copy = 0, overlapped = 0, idle = 0;
+    Picos copy = 0, overlapped = 0, idle = 0, communication = 0, hidden = 0;
     for (Picos at = first; at < last; ++at) {
       const auto& now = running[static_cast<std::size_t>(at)];
       const bool copies = now[2] || now[3];
       copy += copies;
       overlapped += copies && now[1];
+      communication += now[5];
+      hidden += now[5] && now[1];
       idle += std::ranges::none_of(now, [](bool busy) { return busy; });
     }
     const Figures figures = drawing.figures();
@@ -137,6 +162,8 @@ TEST(Figures, RandomSpansMatchCounting) {
     EXPECT_EQ(figures.overlapped, overlapped);
     EXPECT_EQ(figures.exposed, copy - overlapped);
     EXPECT_EQ(figures.idle, idle);
+    EXPECT_EQ(figures.communication, communication);
+    EXPECT_EQ(figures.communication_overlapped, hidden);
   }
 }
 

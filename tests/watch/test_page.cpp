@@ -245,6 +245,33 @@ TEST(Page, PredictedOpsAreMatchedByStreamAndTheNthOfTheirName) {
   EXPECT_EQ(predicted, expected);
 }
 
+// The run on the cpu has a stream that the prediction has not, and ids of its own: streams are the same by name.
+TEST(Page, PredictionsAreMatchedByTheNamesOfStreams) {
+  const auto named = [](std::uint64_t stream, std::string_view name) {
+    TraceRecord record;
+    record.kind = RecordKind::kStreamOpen;
+    record.device = 1;
+    record.stream = stream;
+    record.name = name;
+    return record;
+  };
+  const TraceData measured =
+      runs_only({named(3, "free places"), named(4, "compute"), named(9, "loads"), run_record(3, "write", 0, 1),
+                 run_record(4, "add", 10, 20), run_record(9, "load", 0, 10), run_record(12, "other", 1, 2)});
+  const TraceData prediction =
+      runs_only({named(1, "loads"), named(2, "compute"), named(3, "stream 3"), run_record(1, "load", 0, 8),
+                 run_record(2, "add", 8, 30), run_record(3, "other", 1, 2)});
+  const Page page = page_of(measured, {.prediction = &prediction});
+  EXPECT_EQ(page.json.at("matched"), 3);
+  const auto of = page.column("prediction.span"), names = page.column("span.name");
+  const auto lengths = page.column("prediction.duration");
+  ASSERT_EQ(of.size(), 3U);
+  for (std::size_t row = 0; row < of.size(); ++row) {
+    const std::string name = page.text("names", names[static_cast<std::size_t>(of[row])]);
+    EXPECT_EQ(lengths[row], name == "load" ? 8 : name == "add" ? 22 : 1) << name;
+  }
+}
+
 TEST(Page, NamesCannotLeaveTheirElement) {
   const std::string_view names[] = {"</script><script>alert(1)</script>",
                                     "<!--<script>",

@@ -54,7 +54,7 @@ TEST(TraceReader, RefusesWhatIsNoTrace) {
       {"{}", "no \"traceEvents\": not a trace"},
       {"{\"nodes\":[{\"ph\":\"X\"}]}", "not a trace"},
       {"\"text\"", "expected an object"},
-      {"\x1F\x8B\x08 and so on", "gunzip"},
+      {"\x1F\x8B\x08 and so on", "gzip"},
       {"{\"traceEvents\":[{\"ph\":\"X\",\"pid\":1,\"args\":{\"seq\":[1,2]}}]}", "no \"slip\" section"},
       {"{\"traceEvents\":{},\"slip\":{\"version\":1}}", "expected an array"},
       {"{\"slip\":{\"version\":2}}", "version 2"},

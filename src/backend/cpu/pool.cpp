@@ -131,7 +131,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     lane.dispatched = true;
     if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
   }
-  if (op.engine == Engine::kNone) return true;
+  if (op.engine == Engine::kNone || op.engine == Engine::kCommunication) return true;
   if (self.turns == Turns::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
     take_turns(self, Turns::kUsual);
   publish(self, lane);  // waits before it are done, whatever it waits for or how long it takes

@@ -161,7 +161,7 @@ class Pool final : public Executor, public Sleeper {
   const std::uint64_t long_ticks_;   // an op longer than this is worth waking a thread for
   const std::uint64_t heavy_ticks_;  // and beside one longer than this others would wait too long for the core
 
-  std::array<EngineSlots, 5> engines_;  // by Engine
+  std::array<EngineSlots, kEngines> engines_;  // by Engine
 
   alignas(64) SpinLock shared_lock_;
   LaneList<&Lane::shared_next> shared_;  // guarded by shared_lock_

@@ -24,9 +24,8 @@ void add_row(Table& table, const char* what, const WeightsPlan& plan, const Step
   const double achieved = seen.loaded_per_second(plan);
   const Comparison& found = seen.comparison;
   table.row({word(what), time(found.measured), time(found.predicted), percent(100 * found.error()),
-             time(found.measured_idle),
-             seen.loads.busy > 0 ? percent(100 * ratio(seen.loads.covered, seen.loads.busy)) : none(), bytes(seen.peak),
-             plan.loads.empty() ? none() : rate(achieved),
+             time(found.measured_idle), seen.figures.copy > 0 ? percent(seen.figures.overlap_percent()) : none(),
+             bytes(seen.peak), plan.loads.empty() ? none() : rate(achieved),
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -99,7 +100,10 @@ Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::s
 
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
   StepsSeen seen;
-  seen.prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
+  // As many steps as are run, so that the page lays one under each; beyond some every step is like the one before.
+  constexpr int kMostPredicted = 64;
+  seen.prediction =
+      predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMostPredicted), {});
   const Device device = engine.open(plan);
   Runner runner(device, engine.graph(), plan, engine.source(), {});
   Trace trace;
@@ -114,7 +118,7 @@ StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOpt
   trace.stop();
   seen.peak = device.memory().peak;
   seen.trace = trace.data();
-  seen.loads = loads_covered(seen.trace, runner.compute_stream(), engine.graph().ops().size());
+  seen.figures = figures(seen.trace.spans());
   seen.comparison = compare_weights(engine.graph(), seen.prediction, seen.trace, runner.compute_stream());
   return seen;
 }

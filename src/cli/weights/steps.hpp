@@ -23,7 +23,7 @@ struct StepOptions {
 struct StepsSeen {
   Prediction prediction;
   Comparison comparison;
-  Cover loads;
+  Figures figures;  // of the whole run, as the page and `slip stats` give them
   std::uint64_t peak = 0;
   int steps = 0;                   // fewer than asked for: interrupted
   std::vector<std::byte> outputs;  // of the last step
