@@ -70,14 +70,23 @@ class Buffer {
   operator Range() const { return range_; }  // NOLINT(google-explicit-constructor): a buffer is its whole range
   Range slice(std::size_t offset, std::size_t bytes) const { return range_.slice(offset, bytes); }
 
-  // The host's view of pinned or pageable memory. The host must have synchronised with the work that uses it.
+  // The host's view of pinned or pageable memory: of all of it, or of `bytes` from byte `offset` on. The host must have
+  // synchronised with the work that uses these bytes; streams may use the others meanwhile.
   template <class T>
   HostView<const T> host_read(Here here = Here::at()) const {
     return {range_, here};
   }
   template <class T>
+  HostView<const T> host_read(std::size_t offset, std::size_t bytes, Here here = Here::at()) const {
+    return {host_range(offset, bytes, alignof(T), here), here};
+  }
+  template <class T>
   HostView<T> host_write(Here here = Here::at()) {
     return {range_, here};
+  }
+  template <class T>
+  HostView<T> host_write(std::size_t offset, std::size_t bytes, Here here = Here::at()) {
+    return {host_range(offset, bytes, alignof(T), here), here};
   }
 
   // The address, for native calls. Device memory must not be touched through it by the host.
@@ -88,6 +97,7 @@ class Buffer {
   friend class StreamRef;
   Buffer(std::shared_ptr<DeviceCore> core, Block* block);
   void release() noexcept;
+  Range host_range(std::size_t offset, std::size_t bytes, std::size_t alignment, Here here) const;
 
   std::shared_ptr<DeviceCore> core_;
   Range range_;

@@ -37,7 +37,8 @@ struct PlanNode {
 };
 
 // Replacements for one launch: buffers of the plan by other buffers of at least the size used, and scalars by op name
-// and index.
+// and index. They reach the ranges that ops declare, those of host functions too, but no pointer inside a captured host
+// function: it runs as it was captured.
 class Bindings {
  public:
   Bindings& buffer(Range planned, Range actual);

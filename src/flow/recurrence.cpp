@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace slip {
 namespace {
@@ -82,10 +83,12 @@ class TwoServers {
     if (input_ready_ == kNever && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
     if (load_ready_ == kNever && !(load_left_ > 0 && !input_runs_) && load_may_start()) load_ready_ = now;
   }
-  // Inputs and loads share a way, which takes first what came first.
+  // Inputs and loads are copies of two streams, which share an engine. It goes on with the stream that it serves if
+  // that stream's next copy is ready when the last one ends (rule 50); else it takes first what was ready first.
   void start_load() {
+    const bool goes_on = std::exchange(load_ended_, false) && (input_runs_ ? input_ready_ : load_ready_) != kNever;
     if (input_ready_ == kNever && load_ready_ == kNever) return;
-    input_runs_ = input_ready_ <= load_ready_;
+    if (!goes_on) input_runs_ = input_ready_ <= load_ready_;
     (input_runs_ ? input_ready_ : load_ready_) = kNever;
     load_left_ = std::max(input_runs_ ? pace_.inputs[input_] : pace_.loads[loads_[load_].unit], kLeast);
   }
@@ -95,6 +98,7 @@ class TwoServers {
   }
   void finish_load() {
     load_left_ = 0;
+    load_ended_ = true;
     if (input_runs_) {
       if (++input_ == pace_.inputs.size()) input_ = 0, ++input_step_;
       return;
@@ -109,7 +113,8 @@ class TwoServers {
   std::size_t op_ = 0, load_ = 0, loads_done_ = 0;
   std::size_t input_ = 0;
   int op_step_ = 0, load_step_ = 0, input_step_ = 0;
-  bool input_runs_ = false;                            // what runs as a load is an input
+  bool input_runs_ = false;                            // what runs as a load, or ran last, is an input
+  bool load_ended_ = false;                            // at this instant
   double input_ready_ = kNever, load_ready_ = kNever;  // since when the next one waits for its turn
   double op_left_ = 0, load_left_ = 0;
 };

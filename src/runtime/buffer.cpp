@@ -85,6 +85,18 @@ void* Buffer::native() const {
   return range_.block->data;
 }
 
+Range Buffer::host_range(std::size_t offset, std::size_t bytes, std::size_t alignment, Here here) const {
+  require_range(range_, "host view", here);
+  const Range part{range_.block, range_.id, offset, bytes};
+  require_range(part, "host view", here);
+  if (reinterpret_cast<std::uintptr_t>(address(part)) % alignment != 0)
+    throw Error(Code::kInvalidValue,
+                fmt::format("host view at byte {} of buffer '{}': elements of this type stand at multiples of {}",
+                            offset, range_.block->name.text(), alignment),
+                here);
+  return part;
+}
+
 HostAccess::HostAccess(Range range, bool writes, Here here)
     : range_(range), data_(nullptr), writes_(writes), here_(here) {
   require_range(range, writes ? "host_write" : "host_read", here);

@@ -59,8 +59,8 @@ bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
 // Exit handlers and destructors of static objects run in reverse order. That of a static Device is registered when its
 // opening has returned; so the handler is registered at the first op after that, or it would come too late.
 //
-// The C library's lock of its exit handlers is not handled at fork: a child of a fork that came while another thread was
-// in atexit() would wait for it for ever. So a fork waits until no thread of ours is in there.
+// The C library's lock of its exit handlers is not handled at fork: a child of a fork that came while another thread
+// was in atexit() would wait for it for ever. So a fork waits until no thread of ours is in there.
 void detail::expect_exit() {
   if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
   static ForkMutex* const kMutex = new ForkMutex;

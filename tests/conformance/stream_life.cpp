@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "support/errors.hpp"
 #include "support/gate.hpp"
@@ -88,7 +89,7 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamThatAnotherThreadUsesLeavesNothingStu
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "this program races on purpose";
 #endif
-  constexpr int kRounds = 150;
+  constexpr int kRounds = 100;
   const Device device = open();
   std::optional<Stream> stream(device.stream());
   std::mutex mutex;
@@ -100,10 +101,14 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamThatAnotherThreadUsesLeavesNothingStu
     return current;
   };
   const auto submit = [&] {
-    while (!over.load()) {
+    for (std::uint64_t last = 0; !over.load();) {
       const StreamRef used = reference();
+      if (std::exchange(last, used.id()) == used.id()) {  // it had its calls
+        std::this_thread::yield();
+        continue;
+      }
       try {
-        for (int i = 0; i < 64; ++i) {
+        for (int i = 0; i < 10'000; ++i) {
           busy(used, 0);
           if (i % 8 == 0) static_cast<void>(used.record_timed());
           ++calls;
@@ -116,14 +121,17 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamThatAnotherThreadUsesLeavesNothingStu
     }
   };
   HostCall first(submit), second(submit);
+  int before = 0;  // calls when the stream was handed to the threads
   for (int round = 0; round < kRounds; ++round) {
     busy(device.legacy_stream(), 0);
-    // Both threads are at it.
-    for (const int before = calls; calls < before + 20 && !failed;) std::this_thread::yield();
+    for (int turn = 1; calls < before + 20 && !failed; ++turn) {  // then they are at it
+      if (turn % 4096 == 0) std::this_thread::yield();
+    }
     stream.reset();
     stream.emplace(device.stream(round % 2 == 0 ? StreamFlags::kNonBlocking : StreamFlags::kBlocking));
     {
       const std::lock_guard lock(mutex);
+      before = calls;
       current = *stream;
     }
     if (round % 10 == 0) device.sync();

@@ -74,7 +74,9 @@ TEST(PlanWeights, TwoSlotsStreamEverything) {
   EXPECT_EQ(plan.loads.size(), 12u);
   EXPECT_EQ(plan.streamed_bytes, 48 * kMiB);
   EXPECT_GE(plan.step, plan.loading);
-  EXPECT_LE(plan.step, plan.loading + 256'000) << "load-bound: the link never waits, and brings the input, too";
+  // Load-bound: the link waits only where it turns to the input. Loads back to back keep the copy engine (rule 50), so
+  // the input comes when the next load waits for a slot.
+  EXPECT_LE(plan.step, plan.loading + plan.loading / 50);
 }
 
 TEST(PlanWeights, RandomChainsKeepTheirBudget) {

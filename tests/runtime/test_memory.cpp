@@ -1,8 +1,10 @@
 // Device memory: counting, limits, wrong requests.
+#include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "backend/support.hpp"
+#include "slip/observer.hpp"
 
 namespace slip {
 namespace {
@@ -182,6 +184,48 @@ TEST(Memory, StagedUploadsAreGivenBack) {
   stream.copy(result, memory);
   ASSERT_TRUE(test::finishes(stream));
   EXPECT_EQ(result.host_read<int>()[1023], 100);
+}
+
+TEST(HostViews, MayCoverARangeOfTheBuffer) {
+  const Device device = Device::open("cpu");
+  Buffer memory = device.alloc(64, MemoryKind::kPinned, "words");
+  std::ranges::fill(memory.host_write<std::uint32_t>(), 1u);
+  {
+    const HostView<std::uint32_t> part = memory.host_write<std::uint32_t>(8, 12);
+    EXPECT_EQ(part.size(), 3u);
+    std::ranges::fill(part, 7u);
+  }
+  const HostView<const std::uint32_t> all = memory.host_read<std::uint32_t>();
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i >= 2 && i < 5 ? 7u : 1u) << i;
+  EXPECT_EQ(memory.host_read<std::uint32_t>(16, 4)[0], 7u);
+  EXPECT_EQ(memory.host_read<std::uint32_t>(64, 0).size(), 0u);
+  const auto refused = [&](std::size_t offset, std::size_t bytes) {
+    return test::text_of([&] { static_cast<void>(memory.host_read<std::uint32_t>(offset, bytes)); });
+  };
+  EXPECT_TRUE(test::contains(refused(60, 8), "60 to 68")) << refused(60, 8);
+  EXPECT_TRUE(test::contains(refused(8, ~std::size_t{0}), "'words'")) << refused(8, ~std::size_t{0});
+  EXPECT_TRUE(test::contains(refused(2, 4), "multiples of 4")) << refused(2, 4);
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(Buffer().host_read<char>(0, 1)); }), Code::kInvalidHandle);
+}
+
+// The checker is told of these bytes alone: a stream may use the rest meanwhile.
+TEST(HostViews, TellObserversTheirRangeOnly) {
+  struct Ranges : Observer {
+    void on(const Record& record) override {
+      if (record.kind == RecordKind::kHostRead || record.kind == RecordKind::kHostEnd) seen.push_back(record.range);
+    }
+    std::vector<Range> seen;
+  } observer;
+  const Device device = Device::open("cpu");
+  const Buffer memory = device.alloc(64, MemoryKind::kPinned);
+  attach(observer);
+  static_cast<void>(memory.host_read<char>(24, 8));
+  detach(observer);
+  ASSERT_EQ(observer.seen.size(), 2u);
+  for (const Range& range : observer.seen) {
+    EXPECT_EQ(range.offset, 24u);
+    EXPECT_EQ(range.bytes, 8u);
+  }
 }
 
 }  // namespace

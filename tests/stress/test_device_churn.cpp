@@ -85,12 +85,12 @@ class Synchroniser {
   std::thread thread_{[this] { run(); }};
 };
 
-// Counts its runs, and takes a microsecond or two: two threads that run one lane at the same time meet in it.
+// Counts its runs, and takes some ten microseconds: two threads that run one lane at the same time meet in it.
 const Kernel& count_kernel() {
   static const Kernel kCount{"count",
                              [](const Args& args) {
                                args.scalar<std::atomic<std::uint64_t>*>(0)->fetch_add(1);
-                               for (int i = 0; i < 200; ++i) asm volatile("" ::: "memory");
+                               for (int i = 0; i < 20'000; ++i) asm volatile("" ::: "memory");
                              },
                              nullptr};
   return kCount;
@@ -98,7 +98,7 @@ const Kernel& count_kernel() {
 
 // Each thread opens and closes devices of all policies, two at a time.
 TEST(DeviceChurn, StatesGoFromDeviceToDeviceAcrossPolicies) {
-  constexpr std::uint64_t kThreads = 4, kRounds = 400 / test::kShare;
+  constexpr std::uint64_t kThreads = 4, kRounds = 1'000 / test::kShare;
   test::Watchdog watchdog(std::chrono::seconds(300));
   std::atomic<std::uint64_t> wrong{0};
   std::vector<std::thread> threads;
@@ -117,7 +117,7 @@ TEST(DeviceChurn, StatesGoFromDeviceToDeviceAcrossPolicies) {
 // The first op of each stream comes while another thread waits for that stream. Every second device is concurrent: its
 // lanes come from a device that ran one op at a time.
 TEST(DeviceChurn, FirstOpsWhileAnotherThreadSynchronises) {
-  constexpr std::uint64_t kThreads = 2, kRounds = 3'000 / test::kShare, kOps = 8;
+  constexpr std::uint64_t kThreads = 2, kRounds = 1'000 / test::kShare, kOps = 8;
   test::Watchdog watchdog(std::chrono::seconds(300));
   std::vector<std::thread> threads;
   std::atomic<std::uint64_t> ran{0};
@@ -138,62 +138,6 @@ TEST(DeviceChurn, FirstOpsWhileAnotherThreadSynchronises) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ran.load(), kThreads * kRounds * kOps) << "each op runs once";
-}
-
-// Two threads that begin each round together.
-class Rounds {
- public:
-  void begin(int round) {
-    arrived_.fetch_add(1);
-    while (arrived_.load() < 2 * round) std::this_thread::yield();
-  }
-
- private:
-  std::atomic<int> arrived_{0};
-};
-
-// One thread issues the first op of the legacy stream while another one issues to a blocking stream, which waits for
-// that op, and synchronises. The op is seen a moment before its lane is given to a worker, the longer the more blocking
-// streams there are.
-TEST(DeviceChurn, TheFirstLegacyOpBesideABlockingStream) {
-  constexpr int kRounds = 1'000 / static_cast<int>(test::kShare), kMany = 64;
-  test::Watchdog watchdog(std::chrono::seconds(300));
-  std::atomic<std::uint64_t> ran{0}, issued{0};
-  std::optional<Device> device;
-  std::vector<Stream> streams;
-  Rounds rounds;
-  std::thread other([&] {
-    for (int round = 1; round <= kRounds; ++round) {
-      rounds.begin(2 * round - 1);
-      for (int i = 0; i < 4; ++i) {
-        streams[0].launch(count_kernel(), {.scalars = {&ran}});
-        streams[0].sync();
-        issued.fetch_add(1);
-      }
-      rounds.begin(2 * round);
-    }
-  });
-  for (int round = 1; round <= kRounds; ++round) {
-    // Its lanes come from a device that ran one op at a time, and used all of them.
-    device.emplace(Device::open("cpu", {.policy = kPolicies[1 + round % 2], .seed = 1}));
-    for (int i = 0; i < kMany; ++i) {
-      streams.push_back(device->stream());
-      streams.back().launch(test::idle_kernel());
-    }
-    device->sync();
-    streams.clear();
-    device.emplace(Device::open("cpu", {.compute_workers = 2}));
-    for (int i = 0; i < kMany; ++i) streams.push_back(device->stream());
-    rounds.begin(2 * round - 1);
-    device->legacy_stream().launch(count_kernel(), {.scalars = {&ran}});
-    device->legacy_stream().sync();
-    issued.fetch_add(1);
-    rounds.begin(2 * round);
-    streams.clear();
-    device.reset();
-  }
-  other.join();
-  EXPECT_EQ(ran.load(), issued.load()) << "each op runs once";
 }
 
 }  // namespace
