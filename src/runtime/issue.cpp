@@ -24,10 +24,9 @@ namespace {
 }
 
 const Name kLaunchName("plan launch");
-const Op kPlainRecord{.kind = OpKind::kRecord};
 // Of this thread, which fills in what differs. No submission begins inside another one of the same thread: kernels and
 // host functions may not call the runtime.
-constinit thread_local Op t_wait{.kind = OpKind::kWait};
+constinit thread_local Op t_record{.kind = OpKind::kRecord}, t_wait{.kind = OpKind::kWait};
 
 // With an observer: submission and its record are one step, so that records of a stream come in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
@@ -121,7 +120,8 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
   check_stream(stream, here);
   if (observed()) [[unlikely]]
     return submit_observed(stream, {.kind = OpKind::kRecord, .here = here});
-  return stream.core->backend->submit(stream, kPlainRecord);
+  t_record.here = here;  // a record without a place is the runtime's own
+  return stream.core->backend->submit(stream, t_record);
 }
 
 [[gnu::hot]] void issue_wait(StreamState& stream, const EventWait& wait, Here here) {
