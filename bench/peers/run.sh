@@ -8,8 +8,9 @@
 #   STAGES=tables ./run.sh            every operation and configuration, also those that never win: about an hour
 #   CONFIGS='gloo|limit' ./run.sh     configurations whose name (openmpi.shm.2: the last is the ranks) matches
 #   OPS=allreduce,bcast ./run.sh      some operations
+#   BUSY=1 ./run.sh                   the same beside one busy process per core, which it starts and ends
 #
-# Environment: STAGES RANKS BUDGET_MS LIMIT_S REPS OPS CONFIGS OUT, EXTRA=1: configurations that never win, too,
+# Environment: STAGES RANKS BUDGET_MS LIMIT_S REPS OPS CONFIGS BUSY OUT, EXTRA=1: configurations that never win, too,
 # CEIL=1: what memory, locks and sockets of the machine allow
 # Needs (Debian 12): g++ libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev python3. A library that is missing is
 # left out, and named.
@@ -59,7 +60,17 @@ slip=${BUILD:-$here/../../build/release}/bench_peers_slip
 export BENCH_CTL=/dev/shm/peers_ctl.$$
 store=$OUT/store.$$
 cleanup() { rm -rf "$BENCH_CTL" "$store"; }
-trap cleanup EXIT
+busy=()
+end_busy() { [ ${#busy[@]} -eq 0 ] || kill "${busy[@]}" 2>/dev/null; }
+trap 'end_busy; cleanup' EXIT
+# One process per core that this one may use, pinned to it, at the same priority; each ends with this script, however that ends.
+if [ -n "${BUSY:-}" ]; then
+  cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)))')
+  for core in $cores; do
+    taskset -c "$core" bash -c "while kill -0 $$ 2>/dev/null; do for ((i = 0; i < 1000000; ++i)); do :; done; done" &
+    busy+=($!)
+  done
+fi
 
 # The operations and sizes of a stage, and over what: only configurations of that kind take part.
 stage() {
@@ -168,6 +179,7 @@ all_configs() {  # uses $n
   echo "# $(mpirun.openmpi --version 2>/dev/null | head -1); \
 $(mpichversion 2>/dev/null | sed -n 's/^MPICH Version:[ \t]*/MPICH /p;s/^MPICH Device:[ \t]*//p' | xargs); \
 gloo $(dpkg-query -W -f='${Version}' libgloo-dev 2>/dev/null)"
+  [ -n "${BUSY:-}" ] && echo "# beside ${#busy[@]} busy processes, one on each core"
   echo "# budget $BUDGET_MS ms per point, started $(date -u +%FT%TZ), load $(cut -d' ' -f1-3 /proc/loadavg)"
 } | tee "$OUT/header.txt" >&2
 

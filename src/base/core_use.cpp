@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include <cstddef>
 
@@ -16,6 +17,11 @@ void leave_core(int core) {
   CPU_CLR(static_cast<std::size_t>(core), &others);
   if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
   sched_setaffinity(0, sizeof(all), &all);  // it stays where it is now until the system moves it
+}
+
+void sleep_ns(std::int64_t time) {
+  const timespec rest{0, time};
+  nanosleep(&rest, nullptr);  // a signal ends it early: the caller looks again
 }
 
 std::int64_t preemptions() {

@@ -18,7 +18,7 @@ namespace {
 constexpr int kSpins = 2000, kSpinsCrowded = 4;
 // Of a network each look is a system call a link. Giving way is enough while the others are about to send: they have
 // the core at once, and nobody need be woken. Who has given way in vain sleeps, for kernels may want the core.
-constexpr int kSpinsNet = 100, kSpinsCrowdedNet = 1, kYieldsNet = 9;
+constexpr int kSpinsNet = 100, kSpinsCrowdedNet = 1;
 // Where answers take longer than this, looking and giving way takes the core from kernels for nothing: so many of the
 // next waits park at once. What parking itself takes is less, so it is no reason to go on with it. Not where ranks
 // share cores: giving way lets them come.
@@ -365,12 +365,7 @@ bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
                              : by_net                ? kYieldUs
                                                      : kYieldWaiterUs;
   const auto limit = static_cast<std::uint64_t>(patience_us * ticks_per_us());
-  int yields = 0;
-  while (ticks() - begun < limit) {
-    if (is_there()) return come();
-    const bool sleeps = by_net && ++yields > kYieldsNet;
-    if (!sleeps || !calls_.links.rest()) yield_thread();
-  }
+  if (yield_until_there(begun, limit, by_net)) return come();
   note_wait();
   return false;
 }

@@ -96,6 +96,7 @@ struct SharedCalls {
   };
   std::vector<Said> said_to, said_from;  // by channel and rank
   int slow_waits = 0;                    // for a network: so many of the next ones are taken for long, too
+  int contended_waits = 0;               // a wait lost the core to other work: so many of the next ones spin longer
   std::atomic<bool> aborted{false};
   const CallHistory* history = nullptr;  // of this rank
   bool in_turns = false;                 // one thread lets all ranks go on: who waits for another gives it back at once
@@ -149,6 +150,7 @@ class SharedRun final : public Exchange {
   LinkEnd& link_of(const Primitive& step, int channel) const;
   std::uint64_t pieces() const;
   bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
+  bool yield_until_there(std::uint64_t begun, std::uint64_t limit, bool by_net);
   bool is_there();
   bool in_trouble();
   bool on_link() const {

@@ -37,11 +37,9 @@ namespace {
   refuse_implicit_capture(stream, here);
 }
 
-// It has a place in the source: one without is the runtime's own question, see bookkeeping.hpp.
-const Op kPlainRecord{.kind = OpKind::kRecord, .here = Here::at()};
 // Of this thread, which fills in what differs. No submission begins inside another one of the same thread: kernels and
 // host functions may not call the runtime.
-constinit thread_local Op t_wait{.kind = OpKind::kWait};
+constinit thread_local Op t_record{.kind = OpKind::kRecord}, t_wait{.kind = OpKind::kWait};
 const Name kEdgeName("launch edge");  // of a plan, or of a copy that is a barrier on two devices
 
 // The record of the submission under way on this thread, until it is told, and its audience.
@@ -160,7 +158,8 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
   check_stream(stream, here);
   if (observed_by(stream.audience)) [[unlikely]]
     return submit_observed(stream, {.kind = OpKind::kRecord, .here = here});
-  return stream.core->backend->submit(stream, kPlainRecord);
+  t_record.here = here;  // a record without a place is the runtime's own
+  return stream.core->backend->submit(stream, t_record);
 }
 
 [[gnu::hot]] void issue_wait(StreamState& stream, const EventWait& wait, Here here) {

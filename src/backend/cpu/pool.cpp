@@ -1,7 +1,6 @@
 #include "backend/cpu/pool.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
@@ -70,15 +69,6 @@ void Pool::run(Runner& self, Lane& lane, std::uint64_t stop) {
     self.fruitless = 0;
     publish(self, lane);
   }
-}
-
-// A lane of short ops does not become one of long ops because the system took the core from this thread meanwhile.
-void Pool::note_time(Runner& self, Lane& lane, std::uint64_t op_ticks) const {
-  if (op_ticks > long_ticks_ && !expected_long(lane, nullptr)) {
-    const std::int64_t before = std::exchange(self.preemptions, preemptions());
-    if (before != self.preemptions) return;
-  }
-  lane.op_ticks.store(op_ticks, std::memory_order_relaxed);
 }
 
 // Ends an exchange that was all done when it was submitted, by the thread that did so.
@@ -209,10 +199,6 @@ void Pool::pace(Runner& self) {
   while (ticks() - self.looked < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
   self.looked = ticks();
 }
-
-// Whether this worker runs on the core of the host thread that fills lanes: where the other cores have work, the system
-// puts them there together. Then that thread does not run while this one looks for what it submits.
-bool Pool::shares_host_core() const { return current_core() == host_core_.load(std::memory_order_relaxed); }
 
 // A worker that finds a lane empty keeps it a while and looks at it again, so that a host which submits op after op
 // need not wake anybody. True: the lane is in the worker's queue again.

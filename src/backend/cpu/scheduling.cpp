@@ -64,11 +64,6 @@ bool Pool::expected_long(const Lane& lane, const PackedOp* op) const {
   return lane.op_ticks.load(std::memory_order_relaxed) > long_ticks_;  // all ones, not known yet, counts as long
 }
 
-void Pool::wake(Lane& lane) {
-  host_core_.store(current_core(), std::memory_order_relaxed);
-  share(lane);
-}
-
 // Puts a lane, whose state is kQueued, where any thread can take it, and sees to it that one looks.
 //
 // Where there is one core, waking a thread for a lane whose host waits for what it submits would only take the core
@@ -198,14 +193,6 @@ Lane* Pool::next(Worker& self) {
     full_fence();  // see search()
   }
   return lane;
-}
-
-// A thread that is woken where all cores have work comes to the core of its waker, and takes turns with it instead of
-// running beside it.
-void Pool::leave_host_core(Runner& self) {
-  if (one_core_ || !shares_host_core() || ticks() - self.moved < move_ticks_) return;
-  leave_core(host_core_.load(std::memory_order_relaxed));
-  self.moved = ticks();
 }
 
 Lane* Pool::find(Worker& self) {

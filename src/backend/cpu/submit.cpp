@@ -15,15 +15,17 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kLargestOp = 16'000;  // cells: PackedOp counts its lists in 16 bits
-// Cells that may come before an op or with it: its waits, and in an op of their own, before a wait for legacy work.
-constexpr std::uint64_t kWaitCells = 1 + ((kMaxWaits - 1) * sizeof(Point) + sizeof(Cell) - 1) / sizeof(Cell) + 1;
 constexpr std::uint64_t kPrefetch = 8;
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
 
+// Cells that may come before an op, or with it, when so many waits are pending: theirs, in an op of their own, and
+// those of a wait for legacy work.
+std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
+
 // REQUIRES: submit_lock not held.
 void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
-  const std::uint64_t largest = std::min(lane.capacity / 2 - kWaitCells, kLargestOp);
+  const std::uint64_t largest = std::min(lane.capacity / 2 - wait_cells(0), kLargestOp);
   if (cells > largest) [[unlikely]]
     throw Error(Code::kInvalidValue,
                 fmt::format("an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)",
@@ -67,7 +69,8 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kWait && merge_waits_ && !op.name) {
     lane.submit_lock.lock();
     // What settle_pending() would need is kept free by the ops and waits before it.
-    if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, kWaitCells)) [[likely]] {
+    if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, wait_cells(lane.pending.count + 1)))
+        [[likely]] {
       const std::uint64_t position = keep_wait(lane, op);
       lane.submit_lock.unlock();
       return position;
@@ -78,8 +81,14 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
   require_fit(lane, cells, op.here);
   for (;;) {
     lane.submit_lock.lock();
-    if (!make_room(lane, cells + kWaitCells)) {
-      const std::uint64_t until = room_at(lane, cells + kWaitCells);
+    const std::uint64_t needed = cells + wait_cells(lane.pending.count);
+    if (2 * needed > lane.capacity) [[unlikely]] {  // too large to carry its waits
+      lane.submit_lock.unlock();
+      settle_pending(lane);
+      continue;
+    }
+    if (!make_room(lane, needed)) {
+      const std::uint64_t until = room_at(lane, needed);
       lane.submit_lock.unlock();
       executor_->wait(lane, until, 0);  // the queue is full: the host blocks
       continue;
@@ -124,7 +133,7 @@ std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
     std::vector<Lane*> roused;
     legacy.submit_lock.lock();
     const std::optional<std::uint64_t> position = push_legacy(legacy, op, roused);
-    const std::uint64_t until = position ? 0 : room_at(legacy, cells + kWaitCells);
+    const std::uint64_t until = position ? 0 : room_at(legacy, cells + wait_cells(0));
     if (rouse(legacy)) roused.push_back(&legacy);
     legacy.submit_lock.unlock();
     for (Lane* lane : roused) executor_->wake(*lane);
@@ -160,7 +169,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
     if (lane->joins_legacy) blocking.push_back(lane);
   }
   for (Lane* lane : blocking) lane->submit_lock.lock();
-  bool room = make_room(legacy, cells + kWaitCells);
+  bool room = make_room(legacy, cells + wait_cells(0));
   for (Lane* lane : blocking) {
     if (!room) break;
     flush_pending(*lane);
@@ -168,7 +177,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
     if (lane->seen_by_legacy == lane->tail) continue;
     lane->seen_by_legacy = lane->tail;
     push_wait(legacy, *lane, lane->tail);
-    room = make_room(legacy, cells + kWaitCells);
+    room = make_room(legacy, cells + wait_cells(0));
   }
   std::optional<std::uint64_t> position;
   if (room) {
