@@ -128,8 +128,10 @@ Group::~Group() {
   if (!open_) return;
   Kept& now = kept();
   --now.depth;
-  if (std::uncaught_exceptions() > exceptions_)
-    return now.drop_from(std::min(before_, now.letters.size()));  // cancelled
+  if (std::uncaught_exceptions() > exceptions_) {  // cancelled
+    now.drop_from(std::min(before_, now.letters.size()));
+    return;
+  }
   if (now.depth > 0 || now.letters.empty()) return;
   const Emptied emptied{now};
   try {
