@@ -15,10 +15,13 @@
 namespace slip {
 namespace {
 
+// The messages of a thread's group. Memory and the last communicator are kept from group to group, so that a group
+// allocates nothing and counts no references.
 struct Kept {
   struct Office {
     PostOffice* office = nullptr;
     std::weak_ptr<PostOffice> alive;  // empty once the communicator is destroyed: then `office` dangles
+    bool is(const PostOffice& other) const { return office == &other && !alive.expired(); }
   };
   int depth = 0;
   std::vector<Office> offices;  // each communicator once
@@ -26,28 +29,29 @@ struct Kept {
   std::vector<std::size_t> office_of;  // of each letter: index in `offices`
 
   void add(PostOffice& office, const Letter& letter) {
-    std::size_t index = offices.size();
-    while (index > 0 && (offices[index - 1].office != &office || offices[index - 1].alive.expired())) --index;
-    if (index == 0) {
-      offices.push_back({&office, office.weak()});
-      index = offices.size();
-    }
+    if (letters.empty() && !(offices.size() == 1 && offices.front().is(office))) offices.clear();
+    std::size_t index = 0;
+    while (index < offices.size() && !offices[index].is(office)) ++index;
+    if (index == offices.size()) offices.push_back({&office, office.weak()});
     letters.push_back(letter);
-    office_of.push_back(index - 1);
+    office_of.push_back(index);
   }
   void drop_from(std::size_t count) {
     letters.erase(letters.begin() + static_cast<std::ptrdiff_t>(count), letters.end());
     office_of.resize(count);
-    if (count == 0) offices.clear();
   }
-  // The letters and their offices, but not the depth.
-  Kept take() { return {0, std::exchange(offices, {}), std::exchange(letters, {}), std::exchange(office_of, {})}; }
 };
 
 Kept& kept() {
   thread_local Kept of_thread;
   return of_thread;
 }
+
+// The group is over, with or without success.
+struct Emptied {
+  Kept& kept;
+  ~Emptied() { kept.drop_from(0); }
+};
 
 std::vector<StreamRef> streams_of(std::span<const Letter> letters) {
   std::vector<StreamRef> streams;
@@ -69,9 +73,12 @@ void issue_together(PostOffice& office, std::span<const Letter> letters) {
   for (const StreamRef& other : others) other.wait(done);
 }
 
-std::shared_ptr<PostOffice> alive(const Kept& all, std::size_t office) {
-  if (std::shared_ptr<PostOffice> found = all.offices[office].alive.lock()) return found;
-  const auto first = std::find(all.office_of.begin(), all.office_of.end(), office) - all.office_of.begin();
+// Another thread that destroys the communicator now would be a race with any other call, too.
+PostOffice& office_at(const Kept& all, std::size_t index) {
+  const Kept::Office& one = all.offices[index];
+  if (!one.alive.expired()) [[likely]]
+    return *one.office;
+  const auto first = std::find(all.office_of.begin(), all.office_of.end(), index) - all.office_of.begin();
   throw Error(Code::kInvalidHandle, "the communicator of this message was destroyed before the group ended",
               all.letters[static_cast<std::size_t>(first)].here);
 }
@@ -81,14 +88,14 @@ void issue_all(const Kept& all) {
   const StreamRef stream = all.letters.front().stream;
   const auto is_other = [&](const Letter& letter) { return !(letter.stream == stream); };
   if (all.offices.size() == 1 && std::none_of(all.letters.begin(), all.letters.end(), is_other))
-    return alive(all, 0)->issue_letters(all.letters, stream);
-  std::vector<std::pair<std::shared_ptr<PostOffice>, std::vector<Letter>>> batches;
+    return office_at(all, 0).issue_letters(all.letters, stream);
+  std::vector<std::pair<PostOffice*, std::vector<Letter>>> batches;
   for (std::size_t office = 0; office < all.offices.size(); ++office) {
     std::vector<Letter> letters;
     for (std::size_t i = 0; i < all.letters.size(); ++i) {
       if (all.office_of[i] == office) letters.push_back(all.letters[i]);
     }
-    if (!letters.empty()) batches.emplace_back(alive(all, office), std::move(letters));
+    if (!letters.empty()) batches.emplace_back(&office_at(all, office), std::move(letters));
   }
   for (const auto& [office, letters] : batches) office->check_letters(letters, letters.front().stream);
   for (const auto& [office, letters] : batches) issue_together(*office, letters);
@@ -111,24 +118,28 @@ void take_letter(PostOffice& office, const Letter& letter) {
   now.add(office, letter);
 }
 
-Group::Group() : exceptions_(std::uncaught_exceptions()), before_(kept().letters.size()) { ++kept().depth; }
+Group::Group() : exceptions_(std::uncaught_exceptions()) {
+  Kept& now = kept();
+  before_ = now.letters.size();
+  ++now.depth;
+}
 
 Group::~Group() {
   if (!open_) return;
   Kept& now = kept();
+  --now.depth;
   if (std::uncaught_exceptions() > exceptions_) {  // cancelled
-    --now.depth;
     now.drop_from(std::min(before_, now.letters.size()));
     return;
   }
-  if (--now.depth > 0 || now.letters.empty()) return;
+  if (now.depth > 0 || now.letters.empty()) return;
+  const Emptied emptied{now};
   try {
-    const Kept all = now.take();
     try {
-      issue_all(all);
+      issue_all(now);
     } catch (const Error& error) {
       log_line(error.what());
-      stick(all, error);
+      stick(now, error);
     }
   } catch (const std::exception& error) {  // no memory even for the failure
     log_line(error.what());
@@ -138,10 +149,8 @@ Group::~Group() {
 void Group::end() {
   Kept& now = kept();
   if (!std::exchange(open_, false) || --now.depth > 0 || now.letters.empty()) return;
-  Kept all = now.take();
-  issue_all(all);
-  all.drop_from(0);
-  if (now.letters.empty()) std::swap(now.letters, all.letters), std::swap(now.office_of, all.office_of);
+  const Emptied emptied{now};
+  issue_all(now);
 }
 
 }  // namespace slip
