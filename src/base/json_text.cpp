@@ -19,8 +19,9 @@ constexpr Lead kLeads[] = {
     {0xEE, 0xEF, 3, 0x80, 0xBF}, {0xF0, 0xF0, 4, 0x90, 0xBF}, {0xF1, 0xF3, 4, 0x80, 0xBF}, {0xF4, 0xF4, 4, 0x80, 0x8F},
 };
 
-// Bytes of the valid UTF-8 character at the start of `text`, 0 if there is none.
-std::size_t character_bytes(std::string_view text) {
+}  // namespace
+
+std::size_t utf8_character_bytes(std::string_view text) {
   const auto byte = [text](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(text[i])); };
   if (byte(0) < 0x80) return 1;
   for (const Lead& lead : kLeads) {
@@ -33,6 +34,8 @@ std::size_t character_bytes(std::string_view text) {
   }
   return 0;
 }
+
+namespace {
 
 void append(fmt::memory_buffer& out, std::string_view text) { out.append(text.data(), text.data() + text.size()); }
 
@@ -54,7 +57,7 @@ void append_string(fmt::memory_buffer& out, std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t bytes = character_bytes(text.substr(i));
+    const std::size_t bytes = utf8_character_bytes(text.substr(i));
     if (bytes > 0 && byte >= 0x20 && byte != '"' && byte != '\\' && byte != 0x7F) {
       i += bytes;
       continue;
@@ -77,7 +80,7 @@ void append_micros(fmt::memory_buffer& out, Picos time) {
 
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
+    const std::size_t bytes = utf8_character_bytes(text);
     if (bytes == 0) return false;
     text.remove_prefix(bytes);
   }
@@ -87,7 +90,7 @@ bool is_utf8(std::string_view text) {
 std::string to_utf8(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
+    const std::size_t bytes = utf8_character_bytes(text);
     result += bytes > 0 ? text.substr(0, bytes) : kReplacement;
     text.remove_prefix(bytes > 0 ? bytes : 1);
   }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -13,31 +14,68 @@
 #include <utility>
 
 namespace slip {
+namespace {
+
+// Relaxed: set once, before the process has another thread that writes files.
+std::atomic<int> g_standard_output{STDOUT_FILENO};
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string descriptor_path(int file) { return fmt::format("/proc/self/fd/{}", file); }
+
+}  // namespace
 
 OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target_(path), here_(here) {
+  if (path == "-") {
+    file_ = ::fcntl(g_standard_output.load(std::memory_order_relaxed), F_DUPFD_CLOEXEC, 3);
+    if (file_ < 0) fail("cannot write", errno);
+    return;
+  }
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode)) fail("cannot write", EISDIR);
   if (exists && !S_ISREG(status.st_mode)) {
-    written_ = target_;
-  } else {
-    const std::unique_ptr<char, void (*)(void*)> real(exists ? ::realpath(path.c_str(), nullptr) : nullptr, std::free);
-    if (real) target_ = real.get();  // through a link the file is replaced, not the link
-    written_ = fmt::format("{}.{}.tmp", target_, ::getpid());
+    file_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (file_ < 0) fail("cannot open for writing", errno);
+    return;
   }
+  const std::unique_ptr<char, void (*)(void*)> real(exists ? ::realpath(path.c_str(), nullptr) : nullptr, std::free);
+  if (real) target_ = real.get();  // through a link the file is replaced, not the link
+  if (open_unnamed()) return;
+  written_ = fmt::format("{}.{}.tmp", target_, ::getpid());
   // O_NOFOLLOW: nobody else's link may turn the file beside it into another one.
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (written_ != target_ ? O_NOFOLLOW : 0);
-  file_ = ::open(written_.c_str(), flags, 0666);
-  if (file_ < 0) fail("cannot open for writing", errno);
+  file_ = ::open(written_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (file_ < 0) {
+    const int error = errno;
+    written_.clear();
+    fail("cannot open for writing", error);
+  }
+}
+
+// False: there are no unnamed files here, or without /proc no way to name one.
+bool OutputFile::open_unnamed() {
+  file_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (file_ < 0) return false;
+  if (::access(descriptor_path(file_).c_str(), F_OK) != 0) {
+    ::close(std::exchange(file_, -1));
+    return false;
+  }
+  unnamed_ = true;
+  return true;
 }
 
 OutputFile::~OutputFile() {
   if (file_ >= 0) ::close(file_);
-  if (!written_.empty() && written_ != target_) ::unlink(written_.c_str());
+  if (!written_.empty()) ::unlink(written_.c_str());
 }
 
 void OutputFile::fail(const char* what, int error) const {
-  throw Error(Code::kIo, fmt::format("{} '{}': {}", what, path_, std::strerror(error)), here_);
+  const std::string where = path_ == "-" ? "the standard output" : fmt::format("'{}'", path_);
+  throw Error(Code::kIo, fmt::format("{} {}: {}", what, where, std::strerror(error)), here_);
 }
 
 void OutputFile::write(std::string_view text) {
@@ -49,11 +87,45 @@ void OutputFile::write(std::string_view text) {
   }
 }
 
+// Under another name first: a link cannot replace a file, a rename does so at once. An older file of that name is of a
+// process that ended here.
+void OutputFile::name_it() {
+  std::string name = fmt::format("{}.{}.tmp", target_, ::getpid());
+  const auto link = [&] {
+    return ::linkat(AT_FDCWD, descriptor_path(file_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  };
+  if (!link() && (errno != EEXIST || ::unlink(name.c_str()) != 0 || !link())) fail("cannot write", errno);
+  written_ = std::move(name);
+}
+
 void OutputFile::finish() {
+  if (unnamed_) name_it();
   // Some file systems report a full disk only here.
   if (::close(std::exchange(file_, -1)) != 0) fail("cannot write", errno);
-  if (written_ != target_ && std::rename(written_.c_str(), target_.c_str()) != 0) fail("cannot rename to", errno);
+  if (written_.empty()) return;
+  if (std::rename(written_.c_str(), target_.c_str()) != 0) fail("cannot rename to", errno);
   written_.clear();
+}
+
+void check_output_path(const std::string& path, Here here) {
+  struct stat status {};
+  const bool exists = path != "-" && ::stat(path.c_str(), &status) == 0;
+  if (exists && S_ISFIFO(status.st_mode)) {
+    if (::access(path.c_str(), W_OK) != 0)
+      throw Error(Code::kIo, fmt::format("cannot open for writing '{}': {}", path, std::strerror(errno)), here);
+    return;
+  }
+  const OutputFile file(path, here);
+}
+
+void reserve_standard_output() {
+  const int kept = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  const bool done = kept >= 0 && nowhere >= 0 && ::dup2(nowhere, STDOUT_FILENO) >= 0;
+  const int error = errno;
+  if (nowhere >= 0) ::close(nowhere);
+  if (!done) throw Error(Code::kIo, fmt::format("cannot write to the standard output: {}", std::strerror(error)), {});
+  g_standard_output.store(kept, std::memory_order_relaxed);
 }
 
 }  // namespace slip

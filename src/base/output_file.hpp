@@ -1,4 +1,8 @@
-// A file written whole or not at all: into a file beside it, which takes its place at the end. Every write is checked.
+// A file written whole or not at all. It has no name until it is complete: the bytes go into an unnamed file of the
+// same folder (O_TMPFILE), which gets its name at the end, so that a process that is killed leaves nothing behind. On a
+// file system that has no such files a file beside the target takes its place. Every write is checked.
+//
+// "-" is the standard output.
 #pragma once
 
 #include <string>
@@ -20,12 +24,23 @@ class OutputFile {
 
  private:
   [[noreturn]] void fail(const char* what, int error) const;
+  bool open_unnamed();
+  void name_it();
 
   std::string path_;     // as asked for, for messages
   std::string target_;   // where it will be, links followed
-  std::string written_;  // what is being written; equal to target_ for devices and pipes, which nothing may replace
+  std::string written_;  // the file beside the target; empty: unnamed, a device, a pipe, or the standard output
   Here here_;
   int file_ = -1;
+  bool unnamed_ = false;
 };
+
+// Throws what OutputFile would throw for this path, and leaves no file: for a check before long work. A pipe is not
+// opened, because its reader would take the end of the check for the end of the data.
+void check_output_path(const std::string& path, Here here);
+
+// From now on what this process prints is dropped, and only OutputFile("-") writes to the standard output. The caller
+// has printed nothing yet.
+void reserve_standard_output();
 
 }  // namespace slip
