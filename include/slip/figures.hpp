@@ -25,7 +25,9 @@ struct Figures {
   Picos copy = 0;                      // time with at least one copy in or out running
   Picos overlapped = 0;                // of that, while compute ran
   Picos exposed = 0;                   // of that, while it did not
-  Picos bound = 0;  // max(sum of compute, sum of copies in, sum of copies out): one at a time per engine
+  // No run takes less: the most that compute, copies in or copies out need, one op at a time, or as many at once as the
+  // engine was observed to run. At most `total`.
+  Picos bound = 0;
 
   Picos busy_of(Engine engine) const { return busy[static_cast<std::size_t>(engine)]; }
   Picos sum_of(Engine engine) const { return sum[static_cast<std::size_t>(engine)]; }

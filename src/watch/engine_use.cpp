@@ -117,6 +117,26 @@ std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
   return result;
 }
 
+Picos least_time(std::span<const TraceSpan> spans, const EngineUse& use) {
+  if (use.serial) return use.sum;
+  std::vector<TimeKey> ends;
+  ends.reserve(use.ops.size());
+  for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
+  sort_by_time(ends);
+  std::int64_t most = kWhole, running = 0;
+  double work = 0;  // picoseconds of the whole engine
+  std::size_t end = 0;
+  for (const std::uint32_t op : use.ops) {
+    for (; end < ends.size() && ends[end].at <= spans[op].started && ends[end].index != op; ++end)
+      running -= width_of(spans[ends[end].index]);
+    running += width_of(spans[op]);
+    most = std::max(most, running);
+    work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
+  }
+  // Rounding must not put it above the time in which it did run them.
+  return std::min(static_cast<Picos>(work / static_cast<double>(most)), time_of(use.busy));
+}
+
 std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span<const EngineUse> engines) {
   std::vector<std::uint32_t> result(spans.size(), kNoSpan);
   std::vector<std::int32_t> widths;

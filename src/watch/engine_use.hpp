@@ -27,6 +27,10 @@ struct EngineUse {
 // By device, then engine; those that ran something.
 std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans);
 
+// The least time in which the engine could have run its ops: one after the other if it never ran two at once, else as
+// much at once, by declared width, as it ever ran. An engine that shares a link between messages runs many at once.
+Picos least_time(std::span<const TraceSpan> spans, const EngineUse& use);
+
 // By span: the op that left the engine last before this one started, if the engine had no room for both until then.
 // What room there is, is seen from the trace: as much as ever ran at once, by declared width, and at least one whole
 // engine. An op that started in the very instant in which another ended counts as having waited for it.

@@ -11,12 +11,11 @@ namespace {
 // Of one device.
 struct DeviceUse {
   std::vector<Stretch> compute, copy;
-  std::array<Picos, kEngines> sum{};
+  Picos bound = 0;
 };
 
-Picos bound_of(const std::array<Picos, kEngines>& sum) {
-  return std::max({sum[static_cast<std::size_t>(Engine::kCompute)], sum[static_cast<std::size_t>(Engine::kCopyIn)],
-                   sum[static_cast<std::size_t>(Engine::kCopyOut)]});
+bool is_bounding(Engine engine) {
+  return engine == Engine::kCompute || engine == Engine::kCopyIn || engine == Engine::kCopyOut;
 }
 
 }  // namespace
@@ -37,7 +36,7 @@ Figures figures(std::span<const TraceSpan> spans) {
   for (EngineUse& use : engine_use(spans)) {
     DeviceUse& device = devices[use.device];
     const auto engine = static_cast<std::size_t>(use.engine);
-    device.sum[engine] = use.sum;
+    if (is_bounding(use.engine)) device.bound = std::max(device.bound, least_time(spans, use));
     result.sum[engine] += use.sum;
     result.busy[engine] += time_of(use.busy);
     if (use.engine == Engine::kCompute) device.compute = use.busy;
@@ -48,7 +47,7 @@ Figures figures(std::span<const TraceSpan> spans) {
   for (const auto& [id, device] : devices) {
     result.copy += time_of(device.copy);
     result.overlapped += shared_time(device.copy, device.compute);
-    result.bound = std::max(result.bound, bound_of(device.sum));
+    result.bound = std::max(result.bound, device.bound);
   }
   result.total = last - first;
   result.from_queued = last - std::min(first, queued);

@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "base/json_text.hpp"
+#include "base/quantity_text.hpp"
 #include "slip/check.hpp"
 
 namespace slip {
@@ -40,9 +40,7 @@ class FindingList {
 
 std::string cost_text(Picos cost) {
   if (cost <= 0) return "It cost nothing in this run.";
-  fmt::memory_buffer micros;
-  append_micros(micros, cost);
-  return fmt::format("It cost {} us in this run.", fmt::to_string(micros));
+  return fmt::format("It cost {} in this run.", format_time(cost));
 }
 
 std::string times_text(std::uint64_t times) { return times > 1 ? fmt::format(", {} times", times) : std::string(); }
