@@ -48,6 +48,40 @@ void leave_room(std::vector<WeightUnit>& units) {
   for (WeightUnit& unit : units) unit.room = unit.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
 }
 
+// The weights that must be there at once at an op: its own, and those of other ops that are loaded with them.
+std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& units, const std::vector<WeightLoad>& loads,
+                         std::uint64_t bytes) {
+  const WorkingSet most = largest_working_set(units, loads);
+  if (most.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
+  const GraphOp& op = graph.ops()[most.op];
+  std::uint64_t own = 0;
+  for (const ValueBytes& read : op.reads) {
+    if (graph[read.value].role == ValueRole::kWeight) own += aligned(read.bytes);
+  }
+  std::set<std::uint32_t> others;
+  bool joined = false;
+  for (const WeightLoad& load : loads) {
+    if (load.first_op > most.op || load.last_op < most.op) continue;
+    const WeightUnit& unit = units[load.unit];
+    others.insert(unit.ops.begin(), unit.ops.end());
+    joined = joined || unit.parts.size() > 1;
+  }
+  others.erase(most.op);
+  if (own >= most.bytes || others.empty())
+    return fmt::format("{} for the weights that op '{}' needs at once", format_bytes(bytes), op.name);
+  constexpr std::size_t kMaxNames = 4;
+  std::vector<std::string> names;
+  for (const std::uint32_t other : others) {
+    if (names.size() < kMaxNames) names.push_back(fmt::format("'{}'", graph.ops()[other].name));
+  }
+  if (others.size() > kMaxNames) names.push_back(fmt::format("{} more", others.size() - kMaxNames));
+  return fmt::format("{} for the weights that must be there at once at op '{}', {} of its own and the others of {}{}",
+                     format_bytes(bytes), op.name, format_bytes(own), fmt::join(names, ", "),
+                     joined ? fmt::format(", which are loaded with them because some are smaller than join_bytes ({})",
+                                          format_bytes(graph.options().join_bytes))
+                            : "");
+}
+
 class Planner {
  public:
   Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
@@ -70,6 +104,8 @@ class Planner {
     return arena_.bytes + (options_.stream_all ? smallest_ring_ : std::min(all_bytes_, smallest_ring_));
   }
   const Arena& arena() const { return arena_; }
+  const std::vector<WeightUnit>& units() const { return units_; }
+  const std::vector<WeightLoad>& loads() const { return loads_; }
   WorkingSet working_set() const { return largest_working_set(units_, loads_); }
 
   // `budget` is at least smallest().
@@ -115,12 +151,13 @@ class Planner {
 
   // Only with a ring that was asked for: one that the planner chooses holds what must pass through it.
   [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
-    throw Error(Code::kOutOfMemory,
-                fmt::format("within {} a ring of {} cannot carry the weights: op '{}' alone needs {} of them at once; "
-                            "give a larger ring, or none and let it be chosen",
-                            format_bytes(budget), format_bytes(options_.ring.value_or(0)),
-                            graph_.ops()[working_set().op].name, format_bytes(working_set().bytes)),
-                here);
+    throw Error(
+        Code::kOutOfMemory,
+        fmt::format("within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
+                    "be chosen",
+                    format_bytes(budget), format_bytes(options_.ring.value_or(0)),
+                    weights_text(graph_, units_, loads_, working_set().bytes)),
+        here);
   }
 
   double guessed_step(std::uint64_t budget) const {
@@ -219,15 +256,13 @@ class Planner {
 };
 
 [[noreturn]] void too_small(const Planner& planner, const Graph& graph, std::uint64_t budget, Here here) {
-  const WorkingSet most = planner.working_set();
-  const std::string weights_op = most.op == kNoOp ? "" : graph.ops()[most.op].name;
   const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
   throw Error(
       Code::kOutOfMemory,
-      fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {} for the "
-                  "weights that op '{}' needs at once and {} for activations, most of them there at op '{}'",
+      fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
+                  "for activations, most of them there at op '{}'",
                   budget, format_bytes(budget), planner.smallest(), format_bytes(planner.smallest()),
-                  format_bytes(planner.smallest() - planner.arena().bytes), weights_op,
+                  weights_text(graph, planner.units(), planner.loads(), planner.smallest() - planner.arena().bytes),
                   format_bytes(planner.arena().bytes), arena_op),
       here);
 }
