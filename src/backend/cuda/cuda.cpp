@@ -16,14 +16,24 @@
 namespace slip {
 namespace {
 
+std::string no_gpu(cudaError_t status) {
+  int driver = 0;  // version; 0: there is none
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  static_cast<void>(cudaGetLastError());
+  if (driver == 0) return "no GPU: no NVIDIA driver was found on this machine";
+  if (status == cudaSuccess || status == cudaErrorNoDevice) return "no GPU was found: the NVIDIA driver sees none";
+  if (status == cudaErrorInsufficientDriver)
+    return fmt::format("the NVIDIA driver is too old: it is of CUDA {}.{}, this build needs {}.{}", driver / 1000,
+                       driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  return fmt::format("no GPU can be used: {}", cudaGetErrorString(status));
+}
+
 int gpu_count() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return count;
   static_cast<void>(cudaGetLastError());
-  throw Error(Code::kInvalidDevice,
-              fmt::format("no GPU: {}", status == cudaSuccess ? "the driver sees none" : cudaGetErrorString(status)),
-              {});
+  throw Error(Code::kInvalidDevice, no_gpu(status), {});
 }
 
 }  // namespace
