@@ -113,4 +113,26 @@ if(slip_cli_sources)
   if(SLIP_SANITIZE_FLAGS)
     target_compile_options(slip_cli PRIVATE -O0)
   endif()
+
+  # The commit that --version names, looked up at every build: one small source changes, and only when it does.
+  set(commit_source "${PROJECT_BINARY_DIR}/generated/commit.cpp")
+  set(write_commit "${CMAKE_COMMAND}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}" "-DOUTPUT=${commit_source}"
+      -P "${PROJECT_SOURCE_DIR}/cmake/commit.cmake")
+  execute_process(COMMAND ${write_commit})
+  add_custom_target(slip_commit COMMAND ${write_commit} BYPRODUCTS "${commit_source}" VERBATIM)
+  add_dependencies(slip_cli slip_commit)
+  target_sources(slip_cli PRIVATE "${commit_source}")
+
+  # The man page and the completions of shells, written by the program itself.
+  set(slip_texts)
+  foreach(text man:slip.1 bash:slip.bash zsh:_slip)
+    string(REGEX REPLACE ":.*" "" what "${text}")
+    string(REGEX REPLACE ".*:" "" file "${text}")
+    add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/texts/${file}"
+                       COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/texts"
+                       COMMAND slip_cli generate ${what} > "${PROJECT_BINARY_DIR}/texts/${file}"
+                       DEPENDS slip_cli VERBATIM)
+    list(APPEND slip_texts "${PROJECT_BINARY_DIR}/texts/${file}")
+  endforeach()
+  add_custom_target(slip_texts ALL DEPENDS ${slip_texts})
 endif()

@@ -105,8 +105,8 @@ std::function<int()> add_check(CLI::App& app) {
       "1: there is one, or the trace does not hold what is needed to be sure. Superfluous waits and false\n"
       "dependencies cost time, and change no status.");
   check->add_option("TRACE", asked->paths, "Files to check, each by itself")->required();
-  check->add_option("--json", asked->json, "Write the findings as data; times in picoseconds");
-  check->add_option("--html", asked->html, "Write the timeline with the findings on it, one page");
+  add_output(*check, "--json", asked->json, "Write the findings as data; times in picoseconds");
+  add_output(*check, "--html", asked->html, "Write the timeline with the findings on it, one page");
   return [asked] { return run_check(*asked); };
 }
 

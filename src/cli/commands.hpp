@@ -5,7 +5,8 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
+
+#include "cli/outputs.hpp"
 
 namespace CLI {
 class App;
@@ -42,9 +43,8 @@ std::function<int()> add_collective_benches(CLI::App& bench);  // of `slip bench
 std::function<int()> add_launch(CLI::App& app);
 std::function<int()> add_topo(CLI::App& app);
 std::function<int()> add_ranks(CLI::App& app);
-
-// Writes the file whole, or throws kIo with the path and the reason.
-void write_file(const std::string& path, std::string_view text);
+std::function<int()> add_help(CLI::App& app);
+std::function<int()> add_generate(CLI::App& app);  // hidden: writes the man page and completions
 
 // Writes the timeline page of a trace and says so: what `slip view` does and every --html.
 void write_html(const TraceData& trace, const std::string& page, const std::string& title,

@@ -246,7 +246,7 @@ int run_devices(const Asked& asked) {
 std::function<int()> add_devices(CLI::App& app) {
   auto asked = std::make_shared<Asked>();
   CLI::App* devices = app.add_subcommand("devices", "Show what this machine offers, with measured rates");
-  devices->add_option("--json", asked->json, "Write the figures as data");
+  add_output(*devices, "--json", asked->json, "Write the figures as data");
   devices->add_flag("--quick", asked->quick, "Smaller sizes and fewer runs");
   return [asked] { return run_devices(*asked); };
 }

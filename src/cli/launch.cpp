@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/numbers.hpp"
 #include "transport/local_job.hpp"
 
 namespace slip::cli {
@@ -54,9 +55,10 @@ std::function<int()> add_launch(CLI::App& app) {
       "On several hosts start the program there yourself, with the same SLIP_ID=host:port on all, where rank 0\n"
       "can listen, or with mpirun, srun or torchrun, whose variables are understood, too.");
   launch->add_option("-n,--ranks", asked->job.nranks, "How many processes")->required()->check(CLI::Range(1, 4096));
-  launch->add_option("--timeout", asked->timeout, "End the job after so many seconds")->check(CLI::Range(0.001, 1e9));
+  launch->add_option("--timeout", asked->timeout, "End the job after so many seconds")
+      ->check(number_between(0.001, 1e9));
   launch->add_option("--grace", asked->grace, "Seconds between asking a rank to end and killing it (5)")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_between(0.0, 1e6));
   launch->add_flag("--tag-output", asked->job.tag_output, "Begin each line of output with the rank: [3] ...");
   launch->add_option("--env", asked->changes, "NAME=VALUE for the ranks' environment; may be given again")
       ->allow_extra_args(false);

@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/terminal_text.hpp"
+#include "cli/app_tree.hpp"
 #include "cli/commands.hpp"
+#include "cli/terminal.hpp"
+#include "cli/version.hpp"
 #include "slip/error.hpp"
 
 namespace slip::cli {
@@ -24,23 +28,14 @@ constexpr const char* kAbout =
     "  slip devices                         what this machine offers, measured";
 
 constexpr const char* kFooter =
-    "\n`slip COMMAND --help` explains a command. Status: 0 done, 1 failed, 2 asked for something unknown.";
+    "\n`slip help COMMAND` or `slip COMMAND --help` explains a command. --json, --html and --trace take a\n"
+    "FILE; without one, or with -, they write to the standard output, and the tables are left out.\n"
+    "Status: 0 done, 1 failed, 2 asked for something unknown.";
 
-// "devices, lab" or "--device, --json, ...": what the user may write here.
-std::string allowed_commands(const CLI::App& app) {
-  std::string text;
-  for (const CLI::App* command : app.get_subcommands({}))
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", command->get_name());
-  return text;
-}
-
-std::string allowed_options(const CLI::App& app) {
-  std::string text;
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_positional() || !option->get_lnames().empty())
-      text += fmt::format("{}{}", text.empty() ? "" : ", ", option->get_name());
-  }
-  return text;
+std::vector<std::string> all_option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : options_of(command)) names.push_back(option_names(*option).back());
+  return names;
 }
 
 // What an option that could not be read should have been; the parser names it in its text.
@@ -52,19 +47,31 @@ std::string expected_number(const CLI::App& command, const std::string& text) {
   return ": a whole number is expected";
 }
 
+// What the command was given too much of, or in place of something that it knows.
+std::string refused_argument(const CLI::App& command, const std::string& value) {
+  if (value.starts_with('-')) return fmt::format("no option '{}'{}", value, allowed(value, all_option_names(command)));
+  const std::vector<std::string> below = command_names(command);
+  if (!below.empty())
+    return fmt::format("no command '{}{}{}'{}", command.get_parent() ? command.get_name() : "",
+                       command.get_parent() ? " " : "", value, allowed(value, below));
+  return fmt::format("'{}' is one argument too many for {}; see {} --help", value, command.get_name(),
+                     line_of(command));
+}
+
 // One line for what the parser refused.
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
   const std::vector<std::string> extra = app.remaining(true);
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) && !extra.empty()) {
-    const std::string& value = extra.front();
-    if (value.starts_with('-')) return fmt::format("no option '{}': there are {}", value, allowed_options(*command));
-    if (command == &app) return fmt::format("no command '{}': there are {}", value, allowed_commands(app));
-    return fmt::format("'{}' is one argument too many for {}; see slip {} --help", value, command->get_name(),
-                       command->get_name());
-  }
+  const bool required = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (!extra.empty() && (required || dynamic_cast<const CLI::ExtrasError*>(&error)))
+    return refused_argument(*command, extra.front());
+  if (required && !command_names(*command).empty())
+    return fmt::format("{} needs one of {}; see {} --help", line_of(*command), fmt::join(command_names(*command), ", "),
+                       line_of(*command));
   std::string text = error.what();
+  if (const std::string option = option_that_took({}); required && !option.empty())
+    text += fmt::format("; {} took an argument as its FILE: put it last, or write {}=FILE", option, option);
   if (dynamic_cast<const CLI::ConversionError*>(&error)) text += expected_number(*command, text);
   for (char& c : text) {
     if (c == '\n') c = ' ';
@@ -73,27 +80,27 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int complain(const std::string& text, int status) {
-  fmt::print(stderr, "slip: {}\n", text);
+  fmt::print(stderr, "slip: {}\n", terminal_text(text));
   return status;
 }
+
+struct Command {
+  const char* name;
+  std::function<int()> (*add)(CLI::App& app);
+};
+constexpr Command kCommands[] = {{"devices", add_devices}, {"lab", add_lab},          {"check", add_check},
+                                 {"stats", add_stats},     {"view", add_view},        {"model", add_model},
+                                 {"plan", add_plan},       {"run", add_run},          {"bench", add_bench},
+                                 {"launch", add_launch},   {"topo", add_topo},        {"ranks", add_ranks},
+                                 {"help", add_help},       {"generate", add_generate}};
 
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "slip");
   app.footer(kFooter);
-  app.set_version_flag("--version", std::string("slip ") + SLIP_VERSION, "Print the version and exit");
+  app.set_version_flag("--version", version_text(), "Print the version, the commit and whether CUDA is in, and exit");
   app.require_subcommand(0, 1);
-  const std::function<int()> devices = add_devices(app);
-  const std::function<int()> lab = add_lab(app);
-  const std::function<int()> check = add_check(app);
-  const std::function<int()> stats = add_stats(app);
-  const std::function<int()> view = add_view(app);
-  const std::function<int()> model = add_model(app);
-  const std::function<int()> plan = add_plan(app);
-  const std::function<int()> run_within = add_run(app);
-  const std::function<int()> bench = add_bench(app);
-  const std::function<int()> launch = add_launch(app);
-  const std::function<int()> topo = add_topo(app);
-  const std::function<int()> ranks = add_ranks(app);
+  std::vector<std::function<int()>> work;
+  for (const Command& command : kCommands) work.push_back(command.add(app));
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {  // --help and --version
@@ -101,18 +108,11 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(refusal(app, error), kBadUsage);
   }
-  if (app.got_subcommand("devices")) return devices();
-  if (app.got_subcommand("lab")) return lab();
-  if (app.got_subcommand("check")) return check();
-  if (app.got_subcommand("stats")) return stats();
-  if (app.got_subcommand("view")) return view();
-  if (app.got_subcommand("model")) return model();
-  if (app.got_subcommand("plan")) return plan();
-  if (app.got_subcommand("run")) return run_within();
-  if (app.got_subcommand("bench")) return bench();
-  if (app.got_subcommand("launch")) return launch();
-  if (app.got_subcommand("topo")) return topo();
-  if (app.got_subcommand("ranks")) return ranks();
+  escape_standard_output();
+  open_outputs();
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    if (app.got_subcommand(kCommands[i].name)) return work[i]();
+  }
   fmt::print("{}", app.help());
   return kSuccess;
 }

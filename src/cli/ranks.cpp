@@ -23,7 +23,8 @@ using Json = nlohmann::ordered_json;
 constexpr int kHeldUp = 3;  // exit status: somebody waits for somebody
 
 struct Asked {
-  bool json = false, watch = false;
+  std::string json;  // where to; empty: a table
+  bool watch = false;
   int times = 0;  // of --watch; 0: until interrupted
 };
 
@@ -97,7 +98,8 @@ Json json_of(const Seen& one) {
           {"doing", doing(one.sight)}};
 }
 
-int show_json(const std::map<std::uint64_t, std::vector<Seen>>& found, const std::vector<HoldUp>& held) {
+void write_json(const std::string& path, const std::map<std::uint64_t, std::vector<Seen>>& found,
+                const std::vector<HoldUp>& held) {
   Json communicators = Json::array(), held_up = Json::array();
   for (const auto& [id, ranks] : found) {
     Json all = Json::array();
@@ -106,14 +108,13 @@ int show_json(const std::map<std::uint64_t, std::vector<Seen>>& found, const std
     communicators.push_back({{"id", communicator_text(view)}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
   }
   for (const HoldUp& one : held) held_up.push_back({{"kind", hold_up_name(one.kind)}, {"text", one.text}});
-  fmt::print("{}\n", Json{{"communicators", communicators}, {"held_up", held_up}}.dump(2));
-  return held.empty() ? kSuccess : kHeldUp;
+  write_file(path, Json{{"communicators", communicators}, {"held_up", held_up}}.dump(2) + "\n");
 }
 
 int show(const Asked& asked) {
   const std::map<std::uint64_t, std::vector<Seen>> found = look_around();
   const std::vector<HoldUp> held = hold_ups_of(found);
-  if (asked.json) return show_json(found, held);
+  if (!asked.json.empty()) write_json(asked.json, found, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
     const LedgerView& view = ranks.front().sight.view;
@@ -130,7 +131,7 @@ int run_ranks(const Asked& asked) {
   if (!asked.watch) return show(asked);
   Parker pause;
   for (int turn = 1;; ++turn) {
-    if (!asked.json && turn > 1) fmt::print("\n");
+    if (turn > 1) fmt::print("\n");
     const int status = show(asked);
     std::fflush(stdout);
     if (turn == asked.times) return status;
@@ -161,7 +162,7 @@ std::function<int()> add_ranks(CLI::App& app) {
       "  slip ranks --json | jq '.held_up[].text'\n"
       "\n"
       "Status: 0 nobody is held up, or there are no ranks; 3 somebody is.");
-  ranks->add_flag("--json", asked->json, "Print it as data");
+  add_output(*ranks, "--json", asked->json, "Write it as data");
   ranks->add_flag("--watch", asked->watch, "Again every second, until interrupted");
   ranks->add_option("--times", asked->times, "With --watch: so many times")->check(CLI::Range(1, 1'000'000));
   return [asked] { return run_ranks(*asked); };

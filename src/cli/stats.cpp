@@ -53,12 +53,11 @@ std::string summary(const Studied& studied) {
   line("ops", fmt::format("{}", figures.ops), fmt::format("on {} streams", studied.streams));
   line("total", format_time(figures.total), "from the first start to the last end");
   line("bound", format_time(figures.bound),
-       "lower bound: max(sum of compute, sum of copies in, sum of copies out), the ops of an engine one after the "
-       "other");
+       "lower bound: the longest of compute, copies in and copies out, the ops of an engine one after the other, or as "
+       "many at once as it ever ran");
   if (figures.bound > 0)
     line("distance", format_time(figures.total - figures.bound),
-         fmt::format("total - bound; the total is {} the bound{}", format_times(ratio(figures.total, figures.bound)),
-                     figures.total < figures.bound ? ", for ops ran at once on one engine" : ""));
+         fmt::format("total - bound; the total is {} the bound", format_times(ratio(figures.total, figures.bound))));
   line("idle", format_time(figures.idle), "of the total: no engine was busy");
   line("copy", format_time(figures.copy), "at least one copy in or out was running");
   line("overlap", format_percent(figures.overlap_percent()), "copy time while computing / copy time");
@@ -113,7 +112,7 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
 }
 
 int run_stats(const Asked& asked) {
-  if (asked.ops && asked.json.empty()) throw UsageError("--ops is for --json FILE: the ops are not printed");
+  if (asked.ops && asked.json.empty()) throw UsageError("--ops is for --json: the ops are not printed");
   if (!asked.html.empty() && asked.paths.size() > 1)
     throw UsageError(fmt::format("--html shows one trace, and {} are given", asked.paths.size()));
   Json all = Json::array();
@@ -141,8 +140,8 @@ std::function<int()> add_stats(CLI::App& app) {
   stats->add_option("--top", asked->top, "How many rows the longer tables have")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))
       ->capture_default_str();
-  stats->add_option("--json", asked->json, "Write everything as data; times in picoseconds");
-  stats->add_option("--html", asked->html, "Write the timeline with these figures, one page");
+  add_output(*stats, "--json", asked->json, "Write everything as data; times in picoseconds");
+  add_output(*stats, "--html", asked->html, "Write the timeline with these figures, one page");
   stats->add_flag("--ops", asked->ops, "With --json: every op too, with its cause and slack");
   return [asked] { return run_stats(*asked); };
 }

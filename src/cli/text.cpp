@@ -8,16 +8,13 @@
 #include <cmath>
 #include <utility>
 
+#include "base/terminal_text.hpp"
+#include "cli/terminal.hpp"
+
 namespace slip::cli {
-namespace {
-
-bool is_number(const Cell& cell) {
-  return std::holds_alternative<std::int64_t>(cell.value) || std::holds_alternative<double>(cell.value);
-}
-
-}  // namespace
 
 std::string paragraph(std::string_view text, std::size_t indent, std::string_view first) {
+  const std::size_t columns = std::min(kColumns, terminal_columns(kColumns));
   const std::string margin(indent, ' ');
   std::string line(first.empty() ? margin : std::string(first));
   std::string result;
@@ -26,7 +23,7 @@ std::string paragraph(std::string_view text, std::size_t indent, std::string_vie
     const std::size_t space = std::min(text.find(' '), text.size());
     const std::string_view next = text.substr(0, space);
     text.remove_prefix(std::min(space + 1, text.size()));
-    if (!empty && line.size() + 1 + next.size() > kColumns) {
+    if (!empty && line.size() + 1 + next.size() > columns) {
       result += line + '\n';
       line = margin;
       empty = true;
@@ -63,39 +60,8 @@ Cell none() { return {"-", {}}; }
 
 void Table::row(std::vector<Cell> cells) {
   cells.resize(columns_.size());
+  for (Cell& cell : cells) cell.text = terminal_text(cell.text);  // before widths are taken
   rows_.push_back(std::move(cells));
-}
-
-std::string Table::text() const {
-  struct Shown {
-    std::size_t index, width;
-    bool right;
-  };
-  std::vector<Shown> shown;
-  for (std::size_t i = 0; i < columns_.size(); ++i) {
-    if (columns_[i].title.empty()) continue;
-    Shown column{i, columns_[i].title.size(), false};
-    for (const auto& row : rows_) {
-      column.width = std::max(column.width, row[i].text.size());
-      column.right |= is_number(row[i]);
-    }
-    shown.push_back(column);
-  }
-  const auto line = [&](auto&& cell) {
-    std::string out = " ";
-    for (const Shown& column : shown)
-      out += column.right ? fmt::format(" {:>{}} ", cell(column.index), column.width)
-                          : fmt::format(" {:<{}} ", cell(column.index), column.width);
-    out.erase(out.find_last_not_of(' ') + 1);
-    return out + '\n';
-  };
-  std::string text = title_.empty() ? "" : fmt::format("  {}\n", title_);
-  text += line([&](std::size_t i) { return std::string_view(columns_[i].title); });
-  std::size_t width = 0;
-  for (const Shown& column : shown) width += column.width + 2;
-  text += "  " + std::string(width - 2, '-') + '\n';
-  for (const auto& row : rows_) text += line([&](std::size_t i) { return std::string_view(row[i].text); });
-  return text;
 }
 
 }  // namespace slip::cli

@@ -1,4 +1,4 @@
-// Words and numbers for people: quantities with their units, paragraphs and aligned tables that fit 100 columns.
+// Words and numbers for people: quantities with their units, paragraphs and aligned tables that fit the terminal.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace slip::cli {
 
 inline constexpr std::size_t kColumns = 100;
 
-// The text in lines of at most 100 columns, each behind `indent` spaces, the first behind `first`.
+// The text in lines of at most 100 columns, or as many as the terminal has, each behind `indent` spaces, the first
+// behind `first`.
 std::string paragraph(std::string_view text, std::size_t indent = 0, std::string_view first = {});
 
 // With what HTML and SVG would take for their own written out.
@@ -52,6 +53,8 @@ class Table {
   const std::string& title() const { return title_; }
   const std::vector<Column>& columns() const { return columns_; }
   const std::vector<std::vector<Cell>>& rows() const { return rows_; }
+  // Where the columns do not fit the terminal, words are wrapped in their cells; where that is not enough, the other
+  // columns follow in further tables that begin with the first column again.
   std::string text() const;
 
  private:

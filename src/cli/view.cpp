@@ -48,7 +48,8 @@ std::function<int()> add_view(CLI::App& app) {
       "\nTraces come from --trace of any command, from SLIP_TRACE=FILE with any program that uses the library, or\n"
       "from other tools that write Chrome trace-event JSON. The page needs no network and no server.");
   view->add_option("TRACE", asked->trace, "The trace to show")->required();
-  view->add_option("-o,--output", asked->page, "The page; default: the trace's name with .html");
+  add_named_output(*view, "-o,--output", asked->page,
+                   "The page, - for the standard output; default: the trace's name with .html");
   view->add_option("--prediction", asked->prediction, "Trace of the same program as predicted, laid under it");
   return [asked] { return run_view(*asked); };
 }

@@ -81,6 +81,29 @@ Interrupted interrupt_when(const std::string& arguments, const std::string& show
   return result;
 }
 
+std::string on_terminal(const std::string& arguments, unsigned short columns) {
+  int terminal = -1;
+  struct winsize size {};
+  size.ws_col = columns;
+  size.ws_row = 25;
+  const std::string command = "ASAN_OPTIONS=detect_leaks=0 exec " + std::string(SLIP_PROGRAM) + " " + arguments;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  std::string text;
+  char bytes[4096];
+  for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof(bytes))) > 0;)
+    text.append(bytes, static_cast<std::size_t>(got));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << text;
+  std::erase(text, '\r');  // the terminal puts one before each newline
+  return text;
+}
+
 nlohmann::json lab_tables(const std::string& name, const std::string& device, const std::string& more) {
   const std::string file = scratch("lab.json");
   const Outcome outcome = run("lab " + name + " --device " + device + " --json " + file + " " + more);

@@ -20,6 +20,9 @@ struct Interrupted {
 };
 Interrupted interrupt_when(const std::string& arguments, const std::string& shown);
 
+// All that it prints on a terminal of its own with so many columns.
+std::string on_terminal(const std::string& arguments, unsigned short columns);
+
 // A file of this name in a folder of this process; removed at exit.
 std::string scratch(const std::string& name);
 std::string read_file(const std::string& path);

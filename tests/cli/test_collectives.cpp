@@ -85,6 +85,12 @@ TEST(CliCollectives, ThePageHasPlotsAndTheTable) {
   EXPECT_EQ(count("src="), 0U) << "it needs no other file";
   for (const json& row : rows) EXPECT_NE(html.find("<td>" + row["bytes"].dump() + "</td>"), std::string::npos);
 
+  // A prediction is on the page, too.
+  ASSERT_EQ(run("bench all_reduce -n 2 -b 1K -e 64K -f 8 --iters 2 --predict --html " + page).status, 0);
+  const std::string predicted = read_file(page);
+  EXPECT_NE(predicted.find(">predicted</text>"), std::string::npos) << "the line in the plot";
+  EXPECT_NE(predicted.find("<th class=\"group\">predicted</th>"), std::string::npos) << "the column of the table";
+
   const Outcome one = run("bench sendrecv -n 1 -b 1K -e 1K --iters 2 --html " + page);
   EXPECT_EQ(one.status, 0) << one.err;
   EXPECT_NE(one.out.find("page: " + page), std::string::npos) << one.out;

@@ -146,7 +146,7 @@ TEST_P(LabsOn, DefaultStreamIsABarrierOfBlockingStreams) {
   const Picos issue = m.host().launch;  // a kernel that waits for nothing starts when it is issued
   const Picos expected[] = {3 * kKernel,         kKernel + 2 * issue, 2 * kKernel,
                             kKernel + 2 * issue, kKernel + issue,     2 * kKernel};
-  const char* order[] = {"k1 -> k2 -> k3", "k1 || k2 || k3", "k1 || k3 || k2",
+  const char* order[] = {"k1 -> k2 -> k3", "k1 || k2 || k3", "k1 || k3 || k2, k1 -> k2",
                          "k1 || k2 || k3", "k1 || k3",       "k1 -> k3"};
   for (std::size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(rows.at(i).at("time_ps"), expected[i]) << rows.at(i);

@@ -76,6 +76,19 @@ TEST(CliTopo, Predicts) {
   EXPECT_EQ(one.out.find("ring"), std::string::npos) << one.out;
 }
 
+// Messages share the links of a device, many at once: one after the other they would take longer than the run did.
+TEST(CliTopo, ThePredictedTimelineIsNotBelowItsLowerBound) {
+  const std::string trace = scratch("bound-trace.json"), stats = scratch("bound.json");
+  ASSERT_EQ(run("topo --nodes 2 --file " + data("nvswitch8.xml") +
+                " --predict all_to_all --algorithm direct --begin 16M --end 16M --trace " + trace)
+                .status,
+            0);
+  ASSERT_EQ(run("stats " + trace + " --json " + stats).status, 0);
+  const auto figures = nlohmann::json::parse(read_file(stats)).at("traces").at(0).at("figures");
+  EXPECT_GT(figures.at("bound").get<std::int64_t>(), 0);
+  EXPECT_LE(figures.at("bound").get<std::int64_t>(), figures.at("total").get<std::int64_t>());
+}
+
 // The time of an algorithm, in the table.
 double time_of(const std::string& algorithm, const std::string& table) {
   std::istringstream lines(table.substr(table.find("time (us)")));
@@ -120,7 +133,7 @@ TEST(CliTopo, WrongLinesAndFilesAreNamed) {
         Wrong{"topo --colour", 2, "--colour", "--svg"},
         Wrong{"topo --file /nowhere/x.xml", 1, "/nowhere/x.xml", "cannot open"},
         Wrong{"topo --file " + bad, 1, "link_width", "line 3"},
-        Wrong{"topo --svg /nowhere/x.svg", 1, "/nowhere/x.svg", "cannot write"}}) {
+        Wrong{"topo --svg /nowhere/x.svg", 1, "/nowhere/x.svg", "cannot open"}}) {
     const Outcome outcome = run(each.arguments);
     EXPECT_EQ(outcome.status, each.status) << each.arguments;
     EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;

@@ -1,6 +1,8 @@
 // What the program says to a right and to a wrong command line.
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "cli/program.hpp"
 
 namespace slip::cli_test {
@@ -9,7 +11,8 @@ namespace {
 TEST(CliUsage, VersionIsOneLine) {
   const Outcome outcome = run("--version");
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_EQ(outcome.out, "slip " SLIP_VERSION "\n");
+  const std::regex line("slip " SLIP_VERSION ", commit (unknown|[0-9a-f]{12}( with changes)?), CUDA: (yes|no)\n");
+  EXPECT_TRUE(std::regex_match(outcome.out, line)) << outcome.out;
 }
 
 TEST(CliUsage, HelpTeachesAndNamesTheCommands) {
@@ -51,6 +54,9 @@ TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
       {"lab weights --size 5000", "'5000'", "multiple"},
       {"lab weights --layers 1", "1", "2 to 64"},
       {"lab overlap --chunks 1000", "1000", "2 to 64"},
+      {"lab overlap --chunks 0", "--chunks 0", "2 to 64"},
+      {"lab weights --layers 0", "--layers 0", "2 to 64"},
+      {"lab gradients --nodes 0", "--nodes 0", "1 to 1024"},
       {"lab overlap --chunks many", "many", "whole number"},
       {"lab gradients --ranks 5", "5", "2 to 4"},
       {"lab gradients --device sim:h200 --ranks 2", "--ranks", "--nodes"},
@@ -59,6 +65,18 @@ TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
       {"dance", "'dance'", "devices, lab"},
       {"--colour", "'--colour'", "--version"},
       {"lab --device", "--device", "missing"},
+      {"launch -n 2 --timeout nan -- true", "'nan'", "0.001 to"},
+      {"launch -n 2 --grace nan -- true", "'nan'", "0 to"},
+      {"bench all_reduce -f nan", "'nan'", "1.0001 to"},
+      {"topo --predict all_reduce --factor nan", "'nan'", "1.0001 to"},
+      {"topo --predict all_reduce --latency -nan", "'-nan'", "0 to"},
+      {"topo --html", "--html", "--predict"},
+      {"topo --predict all_reduce --svg x.svg", "--svg", "--predict"},
+      {"lab --json weights", "'weights'", "put it behind the lab"},
+      {"lab hook --device sim:h200 --json --html -", "--html and --json", "name a FILE"},
+      {"lab hook --device sim:h200 --json same --trace same", "'same'", "--trace and --json"},
+      {"bench", "slip bench", "all_reduce"},
+      {"model", "slip model", "stack"},
   };
   for (const Wrong& each : wrong) {
     const Outcome outcome = run(each.arguments);
@@ -67,6 +85,60 @@ TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
     EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
     EXPECT_NE(outcome.err.find(each.value), std::string::npos) << outcome.err;
     EXPECT_NE(outcome.err.find(each.allowed), std::string::npos) << outcome.err;
+  }
+}
+
+// Mistyped words are answered with the nearest one.
+TEST(CliUsage, DidYouMean) {
+  const std::pair<const char*, const char*> lines_and_words[] = {
+      {"benhc", "did you mean bench?"},
+      {"bench allreduce", "did you mean all_reduce?"},
+      {"bench all-reduce -n 2", "did you mean all_reduce?"},
+      {"bench reduce_scater", "did you mean reduce_scatter?"},
+      {"model stak", "did you mean stack?"},
+      {"lab weigths", "did you mean weights?"},
+      {"lab --jsno", "did you mean --json?"},
+      {"devices --quik", "did you mean --quick?"},
+      {"run model --buget=1MiB", "did you mean --budget?"},
+      {"help benhc", "did you mean bench?"},
+      {"help bench allreduce", "did you mean all_reduce?"}};
+  for (const auto& [arguments, words] : lines_and_words) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+  }
+  for (const char* far : {"xyzzy", "lab xyzzy", "bench 8"}) {
+    const Outcome outcome = run(far);
+    EXPECT_EQ(outcome.status, 2) << far;
+    EXPECT_EQ(outcome.err.find("did you mean"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("here are"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(CliUsage, HelpExplainsACommand) {
+  for (const char* command : {"lab", "bench", "bench all_reduce", "model stack", "topo"}) {
+    const Outcome outcome = run(std::string("help ") + command);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, run(std::string(command) + " --help").out);
+  }
+  EXPECT_EQ(run("help").out, run("--help").out);
+}
+
+// Without a GPU the reason is named, and not a list of devices in which cuda stands.
+TEST(CliUsage, CudaThatIsNotHereIsExplained) {
+  for (const char* device : {"cuda", "cuda:0"}) {
+    for (const std::string command : {"lab hook --quick --device ", "plan nowhere --device "}) {
+      const Outcome outcome = run(command + device);
+      if (outcome.err.find("nowhere") != std::string::npos || outcome.status == 0) GTEST_SKIP() << "there is a GPU";
+      EXPECT_EQ(outcome.status, 2);
+      EXPECT_EQ(lines(outcome.err), 1U) << outcome.err;
+      EXPECT_TRUE(std::regex_search(outcome.err, std::regex("no NVIDIA driver was found|no GPU|built without CUDA")))
+          << outcome.err;
+      EXPECT_EQ(outcome.err.find("insufficient"), std::string::npos) << outcome.err;
+      EXPECT_EQ(outcome.err.find("sim:h200"), std::string::npos) << outcome.err;
+    }
   }
 }
 

@@ -169,11 +169,15 @@ TEST_F(CliWeights, WrongValuesAreNamedInOneLine) {
       {"run " + model() + " --steps many", 2, {"many"}},
       {"run " + with_costs() + "--plan /no/plan.json", 1, {"/no/plan.json"}},
       {"run " + with_costs() + "--plan p.json --budget 1MiB", 2, {"--plan", "--budget"}},
-      {"bench", 2, {"subcommand"}},
+      {"bench", 2, {"weights"}},
+      {"run " + model() + "/model.safetensors", 2, {"model.safetensors", "weights without a graph"}},
+      {"plan " + model() + "/model.safetensors", 2, {"model.safetensors", "weights without a graph"}},
   };
   for (const Wrong& each : wrong) expect_one_line(each);
   for (const char* help : {"plan --help", "run --help", "bench weights --help"})
     EXPECT_LE(longest_line(run(help).out), 120U) << help;
+  for (const char* help : {"run --help", "bench weights --help"})
+    EXPECT_EQ(run(help).out.find("sim:NAME"), std::string::npos) << "what it refuses is not offered";
 }
 
 TEST_F(CliWeights, ABudgetThatIsTooSmallNamesTheSmallestThatWorks) {
@@ -185,6 +189,20 @@ TEST_F(CliWeights, ABudgetThatIsTooSmallNamesTheSmallestThatWorks) {
   const std::uint64_t least = std::stoull(found[1]);
   EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(least)).status, 0);
   EXPECT_EQ(run("plan " + with_costs() + "--budget " + std::to_string(least - 1)).status, 1);
+}
+
+// Small weights are loaded with their neighbours: the error names them, and what the op itself needs.
+TEST_F(CliWeights, ABudgetThatIsTooSmallNamesTheNeighboursThatAreLoadedTogether) {
+  const std::string folder = scratch("weights-small");
+  ASSERT_EQ(run("model stack --blocks 1 --hidden 256 --intermediate 256 --tokens 4 -o " + folder).status, 0);
+  const Outcome small = run("plan " + folder + " --device sim:h200 --budget 1KiB");
+  EXPECT_EQ(small.status, 1);
+  EXPECT_EQ(lines(small.err), 1U) << small.err;
+  const std::regex text(
+      "at once at op '([^']+)', ([^ ]+ [KM]?i?B) of its own and the others of '.*join_bytes \\(1 MiB\\)");
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(small.err, found, text)) << small.err;
+  EXPECT_TRUE(found[2] == "256 KiB" || found[2] == "1 KiB") << small.err;
 }
 
 TEST_F(CliWeights, BrokenModelsAreNamed) {

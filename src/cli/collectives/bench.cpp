@@ -10,6 +10,7 @@
 #include "cli/collectives/measure.hpp"
 #include "cli/collectives/plot.hpp"
 #include "cli/commands.hpp"
+#include "cli/numbers.hpp"
 #include "comm/options.hpp"
 #include "transport/launch_info.hpp"
 #include "transport/local_job.hpp"
@@ -20,9 +21,9 @@ namespace {
 struct Asked {
   Collective kind = Collective::kAllReduce;
   int ranks = 2, root = 0, iterations = 20, warmup = 5;
-  std::string begin = "8", end = "32MiB", type = "F32", op = "sum", algorithm = "auto", transport = "auto", html;
+  std::string begin = "8", end = "32MiB", type = "F32", op = "sum", algorithm = "auto", transport = "auto", html, json;
   double factor = 2;
-  bool json = false, each = false, registered = false, predict = false;
+  bool each = false, registered = false, predict = false;
 };
 
 BenchWork work_of(const Asked& asked) {
@@ -108,20 +109,20 @@ int run_rank(const Asked& asked, const BenchWork& work) {
   const auto head = [&](int nranks, const std::string& device) {
     title = fmt::format("{}, {} ranks", bench_name(asked.kind), nranks);
     facts = fmt::format("{}; {}", device, way_text(asked));
-    if (!asked.json) print_head(asked, nranks, device);
+    print_head(asked, nranks, device);
   };
   const auto tell = [&](const BenchRow& row) {
-    if (asked.json) json.push_back(json_of(row));
-    else print_row(row);
+    json.push_back(json_of(row));
+    print_row(row);
   };
   const std::vector<BenchRow> rows = measure_sizes(work, {head, tell});
   std::uint64_t wrong = 0;
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
   if (!title.empty()) {  // the first
     if (!asked.html.empty()) write_file(asked.html, bench_page(title, facts, rows));
-    if (asked.json) fmt::print("{}\n", json.dump(2));
-    else fmt::print("# wrong elements: {}\n", wrong);
-    if (!asked.html.empty() && !asked.json) fmt::print("page: {} (opens in any browser)\n", asked.html);
+    if (!asked.json.empty()) write_file(asked.json, json.dump(2) + "\n");
+    fmt::print("# wrong elements: {}\n", wrong);
+    if (!asked.html.empty()) fmt::print("page: {} (opens in any browser)\n", asked.html);
   }
   return wrong == 0 ? kSuccess : kFailed;
 }
@@ -143,11 +144,11 @@ std::vector<std::string> command_of(const Asked& asked) {
   if (has_root(asked.kind)) add("-r", std::to_string(asked.root));
   if (asked.kind != Collective::kMessage) add("--algorithm", asked.algorithm);
   add("--transport", asked.transport);
-  if (!asked.html.empty()) add("--html", asked.html);
+  if (!asked.html.empty()) words.push_back("--html=" + asked.html);
+  if (!asked.json.empty()) words.push_back("--json=" + asked.json);
   if (asked.registered) words.emplace_back("--registered");
   if (asked.predict) words.emplace_back("--predict");
   if (asked.each) words.emplace_back("--each");
-  if (asked.json) words.emplace_back("--json");
   return words;
 }
 
@@ -159,6 +160,17 @@ int run_bench(const Asked& asked) {
   job.nranks = asked.ranks;
   job.command = command_of(asked);
   return run_local_job(job);
+}
+
+// Rank 0 writes. A launcher whose variables contradict each other is refused when the command runs.
+OutputUse output_use() {
+  try {
+    const std::optional<LaunchInfo> info = launch_info();
+    if (!info) return OutputUse::kByChildren;
+    return info->rank == 0 ? OutputUse::kHere : OutputUse::kElsewhere;
+  } catch (const Error&) {
+    return OutputUse::kByChildren;
+  }
 }
 
 std::string footer_of(Collective kind) {
@@ -182,6 +194,7 @@ std::string footer_of(Collective kind) {
 
 std::function<int()> add_collective_benches(CLI::App& bench) {
   auto asked = std::make_shared<Asked>();
+  const OutputUse use = output_use();
   for (const Collective kind : {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
                                 Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll,
                                 Collective::kGather, Collective::kScatter, Collective::kMessage}) {
@@ -197,7 +210,7 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
     one->add_option("-e,--end", asked->end, "Largest size")->capture_default_str();
     one->add_option("-f,--factor", asked->factor, "From one size to the next")
         ->capture_default_str()
-        ->check(CLI::Range(1.0001, 1e9));
+        ->check(number_between(1.0001, 1e9));
     one->add_option("--iters", asked->iterations, "Calls that are timed")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 30));
@@ -217,8 +230,8 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
     one->add_flag("--each", asked->each, "Wait for each call, not once for all");
     if (!messages)
       one->add_flag("--predict", asked->predict, "Also what it should take, simulated with the figures of the links");
-    one->add_flag("--json", asked->json, "Print the table as JSON");
-    one->add_option("--html", asked->html, "Write a page with plots of time and bus bandwidth, and the table");
+    add_output(*one, "--json", asked->json, "Write the table as data", use);
+    add_output(*one, "--html", asked->html, "Write a page with plots of time and bus bandwidth, and the table", use);
     one->callback([asked, kind] { asked->kind = kind; });
   }
   return [asked] { return run_bench(*asked); };

@@ -13,7 +13,7 @@ namespace slip::cli {
 namespace {
 
 constexpr double kWidth = 560, kHeight = 360, kLeft = 62, kRight = 16, kTop = 40, kBottom = 44;
-constexpr const char *kApart = "#2563eb", *kInPlace = "#ea580c";
+constexpr const char *kApart = "#2563eb", *kInPlace = "#ea580c", *kPredicted = "#16a34a";
 
 constexpr const char* kStyle =
     "body{font:14px/1.45 Helvetica,Arial,sans-serif;color:#0f172a;margin:28px auto;max-width:1180px;padding:0 20px}"
@@ -53,11 +53,12 @@ class Scale {
 
 class Plot {
  public:
-  Plot(std::string title, std::string unit, Series apart, Series in_place)
+  Plot(std::string title, std::string unit, Series apart, Series in_place, Series predicted)
       : title_(std::move(title)),
         unit_(std::move(unit)),
         apart_(std::move(apart)),
         in_place_(std::move(in_place)),
+        predicted_(std::move(predicted)),
         across_(bounds(&Point::bytes, kLeft, kWidth - kRight)),
         up_(bounds(&Point::value, kHeight - kBottom, kTop)) {}
 
@@ -70,6 +71,7 @@ class Plot {
     grid();
     line(apart_, kApart, "out of place", kWidth - kRight - 170);
     if (!in_place_.empty()) line(in_place_, kInPlace, "in place", kWidth - kRight - 66);
+    if (!predicted_.empty()) line(predicted_, kPredicted, "predicted", kWidth - kRight - 268);
     out_ += "</svg>\n";
     return out_;
   }
@@ -83,7 +85,7 @@ class Plot {
 
   Scale bounds(double Point::*of, double from, double to) const {
     double least = std::numeric_limits<double>::max(), most = 0;
-    for (const Series* series : {&apart_, &in_place_}) {
+    for (const Series* series : {&apart_, &in_place_, &predicted_}) {
       for (const Point& point : *series) {
         least = std::min(least, point.*of);
         most = std::max(most, point.*of);
@@ -140,7 +142,7 @@ class Plot {
   }
 
   const std::string title_, unit_;
-  const Series apart_, in_place_;
+  const Series apart_, in_place_, predicted_;
   const Scale across_, up_;
   std::string out_;
 };
@@ -155,24 +157,39 @@ Series series_of(const std::vector<BenchRow>& rows, bool in_place, double Measur
   return result;
 }
 
+Series predicted_times(const std::vector<BenchRow>& rows) {
+  Series result;
+  for (const BenchRow& row : rows) {
+    if (row.predicted_us && *row.predicted_us > 0)
+      result.push_back({static_cast<double>(row.bytes), *row.predicted_us});
+  }
+  return result;
+}
+
 std::string table(const std::vector<BenchRow>& rows) {
+  const bool predicted = std::ranges::any_of(rows, [](const BenchRow& row) { return row.predicted_us.has_value(); });
   std::string out =
       "<div class=\"scroll\"><table>\n<tr><th colspan=\"5\"></th><th class=\"group\" colspan=\"4\">out of place</th>"
-      "<th class=\"group\" colspan=\"4\">in place</th></tr>\n<tr>";
+      "<th class=\"group\" colspan=\"4\">in place</th>";
+  out += fmt::format("{}</tr>\n<tr>", predicted ? "<th class=\"group\">predicted</th>" : "");
   for (const char* name : {"size (B)", "count", "type", "redop", "root"}) out += fmt::format("<th>{}</th>", name);
   for (int half = 0; half < 2; ++half) {
     for (const char* name : {"time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"})
       out += fmt::format("<th>{}</th>", name);
   }
+  if (predicted) out += "<th>time (us)</th>";
   out += "</tr>\n";
   const auto cells = [](const Measured& one) {
     return fmt::format("<td>{:.2f}</td><td>{:.2f}</td><td>{:.2f}</td><td{}>{}</td>", one.us, one.algorithm_gbs,
                        one.bus_gbs, one.wrong > 0 ? " class=\"wrong\"" : "", one.wrong);
   };
   for (const BenchRow& row : rows) {
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>{}{}</tr>\n", row.bytes,
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>{}{}{}</tr>\n", row.bytes,
                        row.call.elements, data_type_name(row.call.type), row.op(), row.root(), cells(row.apart),
-                       row.in_place ? cells(*row.in_place) : "<td>-</td><td>-</td><td>-</td><td>-</td>");
+                       row.in_place ? cells(*row.in_place) : "<td>-</td><td>-</td><td>-</td><td>-</td>",
+                       !predicted         ? std::string()
+                       : row.predicted_us ? fmt::format("<td>{:.2f}</td>", *row.predicted_us)
+                                          : std::string("<td>-</td>"));
   }
   return out + "</table></div>\n";
 }
@@ -180,15 +197,16 @@ std::string table(const std::vector<BenchRow>& rows) {
 }  // namespace
 
 std::string bench_page(const std::string& title, const std::string& facts, const std::vector<BenchRow>& rows) {
-  const auto plot = [&](const char* name, const char* unit, double Measured::*what) {
+  const auto plot = [&](const char* name, const char* unit, double Measured::*what, Series predicted) {
     Series apart = series_of(rows, false, what), in_place = series_of(rows, true, what);
-    return apart.empty() ? std::string() : Plot(name, unit, std::move(apart), std::move(in_place)).draw();
+    return apart.empty() ? std::string()
+                         : Plot(name, unit, std::move(apart), std::move(in_place), std::move(predicted)).draw();
   };
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{0}</title><style>{1}</style></head>\n"
       "<body>\n<h1>{0}</h1>\n<p>{2}</p>\n<div class=\"plots\">\n{3}{4}</div>\n{5}</body>\n</html>\n",
-      html_text(title), kStyle, html_text(facts), plot("Time", "us", &Measured::us),
-      plot("Bus bandwidth", "GB/s", &Measured::bus_gbs), table(rows));
+      html_text(title), kStyle, html_text(facts), plot("Time", "us", &Measured::us, predicted_times(rows)),
+      plot("Bus bandwidth", "GB/s", &Measured::bus_gbs, {}), table(rows));
 }
 
 }  // namespace slip::cli

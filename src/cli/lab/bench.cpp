@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "backend/sim/embedded.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "cli/commands.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/pace.hpp"
-#include "runtime/backend.hpp"
+#include "cli/open_device.hpp"
 
 namespace slip::cli {
 namespace {
@@ -23,15 +21,6 @@ bool is_path(std::string_view name) { return name.find('/') != std::string_view:
 // The name as Device::open knows it: a path alone means a description for sim.
 std::string device_name(const std::string& asked) {
   return is_path(asked) && !asked.starts_with("sim:") ? "sim:" + asked : asked;
-}
-
-std::string allowed_devices() {
-  std::string text;
-  for (const BackendEntry& entry : backends()) {
-    if (entry.prefix != "sim") text += fmt::format("{}, ", entry.prefix);
-  }
-  for (const EmbeddedFile& file : embedded_devices()) text += fmt::format("sim:{}, ", file.name);
-  return text + "or the path of a description (.json)";
 }
 
 // Holds streams until it is opened.
@@ -79,20 +68,8 @@ const TraceSpan& Run::span(std::string_view name) const {
 }
 
 Bench::Bench(LabOptions options) : options_(std::move(options)) {
-  const std::string asked = options_.device;
-  options_.device = device_name(asked);
-  const std::string_view prefix = std::string_view(options_.device).substr(0, options_.device.find(':'));
-  const auto table = backends();
-  const bool known =
-      std::any_of(table.begin(), table.end(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
-  if (!known) throw UsageError(fmt::format("no device '{}': there are {}", asked, allowed_devices()));
-  try {
-    virtual_time_ = Device::open(options_.device, {}, {}).info().virtual_time;
-  } catch (const Error& error) {
-    if (error.code() == Code::kInvalidDevice)
-      throw UsageError(fmt::format("no device '{}': there are {}", asked, allowed_devices()));
-    throw UsageError(fmt::format("device '{}': {}", asked, error.what()));
-  }
+  options_.device = device_name(options_.device);
+  virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
     cluster_ = cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
   if (on_gpu()) cuda::load_kernels();  // before a gate is closed
@@ -155,13 +132,20 @@ bool together(const TraceSpan& a, const TraceSpan& b) { return a.started < b.end
 
 std::string order_of(std::vector<TraceSpan> spans) {
   std::ranges::sort(spans, {}, [](const TraceSpan& span) { return std::pair(span.started, span.name); });
-  std::string text;
+  std::string text, apart;
   Picos busy_until = 0;
-  for (const TraceSpan& span : spans) {
-    text += fmt::format("{}{}", text.empty() ? "" : span.started < busy_until ? " || " : " -> ", span.name);
-    busy_until = std::max(busy_until, span.ended);
+  std::size_t group = 0;  // where the ops begin that "||" connects
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const bool beside = i > 0 && spans[i].started < busy_until;
+    if (!beside) group = i;
+    text += fmt::format("{}{}", i == 0 ? "" : beside ? " || " : " -> ", spans[i].name);
+    // a || b || c: b may run beside both while c comes after a.
+    for (std::size_t k = group; k < i; ++k) {
+      if (!together(spans[k], spans[i])) apart += fmt::format(", {} -> {}", spans[k].name, spans[i].name);
+    }
+    busy_until = std::max(busy_until, spans[i].ended);
   }
-  return text;
+  return text + apart;
 }
 
 namespace {

@@ -100,7 +100,8 @@ extern const Kernel kBusy;
 
 // Whether two ops ran at the same time for a while.
 bool together(const TraceSpan& a, const TraceSpan& b);
-// "k1 -> k2 -> k3" or "k1 || k2, then k3": the ops in the order in which they started.
+// "k1 -> k2 -> k3" or "k1 -> k2 || k3": the ops in the order in which they started. Of ops that "||" connects each pair
+// overlapped, except those that follow: "k1 || k2 || k3, k1 -> k3".
 std::string order_of(std::vector<TraceSpan> spans);
 
 // Time in which some op of the first set ran, and the part of it in which one of the second ran too.

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "cli/app_tree.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/lab/bench.hpp"
@@ -20,6 +22,7 @@ using Json = nlohmann::ordered_json;
 struct Asked {
   LabOptions options;
   std::string name, size, trace, html, json;
+  std::optional<int> chunks, layers, nodes, ranks;
   bool list = false;
 };
 
@@ -33,12 +36,12 @@ Json json_of(const Report& report) {
 }
 
 const Lab& find_lab(const std::string& name) {
-  std::string known;
+  std::vector<std::string> known;
   for (const Lab& lab : labs()) {
     if (lab.name == name) return lab;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", lab.name);
+    known.emplace_back(lab.name);
   }
-  throw UsageError(fmt::format("no lab '{}': there are {}", name, known));
+  throw UsageError(fmt::format("no lab '{}'{}", name, allowed(name, known)));
 }
 
 void check(Asked& asked) {
@@ -49,14 +52,22 @@ void check(Asked& asked) {
       throw UsageError(
           fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", asked.size));
   }
-  const auto within = [](const char* option, int value, int least, int most) {
-    if (value != 0 && (value < least || value > most))
-      throw UsageError(fmt::format("{} {}: {} to {} are allowed", option, value, least, most));
+  const auto set = [](const char* option, std::optional<int> value, int min, int max, int& into) {
+    if (!value) return;
+    if (*value < min || *value > max)
+      throw UsageError(fmt::format("{} {}: {} to {} are allowed", option, *value, min, max));
+    into = *value;
   };
-  within("--chunks", asked.options.chunks, 2, 64);
-  within("--layers", asked.options.layers, 2, 64);
-  within("--nodes", asked.options.nodes, 1, 1024);
-  within("--ranks", asked.options.ranks, 2, 4);
+  set("--chunks", asked.chunks, 2, 64, asked.options.chunks);
+  set("--layers", asked.layers, 2, 64, asked.options.layers);
+  set("--nodes", asked.nodes, 1, 1024, asked.options.nodes);
+  set("--ranks", asked.ranks, 2, 4, asked.options.ranks);
+  // `slip lab --json weights` would run all labs and write a file called weights.
+  for (const std::string& file : {asked.json, asked.html, asked.trace}) {
+    if (asked.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
+      throw UsageError(
+          fmt::format("{} took the lab '{}' as its FILE: put it behind the lab", option_that_took(file), file));
+  }
 }
 
 int list_labs() {
@@ -74,6 +85,16 @@ void write_timeline(const Asked& asked, const TraceData& trace) {
                fmt::format("slip lab{}{} on {}", asked.name.empty() ? "" : " ", asked.name, asked.options.device));
 }
 
+std::string time_text(const Bench& bench, const std::vector<Lab>& chosen) {
+  if (!bench.virtual_time()) return "";
+  const auto real = std::ranges::count_if(chosen, &Lab::real_time);
+  if (real == 0) return ", in virtual time: figures are exact";
+  const std::string waits = "waits for deadlines in real time: its ranks are threads that wait for each other";
+  if (chosen.size() == 1) return fmt::format(", which has virtual time; lab {} {}", chosen.front().name, waits);
+  return fmt::format(", in virtual time: figures are exact; only lab {} {}",
+                     std::ranges::find_if(chosen, &Lab::real_time)->name, waits);
+}
+
 int run_labs(Asked asked) {
   if (asked.list) return list_labs();
   check(asked);
@@ -85,8 +106,8 @@ int run_labs(Asked asked) {
     throw UsageError("--ranks is for the cpu; on sim --topology FILE --nodes N say how many there are");
   std::optional<Trace> trace;
   if (!asked.trace.empty() || !asked.html.empty()) trace.emplace();
-  fmt::print("device: {} ({}){}\n\n", bench.options().device, bench.open().info().description,
-             bench.virtual_time() ? ", in virtual time: figures are exact" : "");
+  fmt::print("{}\n", paragraph(fmt::format("device: {} ({}){}", bench.options().device, bench.open().info().description,
+                                           time_text(bench, chosen))));
   Json found = Json::array();
   for (const Lab& lab : chosen) {
     Report report{std::string(lab.name)};
@@ -114,16 +135,16 @@ std::function<int()> add_lab(CLI::App& app) {
   lab->add_option("--device", asked->options.device,
                   "cpu, sim:h200, sim:a100, sim:laptop, or a description's path (.json)")
       ->capture_default_str();
-  lab->add_option("--trace", asked->trace, "Write the timeline to this file (Chrome trace-event JSON)");
-  lab->add_option("--html", asked->html, "Write the timeline as one HTML page");
-  lab->add_option("--json", asked->json, "Write the tables as data; times in picoseconds");
+  add_output(*lab, "--trace", asked->trace, "Write the timeline (Chrome trace-event JSON)");
+  add_output(*lab, "--html", asked->html, "Write the timeline as one HTML page");
+  add_output(*lab, "--json", asked->json, "Write the tables as data; times in picoseconds");
   lab->add_option("--size", asked->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
-  lab->add_option("--chunks", asked->options.chunks, "Pieces that the data is cut into (overlap; 4)");
-  lab->add_option("--layers", asked->options.layers, "Layers of the model (weights, hook: 4; gradients: 12)");
+  lab->add_option("--chunks", asked->chunks, "Pieces that the data is cut into (overlap; 4)");
+  lab->add_option("--layers", asked->layers, "Layers of the model (weights, hook: 4; gradients: 12)");
   lab->add_option("--topology", asked->options.topology,
                   "A machine as XML, whose links reductions use (gradients, on sim)");
-  lab->add_option("--nodes", asked->options.nodes, "So many of these machines (gradients; 1)");
-  lab->add_option("--ranks", asked->options.ranks, "Ranks that train (gradients, on cpu; 2 to 4, 2)");
+  lab->add_option("--nodes", asked->nodes, "So many of these machines (gradients; 1)");
+  lab->add_option("--ranks", asked->ranks, "Ranks that train (gradients, on cpu; 2 to 4, 2)");
   lab->add_flag("--quick", asked->options.quick, "Smaller sizes and fewer runs");
   return [asked] { return run_labs(*asked); };
 }

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
@@ -167,6 +169,10 @@ Seen run_outside(const Bench& bench) {
   return seen;
 }
 
+bool is_held_by(const Seen& seen, std::initializer_list<HoldUp::Kind> kinds) {
+  return !seen.held.empty() && std::ranges::find(kinds, seen.held.front().kind) != kinds.end();
+}
+
 void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen* seen) {
   std::string kind = "went through", text;
   if (seen && !seen->held.empty()) {
@@ -195,7 +201,9 @@ void lab_deadlock(const Bench& bench, Report& report) {
                    {"end", "end"},
                    {"", "text"},
                    {"", "error"}});
-  bool foretold = true;
+  bool taught = true;                 // only the other order in one stream hung
+  bool foretold = true;               // the checker said so before
+  bool named = true;                  // and the ledger while it hung
   const bool runs = !bench.on_gpu();  // communicators need cpu or sim devices so far
   for (const Case& each : kCases) {
     std::string circle;
@@ -204,18 +212,27 @@ void lab_deadlock(const Bench& bench, Report& report) {
     Seen seen;
     if (runs) seen = run_case(bench, each);
     if (runs) foretold = foretold && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
+    if (runs) taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
+    if (runs && !seen.error.empty())
+      named = named && is_held_by(seen, {HoldUp::Kind::kDeadlock, HoldUp::Kind::kCircle});
     add_row(table, report, each.name, &proof, runs ? &seen : nullptr);
   }
   if (runs) {
     const Seen seen = run_outside(bench);
+    named = named && is_held_by(seen, {HoldUp::Kind::kNotCome});
     add_row(table, report, "rank 1 waits outside", nullptr, &seen);
   }
   report.show(table);
   report.conclude(fmt::format(
-      "Calls of two communicators must have the same order in every rank's stream, or streams of their own. {}",
-      !runs      ? "Communicators do not run on this device: only the plans were checked."
-      : foretold ? "What the checker foretold is what happened; the ledger named each circle and who was outside."
-                 : "The checker and the run did not agree."));
+      "{}. {}",
+      borne_out("Calls of two communicators must have the same order in every rank's stream, or streams of their own",
+                runs && taught),
+      !runs ? std::string("Communicators do not run on this device: only the plans were checked.")
+            : fmt::format(
+                  "{}; {}.",
+                  foretold ? "What the checker foretold is what happened" : "The checker and the run did not agree",
+                  named ? "the ledger named the circle and the rank that was outside"
+                        : "the ledger did NOT name each circle and the rank that was outside")));
 }
 
 }  // namespace slip::cli

@@ -121,10 +121,14 @@ void lab_hook(const Bench& bench, Report& report) {
                         format_times(ratio(seen[2].backward, alone)),
                         held ? "holds back the kernels queued behind it" : "did not hold back the others");
   }
+  const double held = ratio(seen[0].backward, alone), own = ratio(seen[1].backward, alone);
   report.conclude(fmt::format(
-      "The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a stream of its "
+      "{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a "
+      "stream of its "
       "own{}.",
-      format_times(ratio(seen[0].backward, alone)), format_times(ratio(seen[1].backward, alone)), queue));
+      borne_out("A hook in the compute stream holds up the backward pass, one in a stream of its own does not",
+                held > 1.25 && own < 1.25),
+      format_times(held), format_times(own), queue));
 }
 
 }  // namespace slip::cli

@@ -184,12 +184,16 @@ void lab_host(const Bench& bench, Report& report) {
   for (const Program& program : programs) report.show(program_table(program));
   std::vector<std::string> waited;
   report.show(calls_table(bench, size, kernel, waited));
-  report.conclude(fmt::format(
-      "The launches held the host for at most {}, the copies for up to {} with a kernel of {} in front of the last "
-      "one. Of {} kinds of call behind a kernel {} waited for it: {}.",
-      format_time(std::max(longest(programs[0], true), longest(programs[1], true))),
-      format_time(std::max(longest(programs[0], false), longest(programs[1], false))), format_time(kernel),
-      std::size(kCalls), waited.size(), waited.empty() ? "none" : fmt::format("{}", fmt::join(waited, "; "))));
+  const Picos launch = std::max(longest(programs[0], true), longest(programs[1], true));
+  const Picos copy = std::max(longest(programs[0], false), longest(programs[1], false));
+  report.conclude(
+      fmt::format("{}; {}. The launches held the host for at most {}, the copies for up to {} with a kernel of {} in "
+                  "front of the last "
+                  "one. Of {} kinds of call behind a kernel {} waited for it: {}.",
+                  borne_out("A launch returns before its kernel is done", launch < kernel / 2),
+                  borne_out("a copy of pageable memory waits for the kernel in front of it", copy >= kernel / 2),
+                  format_time(launch), format_time(copy), format_time(kernel), std::size(kCalls), waited.size(),
+                  waited.empty() ? "none" : fmt::format("{}", fmt::join(waited, "; "))));
 }
 
 }  // namespace slip::cli

@@ -34,7 +34,7 @@ class Report {
   void show(Table table);           // printed whole
   void keep(Table table);           // for --json only
   void print(std::string_view text) const;
-  void conclude(std::string_view text);  // computed from the figures
+  void conclude(std::string_view text);  // computed from the figures; see borne_out()
 
   const std::string& name() const { return name_; }
   const std::string& question() const { return question_; }
@@ -46,10 +46,14 @@ class Report {
   std::vector<Table> tables_;
 };
 
+// What a lab teaches, in a conclusion: marked where the figures of this run do not bear it out.
+std::string borne_out(std::string_view claim, bool shown);
+
 struct Lab {
   std::string_view name;
   std::string_view summary;
   void (*run)(const Bench& bench, Report& report);
+  bool real_time = false;  // it waits for deadlines of the host, also on a device with virtual time
 };
 
 // All labs, in the order in which they teach.

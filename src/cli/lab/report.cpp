@@ -24,6 +24,10 @@ void Report::print(std::string_view text) const {
   std::fflush(stdout);
 }
 
+std::string borne_out(std::string_view claim, bool shown) {
+  return fmt::format("{}{}", claim, shown ? "" : " (this run did not show it)");
+}
+
 void Report::conclude(std::string_view text) {
   conclusion_ = text;
   print(fmt::format("\n{}\n", paragraph(text, 4, "  = ")));

@@ -14,7 +14,8 @@ std::span<const Lab> labs() {
       Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
       Lab{"gradients", "a training step: hooks that block, own stream, one queue, DDP's rule, planned", lab_gradients},
       Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
-      Lab{"deadlock", "ranks that wait in a circle: two communicators in another order, and one outside", lab_deadlock},
+      Lab{"deadlock", "ranks that wait in a circle: two communicators in another order, and one outside", lab_deadlock,
+          true},
       Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},
   };
   return kLabs;

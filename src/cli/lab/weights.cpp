@@ -170,15 +170,19 @@ void lab_weights(const Bench& bench, Report& report) {
     }
   }
   report.show(table);
+  const auto slower = [&](std::size_t i) { return ratio(seen[i + 2].times.steady, seen[i].times.steady); };
+  const auto hidden = [&](std::size_t i) { return ratio(seen[i + 2].loads.covered, seen[i + 2].loads.busy); };
   report.conclude(fmt::format(
-      "Two slots need {} of device memory instead of {} and give {} results; {}. A step took {} of the resident time "
-      "with slow kernels, which hide the loads, and {} with fast ones, which wait for them.",
+      "Two slots need {} of device memory instead of {} and give {} results; {}. With slow kernels a step took {} of "
+      "the resident time, and {} of the loading ran while a layer did; with fast ones {} and {}. {}; {}.",
       format_bytes(seen[2].peak_bytes), format_bytes(seen[0].peak_bytes),
       std::ranges::all_of(seen, &Outcome::ok) ? "the same" : "WRONG",
       std::ranges::all_of(seen, &Outcome::proven) ? "all plans were proven free of races before they ran"
                                                   : "NOT ALL plans could be proven free of races",
-      format_times(ratio(seen[2].times.steady, seen[0].times.steady)),
-      format_times(ratio(seen[5].times.steady, seen[3].times.steady))));
+      format_times(slower(0)), format_percent(100 * hidden(0)), format_times(slower(3)),
+      format_percent(100 * hidden(3)),
+      borne_out("Kernels that are slower than the loads hide them", hidden(0) >= 0.5 && slower(0) <= 1.25),
+      borne_out("faster ones wait for them", slower(3) >= 1.25)));
 }
 
 }  // namespace slip::cli

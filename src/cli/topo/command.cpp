@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/numbers.hpp"
 #include "cli/text.hpp"
 #include "cli/topo/draw.hpp"
 #include "cli/topo/predict.hpp"
@@ -21,7 +22,7 @@ constexpr std::size_t kMostRanks = 4096;  // trees and rings are printed and kep
 struct Asked {
   std::vector<std::string> files;
   int nodes = 1, channels = ChannelLimits{}.most_channels;
-  std::string svg, xml, json;
+  std::string svg, xml;
   PredictAsked predict;
 };
 
@@ -50,9 +51,14 @@ Cluster cluster_asked(const Asked& asked) {
 
 int run_topo(const Asked& asked) {
   const Cluster cluster = cluster_asked(asked);
+  const bool predicts = !asked.predict.kind.empty();
+  if (predicts && (!asked.svg.empty() || !asked.xml.empty()))
+    throw UsageError("--svg and --xml show the machines, and --predict takes the place of that: give one of them");
+  if (!predicts && (!asked.predict.html.empty() || !asked.predict.trace.empty()))
+    throw UsageError("--html and --trace show a prediction: say what is predicted, as in --predict all_reduce");
   if (!asked.xml.empty() && asked.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
   const ChannelPlan plan = plan_channels(cluster, {.most_channels = asked.channels}, {});
-  if (!asked.predict.kind.empty()) return print_prediction(asked.predict, cluster, plan), kSuccess;
+  if (predicts) return print_prediction(asked.predict, cluster, plan), kSuccess;
   const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
   for (std::size_t i = 0; i < kinds; ++i) {
     const System& system = cluster.nodes[i];
@@ -67,7 +73,7 @@ int run_topo(const Asked& asked) {
   };
   if (!asked.svg.empty()) written("picture", asked.svg, draw_svg(cluster, plan));
   written("topology", asked.xml, cluster.nodes.front().xml);
-  if (!asked.json.empty()) written("data", asked.json, topo_json(cluster, plan).dump(2) + "\n");
+  if (!asked.predict.json.empty()) written("data", asked.predict.json, topo_json(cluster, plan).dump(2) + "\n");
   return kSuccess;
 }
 
@@ -96,16 +102,17 @@ std::function<int()> add_topo(CLI::App& app) {
   topo->add_option("--file", asked->files, "Topology XML; several times: one machine of each");
   topo->add_option("--nodes", asked->nodes, "So many copies of it (1 to 512)");
   topo->add_option("--channels", asked->channels, "At most so many channels (1 to 64)");
-  topo->add_option("--svg", asked->svg, "Write a picture");
-  topo->add_option("--xml", asked->xml, "Write the topology as NCCL's XML");
-  topo->add_option("--json", asked->json, "Write nodes, links, paths, rings and trees as data");
+  add_output(*topo, "--svg", asked->svg, "Write a picture");
+  add_output(*topo, "--xml", asked->xml, "Write the topology as NCCL's XML");
+  add_output(*topo, "--json", asked->predict.json,
+             "Write nodes, links, paths, rings and trees, or the prediction, as data");
   PredictAsked& predict = asked->predict;
   topo->add_option("--predict", predict.kind, "Print what this collective would take, in place of the drawings");
   topo->add_option("--begin", predict.begin, "--predict: smallest size")->capture_default_str();
   topo->add_option("--end", predict.end, "--predict: largest size")->capture_default_str();
   topo->add_option("--factor", predict.factor, "--predict: from one size to the next")
       ->capture_default_str()
-      ->check(CLI::Range(1.0001, 1e9));
+      ->check(number_between(1.0001, 1e9));
   topo->add_option("--algorithm", predict.algorithms,
                    "--predict: ring, tree, switch (one that reduces), doubling, direct, relay or all")
       ->capture_default_str();
@@ -113,16 +120,16 @@ std::function<int()> add_topo(CLI::App& app) {
                  "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
   topo->add_option("--latency", predict.latency_us, "--predict: us of a message within a machine")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e5));
+      ->check(number_between(0.0, 1e5));
   topo->add_option("--net-latency", predict.net_latency_us, "--predict: us of a message to another machine")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e5));
+      ->check(number_between(0.0, 1e5));
   topo->add_option("--memory", predict.memory_gbps,
                    "--predict: GB/s of a device's memory; 0: 2000 of a GPU, 20 of a core")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  topo->add_option("--html", predict.html, "--predict: write the timeline of the last line as a page");
-  topo->add_option("--trace", predict.trace, "--predict: write it as a trace");
+      ->check(number_between(0.0, 1e6));
+  add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last line as a page");
+  add_output(*topo, "--trace", predict.trace, "--predict: write it as a trace");
   return [asked] { return run_topo(*asked); };
 }
 

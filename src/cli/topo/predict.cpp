@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/collectives/bandwidth.hpp"
@@ -62,6 +63,7 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
              "busbw");
   const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
   std::optional<TraceData> timeline;
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::string title;
   for (double size = begin; size <= end; size = std::max(size * asked.factor, size + 1)) {
     for (const Way& way : ways) {
@@ -84,8 +86,17 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
       const double gbps = static_cast<double>(bytes) / found.us / 1e3;
       fmt::print("{:>12}  {:<9} {:>8} {:>12.1f} {:>9.2f} {:>9.2f}\n", bytes, way.name, found.channels, found.us, gbps,
                  gbps * bus_share(kind, nranks));
+      rows.push_back({{"collective", collective_name(kind)},
+                      {"ranks", nranks},
+                      {"bytes", bytes},
+                      {"algorithm", way.name},
+                      {"channels", found.channels},
+                      {"time_us", found.us},
+                      {"algbw_gb_s", gbps},
+                      {"busbw_gb_s", gbps * bus_share(kind, nranks)}});
     }
   }
+  if (!asked.json.empty()) write_file(asked.json, rows.dump(2) + "\n");
   if (!asked.html.empty()) write_html(*timeline, asked.html, title);
   if (!asked.trace.empty()) write_trace(*timeline, asked.trace, {});
 }

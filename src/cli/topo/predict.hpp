@@ -9,7 +9,7 @@ namespace slip::cli {
 
 struct PredictAsked {
   std::string kind;  // "all_reduce"; empty: nothing is predicted
-  std::string begin = "64K", end = "256M", algorithms = "all", html, trace;
+  std::string begin = "64K", end = "256M", algorithms = "all", html, trace, json;
   bool rails = false;
   double factor = 4, latency_us = 1.5, net_latency_us = 6, memory_gbps = 0;
 };

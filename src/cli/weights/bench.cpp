@@ -18,7 +18,7 @@ namespace {
 struct Asked {
   EngineOptions engine;
   StepOptions steps;
-  bool json = false;
+  std::string json;
 };
 
 struct Case {
@@ -119,7 +119,7 @@ int bench_weights(const Asked& asked) {
   const Costs& costs = engine.costs();
   Comparing comparing(engine, asked.steps);
   const bool complete = run_cases(engine, comparing);
-  if (asked.json) {
+  if (!asked.json.empty()) {
     const nlohmann::ordered_json json = {{"device", asked.engine.device},
                                          {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
                                          {"link_bytes_per_s", costs.load.bytes_per_second},
@@ -127,15 +127,14 @@ int bench_weights(const Asked& asked) {
                                          {"load_slowdown", costs.load_slowdown},
                                          {"rows", json_of(comparing.table())},
                                          {"left_out", comparing.notes()}};
-    fmt::print("{}\n", json.dump(2));
-  } else {
-    std::string notes;
-    for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
-    fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
-               asked.engine.model, engine.graph().ops().size(),
-               format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), asked.engine.device,
-               format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(), notes);
+    write_file(asked.json, json.dump(2) + "\n");
   }
+  std::string notes;
+  for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
+  fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
+             asked.engine.model, engine.graph().ops().size(), format_bytes(engine.graph().bytes_of(ValueRole::kWeight)),
+             asked.engine.device, format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown,
+             comparing.table().text(), notes);
   if (!complete) return kInterrupted;
   return comparing.wrong() ? kFailed : kSuccess;
 }
@@ -150,10 +149,10 @@ std::function<int()> add_weights_bench(CLI::App& bench) {
       "\nRuns the model each way and shows time, memory, the rate of loading and what was predicted. `two slots`: no\n"
       "weight stays, and the ring holds twice what any op needs at once. Example:\n"
       "  slip bench weights model/ --device cuda:0");
-  asked->engine.add_model_to(*weights);
+  asked->engine.add_model_to(*weights, true);
   weights->add_option("--steps", asked->steps.steps, "Steps to run each way")->capture_default_str();
   weights->add_option("--seed", asked->steps.seed, "Of the random inputs")->capture_default_str();
-  weights->add_flag("--json", asked->json, "Print the table as JSON");
+  add_output(*weights, "--json", asked->json, "Write the table as data");
   return [asked] { return bench_weights(*asked); };
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/commands.hpp"
+#include "cli/open_device.hpp"
 #include "store/file.hpp"
 
 namespace slip::cli {
@@ -20,29 +21,27 @@ std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   return bytes;
 }
 
-Device open_device(const std::string& name, const DeviceOptions& options = {}) {
-  try {
-    return Device::open(name, options, {});
-  } catch (const Error& error) {
-    if (error.code() == Code::kInvalidDevice) throw UsageError(error.what());
-    throw;
-  }
-}
-
 }  // namespace
 
-void EngineOptions::add_model_to(CLI::App& command) {
+bool is_weights_file(const std::string& path) {
+  return path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json");
+}
+
+void EngineOptions::add_model_to(CLI::App& command, bool runs) {
   command
       .add_option("MODEL", model, "A folder with graph.json and safetensors (slip model stack makes one), or a graph")
       ->required();
-  command.add_option("--device", device, "cpu, cuda:0, or sim:NAME to plan for a device that is not here")
+  command
+      .add_option("--device", device,
+                  runs ? "cpu or cuda:0; slip plan predicts on simulated devices, too"
+                       : "cpu, cuda:0, or sim:NAME to plan for a device that is not here")
       ->capture_default_str();
   command.add_option("--costs", costs, "Costs that an earlier --save-costs wrote; default: measured now");
-  command.add_option("--save-costs", save_costs, "Write the costs to this file");
+  add_named_output(command, "--save-costs", save_costs, "Write the costs to this file");
 }
 
-void EngineOptions::add_to(CLI::App& command) {
-  add_model_to(command);
+void EngineOptions::add_to(CLI::App& command, bool runs) {
+  add_model_to(command, runs);
   CLI::Option* of_budget = command.add_option("--budget", budget, "Device memory for everything: 2GiB");
   CLI::Option* of_slowdown = command.add_option(
       "--slowdown", slowdown, "Find the smallest budget that is at most so many percent slower than all resident");
@@ -71,6 +70,9 @@ Engine::Engine(const EngineOptions& options) : planning_(options.planning()), de
     folder_ = options.model;
     graph_ = read_graph(folder_ + "/graph.json", {});
   } else {
+    if (is_weights_file(options.model))
+      throw UsageError(
+          fmt::format("'{}' is weights without a graph: give the folder that holds graph.json, too", options.model));
     graph_ = read_graph(options.model, {});
   }
   if (!options.costs.empty()) costs_ = read_costs(options.costs, {});

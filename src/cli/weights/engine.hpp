@@ -18,12 +18,15 @@ struct EngineOptions {
   std::optional<double> slowdown;  // percent
   bool stream_all = false;
 
-  void add_to(CLI::App& command);        // all of them
-  void add_model_to(CLI::App& command);  // model, device and costs, and nothing of how to plan
+  // `runs`: the command runs the model, which a simulated device cannot.
+  void add_to(CLI::App& command, bool runs);        // all of them
+  void add_model_to(CLI::App& command, bool runs);  // model, device and costs, and nothing of how to plan
 
   // UsageError names what is no number of bytes or percent.
   WeightsOptions planning() const;
 };
+
+bool is_weights_file(const std::string& path);  // by its name
 
 // A model with all that is known about it before it runs.
 class Engine {

@@ -7,18 +7,17 @@
 
 #include "cli/commands.hpp"
 #include "cli/weights/engine.hpp"
-#include "slip/page.hpp"
 
 namespace slip::cli {
 namespace {
 
 struct Asked {
   EngineOptions engine;
-  std::string output, html;
-  bool json = false;
+  std::string output, html, json;
 };
 
-void print_json(const WeightsPlan& plan, const WeightsProof& proof, const Prediction& prediction) {
+void write_json(const std::string& path, const WeightsPlan& plan, const WeightsProof& proof,
+                const Prediction& prediction) {
   nlohmann::ordered_json json;
   json["device_bytes"] = plan.device_bytes();
   json["resident_bytes"] = plan.resident_bytes;
@@ -32,7 +31,7 @@ void print_json(const WeightsPlan& plan, const WeightsProof& proof, const Predic
   json["bound_ps"] = plan.bound;
   json["resident_ps"] = plan.compute;
   json["verdict"] = verdict_name(proof.verdict);
-  fmt::print("{}\n", json.dump(2));
+  write_file(path, json.dump(2) + "\n");
 }
 
 int run_plan(const Asked& asked) {
@@ -40,20 +39,16 @@ int run_plan(const Asked& asked) {
   const WeightsPlan plan = engine.plan();
   const WeightsProof proof = verify_weights(plan, engine.graph(), {});
   const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
-  if (asked.json) {
-    print_json(plan, proof, prediction);
-  } else {
-    fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
-    fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", format_time(prediction.step),
-               format_time(prediction.first_step), format_time(prediction.exposed));
-    fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
-               proof.waits, proof.steps);
-    if (!proof.proven()) fmt::print("{}", proof.text);
-  }
+  if (!asked.json.empty()) write_json(asked.json, plan, proof, prediction);
+  fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
+  fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", format_time(prediction.step),
+             format_time(prediction.first_step), format_time(prediction.exposed));
+  fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
+             proof.waits, proof.steps);
+  if (!proof.proven()) fmt::print("{}", proof.text);
   if (!asked.output.empty()) write_weights_plan(plan, engine.graph(), asked.output, {});
   const std::string title = "predicted: " + asked.engine.model;
-  if (asked.json && !asked.html.empty()) write_page(prediction.trace, asked.html, {.title = title}, {});
-  else if (!asked.html.empty()) write_html(prediction.trace, asked.html, title);
+  if (!asked.html.empty()) write_html(prediction.trace, asked.html, title);
   return proof.proven() ? kSuccess : kFailed;
 }
 
@@ -67,10 +62,10 @@ std::function<int()> add_plan(CLI::App& app) {
       "takes, what cannot be hidden, and that nothing races. Examples:\n"
       "  slip plan model/ --budget 2GiB\n"
       "  slip plan model/ --device sim:h200 --slowdown 5");
-  asked->engine.add_to(*plan);
-  plan->add_option("-o,--output", asked->output, "Write the plan as JSON, for slip run --plan");
-  plan->add_option("--html", asked->html, "Write the predicted timeline as a page");
-  plan->add_flag("--json", asked->json, "Print figures as JSON");
+  asked->engine.add_to(*plan, false);
+  add_named_output(*plan, "-o,--output", asked->output, "Write the plan as JSON, for slip run --plan");
+  add_output(*plan, "--html", asked->html, "Write the predicted timeline as a page");
+  add_output(*plan, "--json", asked->json, "Write the figures as data");
   return [asked] { return run_plan(*asked); };
 }
 

@@ -8,7 +8,6 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/weights/steps.hpp"
-#include "slip/page.hpp"
 
 namespace slip::cli {
 namespace {
@@ -16,8 +15,8 @@ namespace {
 struct Asked {
   EngineOptions engine;
   StepOptions steps;
-  std::string plan, trace, html;
-  bool check = false, json = false;
+  std::string plan, trace, html, json;
+  bool check = false;
 };
 
 void add_row(Table& table, const char* what, const WeightsPlan& plan, const StepsSeen& seen, const Costs& costs,
@@ -57,11 +56,7 @@ WeightsProof prove(const WeightsPlan& plan, const Graph& graph) {
 
 void write_files(const Asked& asked, const StepsSeen& seen) {
   if (!asked.trace.empty()) write_trace(seen.trace, asked.trace, {});
-  if (asked.html.empty()) return;
-  // With --json nothing but JSON may be printed.
-  if (asked.json)
-    write_page(seen.trace, asked.html, {.title = asked.engine.model, .prediction = &seen.prediction.trace}, {});
-  else write_html(seen.trace, asked.html, asked.engine.model, &seen.prediction.trace);
+  if (!asked.html.empty()) write_html(seen.trace, asked.html, asked.engine.model, &seen.prediction.trace);
 }
 
 int run_model(Asked asked) {
@@ -87,15 +82,11 @@ int run_model(Asked asked) {
   }
   const bool equal = !resident || resident->outputs == seen.outputs;
   add_row(table, asked.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
-  if (asked.json) {
-    fmt::print("{}\n", json_of(table).dump(2));
-  } else {
-    fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n",
-               describe(plan, engine.graph(), engine.costs()), verdict_name(proof.verdict), proof.ops, proof.waits,
-               proof.steps);
-    fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
-               seen.comparison.text());
-  }
+  if (!asked.json.empty()) write_file(asked.json, json_of(table).dump(2) + "\n");
+  fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n", describe(plan, engine.graph(), engine.costs()),
+             verdict_name(proof.verdict), proof.ops, proof.waits, proof.steps);
+  fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
+             seen.comparison.text());
   write_files(asked, seen);
   return equal ? kSuccess : kFailed;
 }
@@ -109,7 +100,7 @@ std::function<int()> add_run(CLI::App& app) {
       "\nPlans, proves, predicts and runs; shows times, memory and how far the prediction was off. Examples:\n"
       "  slip model stack --blocks 8 -o model/\n"
       "  slip run model/ --budget 120MiB --check --html run.html");
-  asked->engine.add_to(*run);
+  asked->engine.add_to(*run, true);
   CLI::Option* plan =
       run->add_option("--plan", asked->plan, "A plan that slip plan -o wrote, in place of planning now");
   for (const char* planning : {"--budget", "--slowdown", "--ring", "--host-memory", "--stream-all"})
@@ -117,9 +108,9 @@ std::function<int()> add_run(CLI::App& app) {
   run->add_option("--steps", asked->steps.steps, "Steps to run")->capture_default_str();
   run->add_option("--seed", asked->steps.seed, "Of the random inputs")->capture_default_str();
   run->add_flag("--check", asked->check, "Also run with all weights resident, and compare the outputs bit by bit");
-  run->add_option("--trace", asked->trace, "Write the run as a trace");
-  run->add_option("--html", asked->html, "Write the timeline as a page, the prediction under the run");
-  run->add_flag("--json", asked->json, "Print the table as JSON");
+  add_output(*run, "--trace", asked->trace, "Write the run as a trace");
+  add_output(*run, "--html", asked->html, "Write the timeline as a page, the prediction under the run");
+  add_output(*run, "--json", asked->json, "Write the table as data");
   return [asked] { return run_model(*asked); };
 }
 

@@ -123,9 +123,11 @@ void require_runnable(const EngineOptions& options, const char* command) {
   if (options.device.starts_with("sim:"))
     throw UsageError(
         fmt::format("{} is simulated: slip plan predicts on it, slip {} needs cpu or cuda:0", options.device, command));
-  if (!is_folder(options.model) && File::open(options.model, {}).size() > 0)
-    throw UsageError(
-        fmt::format("'{}' is a graph without weights: slip {} needs a folder with both", options.model, command));
+  if (is_folder(options.model)) return;
+  static_cast<void>(File::open(options.model, {}));  // says so if there is none
+  throw UsageError(fmt::format("'{}' is {}: slip {} needs a folder with both", options.model,
+                               is_weights_file(options.model) ? "weights without a graph" : "a graph without weights",
+                               command));
 }
 
 int stopped(const StepsSeen& seen, const StepOptions& options) {

@@ -1,0 +1,123 @@
+// How a table is laid out: in the columns that the terminal has.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "cli/terminal.hpp"
+#include "cli/text.hpp"
+
+namespace slip::cli {
+namespace {
+
+constexpr std::size_t kNarrowest = 12;  // of a column of words that had to be made narrower
+
+struct Shown {
+  std::size_t index, width;
+  bool right;
+};
+using Lines = std::vector<std::string>;
+
+bool is_number(const Cell& cell) {
+  return std::holds_alternative<std::int64_t>(cell.value) || std::holds_alternative<double>(cell.value);
+}
+
+// Between words where there are any, else within one.
+Lines wrapped(std::string_view text, std::size_t width) {
+  Lines lines;
+  while (text.size() > width) {
+    std::size_t end = text.rfind(' ', width);
+    if (end == std::string_view::npos || end == 0) end = width;
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), text[end] == ' ' ? end + 1 : end));
+  }
+  lines.emplace_back(text);
+  return lines;
+}
+
+std::size_t width_of(const std::vector<Shown>& columns) {
+  std::size_t width = 0;
+  for (const Shown& column : columns) width += column.width + 2;
+  return width;
+}
+
+// The widest column of words gives way first.
+void narrow(std::vector<Shown>& columns, std::size_t room) {
+  const std::vector<Shown> natural = columns;
+  while (width_of(columns) > room) {
+    Shown* widest = nullptr;
+    for (Shown& column : columns) {
+      if (!column.right && column.width > kNarrowest && (!widest || column.width > widest->width)) widest = &column;
+    }
+    if (!widest) {  // there will be several tables, in which words need not be that narrow
+      for (std::size_t i = 0; i < columns.size(); ++i)
+        columns[i].width = std::max(columns[i].width, std::min(natural[i].width, room / 3));
+      return;
+    }
+    --widest->width;
+  }
+}
+
+// The columns of each table, one below the other; the first column is in all of them.
+std::vector<std::vector<Shown>> split(const std::vector<Shown>& columns, std::size_t room) {
+  std::vector<std::vector<Shown>> result;
+  for (std::size_t i = 1; i < columns.size(); ++i) {
+    if (result.empty() || width_of(result.back()) + columns[i].width + 2 > room) result.push_back({columns[0]});
+    result.back().push_back(columns[i]);
+  }
+  if (result.empty()) result.push_back(columns);
+  return result;
+}
+
+// One row, of as many lines as its longest cell.
+template <class Text>
+std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
+  std::vector<Lines> cells;
+  std::size_t height = 1;
+  for (const Shown& column : columns) {
+    cells.push_back(wrapped(text_of(column.index), column.width));
+    height = std::max(height, cells.back().size());
+  }
+  std::string out;
+  for (std::size_t line = 0; line < height; ++line) {
+    std::string one = " ";
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const std::string text = line < cells[i].size() ? cells[i][line] : std::string();
+      one += columns[i].right ? fmt::format(" {:>{}} ", text, columns[i].width)
+                              : fmt::format(" {:<{}} ", text, columns[i].width);
+    }
+    one.erase(one.find_last_not_of(' ') + 1);
+    out += one + '\n';
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string Table::text() const {
+  std::vector<Shown> shown;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (columns_[i].title.empty()) continue;
+    Shown column{i, columns_[i].title.size(), false};
+    for (const auto& row : rows_) {
+      column.width = std::max(column.width, row[i].text.size());
+      column.right |= is_number(row[i]);
+    }
+    shown.push_back(column);
+  }
+  // In a file a row is a line, however long: other programs read it.
+  const std::size_t room = terminal_columns(std::numeric_limits<std::size_t>::max());
+  narrow(shown, room);
+  std::string text = title_.empty() ? "" : paragraph(title_, 2);
+  const auto parts = split(shown, room);
+  for (const std::vector<Shown>& columns : parts) {
+    if (&columns != &parts.front()) text += '\n';
+    text += row_text(columns, [&](std::size_t i) { return std::string_view(columns_[i].title); });
+    text += "  " + std::string(width_of(columns) - 2, '-') + '\n';
+    for (const auto& row : rows_)
+      text += row_text(columns, [&](std::size_t i) { return std::string_view(row[i].text); });
+  }
+  return text;
+}
+
+}  // namespace slip::cli
