@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help configure build run test bench format tidy clean setup
+.PHONY: help configure build run test bench package format tidy clean setup
 
 help:
 	@printf '%s\n' \
@@ -12,6 +12,7 @@ help:
 	  '  make test              install what is missing, build, and run all tests' \
 	  '  make bench             build and run the benchmarks; results in build/bench/*.json' \
 	  '  make bench ONLY=area   one of them (a folder of bench/); QUICK=1: few samples' \
+	  '  make package           build a .deb and a tarball with program, library and docs; in build/' \
 	  '  make format            lay out all C++ with clang-format 14' \
 	  '  make tidy              build with clang, clang-tidy and thread-safety analysis' \
 	  '  make clean             remove build/' \
@@ -38,6 +39,11 @@ test:
 
 bench: build
 	@scripts/bench.sh $(ONLY)
+
+package: configure
+	@cmake --build --preset release --target slip slip_cli slip_texts
+	@cpack --config build/release/CPackConfig.cmake
+	@ls -1 build/*.deb build/*.tar.gz
 
 format: setup
 	@format=$$(command -v clang-format-14 || command -v clang-format); \

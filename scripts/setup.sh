@@ -29,6 +29,7 @@ build_packages=(
   'libtbb-dev|hdr:tbb/flow_graph.h|want|the peer that the stream benchmarks compare with'
   'clang-format|cmd:clang-format|want|the format check, run by the tests'
   'git|cmd:git|want|tells the checks which files are ours'
+  'pkg-config|cmd:pkg-config|want|the test of the installed pkg-config file'
 )
 test_packages=(
   'chromium|any:chromium|want|the tests of the timeline page'
