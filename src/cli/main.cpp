@@ -28,9 +28,8 @@ constexpr const char* kAbout =
     "  slip devices                         what this machine offers, measured";
 
 constexpr const char* kFooter =
-    "\n`slip help COMMAND` or `slip COMMAND --help` explains a command. --json, --html and --trace take a FILE; "
-    "without\n"
-    "one, or with -, they write to the standard output, and the tables are left out.\n"
+    "\n`slip help COMMAND` or `slip COMMAND --help` explains a command. --json, --html and --trace take a\n"
+    "FILE; without one, or with -, they write to the standard output, and the tables are left out.\n"
     "Status: 0 done, 1 failed, 2 asked for something unknown.";
 
 std::vector<std::string> all_option_names(const CLI::App& command) {

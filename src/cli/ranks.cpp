@@ -120,7 +120,7 @@ Json json_of(const Seen& one) {
           {"doing", doing(one.sight)}};
 }
 
-int show_json(const std::string& path, const Host& host, const std::vector<HoldUp>& held) {
+void write_json(const std::string& path, const Host& host, const std::vector<HoldUp>& held) {
   Json communicators = Json::array(), held_up = Json::array(), left_out = Json::array();
   for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
@@ -133,14 +133,13 @@ int show_json(const std::string& path, const Host& host, const std::vector<HoldU
   for (const auto& [user, entries] : host.left_out) left_out.push_back({{"user", user}, {"entries", entries}});
   const Json all{{"communicators", communicators}, {"held_up", held_up}, {"left_out", left_out}};
   write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  return held.empty() ? kSuccess : kHeldUp;
 }
 
 int show(const Asked& asked) {
   const Host host = look_around();
   const Found& found = host.found;
   const std::vector<HoldUp> held = hold_ups_of(found);
-  if (!asked.json.empty()) return show_json(asked.json, host, held);
+  if (!asked.json.empty()) write_json(asked.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
     const LedgerView& view = ranks.front().sight.view;
@@ -160,7 +159,7 @@ int run_ranks(const Asked& asked) {
   if (!asked.watch) return show(asked);
   Parker pause;
   for (int turn = 1;; ++turn) {
-    if (asked.json.empty() && turn > 1) fmt::print("\n");
+    if (turn > 1) fmt::print("\n");
     const int status = show(asked);
     std::fflush(stdout);
     if (turn == asked.times) return status;

@@ -43,12 +43,17 @@ std::size_t width_of(const std::vector<Shown>& columns) {
 
 // The widest column of words gives way first.
 void narrow(std::vector<Shown>& columns, std::size_t room) {
+  const std::vector<Shown> natural = columns;
   while (width_of(columns) > room) {
     Shown* widest = nullptr;
     for (Shown& column : columns) {
       if (!column.right && column.width > kNarrowest && (!widest || column.width > widest->width)) widest = &column;
     }
-    if (!widest) return;
+    if (!widest) {  // there will be several tables, in which words need not be that narrow
+      for (std::size_t i = 0; i < columns.size(); ++i)
+        columns[i].width = std::max(columns[i].width, std::min(natural[i].width, room / 3));
+      return;
+    }
     --widest->width;
   }
 }

@@ -53,10 +53,15 @@ TEST(CliConclusions, OpsThatDidNotOverlapAreNotShownSideBySide) {
   EXPECT_EQ(rows.at(1).at("seen"), "blocking || free || default, blocking -> default");
 }
 
+TEST(CliConclusions, FindingsOnThePageHaveUnitsForPeople) {
+  const Outcome page = run("lab hook --device sim:h200 --html");
+  EXPECT_NE(page.out.find("It cost 22.5 ms in this run."), std::string::npos);
+}
+
 TEST(CliConclusions, OnlyLabsInVirtualTimeCallTheirFiguresExact) {
   const Outcome deadlock = run("lab deadlock --quick --device sim:h200"), hook = run("lab hook --device sim:h200");
   EXPECT_EQ(deadlock.out.find("figures are exact"), std::string::npos) << deadlock.out;
-  EXPECT_NE(deadlock.out.find("real time"), std::string::npos) << deadlock.out;
+  EXPECT_NE(deadlock.out.find("waits for deadlines in real"), std::string::npos) << deadlock.out;
   EXPECT_NE(hook.out.find("figures are exact"), std::string::npos) << hook.out;
 }
 

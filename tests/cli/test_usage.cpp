@@ -73,8 +73,8 @@ TEST(CliUsage, WrongValuesAreNamedInOneLineWithWhatIsAllowed) {
       {"topo --html", "--html", "--predict"},
       {"topo --predict all_reduce --svg x.svg", "--svg", "--predict"},
       {"lab --json weights", "'weights'", "put it behind the lab"},
-      {"lab hook --device sim:h200 --json --html -", "--json and --html", "name a FILE"},
-      {"lab hook --device sim:h200 --json same --trace same", "'same'", "--json and --trace"},
+      {"lab hook --device sim:h200 --json --html -", "--html and --json", "name a FILE"},
+      {"lab hook --device sim:h200 --json same --trace same", "'same'", "--trace and --json"},
       {"bench", "slip bench", "all_reduce"},
       {"model", "slip model", "stack"},
   };

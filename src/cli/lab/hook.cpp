@@ -122,13 +122,13 @@ void lab_hook(const Bench& bench, Report& report) {
                         held ? "holds back the kernels queued behind it" : "did not hold back the others");
   }
   const double held = ratio(seen[0].backward, alone), own = ratio(seen[1].backward, alone);
-  report.conclude(
-      fmt::format("{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a "
-                  "stream of its "
-                  "own{}.",
-                  borne_out("A hook holds up the backward pass in its own stream, and not from another stream",
-                            held > 1.25 && own < 1.25),
-                  format_times(held), format_times(own), queue));
+  report.conclude(fmt::format(
+      "{}. The backward pass took {} of its time alone with the hook in its stream, {} with the hook in a "
+      "stream of its "
+      "own{}.",
+      borne_out("A hook in the compute stream holds up the backward pass, one in a stream of its own does not",
+                held > 1.25 && own < 1.25),
+      format_times(held), format_times(own), queue));
 }
 
 }  // namespace slip::cli
