@@ -256,6 +256,11 @@ class Search {
     const std::uint32_t unit = ground_.by_worth()[depth];
     if (ground_.bytes(unit) <= room) descend(set, depth + 1, room - ground_.bytes(unit), loading, bound);
     if (ground_.must_stay(unit)) return;
+    // The way back from the last unit bounds what was left open at each, which takes time for each unit again.
+    if (ground_.effort > 2 * most_effort_) {
+      open_ = std::min(open_, bound);
+      return;
+    }
     set[unit] = 0;
     const double load = loading + ground_.load_time(unit);
     double below = std::max(bound, ground_.bound(depth + 1, room, load));

@@ -50,12 +50,13 @@ void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMe
   last_readers_.assign(values_.size(), kNoOp);
   first_writers_.assign(values_.size(), kNoOp);
   std::uint32_t loads = 0;
+  const Places places(graph, plan);
   for (std::uint32_t i = 0; i < graph.ops().size(); ++i) {
     const GraphOp& op = graph.ops()[i];
     Launch launch{op.name, op.kernel, {}, {}, 0, false};
     for (const ValueBytes& read : op.reads) {
       const bool weight = graph[read.value].role == ValueRole::kWeight;
-      launch.reads.push_back(weight ? weight_range(plan, memory, read, i, shift)
+      launch.reads.push_back(weight ? weight_range(places, memory, read, i, shift)
                                     : values_[read.value.index].slice(read.offset, read.bytes));
       last_readers_[read.value.index] = i;
     }
@@ -73,17 +74,28 @@ void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMe
   }
 }
 
-Range Steps::weight_range(const WeightsPlan& plan, const WeightsMemory& memory, const ValueBytes& bytes,
-                          std::uint32_t op, const PartShift& shift) const {
+Steps::Places::Places(const Graph& graph, const WeightsPlan& plan)
+    : units_of(graph.values().size()), loads_of(plan.units.size()) {
   for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
-    const WeightUnit& unit = plan.units[i];
+    for (const WeightUnit::Part& part : plan.units[i].parts) {
+      std::vector<std::uint32_t>& units = units_of[part.bytes.value.index];
+      if (units.empty() || units.back() != i) units.push_back(i);
+    }
+  }
+  for (std::uint32_t k = 0; k < plan.loads.size(); ++k) loads_of[plan.loads[k].unit].push_back(k);
+}
+
+Range Steps::weight_range(const Places& places, const WeightsMemory& memory, const ValueBytes& bytes, std::uint32_t op,
+                          const PartShift& shift) const {
+  for (const std::uint32_t i : places.units_of[bytes.value.index]) {
+    const WeightUnit& unit = plan_.units[i];
     const WeightUnit::Part* part = part_of(unit, bytes);
     if (!part) continue;
     const std::uint64_t within = part->offset + bytes.offset - part->bytes.offset;
     if (unit.resident) return memory.resident.slice(unit.offset + within, bytes.bytes);
-    for (std::size_t k = 0; k < plan.loads.size(); ++k) {
-      const WeightLoad& load = plan.loads[k];
-      if (load.unit != i || op < load.first_op || load.last_op < op) continue;
+    for (const std::uint32_t k : places.loads_of[i]) {
+      const WeightLoad& load = plan_.loads[k];
+      if (op < load.first_op || load.last_op < op) continue;
       const auto index = static_cast<std::size_t>(part - unit.parts.data());
       const std::uint64_t shifted = shift ? shift(load_targets_[k], i, index) : 0;
       return load_targets_[k].slice(within + shifted, bytes.bytes);

@@ -60,7 +60,12 @@ class Steps {
     bool marks = false;       // some load waits for it
   };
   void prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, const PartShift& shift);
-  Range weight_range(const WeightsPlan& plan, const WeightsMemory& memory, const ValueBytes& bytes, std::uint32_t op,
+  // Where to look for the bytes of a weight: by value the units with a part of it, by unit its loads.
+  struct Places {
+    explicit Places(const Graph& graph, const WeightsPlan& plan);
+    std::vector<std::vector<std::uint32_t>> units_of, loads_of;
+  };
+  Range weight_range(const Places& places, const WeightsMemory& memory, const ValueBytes& bytes, std::uint32_t op,
                      const PartShift& shift) const;
   void issue_loads(std::uint32_t up_to);
 

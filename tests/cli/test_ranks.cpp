@@ -133,7 +133,8 @@ TEST(CliRanks, HostileLedgersHideNothingAndBreakNothing) {
     test::put_words(entry.text, "\x1b[2J\x1b]0;owned\x07\xff\xc3\n\"}");
     test::put_words(entry.device, "\x1b[31m\xff");
     entry.call[1].store(~std::uint64_t{0});
-    entry.waits_for.store(1 << 31);
+    entry.check.store(check_of_call(1, 0, ~std::uint64_t{0}));
+    entry.waits_for.store(std::uint64_t{1} << 31);
     entry.life.store(static_cast<std::uint64_t>(i % 5));
   }
   std::ranges::fill(image.header().host, '\xff');

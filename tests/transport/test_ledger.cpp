@@ -120,7 +120,7 @@ TEST(Ledgers, NothingIsTorn) {
     }
   });
   int texts = 0;
-  for (unsigned round = 0; round < 1000 / kShare || texts < 10; ++round) {
+  for (unsigned round = 0; round < 200 / kShare || texts < 10; ++round) {
     const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
     ASSERT_TRUE(ledger);
     for (const LedgerView& view : ledger->ranks) {
