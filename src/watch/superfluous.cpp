@@ -5,6 +5,7 @@
 #include <optional>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "watch/ops_of_streams.hpp"
 #include "watch/race_check.hpp"
@@ -31,8 +32,9 @@ class Finder {
   Finder(const TraceData& trace, std::span<const TraceSpan> spans) : trace_(trace), spans_(spans), ops_(spans) {
     for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
       const TraceRecord& record = trace.records[i];
-      if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_[record.stream];
-      else if (is_command(record)) note_command(record, i);
+      if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_.insert(record.stream);
+      else if (is_command(record)) commands_[record.stream].push_back(i);
+      else if (record.kind == RecordKind::kSync || record.kind == RecordKind::kQuery) syncs_.push_back(record.sequence);
     }
   }
 
@@ -69,10 +71,6 @@ class Finder {
     return record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait ||
            record.kind == RecordKind::kEventRecord || record.kind == RecordKind::kFree;
   }
-  void note_command(const TraceRecord& record, std::uint32_t index) {
-    const auto legacy = legacy_.find(record.stream);
-    if (legacy != legacy_.end()) legacy->second.push_back(index);
-  }
   Group& group_of(const TraceRecord& wait) {
     if (wait.file.empty()) return waits_[{{}, 0, {}, wait.other_stream, wait.stream}];
     const TraceSpan* awaited = ops_.last_until(wait.other_stream, wait.other_position);
@@ -83,9 +81,8 @@ class Finder {
   // A wait of the legacy stream is a barrier itself: blocking streams come after it, and so after all that it follows.
   // Without it they would come after the command before it only.
   void note_barrier_of_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
-    const auto legacy = legacy_.find(barrier.other_stream);
-    if (!edge.needed || legacy == legacy_.end()) return;
-    const std::vector<std::uint32_t>& commands = legacy->second;
+    if (!edge.needed || !legacy_.contains(barrier.other_stream)) return;
+    const std::vector<std::uint32_t>& commands = commands_[barrier.other_stream];
     const auto later = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
       return trace_.records[i].position <= barrier.other_position;
     });
@@ -93,10 +90,27 @@ class Finder {
     const TraceRecord& command = trace_.records[*std::prev(later)];
     if (command.kind == RecordKind::kEventWait) group_of(command).needed = true;
   }
+  // A wait of a blocking stream comes after legacy work, as its next op does. If the host waits for the stream before
+  // another command comes, it waits for the legacy work because of this wait alone.
+  void note_barrier_before_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+    if (!edge.needed || legacy_.contains(barrier.stream)) return;
+    const std::vector<std::uint32_t>& commands = commands_[barrier.stream];
+    const auto first = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
+      return trace_.records[i].sequence <= barrier.sequence;
+    });
+    const auto next = std::find_if(
+        first, commands.end(), [this](std::uint32_t i) { return trace_.records[i].kind != RecordKind::kEventWait; });
+    const auto sync = std::upper_bound(syncs_.begin(), syncs_.end(), barrier.sequence);
+    if (sync == syncs_.end() || (next != commands.end() && trace_.records[*next].sequence < *sync)) return;
+    for (auto wait = first; wait != next; ++wait) group_of(trace_.records[*wait]).needed = true;
+  }
 
   void sort_in(const Needs::Edge& edge) {
     const TraceRecord& record = trace_.records[edge.record];
-    if (record.kind == RecordKind::kBarrier) note_barrier_of_wait(edge, record);
+    if (record.kind == RecordKind::kBarrier) {
+      note_barrier_of_wait(edge, record);
+      note_barrier_before_wait(edge, record);
+    }
     Group* group = nullptr;
     if (record.kind == RecordKind::kEventWait) {
       group = &group_of(record);
@@ -170,7 +184,9 @@ class Finder {
   const TraceData& trace_;
   std::span<const TraceSpan> spans_;
   OpsOfStreams ops_;
-  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> legacy_;  // by stream: its commands, as records
+  std::unordered_set<std::uint64_t> legacy_;
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // by stream, as records
+  std::vector<std::uint64_t> syncs_;                                        // sequences
   std::map<WaitKey, Group> waits_;
   std::map<BarrierKey, Group> barriers_;
   std::optional<Replay> replay_;

@@ -140,7 +140,7 @@ struct SimDevice {
   // command of epoch e waits for legacy command e.
   Ring<std::uint64_t> pending;
   std::uint64_t legacy_issued = 0, legacy_done = 0;
-  std::uint64_t legacy_end = 0;  // position of the last one, for observers
+  std::uint64_t legacy_end = 0;    // position of the last one, for observers
   std::vector<SimStream*> barred;  // blocking streams that wait for the legacy one
 
   // Compute: kernels run side by side while their widths fit. `progress` is the work that a kernel running since time 0
