@@ -234,7 +234,7 @@ void ForeignReader::move_to_zero() {
     if (record.kind == RecordKind::kStreamOpen) continue;
     if (__builtin_sub_overflow(record.started, earliest, &record.started) ||
         __builtin_sub_overflow(record.ended, earliest, &record.ended) ||
-        __builtin_sub_overflow(record.queued, earliest, &record.queued))
+        (record.kind == RecordKind::kSubmit && __builtin_sub_overflow(record.queued, earliest, &record.queued)))
       json_.fail("times more than 106 days apart");
   }
 }
