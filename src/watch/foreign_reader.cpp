@@ -230,12 +230,14 @@ void ForeignReader::move_to_zero() {
   for (const TraceRecord& record : records_) {
     if (record.kind == RecordKind::kRun) earliest = std::min(earliest, record.started);
   }
+  const auto move = [&](Picos& time) {
+    if (__builtin_sub_overflow(time, earliest, &time)) json_.fail("times more than 106 days apart");
+  };
   for (TraceRecord& record : records_) {
-    if (record.kind == RecordKind::kStreamOpen) continue;
-    if (__builtin_sub_overflow(record.started, earliest, &record.started) ||
-        __builtin_sub_overflow(record.ended, earliest, &record.ended) ||
-        __builtin_sub_overflow(record.queued, earliest, &record.queued))
-      json_.fail("times more than 106 days apart");
+    if (record.kind == RecordKind::kSubmit) move(record.queued);
+    if (record.kind != RecordKind::kRun) continue;
+    move(record.started);
+    move(record.ended);
   }
 }
 
