@@ -14,7 +14,7 @@ using test::Gate;
 
 // Streams that have run something, waited for another device and been waited for, of a device that is closed then.
 void use_and_close(const std::string& name, Policy policy) {
-  const Device other = Device::open("cpu");
+  const Device other = Device::open(name);
   const Device device = Device::open(name, {.policy = policy, .max_connections = policy == Policy::kRandom ? 2 : 0});
   Gate gate(other);
   const Stream held = other.stream();
