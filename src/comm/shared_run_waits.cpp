@@ -11,8 +11,9 @@ namespace {
 constexpr int kYieldsNet = 9;  // for a network, before the thread sleeps
 // A yield that took longer lost the core for a whole scheduler slice to other work than ranks, and the next one would
 // again. Where ranks share cores the thread sleeps instead: it has the core when it wakes, for it has not used up its
-// share. Where every rank has a core, so many of the next waits spin before they yield, longer than a rank takes for
-// its part of a chunk.
+// share. Where every rank has a core, so many of the next waits for messages through memory spin before they yield,
+// longer than the other rank takes for a chunk: a message has many of them. A call in phases waits once or twice, and
+// mostly for a rank that has lost its own core, so it yields.
 constexpr double kLostCoreUs = 1000, kSpinWaiterUs = 1000;
 constexpr int kContendedWaits = 16;
 constexpr std::int64_t kSleepNs = 20'000;
@@ -22,7 +23,7 @@ constexpr std::int64_t kSleepNs = 20'000;
 // Looks until what it waits for is there, or `limit` ticks have passed since `begun`, and lets others run meanwhile.
 bool SharedRun::yield_until_there(std::uint64_t begun, std::uint64_t limit, bool by_net) {
   const bool has_turn = waits_for_ != Wait::kTurn;  // and so the fields of the calls
-  const bool spins = by_ == By::kWaiter && !calls_.crowded && !by_net && has_turn && calls_.contended_waits > 0;
+  const bool spins = by_ == By::kWaiter && !calls_.crowded && !by_net && on_link() && calls_.contended_waits > 0;
   if (spins) --calls_.contended_waits;
   const auto spin_limit = static_cast<std::uint64_t>((spins ? kSpinWaiterUs : 0) * ticks_per_us());
   const auto lost_ticks = static_cast<std::uint64_t>(kLostCoreUs * ticks_per_us());
