@@ -37,7 +37,6 @@ class Guarding {
       const ssize_t got = ::read(pipe_, &message, sizeof(message));
       if (got < 0 && errno == EINTR) continue;
       if (got != sizeof(message)) break;  // the starting process is gone
-      if (message == 0) ::_exit(0);
       if (message > 0) add(message);
       else remove(-message);
     }
@@ -158,10 +157,11 @@ JobGuard::JobGuard(const std::string& marker) {
   throw Error(Code::kIo, fmt::format("cannot start the process that guards the job: {}", std::strerror(error)), {});
 }
 
+// Killed while the pipe is open, so that it ends nothing; a guard that somebody has stopped ends, too.
 JobGuard::~JobGuard() {
-  send(0);
+  ::kill(guard_, SIGKILL);
+  while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {}
   ::close(pipe_);
-  ::waitpid(guard_, nullptr, 0);
 }
 
 // A guard that was killed guards no more; the job goes on without it.

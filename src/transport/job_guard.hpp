@@ -1,9 +1,10 @@
 // JobGuard: ends the processes of a local job when the process that started it is killed. The system's own means
 // (PR_SET_PDEATHSIG) reaches direct children only, and a rank is often a grandchild, behind a shell.
 //
-// The guard is a process of its own, which holds the read end of a pipe. If the pipe ends before the job was said to be
-// over, the starting process is gone; the guard then kills the process group of each rank that still ran, and every
-// process of this user whose environment has the job's marker, whichever group or session it has moved to.
+// The guard is a process of its own, which holds the read end of a pipe and is ended before the pipe when the job is
+// over. If the pipe ends, the starting process is gone; the guard then kills the process group of each rank that still
+// ran, and every process of this user whose environment has the job's marker, whichever group or session it has moved
+// to.
 #pragma once
 
 #include <sys/types.h>
