@@ -214,6 +214,51 @@ TEST(Observers, ComeAndGoUnderLoad) {
   EXPECT_EQ(Mortal::dead_calls.load(), 0);
 }
 
+// Whether barriers were told that come after a legacy command which was not told yet.
+class EarlyBarriers : public Observer {
+ public:
+  explicit EarlyBarriers(std::uint64_t legacy) : legacy_(legacy) {}
+  void on(const Record& record) override {
+    const bool command = record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait;
+    const std::lock_guard lock(mutex_);
+    if (command && record.stream == legacy_) told_ = std::max(told_, record.position);
+    if (record.kind != RecordKind::kBarrier || record.other_stream != legacy_) return;
+    ++barriers;
+    early += record.other_position > told_ ? 1 : 0;
+  }
+  int barriers = 0, early = 0;
+
+ private:
+  const std::uint64_t legacy_;
+  std::mutex mutex_;
+  std::uint64_t told_ = 0;
+};
+
+// A barrier that is told first would miss what the legacy command comes after.
+TEST(Observers, ALegacyCommandIsToldBeforeTheBarriersItMakes) {
+  for (const char* name : {"cpu", "sim:h200"}) {
+    SCOPED_TRACE(name);
+    const Device device = Device::open(name);
+    const Stream blocking = device.stream(), other = device.stream(StreamFlags::kNonBlocking);
+    other.host([] {});
+    const Event event = other.record();
+    EarlyBarriers order(device.legacy_stream().id());
+    {
+      const Attached attached(order);
+      const int rounds = test::rounds(300);
+      std::thread waits([&] {
+        for (int i = 0; i < rounds; ++i) device.legacy_stream().wait(event);
+      });
+      for (int i = 0; i < rounds; ++i) blocking.host([] {});
+      waits.join();
+      blocking.host([] {});
+      device.sync();
+    }
+    EXPECT_GT(order.barriers, 0);
+    EXPECT_EQ(order.early, 0);
+  }
+}
+
 TEST(Observers, ThereIsALimit) {
   std::vector<Log> logs(9);
   for (int i = 0; i < 8; ++i) attach(logs[static_cast<std::size_t>(i)]);
