@@ -104,7 +104,7 @@ class Guarding {
       if (got <= 0) break;
       const std::string_view text(text_.data(), kept + static_cast<std::size_t>(got));
       found = text.find(marker_) != std::string_view::npos;
-      kept = std::min(text.size(), marker_.size() - 1);
+      kept = std::min({text.size(), marker_.size() - 1, text_.size() / 2});  // the marker is far shorter
       std::memmove(text_.data(), text_.data() + text.size() - kept, kept);
     }
     ::close(file);
