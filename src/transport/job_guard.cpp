@@ -100,12 +100,12 @@ class Guarding {
     bool found = false;
     std::size_t kept = 0;  // the end of what was read before: the marker may lie across
     while (!found) {
-      const ssize_t got = ::read(file, text_.data() + kept, text_.size() - kept);
+      const ssize_t got = ::read(file, text_.data() + kMaxKept, kPiece);
       if (got <= 0) break;
-      const std::string_view text(text_.data(), kept + static_cast<std::size_t>(got));
+      const std::string_view text(text_.data() + kMaxKept - kept, kept + static_cast<std::size_t>(got));
       found = text.find(marker_) != std::string_view::npos;
-      kept = std::min({text.size(), marker_.size() - 1, text_.size() / 2});  // the marker is far shorter
-      std::memmove(text_.data(), text_.data() + text.size() - kept, kept);
+      kept = std::min({text.size(), marker_.size() - 1, kMaxKept});
+      std::memmove(text_.data() + kMaxKept - kept, text.data() + text.size() - kept, kept);
     }
     ::close(file);
     return found;
@@ -116,7 +116,8 @@ class Guarding {
   std::array<pid_t, kMaxRanks> groups_;
   int count_ = 0;
   alignas(struct dirent64) std::array<char, 16 << 10> names_;
-  std::array<char, 16 << 10> text_;
+  static constexpr std::size_t kMaxKept = 64, kPiece = 16 << 10;  // the marker is shorter than kMaxKept
+  std::array<char, kMaxKept + kPiece> text_;
 };
 
 // Away from the terminal and from the files of the starting process: a reader at the other end of its output must not
