@@ -47,7 +47,8 @@ TEST(CliCheck, FindingsAreWrittenAsDataAndAsAPage) {
   for (const char* word : {"\"races\"", "\"name\": \"load\"", "\"record_after\"", "\"clean\": false"})
     EXPECT_NE(data.find(word), std::string::npos) << word << " in\n" << data;
   EXPECT_NE(read_file(page).find("<html"), std::string::npos);
-  EXPECT_EQ(run("check a.json b.json --html " + page).status, 2) << "a page shows one trace";
+  const std::string both = traced("clean.json", true) + " " + traced("racy.json", false);
+  EXPECT_EQ(run("check " + both + " --html " + page).status, 2) << "a page shows one trace, or ranks of one job";
 }
 
 TEST(CliCheck, WhatIsNoTraceIsRefused) {
