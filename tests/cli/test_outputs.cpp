@@ -56,18 +56,21 @@ std::vector<std::string> json_commands() {
           "ranks"};
 }
 
+// `slip ranks` says by status 3 that a rank of some job on this host waits, which may be another test's.
+bool worked(const std::string& command, int status) { return status == 0 || (command == "ranks" && status == 3); }
+
 TEST(CliOutputs, JsonHasOneRuleInEveryCommand) {
   for (const std::string& command : json_commands()) {
     const std::string file = scratch("outputs.json");
     std::filesystem::remove(file);
     for (const char* here : {" --json", " --json -", " --json=-"}) {
       const Outcome outcome = run(command + here);
-      EXPECT_EQ(outcome.status, 0) << command << here << outcome.err;
+      EXPECT_TRUE(worked(command, outcome.status)) << command << here << outcome.err;
       EXPECT_FALSE(nlohmann::json::parse(outcome.out, nullptr, false).is_discarded()) << command << here << outcome.out;
     }
     EXPECT_FALSE(std::filesystem::exists("-")) << command;
     const Outcome both = run(command + " --json " + file);
-    EXPECT_EQ(both.status, 0) << command << both.err;
+    EXPECT_TRUE(worked(command, both.status)) << command << both.err;
     EXPECT_FALSE(nlohmann::json::parse(read_file(file), nullptr, false).is_discarded()) << command;
     EXPECT_NE(both.out, "") << command << ": the tables";
     EXPECT_TRUE(nlohmann::json::parse(both.out, nullptr, false).is_discarded()) << command;
