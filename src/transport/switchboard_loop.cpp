@@ -1,6 +1,8 @@
 // The thread's side of the switchboard: it waits for all connections at once and does what each asks for.
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 
@@ -16,6 +18,11 @@ namespace {
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 constexpr std::int64_t kFarewellLimitNs = 1'000'000'000;
 constexpr std::int64_t kCrowdedPauseNs = 10'000'000;
+
+bool has_unacknowledged(const Socket& socket) {
+  int bytes = 0;
+  return ::ioctl(socket.descriptor(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
 
 }  // namespace
 
@@ -244,7 +251,11 @@ void Switchboard::beat(std::int64_t now) {
   if (now < next_beat_ns_) return;
   next_beat_ns_ = now + interval_ns_;
   for (Link& link : links_) {
-    if (!link.must_be_heard() || link.closing || link.channel.unsent()) continue;
+    if (!link.must_be_heard() || link.closing) continue;
+    // The last one has not arrived: on a network that loses packets, those that follow make the kernel send it again
+    // long before its own time, which may be seconds.
+    if (has_unacknowledged(link.channel.socket())) next_beat_ns_ = now + interval_ns_ / 4;
+    if (link.channel.unsent()) continue;
     const FrameKind kind = link.watched ? FrameKind::kPing : FrameKind::kAlive;
     link.channel.queue({.kind = kind, .rank = self_.rank, .nranks = self_.nranks});
   }
