@@ -86,7 +86,8 @@ TEST_P(Corpus, DISABLED_OneProgram) {
 TEST(FreshProcess, EachProgramIsToldRight) {
   for (const Scenario& scenario : corpus()) {
     const std::string command =
-        kNumber + ("=" + std::to_string(scenario.number)) + " " + test::kWithoutLeakCheck + " " + test::own_path() +
+        kNumber + ("=" + std::to_string(scenario.number)) + " " + test::kWithoutLeakCheck +
+        " CUDA_VISIBLE_DEVICES= " + test::own_path() +  // starting CUDA takes seconds
         " --gtest_brief=1 --gtest_also_run_disabled_tests"
         " --gtest_filter='*Corpus.DISABLED_OneProgram/cpu_concurrent:*Corpus.DISABLED_OneProgram/sim_h200' 2>&1";
     std::FILE* child = ::popen(command.c_str(), "r");  // its watchdog ends it, should it hang
