@@ -1,7 +1,9 @@
 #include "comm/failed_op.hpp"
 
 #include <memory>
+#include <string>
 
+#include "base/error_text.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
@@ -12,19 +14,22 @@ namespace {
 
 class FailedExchange final : public Exchange {
  public:
-  explicit FailedExchange(Error error) : error_(std::move(error)) {}
+  explicit FailedExchange(const Error& error) : code_(error.code()), text_(bare_text(error)), here_(error.here()) {}
   bool advance(By) noexcept override { return true; }
   bool can_advance() noexcept override { return true; }
   std::int64_t began_ns() const noexcept override { return 0; }
   void finish(const Failure* cause) override {
     const std::shared_ptr<FailedExchange> last = std::move(self);
-    if (!cause) throw Error(error_);
+    if (!cause) throw Error(code_, text_, here_);
   }
 
   std::shared_ptr<FailedExchange> self;  // keeps it until it is finished
 
  private:
-  const Error error_;
+  // Not an Error: copies of one share their text, and it is thrown by another thread.
+  const Code code_;
+  const std::string text_;
+  const Here here_;
 };
 
 }  // namespace

@@ -237,8 +237,8 @@ void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
                 .here = here};
   if (!stream) return tell(record, range.block->audience);
   // In one step with its record, as in submit_observed(). It has a position of its own, see bookkeeping.hpp; where the
-  // driver allocates, it was issued as an op.
-  const bool mark = !stream->core->native;
+  // driver allocates, it was issued as an op, which in the legacy stream is no barrier, and a record would be one.
+  const bool mark = !stream->core->native || (stream->legacy && kind == RecordKind::kAlloc);
   const std::lock_guard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});

@@ -85,16 +85,20 @@ TEST(Waits, AnyOfManyCarriesItsFailure) {
     Bodies bodies;
     const Device device = Device::open("cpu");
     std::vector<Stream> sources;
-    const Stream joined = device.stream();
+    const Stream joined = device.stream(), held = device.stream();
     bool ran = false;
+    test::Gate gate(device);  // no source fails before its end is recorded: a failed stream takes no record
+    gate.hold(held);
     for (std::size_t i = 0; i < kCount; ++i) {
       sources.push_back(device.stream());
+      sources[i].wait(held.record());
       bodies.launch(sources[i], [i, bad] {
         if (i == bad) throw std::runtime_error("the bad one");
       });
       joined.wait(sources[i].record());
     }
     bodies.launch(joined, [&] { ran = true; });
+    gate.open();
     EXPECT_TRUE(test::contains(test::text_of([&] { joined.sync(); }), "the bad one")) << bad;
     EXPECT_FALSE(ran) << bad;
   }

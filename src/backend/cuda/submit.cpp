@@ -127,13 +127,11 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
   if (stream.legacy && op.kind == OpKind::kAlloc) {
     // No barrier for the blocking streams (rule 8), and so no position that they would wait for, nor an event at it.
     const std::lock_guard lock(stream.submitting);
-    put(stream.handle, op);
+    if (op.address) put(stream.handle, op);  // none: observers ask where it stands
     return stream.submitted.load(std::memory_order_relaxed);
   }
-  // The runtime's own question for the end of a stream. In the legacy stream an event would be a barrier (rule 9), and
-  // its last op has one already; a blocking stream's end comes after no legacy work.
-  const bool alone = is_bookkeeping(op);
-  if (alone && stream.legacy) return stream.submitted.load(std::memory_order_relaxed);
+  // The runtime's own question for the end of a blocking stream comes after no legacy work.
+  const bool alone = is_bookkeeping(op) && !stream.legacy;
   const std::vector<Barrier> barriers = alone ? std::vector<Barrier>() : barriers_before(stream, op.here);
   const std::lock_guard lock(stream.submitting);
   require_open(stream, op.here);
