@@ -158,7 +158,7 @@ void lose_one(const std::string& call, const std::string& transport, const std::
   int lost = 0;
   for (int victim = 0; victim < nranks; ++victim) {
     int steps = first;
-    for (bool ended = true; ended; steps += 1 + static_cast<int>(random() % (8 * test::kShare))) {
+    for (bool ended = true; ended; steps += 1 + static_cast<int>(random() % (16 * test::kShare))) {
       const std::vector<std::string> reports = run({nranks, call, transport, victim, steps, false, make_id()});
       ended = reports[static_cast<std::size_t>(victim)].empty();
       for (int rank = 0; rank < nranks && ended; ++rank) {
