@@ -13,8 +13,8 @@
 #include <span>
 
 #include "base/host_clock.hpp"
-#include "base/terminal_text.hpp"
 #include "base/sync.hpp"
+#include "base/terminal_text.hpp"
 #include "base/thread.hpp"
 #include "transport/placement.hpp"
 

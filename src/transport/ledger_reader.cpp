@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/terminal_text.hpp"
 #include "base/sync.hpp"
+#include "base/terminal_text.hpp"
 #include "transport/ledger.hpp"
 
 namespace slip {

@@ -159,7 +159,7 @@ TEST(Printable, KeepsWhatCanBePrintedAndNeverGrows) {
   EXPECT_EQ(single_line_text("\xff\xc3"), "??");
   EXPECT_EQ(single_line_text("\xc2\x9b[2J"), "??[2J");  // the one-byte form of ESC [
   EXPECT_EQ(single_line_text("\xe2\x80\xae"
-                      "abc"),
+                             "abc"),
             "???abc");  // right to left from here on
   EXPECT_EQ(single_line_text(std::string_view("\0x", 2)), "?x");
 }
