@@ -62,6 +62,6 @@ if(SLIP_SANITIZE_FLAGS)
     # added, say, by the length of a path), and with -fsanitize=thread it warns of every atomic_thread_fence, which that
     # sanitizer does not model: worth seeing, not stopping.
     target_compile_options(slip_warnings INTERFACE
-      "$<${cxx}:-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-restrict;-Wno-error=tsan>")
+      "$<${cxx}:-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-restrict;-Wno-error=tsan>")
   endif()
 endif()
