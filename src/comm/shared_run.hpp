@@ -99,7 +99,7 @@ struct SharedCalls {
   int contended_waits = 0;               // a wait lost the core to other work: so many of the next ones spin longer
   std::atomic<bool> aborted{false};
   const CallHistory* history = nullptr;  // of this rank
-  bool in_turns = false;                 // one thread lets all ranks go on: who waits for another gives it back at once
+  bool in_turns = false;                 // one thread advances all ranks: a waiting rank returns at once
 };
 
 // What a rank does in a call: through shared memory, all at once, or by messages.

@@ -20,7 +20,7 @@ struct Card {
   Placement placement;
 };
 
-// The last word on who is lost takes a moment to come round the ring.
+// The notification of a lost rank takes a moment to pass round the ring.
 constexpr std::int64_t kNewsNs = 1'000'000'000;
 // A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
 constexpr std::int64_t kTellingNs = 2'000'000'000;
