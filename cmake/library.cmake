@@ -68,7 +68,7 @@ set(SLIP_ZLIB_FOUND OFF)
 if(ZLIB_FOUND)
   set(SLIP_ZLIB_FOUND ON)
   target_link_libraries(slip PRIVATE ZLIB::ZLIB)
-  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/watch/gzip.cpp" APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_ZLIB=1)
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/watch/trace/gzip.cpp" APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_ZLIB=1)
 endif()
 message(STATUS "zlib: ${SLIP_ZLIB_FOUND}")
 
@@ -92,11 +92,11 @@ endif()
 
 # The loops of collectives are vectorised, which trapping floats would forbid, and never use fused multiply-add: not every
 # machine has it, and the bits are the same on all.
-file(GLOB slip_reduce_loops CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/reduce_*.cpp")
+file(GLOB slip_reduce_loops CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/comm/reduce/reduce_*.cpp")
 set_property(SOURCE ${slip_reduce_loops} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-trapping-math
              "$<$<CONFIG:Release>:-O3>")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/comm/reduce_arm.cpp" APPEND PROPERTY COMPILE_OPTIONS
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/comm/reduce/reduce_arm.cpp" APPEND PROPERTY COMPILE_OPTIONS
                -march=armv8.2-a+fp16+bf16)   # asked of the processor before it runs
 endif()
 
@@ -110,7 +110,7 @@ endif()
 
 # The timeline page.
 file(GLOB slip_page_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/web/*")
-slip_embed(TARGET slip FUNCTION embedded_page HEADER watch/page_files.hpp FILES ${slip_page_files})
+slip_embed(TARGET slip FUNCTION embedded_page HEADER watch/page/page_files.hpp FILES ${slip_page_files})
 
 file(GLOB_RECURSE slip_cli_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/src/cli/*.cpp" "${PROJECT_SOURCE_DIR}/src/cli/*.cu")

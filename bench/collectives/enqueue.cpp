@@ -10,7 +10,7 @@
 
 #include "bars.hpp"
 #include "base/cores.hpp"
-#include "comm/shared_run.hpp"
+#include "comm/host/shared_run.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip::bench {

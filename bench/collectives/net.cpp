@@ -1,6 +1,6 @@
 // The TCP network on loopback, between two threads, beside plain sockets that are used by hand in the same way: without
 // blocking, by one thread at each end.
-#include "transport/net.hpp"
+#include "transport/net/net.hpp"
 
 #include <sys/socket.h>
 
@@ -13,7 +13,7 @@
 
 #include "bars.hpp"
 #include "base/clock.hpp"
-#include "transport/proxy.hpp"
+#include "transport/net/proxy.hpp"
 
 namespace slip::bench {
 namespace {

@@ -1,6 +1,6 @@
 // Reducing a few sources on one core, in bytes of result a second: beside loops that are written by hand for one type
 // and one number of sources, and beside copying what has to be read and written anyway.
-#include "comm/reduce.hpp"
+#include "comm/reduce/reduce.hpp"
 
 #include <algorithm>
 #include <array>

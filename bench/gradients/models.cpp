@@ -165,14 +165,14 @@ GradientProfile step_of(const Model& model) {
   return profile;
 }
 
-GradientProfile coarse_step_of(const Model& model, std::size_t most_layers) {
+GradientProfile coarse_step_of(const Model& model, std::size_t max_layers) {
   const GradientProfile whole = step_of(model);
   GradientProfile coarse;
   coarse.backward_end = whole.backward_end;
   for (const GradientProfile::Gradient& gradient : whole.gradients) {
     const auto place =
         static_cast<std::size_t>(static_cast<double>(gradient.arrival - 1) / static_cast<double>(whole.backward_end) *
-                                 static_cast<double>(most_layers));
+                                 static_cast<double>(max_layers));
     if (coarse.gradients.empty() || coarse.gradients.size() <= place)
       coarse.gradients.push_back({0, 0, gradient.needed, 0});
     GradientProfile::Gradient& joined = coarse.gradients.back();

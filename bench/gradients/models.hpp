@@ -34,6 +34,6 @@ std::vector<Model> models();
 // the next forward pass.
 GradientProfile step_of(const Model& model);
 // The same with layers joined to at most so many of about the same work, each with one gradient.
-GradientProfile coarse_step_of(const Model& model, std::size_t most_layers);
+GradientProfile coarse_step_of(const Model& model, std::size_t max_layers);
 
 }  // namespace slip::bench

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "bars.hpp"
-#include "flow/bucket_plan.hpp"
-#include "flow/play_step.hpp"
+#include "flow/gradients/bucket_plan.hpp"
+#include "flow/weights/play_step.hpp"
 #include "models.hpp"
 
 namespace slip::bench {

@@ -17,7 +17,7 @@ namespace slip::bench {
 namespace {
 
 constexpr std::size_t kOps = 1'000'000;
-constexpr double kLeastPerSecond = 500'000;
+constexpr double kMinPerSecond = 500'000;
 constexpr int kUsageStatus = 2;  // of `slip`: it does not understand its arguments
 
 // The exit status of `slip` with these arguments; what it prints is thrown away.
@@ -82,7 +82,7 @@ void add_command_bars(Harness& harness) {
                  .unit = Unit::kPerSecond,
                  .better = Better::kHigher,
                  .ours = command_rate(command),
-                 .limit = kLeastPerSecond,
+                 .limit = kMinPerSecond,
                  .max_repeat = 5});
   }
 }

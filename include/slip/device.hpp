@@ -58,7 +58,7 @@ struct DeviceInfo {
   int compute_workers = 0;  // kernels that can run at once, where that is a number
   int copy_engines = 2;
   int queues = 0;  // hardware queues; 0: unlimited
-  int least_priority = 0;
+  int min_priority = 0;
   int greatest_priority = -2;  // lower number, higher priority
   bool virtual_time = false;
   std::uint64_t world = 0;  // devices of one number share one virtual time; 0: real time

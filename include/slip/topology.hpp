@@ -149,8 +149,8 @@ struct ChannelPlan {
 };
 
 struct ChannelLimits {
-  int most_channels = 32;
-  double most_gbps = 40;  // of one channel: about what one block of GPU threads can move
+  int max_channels = 32;
+  double max_gbps = 40;  // of one channel: about what one block of GPU threads can move
 };
 
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits = {}, Here here = Here::at());

@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-constexpr std::uint32_t kMostPatience = 1u << 12;
+constexpr std::uint32_t kMaxPatience = 1u << 12;
 
 long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
@@ -36,7 +36,7 @@ void BiasedLock::lock_slowly() {
     // acquire: what the favourite wrote under the lock.
     for (int spins = 0; taken_[favour % kSeats].load(std::memory_order_acquire); ++spins) spin(spins);
     streak_ = 0;
-    patience_ = std::min(patience_ * 4, kMostPatience);
+    patience_ = std::min(patience_ * 4, kMaxPatience);
   }
   seat_ = kNoSeat;
   streak_ = last_ == me ? streak_ + 1 : 0;

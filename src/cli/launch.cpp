@@ -8,7 +8,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/numbers.hpp"
-#include "transport/local_job.hpp"
+#include "transport/job/local_job.hpp"
 
 namespace slip::cli {
 namespace {

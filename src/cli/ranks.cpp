@@ -14,8 +14,8 @@
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/text.hpp"
-#include "comm/hold_ups.hpp"
-#include "transport/ledger_reader.hpp"
+#include "comm/diagnose/hold_ups.hpp"
+#include "transport/ledger/ledger_reader.hpp"
 
 namespace slip::cli {
 namespace {

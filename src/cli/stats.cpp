@@ -118,7 +118,7 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
   static_cast<void>(show(path_wait_table(studied)));
   found["critical_path"] = {{"ops", studied.analysis.critical.size()}, {"time", path_times.ops}, {"waits", waits}};
   found["critical_path"]["stretches"] = show(stretch_table(studied, asked.top));
-  found["critical_path"]["longest"] = show(longest_table(studied, asked.top));
+  found["critical_path"]["longest"] = show(max_table(studied, asked.top));
   found["names"] = show(name_table(studied, asked.top));
   found["slack"] = show(slack_table(studied));
   found["waits"] = show(wait_table(studied, asked.top));

@@ -34,7 +34,7 @@ Cell device_of(const Studied& studied, std::uint32_t device) {
 }
 Cell stream_of(std::uint64_t stream) { return number(static_cast<std::int64_t>(stream)); }
 
-constexpr std::size_t kLongestName = 26;
+constexpr std::size_t kMaxName = 26;
 
 std::string_view name_of(const TraceSpan& span) { return span.name.empty() ? kind_name(span.kind) : span.name; }
 
@@ -42,8 +42,8 @@ std::string_view name_of(const TraceSpan& span) { return span.name.empty() ? kin
 
 Cell op_name(std::string_view name) {
   Cell cell = word(std::string(name));
-  if (name.size() > kLongestName) {
-    std::size_t end = kLongestName - 3;
+  if (name.size() > kMaxName) {
+    std::size_t end = kMaxName - 3;
     while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not within a character
     cell.text = fmt::format("{}...", name.substr(0, end));
   }
@@ -200,7 +200,7 @@ Table stretch_table(const Studied& studied, std::size_t top) {
   return table;
 }
 
-Table longest_table(const Studied& studied, std::size_t top) {
+Table max_table(const Studied& studied, std::size_t top) {
   std::vector<std::uint32_t> ops = studied.analysis.critical;
   const auto lasts = [&](std::uint32_t op) { return studied.spans[op].ended - studied.spans[op].started; };
   keep_first(ops, top, [&](std::uint32_t a, std::uint32_t b) {
@@ -228,7 +228,7 @@ Table name_table(const Studied& studied, std::size_t top) {
   struct Named {
     std::uint32_t name = 0;
     std::int64_t ops = 0, on_path = 0;
-    Picos time = 0, path_time = 0, least_slack = 0;
+    Picos time = 0, path_time = 0, min_slack = 0;
   };
   std::vector<Named> named(studied.names.size());
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
@@ -236,7 +236,7 @@ Table name_table(const Studied& studied, std::size_t top) {
     if (!span.run || span.annotation) continue;
     Named& op = named[studied.name_of[i]];
     const Picos slack = studied.analysis.slack[i];
-    op.least_slack = op.ops == 0 ? slack : std::min(op.least_slack, slack);
+    op.min_slack = op.ops == 0 ? slack : std::min(op.min_slack, slack);
     ++op.ops;
     op.time += span.ended - span.started;
   }
@@ -259,7 +259,7 @@ Table name_table(const Studied& studied, std::size_t top) {
                                                                                {"least slack", "least_slack"}});
   for (const Named& op : named)
     table.row({op_name(studied.names[op.name]), number(op.ops), time(op.time), number(op.on_path), time(op.path_time),
-               percent(share(op.path_time, studied.figures.total)), time(op.least_slack)});
+               percent(share(op.path_time, studied.figures.total)), time(op.min_slack)});
   return table;
 }
 

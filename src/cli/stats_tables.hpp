@@ -43,7 +43,7 @@ Table device_table(const Studied& studied);
 Table engine_table(const Studied& studied);
 Table path_wait_table(const Studied& studied);
 Table stretch_table(const Studied& studied, std::size_t top);  // of the path, on one engine each; the longest
-Table longest_table(const Studied& studied, std::size_t top);  // ops of the path
+Table max_table(const Studied& studied, std::size_t top);      // ops of the path
 Table name_table(const Studied& studied, std::size_t top);     // ops by name
 Table slack_table(const Studied& studied);
 Table wait_table(const Studied& studied, std::size_t top);  // what ops waited for, by the idle time that it made

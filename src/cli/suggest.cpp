@@ -35,9 +35,9 @@ std::size_t distance(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words) {
-  constexpr std::size_t kLongest = 64;  // longer ones are no mistyped words, and would take long to compare
+  constexpr std::size_t kMax = 64;  // longer ones are no mistyped words, and would take long to compare
   const std::string given = letters_of(typed.substr(0, typed.find('=')));
-  if (given.empty() || given.size() > kLongest) return {};
+  if (given.empty() || given.size() > kMax) return {};
   const std::string* best = nullptr;
   std::size_t least = 0;
   for (const std::string& word : words) {

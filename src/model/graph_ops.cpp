@@ -18,7 +18,7 @@ struct Graph::RowOp {
 
 namespace {
 
-constexpr std::uint64_t kMostParts = 65536;  // of a linear; a file could ask for as many as there are atoms
+constexpr std::uint64_t kMaxParts = 65536;  // of a linear; a file could ask for as many as there are atoms
 
 std::string told(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
@@ -91,11 +91,11 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   shape.back() = out;
   const std::uint64_t tokens = elements_of(from) / in, element = slip::bytes_of(from.type), row_bytes = in * element;
   const std::uint64_t part = rows_of_part(out, row_bytes, options_.part_bytes);
-  if (out / part >= kMostParts)
+  if (out / part >= kMaxParts)
     throw Error(
         Code::kInvalidValue,
         fmt::format("op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}",
-                    name, told(rows), part, kMostParts, options_.part_bytes),
+                    name, told(rows), part, kMaxParts, options_.part_bytes),
         here);
   const auto part_name = [&](std::uint64_t first) {
     return part >= out ? name : fmt::format("{}.{}", name, first / part);

@@ -123,7 +123,7 @@ Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) con
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);
-  const int clamped = std::clamp(priority, core_->info.greatest_priority, core_->info.least_priority);
+  const int clamped = std::clamp(priority, core_->info.greatest_priority, core_->info.min_priority);
   StreamState* state = slip::open_stream(*core_, {.flags = flags, .priority = clamped, .name = name});
   return Stream(StreamRef(state, state->last_id), core_);
 }

@@ -14,7 +14,7 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kMostBytes = 4 << 20;  // the largest machines take some 100 KB
+constexpr std::uint64_t kMaxBytes = 4 << 20;  // the largest machines take some 100 KB
 
 // One line of a file of the kernel's, which has no size that could be asked first.
 std::optional<std::string> kernel_text(const std::string& path) {
@@ -27,7 +27,7 @@ std::optional<std::string> kernel_text(const std::string& path) {
 }  // namespace
 
 System read_topology(const std::string& path, Here here) {
-  return parse_topology(read_text(path, kMostBytes, "a topology file", here), path, here);
+  return parse_topology(read_text(path, kMaxBytes, "a topology file", here), path, here);
 }
 
 const System& probed_topology(Here here) {

@@ -12,13 +12,13 @@ bool is_hex(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
 }
 
-constexpr std::size_t kMostShown = 60;  // characters of a value in a message
+constexpr std::size_t kMaxShown = 60;  // characters of a value in a message
 
 }  // namespace
 
 void Attributes::refuse(std::string_view attribute, const std::string& why) const {
   const std::string* value = element_.find(attribute);
-  const std::string shown = value ? fmt::format("=\"{}\"", std::string_view(*value).substr(0, kMostShown)) : "";
+  const std::string shown = value ? fmt::format("=\"{}\"", std::string_view(*value).substr(0, kMaxShown)) : "";
   throw Error(Code::kParse,
               fmt::format("'{}', line {}: <{}> attribute '{}'{}: {}", file_, element_.line, element_.name, attribute,
                           shown, why),

@@ -158,10 +158,10 @@ Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Order
 }  // namespace
 
 ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, Here here) {
-  if (limits.most_channels < 1 || limits.most_channels > 64 || !(limits.most_gbps > 0))
+  if (limits.max_channels < 1 || limits.max_channels > 64 || !(limits.max_gbps > 0))
     throw Error(Code::kInvalidValue,
                 fmt::format("{} channels of at most {} GB/s: 1 to 64 channels of more than 0 are possible",
-                            limits.most_channels, limits.most_gbps),
+                            limits.max_channels, limits.max_gbps),
                 here);
   const Fabric fabric(cluster, here);
   const topo::RingSet rings = search(fabric, limits, here);
@@ -174,7 +174,7 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
     plan.channels.push_back(channel_of(fabric, rings, orders.back(), c));
   }
   const auto channels = static_cast<double>(plan.channels.size());
-  const double most = channels * limits.most_gbps;
+  const double most = channels * limits.max_gbps;
   plan.ring_gbps = channels * static_cast<double>(rings.rate) / topo::kRatesInGbps;
   const double chain = lay_trees(fabric, orders, TreeShape::kChain, most, plan.channels);
   std::vector<Channel> other = plan.channels;

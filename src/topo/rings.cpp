@@ -12,7 +12,7 @@ namespace slip::topo {
 namespace {
 
 // Candidates looked at: for one rate and path type, for all of them, and at least, so that a first try can end.
-constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kLeastEffortEach = 4;
+constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEach = 4;
 
 // Puts ring after ring on the links, going back where the next does not fit; keeps the most that fitted together.
 class Packing {
@@ -122,12 +122,12 @@ class Packing {
 // link several times, with each of its hops and on its way to the port and from it.
 std::vector<std::int64_t> candidate_rates(const std::vector<Ways>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
-  const std::int64_t most = std::max<std::int64_t>(to_rate(limits.most_gbps), 1);
+  const std::int64_t most = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
   rates.insert(most);
   for (const Ways& ways : kinds) {
-    const int most_shares = std::max(limits.most_channels, static_cast<int>(ways.count()) + 2);
+    const int max_shares = std::max(limits.max_channels, static_cast<int>(ways.count()) + 2);
     for (const std::int64_t capacity : std::set<std::int64_t>(ways.capacity().begin(), ways.capacity().end())) {
-      for (int share = 1; share <= most_shares; ++share) {
+      for (int share = 1; share <= max_shares; ++share) {
         if (capacity / share > 0 && capacity / share <= most) rates.insert(capacity / share);
       }
     }
@@ -176,12 +176,12 @@ class Search {
 
  private:
   bool improve(std::int64_t rate, PathType limit) {
-    int wanted = limits_.most_channels;
-    for (const Ways& ways : kinds_) wanted = ways.most_channels(rate, limit, wanted);
+    int wanted = limits_.max_channels;
+    for (const Ways& ways : kinds_) wanted = ways.max_channels(rate, limit, wanted);
     std::vector<std::vector<Segment>> found;
     for (const Ways& ways : kinds_) {
       if (wanted * rate <= best_sum_) return false;
-      const std::int64_t least = kLeastEffortEach * static_cast<std::int64_t>(ways.count()) * wanted;
+      const std::int64_t least = kMinEffortEach * static_cast<std::int64_t>(ways.count()) * wanted;
       const std::int64_t effort = std::max(least, std::min(kEffort, effort_));
       Packing packing(ways, rate, limit, wanted, effort);
       found.push_back(packing.run());

@@ -90,7 +90,7 @@ double host_rate(const System& system, int net, const std::vector<int>& parts) {
 }
 
 // Of the devices that NVLink reaches and that share no switch with a NIC, the one with least to pass on; -1: none.
-int least_busy(const System& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
+int min_busy(const System& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
   int best = -1;
   for (std::size_t other = 0; other < system.devices.size(); ++other) {
     const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
@@ -208,7 +208,7 @@ std::vector<Relief> relieve_nics(const System& system) {
     relief.gbps_before = host_rate(system, system.nets[n], parts);
     for (std::size_t from = 0; from < system.devices.size(); ++from) {
       if (below_cpu(system, system.devices[from]) != below_cpu(system, system.nets[n])) continue;
-      const int to = least_busy(system, paths, system.devices[from], parts);
+      const int to = min_busy(system, paths, system.devices[from], parts);
       if (to < 0) continue;
       relief.moves.push_back({static_cast<int>(from), to});
       parts[static_cast<std::size_t>(to)] += parts[from];

@@ -17,9 +17,9 @@ namespace {
 using topo::Attributes;
 using topo::XmlElement;
 
-constexpr std::size_t kMostNodes = 1024;  // paths are kept for all pairs
-constexpr std::size_t kMaxCpus = 256;     // links are made for all pairs; the largest machines have 64 NUMA nodes
-constexpr int kMostIndex = 1 << 20;
+constexpr std::size_t kMaxNodes = 1024;  // paths are kept for all pairs
+constexpr std::size_t kMaxCpus = 256;    // links are made for all pairs; the largest machines have 64 NUMA nodes
+constexpr int kMaxIndex = 1 << 20;
 // PCI classes: the base class tells displays and networks apart, NVSwitches need the whole.
 constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
 
@@ -70,7 +70,7 @@ class Builder {
   }
 
   int add_node(const XmlElement& element, TopoNode node) {
-    if (system_.nodes.size() >= kMostNodes) fail(element, fmt::format("more than {} nodes", kMostNodes));
+    if (system_.nodes.size() >= kMaxNodes) fail(element, fmt::format("more than {} nodes", kMaxNodes));
     system_.nodes.push_back(std::move(node));
     return static_cast<int>(system_.nodes.size()) - 1;
   }
@@ -89,7 +89,7 @@ class Builder {
 
   void add_cpu(const XmlElement& cpu) {
     const Attributes values = of(cpu);
-    const auto numa = static_cast<int>(values.number("numaid", -1, kMostIndex));
+    const auto numa = static_cast<int>(values.number("numaid", -1, kMaxIndex));
     claim(cpu, "numaid", std::to_string(numa));
     const std::string host = values.text_or("host_hash", "");
     if (!cpus_.empty() && host != host_)
@@ -98,8 +98,8 @@ class Builder {
     const std::string affinity = values.text_or("affinity", "");
     if (affinity.find_first_not_of("0123456789abcdefABCDEF,") != std::string::npos)
       values.refuse("affinity", "must be hexadecimal digits and commas");
-    const auto family = static_cast<int>(values.number_or("familyid", 0, 0, kMostIndex));
-    const auto model = static_cast<int>(values.number_or("modelid", 0, 0, kMostIndex));
+    const auto family = static_cast<int>(values.number_or("familyid", 0, 0, kMaxIndex));
+    const auto model = static_cast<int>(values.number_or("modelid", 0, 0, kMaxIndex));
     if (cpus_.empty())
       numa_gbps_ = topo::numa_gbps({values.text_or("arch", ""), values.text_or("vendor", ""), family, model});
     if (cpus_.size() >= kMaxCpus)
@@ -127,7 +127,7 @@ class Builder {
 
   double add_core(const XmlElement& core, int parent) {
     const Attributes values = of(core);
-    const auto dev = static_cast<int>(values.number("dev", 0, kMostIndex));
+    const auto dev = static_cast<int>(values.number("dev", 0, kMaxIndex));
     claim(core, "dev", std::to_string(dev));
     const double gbps = values.real_or("bw", topo::kCoreGbps, 0.001, topo::kLocalGbps);
     const int node =
@@ -183,9 +183,9 @@ class Builder {
     TopoNode node{.kind = TopoKind::kGpu, .index = -1, .parent = parent, .name = {}, .bus_id = bus_id};
     if (gpu) {
       const Attributes values = of(*gpu);
-      node.index = static_cast<int>(values.number("dev", 0, kMostIndex));
+      node.index = static_cast<int>(values.number("dev", 0, kMaxIndex));
       node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
-      values.number_or("rank", -1, -1, kMostIndex);
+      values.number_or("rank", -1, -1, kMaxIndex);
       values.number_or("gdr", 0, 0, 1);
       claim(*gpu, "dev", std::to_string(node.index));
     }
@@ -218,11 +218,11 @@ class Builder {
     for (const XmlElement& net : element.children) {
       if (net.name != "net") continue;
       const Attributes values = of(net);
-      const auto dev = static_cast<int>(values.number("dev", 0, kMostIndex));
+      const auto dev = static_cast<int>(values.number("dev", 0, kMaxIndex));
       claim(net, "dev", std::to_string(dev));
       auto mbps = static_cast<double>(values.number_or("speed", 0, -1, 100'000'000));
       if (mbps <= 0) mbps = topo::kAssumedNetMbps;
-      values.number_or("port", 0, 0, kMostIndex);
+      values.number_or("port", 0, 0, kMaxIndex);
       values.real_or("latency", 0, 0, 1e9);
       values.number_or("maxconn", 1, 0, INT64_MAX);
       TopoNode node{.kind = TopoKind::kNet, .index = dev, .parent = nic, .name = {}};

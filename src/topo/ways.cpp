@@ -134,7 +134,7 @@ bool Ways::joined(PathType limit) const {
   return ports_ == 0 || (std::any_of(in_.begin(), in_.end(), usable) && std::any_of(out_.begin(), out_.end(), usable));
 }
 
-int Ways::most_channels(std::int64_t rate, PathType limit, int most) const {
+int Ways::max_channels(std::int64_t rate, PathType limit, int most) const {
   for (const Cut& cut : cuts_) {
     std::int64_t sum = 0;
     for (const Exit& exit : cut) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;

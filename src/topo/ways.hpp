@@ -33,7 +33,7 @@ class Ways {
   // Can paths of this type join all members, and some port?
   bool joined(PathType limit) const;
   // No more channels of this rate can be, and never more than `most`.
-  int most_channels(std::int64_t rate, PathType limit, int most) const;
+  int max_channels(std::int64_t rate, PathType limit, int most) const;
 
  private:
   // A part of the machine that every ring must leave: what leads out of it, and from which path type on it is used.

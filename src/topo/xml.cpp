@@ -130,8 +130,8 @@ class Reader {
       skip_space();
       require('=', fmt::format("after attribute '{}' of <{}>", attribute, into.name));
       skip_space();
-      if (into.attributes.size() >= kMostAttributes)
-        fail(fmt::format("<{}> has more than {} attributes", into.name, kMostAttributes));
+      if (into.attributes.size() >= kMaxAttributes)
+        fail(fmt::format("<{}> has more than {} attributes", into.name, kMaxAttributes));
       if (into.find(attribute)) fail(fmt::format("<{}> has attribute '{}' twice", into.name, attribute));
       std::string text = value(attribute);
       into.attributes.emplace_back(std::move(attribute), std::move(text));
@@ -139,8 +139,8 @@ class Reader {
   }
 
   XmlElement element(int depth) {
-    if (++elements_ > kMostElements) fail(fmt::format("more than {} elements", kMostElements));
-    if (depth >= kMostDepth) fail(fmt::format("elements lie more than {} deep", kMostDepth));
+    if (++elements_ > kMaxElements) fail(fmt::format("more than {} elements", kMaxElements));
+    if (depth >= kMaxDepth) fail(fmt::format("elements lie more than {} deep", kMaxDepth));
     if (starts("<!")) fail("a DOCTYPE or CDATA: topology files have none");
     require('<', "of an element");
     XmlElement result;

@@ -22,9 +22,9 @@ struct XmlElement {
   void set(std::string_view attribute, std::string value);
 };
 
-inline constexpr int kMostDepth = 64;               // a PCI tree has some ten levels
-inline constexpr std::size_t kMostAttributes = 64;  // of an element
-inline constexpr std::size_t kMostElements = 1 << 16;
+inline constexpr int kMaxDepth = 64;               // a PCI tree has some ten levels
+inline constexpr std::size_t kMaxAttributes = 64;  // of an element
+inline constexpr std::size_t kMaxElements = 1 << 16;
 
 XmlElement parse_xml(std::string_view text, const std::string& file, Here here);
 std::string write_xml(const XmlElement& root);

@@ -8,10 +8,10 @@
 #include <unordered_map>
 
 #include "slip/analysis.hpp"
-#include "watch/ops_of_streams.hpp"
-#include "watch/race_check.hpp"
-#include "watch/stuck.hpp"
-#include "watch/superfluous.hpp"
+#include "watch/analysis/ops_of_streams.hpp"
+#include "watch/race/race_check.hpp"
+#include "watch/race/stuck.hpp"
+#include "watch/race/superfluous.hpp"
 
 namespace slip {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/observers.hpp"
 #include "slip/race.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace_path.hpp"
+#include "watch/trace/trace_path.hpp"
 
 namespace slip {
 namespace {

@@ -121,16 +121,16 @@ class Crowd {
  public:
   void enter() {
     const int now = inside_.fetch_add(1) + 1;
-    int most = most_.load();
-    while (now > most && !most_.compare_exchange_weak(most, now)) {}
+    int most = max_.load();
+    while (now > most && !max_.compare_exchange_weak(most, now)) {}
   }
   void leave() { inside_.fetch_sub(1); }
   int inside() const { return inside_.load(); }
-  int most() const { return most_.load(); }
+  int most() const { return max_.load(); }
 
  private:
   std::atomic<int> inside_{0};
-  std::atomic<int> most_{0};
+  std::atomic<int> max_{0};
 };
 
 }  // namespace slip::test

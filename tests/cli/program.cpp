@@ -109,7 +109,7 @@ nlohmann::json lab_tables(const std::string& name, const std::string& device, co
   const Outcome outcome = run("lab " + name + " --device " + device + " --json " + file + " " + more);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
+  EXPECT_LE(max_line(outcome.out), 100U) << outcome.out;
   const nlohmann::json data = nlohmann::json::parse(read_file(file), nullptr, false);
   EXPECT_FALSE(data.is_discarded());
   EXPECT_EQ(data.at("labs").at(0).at("name"), name);
@@ -120,7 +120,7 @@ std::size_t lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-std::size_t longest_line(const std::string& text) {
+std::size_t max_line(const std::string& text) {
   std::istringstream in(text);
   std::size_t most = 0;
   for (std::string line; std::getline(in, line);) most = std::max(most, line.size());

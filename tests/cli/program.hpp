@@ -31,6 +31,6 @@ std::string read_file(const std::string& path);
 nlohmann::json lab_tables(const std::string& name, const std::string& device, const std::string& more = "");
 
 std::size_t lines(const std::string& text);
-std::size_t longest_line(const std::string& text);
+std::size_t max_line(const std::string& text);
 
 }  // namespace slip::cli_test

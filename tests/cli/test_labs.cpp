@@ -288,7 +288,7 @@ TEST(LabsOnSim, TwoRunsSayTheSameToTheLetter) {
   const Outcome first = run("lab --device sim:h200 --quick"), second = run("lab --device sim:h200 --quick");
   EXPECT_EQ(first.status, 0) << first.err;
   EXPECT_EQ(without_deadlock(first.out), without_deadlock(second.out));
-  EXPECT_LE(longest_line(first.out), 100U);
+  EXPECT_LE(max_line(first.out), 100U);
 }
 
 TEST(LabsOnSim, TraceIsValidAndHasTheOps) {
@@ -359,7 +359,7 @@ TEST(LabsOnCpu, GradientsOfSeveralRanksAreCompared) {
   EXPECT_NE(said.out.find("3 ranks"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("predicted and measured"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("% off"), std::string::npos) << said.out;
-  EXPECT_LE(longest_line(said.out), 100U) << said.out;
+  EXPECT_LE(max_line(said.out), 100U) << said.out;
 }
 
 TEST(LabsOnCpu, OrderHoldsWhateverTheMachineDoes) {

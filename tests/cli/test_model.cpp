@@ -48,7 +48,7 @@ TEST(CliModel, WrongValuesAreNamed) {
   const Outcome folder = run("model stack --blocks 1 --hidden 8 --intermediate 8 -o /proc/none");
   EXPECT_EQ(folder.status, 1);
   EXPECT_NE(folder.err.find("/proc/none"), std::string::npos) << folder.err;
-  EXPECT_LE(longest_line(run("model stack --help").out), 110U);
+  EXPECT_LE(max_line(run("model stack --help").out), 110U);
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ TEST(CliOutputs, TablesFitTheTerminal) {
   for (const std::string& command : std::vector<std::string>{
            "lab hook --device sim:h200", "lab default-stream --device sim:h200", "stats " + trace}) {
     const std::string wide = on_terminal(command, 200), narrow = on_terminal(command, 60);
-    EXPECT_LE(longest_line(narrow), 60U) << narrow;
+    EXPECT_LE(max_line(narrow), 60U) << narrow;
     EXPECT_EQ(wide.find("\n\n\n"), std::string::npos);
     EXPECT_GT(lines(narrow), lines(wide)) << narrow;
   }

@@ -99,7 +99,7 @@ TEST(CliRanks, WhoIsOutsideAndWhoIsStoppedIsSaid) {
   const Outcome table = run("ranks");
   EXPECT_EQ(table.status, 3);
   const std::string own = part_of(table.out, name);  // other jobs of this host may have wider ones
-  EXPECT_LE(longest_line(own), 100U) << own;
+  EXPECT_LE(max_line(own), 100U) << own;
   for (const std::string& words : {"communicator " + name, std::string("stopped"), std::to_string(ranks[1].pid())})
     EXPECT_NE(own.find(words), std::string::npos) << words << "\n" << table.out;
   ranks[1].signal(SIGCONT);

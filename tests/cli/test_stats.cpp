@@ -46,7 +46,7 @@ TEST(CliStats, FiguresComeAsText) {
                             "exposed", "engines: busy", "critical path", "multiply", "load", "slack", "dependency"})
     EXPECT_NE(outcome.out.find(words), std::string::npos) << words << " in\n" << outcome.out;
   EXPECT_EQ(outcome.out.find("unknown"), std::string::npos) << "times of the sim device are exact\n" << outcome.out;
-  EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
+  EXPECT_LE(max_line(outcome.out), 100U) << outcome.out;
 }
 
 TEST(CliStats, TheSameAsData) {
@@ -112,7 +112,7 @@ TEST(CliStats, LongAndHostileNamesKeepTheTablesInShape) {
   const std::string file = traced("names.json", name);
   const Outcome outcome = run("stats " + file);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
+  EXPECT_LE(max_line(outcome.out), 100U) << outcome.out;
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
   EXPECT_EQ(stats_of(file)[0]["names"][0]["name"], name);
 }

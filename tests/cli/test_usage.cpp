@@ -22,9 +22,9 @@ TEST(CliUsage, HelpTeachesAndNamesTheCommands) {
     EXPECT_EQ(outcome.err, "");
     for (const char* word : {"slip lab overlap", "slip devices", "sim:h200", "streams"})
       EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
-    EXPECT_LE(longest_line(outcome.out), 100U);
+    EXPECT_LE(max_line(outcome.out), 100U);
   }
-  EXPECT_LE(longest_line(run("lab --help").out), 100U);
+  EXPECT_LE(max_line(run("lab --help").out), 100U);
 }
 
 TEST(CliUsage, ListNamesAllLabs) {
@@ -32,7 +32,7 @@ TEST(CliUsage, ListNamesAllLabs) {
   EXPECT_EQ(outcome.status, 0);
   for (const char* name : {"overlap", "host", "default-stream", "weights", "hook", "events", "deadlock", "questions"})
     EXPECT_NE(outcome.out.find(name), std::string::npos) << name;
-  EXPECT_LE(longest_line(outcome.out), 100U);
+  EXPECT_LE(max_line(outcome.out), 100U);
 }
 
 struct Wrong {
@@ -154,7 +154,7 @@ TEST(CliUsage, DevicesShowsWhatThereIs) {
   const std::string file = scratch("devices.json");
   const Outcome outcome = run("devices --quick --json " + file);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_LE(longest_line(outcome.out), 100U) << outcome.out;
+  EXPECT_LE(max_line(outcome.out), 100U) << outcome.out;
   for (const char* word : {"cpu:", "pinned up", "FLOP/s", "launch", "sim:h200", "sim:laptop", "cuda:"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
   const auto data = nlohmann::json::parse(read_file(file));

@@ -132,7 +132,7 @@ TEST_F(CliWeights, BenchShowsLessAndLessMemory) {
   }
   const Outcome text = run("bench weights " + with_costs() + "--steps 2");
   EXPECT_EQ(text.status, 0) << text.err;
-  EXPECT_LE(longest_line(text.out.substr(text.out.find('\n'))), 100U) << text.out;
+  EXPECT_LE(max_line(text.out.substr(text.out.find('\n'))), 100U) << text.out;
 }
 
 struct Wrong {
@@ -179,7 +179,7 @@ TEST_F(CliWeights, WrongValuesAreNamedInOneLine) {
   };
   for (const Wrong& each : wrong) expect_one_line(each);
   for (const char* help : {"plan --help", "run --help", "bench weights --help"})
-    EXPECT_LE(longest_line(run(help).out), 120U) << help;
+    EXPECT_LE(max_line(run(help).out), 120U) << help;
   for (const char* help : {"run --help", "bench weights --help"})
     EXPECT_EQ(run(help).out.find("sim:NAME"), std::string::npos) << "what it refuses is not offered";
 }

@@ -5,7 +5,7 @@
 #include <functional>
 #include <random>
 
-#include "comm/reduce.hpp"
+#include "comm/reduce/reduce.hpp"
 #include "reduce_reference.hpp"
 #include "slip/communicator.hpp"
 #include "slip/stream.hpp"

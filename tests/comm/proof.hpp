@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "comm/rehearsal.hpp"
+#include "comm/sim/rehearsal.hpp"
 #include "slip/verify.hpp"
 
 namespace slip::test {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/reduce.hpp"
+#include "comm/reduce/reduce.hpp"
 
 namespace slip {
 

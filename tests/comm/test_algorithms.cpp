@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <numeric>
 
-#include "comm/algorithm.hpp"
-#include "comm/tuning.hpp"
+#include "comm/plan/algorithm.hpp"
+#include "comm/plan/tuning.hpp"
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
 #include "support/share.hpp"
-#include "transport/net.hpp"
+#include "transport/net/net.hpp"
 
 namespace slip {
 namespace {
@@ -285,7 +285,7 @@ TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
   EXPECT_EQ(useful_channels(2, 3, true), 1);
   const auto chosen = [](std::uint64_t bytes, int least, int most, Algorithm algorithm = Algorithm::kRing) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kU8, .elements = bytes};
-    const Site site{.nranks = 4, .hosts = 2, .rates = {}, .least_channels = least, .most_channels = most};
+    const Site site{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = least, .max_channels = most};
     return choose(call, site, algorithm, false, false).channels;
   };
   EXPECT_EQ(chosen(1000, 1, 4), 1);
@@ -325,7 +325,7 @@ int sockets_with(int sockets) {
 TEST(AlgorithmsThat, UseSeveralSockets) {
   EXPECT_EQ(sockets_with(4) - sockets_with(1), 2 * 2 * 3);  // ways, ends, sockets more
   CommunicatorOptions many;
-  many.sockets = kNetMostSockets + 1;
+  many.sockets = kNetMaxSockets + 1;
   EXPECT_TRUE(fails([&] { Communicator::init(test::local_id(), 1, 0, Device::open("cpu"), many); }, Code::kInvalidValue,
                     {"17 sockets"}));
 }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "comm/call.hpp"
+#include "comm/api/call.hpp"
 #include "slip/communicator.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
@@ -116,11 +116,11 @@ class Trial {
 
 // Small ones, a little more than fits into a box, odd ones, several chunks.
 constexpr std::size_t kSizes[] = {1, 77, 16'384, 16'385, 40'001, 700'003};
-constexpr std::size_t kMost = 700'003;
+constexpr std::size_t kMax = 700'003;
 
 std::string every_call(Communicator& comm, const Device& device, bool registered) {
   const Stream stream = device.stream();
-  const std::size_t bytes = kMost * static_cast<std::size_t>(comm.nranks()) + 256;
+  const std::size_t bytes = kMax * static_cast<std::size_t>(comm.nranks()) + 256;
   SharedBuffer shared[2];
   Buffer own[2];
   for (int i = 0; i < 2; ++i) {
@@ -129,7 +129,7 @@ std::string every_call(Communicator& comm, const Device& device, bool registered
   }
   Trial trial(comm, stream, registered ? shared[0].buffer() : own[0], registered ? shared[1].buffer() : own[1]);
   for (const std::size_t size : kSizes) {
-    if (kShare > 1 && size == kMost) continue;
+    if (kShare > 1 && size == kMax) continue;
     for (const Collective kind : kKinds) {
       for (const bool in_place : {false, true}) {
         const std::size_t shift = size % 3 * 13 + (in_place ? 5 : 0);

@@ -9,7 +9,7 @@
 #include "slip/communicator.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
-#include "transport/ledger.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip {
 namespace {

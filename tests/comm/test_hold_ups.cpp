@@ -1,8 +1,8 @@
 // Who holds up whom, from what the ledgers say.
 #include <gtest/gtest.h>
 
-#include "comm/call.hpp"
-#include "comm/hold_ups.hpp"
+#include "comm/api/call.hpp"
+#include "comm/diagnose/hold_ups.hpp"
 
 namespace slip {
 namespace {

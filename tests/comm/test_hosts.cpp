@@ -10,7 +10,7 @@
 #include "every_call.hpp"
 #include "job.hpp"
 #include "sums.hpp"
-#include "transport/interfaces.hpp"
+#include "transport/socket/interfaces.hpp"
 
 namespace slip {
 namespace {

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "base/sync.hpp"
-#include "comm/net_link.hpp"
-#include "comm/pipe.hpp"
+#include "comm/link/net_link.hpp"
+#include "comm/link/pipe.hpp"
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
 #include "transport/lines.hpp"

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "comm/link.hpp"
+#include "comm/link/link.hpp"
 #include "proof.hpp"
 #include "support/share.hpp"
 
@@ -271,7 +271,7 @@ TEST(MessagePlanOf, AWaitLeftOutIsFound) {
 }
 
 // A group of each rank: messages between two ranks in the same order on both sides, else any.
-std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::uint64_t most_bytes,
+std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::uint64_t max_bytes,
                                                std::mt19937& random) {
   std::vector<std::vector<Parcel>> groups(static_cast<std::size_t>(nranks));
   std::vector<std::uint64_t> used(groups.size(), 0);
@@ -282,7 +282,7 @@ std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::ui
   for (int i = 0; i < messages; ++i) {
     const std::size_t from = random() % groups.size();
     const std::size_t to = (from + 1 + random() % (groups.size() - 1)) % groups.size();
-    const std::uint64_t bytes = random() % 4 == 0 ? 0 : random() % most_bytes;
+    const std::uint64_t bytes = random() % 4 == 0 ? 0 : random() % max_bytes;
     add(from, true, to, bytes);
     add(to, false, from, bytes);
   }

@@ -8,7 +8,7 @@
 
 #include "base/sync.hpp"
 #include "base/thread.hpp"
-#include "comm/pipe.hpp"
+#include "comm/link/pipe.hpp"
 
 namespace slip {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "comm/options.hpp"
+#include "comm/api/options.hpp"
 #include "every_call.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "comm/places.hpp"
+#include "comm/placement/places.hpp"
 #include "job.hpp"
 #include "store/numa.hpp"
 #include "topo/probe.hpp"
@@ -55,7 +55,7 @@ std::vector<Result> find_all(const std::vector<CommunicatorOptions>& options, in
 }
 
 void expect_same_as_search(const Result& found, const Cluster& cluster, int channels) {
-  const ChannelPlan plan = plan_channels(cluster, {.most_channels = channels});
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = channels});
   const std::vector<Formation> expected = formations_of(cluster, plan, channels);
   ASSERT_EQ(found.formations.size(), static_cast<std::size_t>(channels));
   EXPECT_EQ(digest(found.formations), digest(expected));
@@ -252,7 +252,7 @@ TEST(PlacesOfHosts, ProcessesFindWhatTheSearchSays) {
   Hosts hosts(2);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
   const Cluster cluster = cluster_of(read_topology(data_file("host_memory.xml")), 2);
-  const ChannelPlan plan = plan_channels(cluster, {.most_channels = 2});
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = 2});
   const Relays relays = relays_of(cluster);
   const std::string expected =
       fmt::format("ring {}, ring {}, to 4 through {} and {}", fmt::join(plan.channels[0].ring, " "),

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "base/cores.hpp"
-#include "comm/forecast.hpp"
-#include "comm/predict.hpp"
-#include "comm/tuning.hpp"
+#include "comm/plan/tuning.hpp"
+#include "comm/sim/forecast.hpp"
+#include "comm/sim/predict.hpp"
 
 namespace slip {
 namespace {
@@ -24,7 +24,7 @@ PredictionAsked all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorit
 // In a ring each rank sends 2 (n - 1) / n of the data; each step waits for the latency once.
 TEST(Predict, ARingTakesWhatItsLinksTake) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
-  const ChannelPlan plan = plan_channels(cluster, {.most_channels = 1});
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = 1});
   const System& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 4 * n * 512 * 1024, steps = 4 * 2 * (n - 1);  // four times round

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/small_floats.hpp"
-#include "comm/reduce_kernel.hpp"
+#include "comm/reduce/reduce_kernel.hpp"
 #include "reduce_reference.hpp"
 
 namespace slip {

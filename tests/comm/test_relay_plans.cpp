@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "comm/formations.hpp"
-#include "comm/link.hpp"
+#include "comm/link/link.hpp"
+#include "comm/placement/formations.hpp"
 #include "proof.hpp"
 #include "support/share.hpp"
 
@@ -74,7 +74,7 @@ TEST(FormationPlans, OfATopologyAreProven) {
   for (const auto& [file, nodes] : {std::pair{"crossed4.xml", 1}, {"crossed4.xml", 2}, {"host_memory.xml", 2}}) {
     if (test::kShare > 1 && nodes > 1) continue;  // proofs are of one thread and take long
     const Cluster cluster = cluster_of(read_topology(std::string(SLIP_SOURCE_DIR "/tests/topo/data/") + file), nodes);
-    const std::vector<Formation> formations = formations_of(cluster, plan_channels(cluster, {.most_channels = 2}), 2);
+    const std::vector<Formation> formations = formations_of(cluster, plan_channels(cluster, {.max_channels = 2}), 2);
     for (const Recipe& recipe : recipes()) {
       SCOPED_TRACE(testing::Message() << algorithm_name(recipe.algorithm) << " " << collective_name(recipe.kind)
                                       << " of " << file);

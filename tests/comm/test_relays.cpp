@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "comm/relays.hpp"
-#include "comm/tuning.hpp"
+#include "comm/plan/relays.hpp"
+#include "comm/plan/tuning.hpp"
 #include "job.hpp"
 #include "slip/communicator.hpp"
 #include "slip/stream.hpp"

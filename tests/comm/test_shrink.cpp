@@ -14,7 +14,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "support/share.hpp"
-#include "transport/frame.hpp"
+#include "transport/bootstrap/frame.hpp"
 
 namespace slip {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 // How many times a rank tells another that shrink is done until it ends instead; 0: it does not end.
 std::atomic<int> g_tellings{0};
 
-// Whether these bytes, on their way to another rank, tell it so. See transport/recovery.cpp.
+// Whether these bytes, on their way to another rank, tell it so. See transport/bootstrap/recovery.cpp.
 bool tells_of_success(std::span<const std::byte> bytes) {
   constexpr std::uint64_t kVerdictTag = 0x5e1ea7e6;
   constexpr std::uint32_t kDone = 1;

@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "comm/predict.hpp"
-#include "comm/tuning.hpp"
+#include "comm/plan/tuning.hpp"
+#include "comm/sim/predict.hpp"
 #include "slip/trace.hpp"
 #include "world_ranks.hpp"
 
@@ -86,7 +86,7 @@ TEST(SimTimesOf, ATopologyAreThoseThatArePredicted) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
     PredictionAsked asked{.call = all_reduce_of(16 << 20), .algorithm = algorithm};
     asked.costs.latency_us = 3;
-    const double predicted = predict(cluster, plan_channels(cluster, {.most_channels = 1}), asked).us;
+    const double predicted = predict(cluster, plan_channels(cluster, {.max_channels = 1}), asked).us;
     WorldRanks ranks(world, 8, with(algorithm));
     EXPECT_NEAR(all_reduce_us(ranks, 16 << 20), predicted, 0.01 * predicted) << algorithm_name(algorithm);
   }

@@ -171,7 +171,7 @@ TEST_P(HostFunctions, Rule81_AfterADeviceFaultHostFunctionsAreNotCalled) {
 
 TEST_P(HostFunctions, Rule82_PrioritiesAreClampedToTheRange) {
   const Device device = open();
-  const int least = device.info().least_priority, greatest = device.info().greatest_priority;
+  const int least = device.info().min_priority, greatest = device.info().greatest_priority;
   ASSERT_LT(greatest, least) << "lower numbers are more urgent";
   EXPECT_EQ(device.stream().priority(), 0);
   EXPECT_EQ(device.stream(StreamFlags::kBlocking, greatest).priority(), greatest);

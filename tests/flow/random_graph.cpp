@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "flow/op_size.hpp"
+#include "flow/weights/op_size.hpp"
 
 namespace slip::test {
 namespace {
@@ -33,12 +33,12 @@ class Maker {
 
   void make() {
     const bool weightless = chance(20);
-    for (std::uint64_t i = below(options_.most_inputs + 1); i > 0; --i)
+    for (std::uint64_t i = below(options_.max_inputs + 1); i > 0; --i)
       inputs_.push_back(graph_.input(name("x"), DataType::kU32, shape()));
     for (std::uint64_t i = below(3); i > 0; --i) states_.push_back(graph_.state(name("s"), DataType::kU32, shape()));
     if (chance(3)) graph_.weight(name("unused"), DataType::kU32, shape());
     if (chance(3)) graph_.activation(name("unwritten"), DataType::kU32, shape());
-    const std::uint64_t ops = chance(12) ? 1 : 1 + below(options_.most_ops);
+    const std::uint64_t ops = chance(12) ? 1 : 1 + below(options_.max_ops);
     for (std::uint64_t i = 0; i < ops; ++i) add_op(weightless);
     if (chance(2) && !weights_.empty()) add_op_with(weights_.front());  // the last op uses what the first one does
     for (const Value value : made_) {
@@ -66,7 +66,7 @@ class Maker {
 
   Value weight() {
     if (!weights_.empty() && chance(4)) return weights_[below(weights_.size())];  // shared, and far apart
-    const std::uint64_t most = chance(3) ? options_.most_weight_words : chance(2) ? 60'000 : 1000;
+    const std::uint64_t most = chance(3) ? options_.max_weight_words : chance(2) ? 60'000 : 1000;
     weights_.push_back(graph_.weight(name("w"), DataType::kU32, {1 + below(most)}));
     return weights_.back();
   }

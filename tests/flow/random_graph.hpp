@@ -15,9 +15,9 @@ namespace slip::test {
 using Words = std::vector<std::uint32_t>;
 
 struct RandomGraphOptions {
-  std::uint32_t most_ops = 40;
-  std::uint64_t most_weight_words = 400'000;  // of one weight; most have fewer
-  std::uint64_t most_inputs = 3;
+  std::uint32_t max_ops = 40;
+  std::uint64_t max_weight_words = 400'000;  // of one weight; most have fewer
+  std::uint64_t max_inputs = 3;
 };
 
 // Ops that read inputs, states, activations and weights, whole and in part, near and far; that write one or two values,

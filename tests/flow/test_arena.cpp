@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <random>
 
-#include "flow/arena.hpp"
-#include "flow/units.hpp"
+#include "flow/weights/arena.hpp"
+#include "flow/weights/units.hpp"
 #include "support/share.hpp"
 
 namespace slip::test {

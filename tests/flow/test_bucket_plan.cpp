@@ -5,9 +5,9 @@
 #include <numeric>
 #include <random>
 
-#include "flow/bucket_order.hpp"
-#include "flow/bucket_plan.hpp"
-#include "flow/play_step.hpp"
+#include "flow/gradients/bucket_order.hpp"
+#include "flow/gradients/bucket_plan.hpp"
+#include "flow/weights/play_step.hpp"
 #include "support/errors.hpp"
 
 namespace slip {
@@ -213,7 +213,7 @@ TEST(BucketPlan, CutsNoFinerThanPays) {
   profile.backward_end = profile.gradients.back().arrival;
   const ReduceCost cost{{{1024, 5'000'000}, {4096, 5'000'000}, {16384, 340'000'000}, {1 << 20, 21'900'000'000}}};
   const BucketPlan plan = plan_buckets(profile, cost);
-  EXPECT_LE(plan.buckets.size(), kGradients + kMostSlices);
+  EXPECT_LE(plan.buckets.size(), kGradients + kMaxSlices);
   EXPECT_LT(exposure_of(profile, cost, plan).exposed, exposure_of(profile, cost, ddp_buckets(profile)).exposed / 2);
 }
 

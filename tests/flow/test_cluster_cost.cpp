@@ -1,7 +1,7 @@
 // What reductions cost on many machines, beside simulating all of them.
 #include <gtest/gtest.h>
 
-#include "flow/cluster_cost.hpp"
+#include "flow/gradients/cluster_cost.hpp"
 #include "support/share.hpp"
 
 namespace slip {

@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "flow/arena.hpp"
-#include "flow/resident.hpp"
-#include "flow/ring.hpp"
 #include "flow/stacks.hpp"
-#include "flow/step.hpp"
-#include "flow/units.hpp"
+#include "flow/weights/arena.hpp"
+#include "flow/weights/resident.hpp"
+#include "flow/weights/ring.hpp"
+#include "flow/weights/step.hpp"
+#include "flow/weights/units.hpp"
 #include "slip/weights.hpp"
 
 namespace slip {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "flow/random_graph.hpp"
-#include "flow/step.hpp"
+#include "flow/weights/step.hpp"
 #include "slip/race.hpp"
 #include "support/share.hpp"
 
@@ -180,7 +180,7 @@ TEST(RandomGraphs, AreProven) {
 TEST(RandomGraphs, TakeWhatThePlannerSays) {
   for (std::uint64_t seed = 1; seed <= 300 / test::kShare; ++seed) {
     std::mt19937_64 random(seed);
-    const RandomGraph model(seed, {.most_ops = 60, .most_weight_words = 4'000'000});
+    const RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000});
     const WeightsPlan plan = random_plan(model, random);
     const Prediction prediction = predict_weights(plan, model.graph, model.costs, 8);
     EXPECT_NEAR(static_cast<double>(prediction.step), static_cast<double>(plan.step),
@@ -193,7 +193,7 @@ TEST(RandomGraphs, TakeWhatThePlannerSays) {
 // What is left on disk sets the pace when the disk is the slower way.
 TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-    const test::RandomGraph model(seed, {.most_ops = 60, .most_weight_words = 4'000'000, .most_inputs = 0});
+    const test::RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000, .max_inputs = 0});
     Costs costs = model.costs;
     costs.read = {5e7, 0};
     const std::uint64_t least = test::smallest_budget(model.graph, costs, {.host_memory = 0, .stream_all = true});
@@ -235,7 +235,7 @@ TEST(RandomGraphs, AChangedPlanIsRefusedUnprovenOrRight) {
   int refused = 0, unproven = 0, right = 0;
   for (std::uint64_t seed = 1; seed <= 160 / test::kShare + 40; ++seed) {
     std::mt19937_64 random(seed);
-    const RandomGraph model(seed, {.most_ops = 30, .most_weight_words = 300'000});
+    const RandomGraph model(seed, {.max_ops = 30, .max_weight_words = 300'000});
     WeightsPlan plan = random_plan(model, random);
     for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes)
       change(plan, random, model.graph.ops().size());

@@ -23,7 +23,7 @@
 namespace slip {
 
 inline constexpr unsigned kInputSeconds = 20;  // for one input; a millisecond is usual
-inline constexpr std::size_t kMostGrowth = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxGrowth = std::size_t{256} << 20;
 inline char g_now[64] = "no input";
 
 inline void on_alarm(int) {
@@ -49,7 +49,7 @@ inline void limit_memory() {
   ::mallopt(M_ARENA_MAX, 1);  // no more reserves for threads
   constexpr std::size_t kStack = std::size_t{8} << 20;
   const std::size_t threads = 8 + 2 * std::size_t{std::thread::hardware_concurrency()};
-  const rlimit most{data_now() + kMostGrowth + threads * kStack, RLIM_INFINITY};
+  const rlimit most{data_now() + kMaxGrowth + threads * kStack, RLIM_INFINITY};
   ::setrlimit(RLIMIT_DATA, &most);
 #endif
 }

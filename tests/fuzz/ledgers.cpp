@@ -13,10 +13,10 @@
 
 #include "base/json_text.hpp"
 #include "base/terminal_text.hpp"
-#include "comm/hold_ups.hpp"
+#include "comm/diagnose/hold_ups.hpp"
 #include "fuzz/fuzz_loop.hpp"
 #include "support/ledger_image.hpp"
-#include "transport/ledger_reader.hpp"
+#include "transport/ledger/ledger_reader.hpp"
 
 namespace slip {
 namespace {

@@ -126,7 +126,7 @@ void use(const System& system, int nodes) {
   if (nodes > 1 && system.nets.empty()) nodes = 1;
   const Cluster cluster = cluster_of(system, nodes);
   require(!cluster.ranks.empty(), "a machine without devices");
-  const ChannelPlan plan = plan_channels(cluster, {.most_channels = 4});
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = 4});
   for (const Channel& channel : plan.channels) {
     const std::set<int> seen(channel.ring.begin(), channel.ring.end());
     require(seen.size() == cluster.ranks.size() && channel.ring.size() == seen.size(), "a ring leaves ranks out");

@@ -18,7 +18,7 @@
 #include "slip/check.hpp"
 #include "slip/figures.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace_reader.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip {
 namespace {

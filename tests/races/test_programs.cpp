@@ -18,8 +18,8 @@
 namespace slip::races {
 namespace {
 
-constexpr std::size_t kMost = 128;
-using Set = std::bitset<kMost>;
+constexpr std::size_t kMax = 128;
+using Set = std::bitset<kMax>;
 
 // What was done to the bytes of a buffer, and what came before that.
 struct Node {
@@ -84,7 +84,7 @@ class Model {
   void host(std::size_t buffer, bool writes) { add(host_, {{buffer, writes}}, "the host"); }
 
   // With these edges added, by the names of ops, the one at `left_out` excepted.
-  bool races(const std::vector<Fix>& fixes = {}, std::size_t left_out = kMost) const {
+  bool races(const std::vector<Fix>& fixes = {}, std::size_t left_out = kMax) const {
     std::vector<Set> before;
     for (const Node& node : nodes) {
       Set& all = before.emplace_back(node.before);
@@ -143,7 +143,7 @@ class RandomProgram {
     device_.sync();
   }
   void play() {
-    while (model_.nodes.size() + 4 < kMost && steps_++ < 24) step();
+    while (model_.nodes.size() + 4 < kMax && steps_++ < 24) step();
     call([](Model& model) { model.sync_all(); });
     device_.sync();
   }

@@ -17,7 +17,7 @@ class CheckLayers(CheckerTest):
             "src/runtime/core.hpp": '#include "base/clock.hpp"\n#include "runtime/op.hpp"\n',
             "src/backend/cuda/stream.cpp": '#include <cuda_runtime.h>\n#include "runtime/core.hpp"\n',
             "src/comm/cuda_steps.cpp": "#include <cuda.h>\n",
-            "src/transport/net.cpp": "#include <sys/socket.h>\n#include <sys/epoll.h>\n",
+            "src/transport/net/net.cpp": "#include <sys/socket.h>\n#include <sys/epoll.h>\n",
             "src/topo/probe.cpp": "#include <hwloc.h>\n",
             "src/cli/main.cpp": '#include <iostream>\n#include "flow/plan.hpp"\n#include "slip/device.hpp"\n',
         })
@@ -29,7 +29,7 @@ class CheckLayers(CheckerTest):
         self.refuses({"src/watch/x.cpp": '#include "backend/table.hpp"\n'}, "src/watch/x.cpp:1:")
 
     def test_relative_include_is_seen_through(self):
-        self.refuses({"src/base/x.cpp": '#include "../comm/ring.hpp"\n', "src/comm/ring.hpp": "\n"}, "comm is layer 3")
+        self.refuses({"src/base/x.cpp": '#include "../comm/ring.hpp"\n', "src/comm/plan/ring.hpp": "\n"}, "comm is layer 3")
 
     def test_unknown_room(self):
         self.refuses({"src/misc/x.cpp": "\n"}, "src/misc/x.cpp:1:", "no layer number")
@@ -50,7 +50,7 @@ class CheckLayers(CheckerTest):
                 self.refuses({"src/runtime/x.cpp": f"#include <{header}>\n"}, "src/runtime/x.cpp:1:", words)
 
     def test_cuda_in_a_plain_file_of_comm(self):
-        self.refuses({"src/comm/ring.cpp": "#include <cuda_runtime.h>\n"}, "src/comm/ring.cpp:1:")
+        self.refuses({"src/comm/plan/ring.cpp": "#include <cuda_runtime.h>\n"}, "src/comm/plan/ring.cpp:1:")
 
     def test_homes_of_calls(self):
         for code in ('auto v = std::getenv("X");', "auto t = std::chrono::steady_clock::now();", "clock_gettime(0, &t);",

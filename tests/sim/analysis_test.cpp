@@ -7,7 +7,7 @@
 
 #include "sim/support.hpp"
 #include "slip/figures.hpp"
-#include "watch/replay.hpp"
+#include "watch/race/replay.hpp"
 
 namespace slip::test {
 namespace {
@@ -203,7 +203,7 @@ TEST(SimAnalysis, EveryStartHasAReason) {
     for (const std::uint32_t span : watched.result().critical) EXPECT_EQ(watched.result().slack[span], 0) << span;
     const Replay replay(watched.data(), watched.spans());
     EXPECT_EQ(replay.length(), figures(watched.spans()).total);
-    EXPECT_EQ(replay.most_latency(), 0) << "a start comes in the very instant of its reason";
+    EXPECT_EQ(replay.max_latency(), 0) << "a start comes in the very instant of its reason";
   }
 }
 

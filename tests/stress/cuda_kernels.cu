@@ -8,7 +8,7 @@ namespace slip::stress::cuda {
 namespace {
 
 constexpr unsigned int kThreads = 64;
-constexpr std::size_t kMostInputs = 4;
+constexpr std::size_t kMaxInputs = 4;
 
 struct Input {
   const std::uint32_t* data;
@@ -16,7 +16,7 @@ struct Input {
 };
 
 struct Inputs {
-  Input list[kMostInputs];
+  Input list[kMaxInputs];
   std::size_t count;
 };
 
@@ -50,7 +50,7 @@ bool order_matters(std::span<const std::uint32_t> out, const Inputs& in) {
 
 void mix(const Args& args, CUstream_st* stream) {
   Inputs in{};
-  if (args.reads() > kMostInputs) throw std::runtime_error("more inputs than the kernel of a GPU takes");
+  if (args.reads() > kMaxInputs) throw std::runtime_error("more inputs than the kernel of a GPU takes");
   for (; in.count < args.reads(); ++in.count) {
     const auto from = args.in<std::uint32_t>(in.count);
     in.list[in.count] = {from.data(), from.size()};

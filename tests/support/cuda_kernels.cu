@@ -50,7 +50,7 @@ __global__ void meet_guests(volatile std::uint32_t* came, volatile std::uint32_t
   const std::uint64_t until = gpu_now_ns() + kMissedNs;
   for (;;) {
     int here = 0;
-    for (int i = 0; i < Guests::kMost; ++i) here += static_cast<int>(came[i]);
+    for (int i = 0; i < Guests::kMax; ++i) here += static_cast<int>(came[i]);
     if (here >= expected) return;
     if (*missed != 0 || gpu_now_ns() > until) {
       *missed = 1;
@@ -115,7 +115,7 @@ void nothing(const Args&, CUstream_st* stream) {
 void meet(const Args& args, CUstream_st* stream) {
   auto* const guests = args.scalar<Guests*>(0);
   const int place = guests->places.fetch_add(1);
-  if (place >= Guests::kMost) throw std::runtime_error("too many guests at a meeting");
+  if (place >= Guests::kMax) throw std::runtime_error("too many guests at a meeting");
   // One address on both sides, as everywhere with 64 bits; asking for the GPU's would be a call that a graph's capture
   // may refuse.
   meet_guests<<<1, 1, 0, stream>>>(guests->came, &guests->missed, place, guests->expected);

@@ -10,10 +10,10 @@
 namespace slip::test {
 
 struct Guests {
-  static constexpr int kMost = 12;
+  static constexpr int kMax = 12;
 
-  std::uint32_t came[kMost];  // 1: this guest is here
-  std::uint32_t missed;       // 1: somebody waited in vain
+  std::uint32_t came[kMax];  // 1: this guest is here
+  std::uint32_t missed;      // 1: somebody waited in vain
   int expected;
   std::atomic<int> places;  // given out; the host's only, also for kernels, whose place is taken at the launch
 };

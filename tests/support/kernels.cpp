@@ -38,7 +38,7 @@ int came(Guests& guests) {
 
 void come(Guests& guests) {
   const int place = guests.places.fetch_add(1);
-  if (place >= Guests::kMost) throw std::runtime_error("too many guests at a meeting");
+  if (place >= Guests::kMax) throw std::runtime_error("too many guests at a meeting");
   word(guests.came[place]).store(1, std::memory_order_release);
 }
 

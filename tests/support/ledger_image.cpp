@@ -13,7 +13,7 @@
 #include <new>
 #include <string>
 
-#include "transport/placement.hpp"
+#include "transport/job/placement.hpp"
 
 namespace slip::test {
 

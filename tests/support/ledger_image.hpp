@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/ledger.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip::test {
 

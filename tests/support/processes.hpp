@@ -24,8 +24,8 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "slip/unique_id.hpp"
-#include "transport/launch_info.hpp"
-#include "transport/socket.hpp"
+#include "transport/job/launch_info.hpp"
+#include "transport/socket/socket.hpp"
 
 namespace slip::test {
 

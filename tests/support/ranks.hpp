@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "slip/error.hpp"
-#include "transport/bootstrap.hpp"
+#include "transport/bootstrap/bootstrap.hpp"
 
 namespace slip::test {
 

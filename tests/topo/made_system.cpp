@@ -13,8 +13,8 @@ System data_system(const std::string& name) { return read_topology(data_path(nam
 std::string random_xml(std::uint64_t seed, const RandomShape& shape) {
   std::mt19937_64 random(seed);
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<std::uint64_t>(limit)); };
-  const int cpus = 1 + below(2), gpus = 1 + below(shape.most_gpus);
-  const int nets = shape.most_nets > 0 ? 1 + below(shape.most_nets) : 0;
+  const int cpus = 1 + below(2), gpus = 1 + below(shape.max_gpus);
+  const int nets = shape.max_nets > 0 ? 1 + below(shape.max_nets) : 0;
   const int style = below(3);  // NVLinks: none, between some, switch
   std::vector<std::vector<int>> nvlinks(static_cast<std::size_t>(gpus),
                                         std::vector<int>(static_cast<std::size_t>(gpus)));

@@ -12,8 +12,8 @@ std::string data_path(const std::string& name);
 System data_system(const std::string& name);
 
 struct RandomShape {
-  int most_gpus = 5;
-  int most_nets = 2;  // at least one where it is not 0
+  int max_gpus = 5;
+  int max_nets = 2;  // at least one where it is not 0
 };
 // NCCL's XML: one or two CPUs, switches, GPUs with NVLinks between some or to a switch, NICs anywhere.
 std::string random_xml(std::uint64_t seed, const RandomShape& shape);

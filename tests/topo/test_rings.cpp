@@ -62,7 +62,7 @@ double brute_force(const System& system, bool through_net) {
   const std::vector<Load> rings = all_rings(system, paths, through_net);
   double best = 0;
   std::function<void(std::size_t, int, const Load&)> choose = [&](std::size_t first, int count, const Load& load) {
-    if (count > 0) best = std::max(best, count * rate_of(system, load, ChannelLimits{}.most_gbps));
+    if (count > 0) best = std::max(best, count * rate_of(system, load, ChannelLimits{}.max_gbps));
     for (std::size_t i = first; i < rings.size() && count < kFewChannels; ++i) {
       Load more = load;
       for (std::size_t link = 0; link < more.size(); ++link) more[link] += rings[i][link];
@@ -77,7 +77,7 @@ TEST(TopoRings, AsGoodAsTheBestOfAllWithinAMachine) {
   for (std::uint64_t seed = 1; seed <= kBruteSeeds; ++seed) {
     const System system = parse_topology(random_xml(seed, {5, 1}), "seed");
     if (system.devices.size() < 2) continue;
-    const ChannelPlan plan = plan_channels(cluster_of(system, 1), {.most_channels = kFewChannels});
+    const ChannelPlan plan = plan_channels(cluster_of(system, 1), {.max_channels = kFewChannels});
     EXPECT_NEAR(plan.ring_gbps, brute_force(system, false), 0.01) << "seed " << seed << "\n" << system.xml;
   }
 }
@@ -85,7 +85,7 @@ TEST(TopoRings, AsGoodAsTheBestOfAllWithinAMachine) {
 TEST(TopoRings, AsGoodAsTheBestOfAllBetweenMachines) {
   for (std::uint64_t seed = 1; seed <= kBruteSeeds; ++seed) {
     const System system = parse_topology(random_xml(seed, {3, 2}), "seed");
-    const ChannelPlan plan = plan_channels(cluster_of(system, 2), {.most_channels = kFewChannels});
+    const ChannelPlan plan = plan_channels(cluster_of(system, 2), {.max_channels = kFewChannels});
     EXPECT_NEAR(plan.ring_gbps, brute_force(system, true), 0.01) << "seed " << seed << "\n" << system.xml;
   }
 }
@@ -223,7 +223,7 @@ TEST(TopoRings, OneRankAndRanksThatShareADevice) {
 TEST(TopoRings, OneChannelMayPassALinkTwice) {
   Cluster cluster = cluster_of(data_system("host_memory.xml"), 2);
   std::erase_if(cluster.ranks, [](const RankPlace& place) { return place.device % 2 == 0; });
-  const ChannelPlan plan = plan_channels(cluster, {.most_channels = 1});
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = 1});
   ASSERT_EQ(plan.channels.size(), 1U);
   EXPECT_DOUBLE_EQ(plan.ring_gbps, 6);
 }
@@ -233,7 +233,7 @@ TEST(TopoRings, WhatCannotBeIsRefused) {
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {}}); }, Code::kInvalidValue, {"without ranks"}));
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {{1, 0}}}); }, Code::kInvalidValue, {"rank 0", "node 1"}));
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {{0, 8}}}); }, Code::kInvalidValue, {"device 8", "has 8"}));
-  EXPECT_TRUE(test::fails([&] { plan_channels(cluster_of(system, 1), {.most_channels = 0}); }, Code::kInvalidValue,
+  EXPECT_TRUE(test::fails([&] { plan_channels(cluster_of(system, 1), {.max_channels = 0}); }, Code::kInvalidValue,
                           {"0 channels"}));
   const System bare = parse_topology("<system><cpu numaid=\"0\"/></system>", "bare.xml");
   EXPECT_TRUE(

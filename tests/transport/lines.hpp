@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "transport/net.hpp"
+#include "transport/net/net.hpp"
 
 namespace slip::test {
 

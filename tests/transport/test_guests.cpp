@@ -7,8 +7,8 @@
 #include "support/forked.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
-#include "transport/net.hpp"
-#include "transport/tcp_wire.hpp"
+#include "transport/net/net.hpp"
+#include "transport/net/tcp_wire.hpp"
 
 namespace slip::test {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "base/json_text.hpp"
 #include "base/terminal_text.hpp"
-#include "comm/rank_sight.hpp"
+#include "comm/diagnose/rank_sight.hpp"
 #include "support/ledger_image.hpp"
-#include "transport/ledger_reader.hpp"
+#include "transport/ledger/ledger_reader.hpp"
 
 namespace slip::test {
 namespace {

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "support/errors.hpp"
-#include "transport/launch_info.hpp"
+#include "transport/job/launch_info.hpp"
 
 namespace slip::test {
 namespace {

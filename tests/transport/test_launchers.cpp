@@ -11,8 +11,8 @@
 #include "base/clock.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
-#include "transport/launch_info.hpp"
-#include "transport/socket.hpp"
+#include "transport/job/launch_info.hpp"
+#include "transport/socket/socket.hpp"
 
 namespace slip::test {
 namespace {

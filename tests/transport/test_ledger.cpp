@@ -4,8 +4,8 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "support/share.hpp"
-#include "transport/ledger.hpp"
-#include "transport/ledger_reader.hpp"
+#include "transport/ledger/ledger.hpp"
+#include "transport/ledger/ledger_reader.hpp"
 
 namespace slip::test {
 namespace {

@@ -3,8 +3,8 @@
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
-#include "transport/frame_socket.hpp"
-#include "transport/unique_id_parts.hpp"
+#include "transport/bootstrap/frame_socket.hpp"
+#include "transport/bootstrap/unique_id_parts.hpp"
 
 namespace slip::test {
 namespace {

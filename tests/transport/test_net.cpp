@@ -152,7 +152,7 @@ TEST_P(Nets, HaveAFixedPoolOfRequests) {
   Memory to(*ends.receiver, 64);
   std::vector<NetRequest*> requests;
   while (NetRequest* request = irecv(*ends.receiver, to.part())) requests.push_back(request);
-  EXPECT_EQ(requests.size(), kNetMostRequests);
+  EXPECT_EQ(requests.size(), kNetMaxRequests);
   Memory from(*ends.sender, 64);
   finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver, requests[0]);
   EXPECT_NE(irecv(*ends.receiver, to.part()), nullptr);

@@ -3,7 +3,7 @@
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
 #include "transport/lines.hpp"
-#include "transport/proxy.hpp"
+#include "transport/net/proxy.hpp"
 
 namespace slip::test {
 namespace {

@@ -11,8 +11,8 @@
 #include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
-#include "transport/frame_socket.hpp"
-#include "transport/unique_id_parts.hpp"
+#include "transport/bootstrap/frame_socket.hpp"
+#include "transport/bootstrap/unique_id_parts.hpp"
 
 namespace slip::test {
 namespace {

@@ -6,8 +6,8 @@
 #include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
-#include "transport/interfaces.hpp"
-#include "transport/socket.hpp"
+#include "transport/socket/interfaces.hpp"
+#include "transport/socket/socket.hpp"
 
 namespace slip::test {
 namespace {

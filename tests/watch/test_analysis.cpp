@@ -4,7 +4,7 @@
 #include <random>
 
 #include "made_trace.hpp"
-#include "watch/op_graph.hpp"
+#include "watch/analysis/op_graph.hpp"
 
 namespace slip {
 namespace {

@@ -1,8 +1,8 @@
 // What keeps the race checker's memory bounded: slots that serve one stream after another, places that are joined.
 #include <gtest/gtest.h>
 
-#include "watch/clocks.hpp"
-#include "watch/shadow.hpp"
+#include "watch/race/clocks.hpp"
+#include "watch/race/shadow.hpp"
 
 namespace slip {
 namespace {

@@ -1,7 +1,7 @@
 // The edges that a report says are missing: which are needed, and how much work it takes to find out.
 #include <gtest/gtest.h>
 
-#include "watch/race_check.hpp"
+#include "watch/race/race_check.hpp"
 
 namespace slip {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "slip/race.hpp"
 #include "support.hpp"
-#include "watch/trace_reader.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip {
 namespace {

@@ -3,10 +3,10 @@
 
 #include "slip/check.hpp"
 #include "slip/figures.hpp"
-#include "transport/launch_info.hpp"
+#include "transport/job/launch_info.hpp"
 #include "watch/made_trace.hpp"
 #include "watch/support.hpp"
-#include "watch/trace_path.hpp"
+#include "watch/trace/trace_path.hpp"
 
 namespace slip {
 namespace {

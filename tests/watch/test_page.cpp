@@ -9,8 +9,8 @@
 #include "slip/analysis.hpp"
 #include "slip/page.hpp"
 #include "slip/slip.hpp"
-#include "watch/page_columns.hpp"
-#include "watch/page_files.hpp"
+#include "watch/page/page_columns.hpp"
+#include "watch/page/page_files.hpp"
 #include "watch/support.hpp"
 
 namespace slip {

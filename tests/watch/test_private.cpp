@@ -5,7 +5,7 @@
 
 #include "runtime/observers.hpp"
 #include "slip/slip.hpp"
-#include "watch/record_log.hpp"
+#include "watch/trace/record_log.hpp"
 
 namespace slip {
 namespace {

@@ -9,9 +9,9 @@
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
 #include "slip/page.hpp"
-#include "watch/arrows.hpp"
+#include "watch/page/arrows.hpp"
 #include "watch/support.hpp"
-#include "watch/trace_reader.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip {
 namespace {

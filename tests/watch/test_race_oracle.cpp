@@ -8,13 +8,13 @@
 #include <random>
 
 #include "support/share.hpp"
-#include "watch/race_check.hpp"
+#include "watch/race/race_check.hpp"
 
 namespace slip {
 namespace {
 
-constexpr std::size_t kMost = 160;
-using Set = std::bitset<kMost>;
+constexpr std::size_t kMax = 160;
+using Set = std::bitset<kMax>;
 
 // A node that comes before another, and the waits that say so.
 struct Link {
@@ -93,7 +93,7 @@ class Generator {
     Node& made = program_.nodes[node];
     made.after = std::exchange(stream.pending, {});
     if (!stream.ops.empty()) made.after.push_back({stream.ops.back()});
-    if (host_ != kMost) made.after.push_back({host_});
+    if (host_ != kMax) made.after.push_back({host_});
     stream.ops.push_back(node);
     return node;
   }
@@ -117,7 +117,7 @@ class Generator {
   void host_step(const std::vector<Link>& after) {
     const std::size_t node = add(0, 0);
     program_.nodes[node].after = after;
-    if (host_ != kMost) program_.nodes[node].after.push_back({host_});
+    if (host_ != kMax) program_.nodes[node].after.push_back({host_});
     host_ = node;
   }
   // Of all streams, with the waits behind their last ops.
@@ -142,7 +142,7 @@ class Generator {
   std::vector<Link> closed_;  // ends of streams that were closed
   std::vector<Event> events_;
   std::uint64_t last_stream_ = 0;
-  std::size_t host_ = kMost;
+  std::size_t host_ = kMax;
   // Written by the first stream alone, rising; who waits follows the first write that is enough, also a later one.
   std::uint32_t written_ = 0;
   std::vector<std::size_t> writes_;                             // node of value 1, 2, ...
@@ -305,7 +305,7 @@ TEST(RaceOracle, AgreesOnWhatRaces) {
   for (std::uint32_t seed = 1; seed <= 4000 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 100).take();
-    ASSERT_LE(program.nodes.size(), kMost);
+    ASSERT_LE(program.nodes.size(), kMax);
     const RaceReport report = check_races(program.trace);
     const bool expected = races(program, edges_of(program));
     ASSERT_EQ(!report.races.empty(), expected) << report.text();

@@ -3,7 +3,7 @@
 
 #include "made_trace.hpp"
 #include "support.hpp"
-#include "watch/replay.hpp"
+#include "watch/race/replay.hpp"
 
 namespace slip {
 namespace {

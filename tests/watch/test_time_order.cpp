@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "watch/time_order.hpp"
+#include "watch/trace/time_order.hpp"
 
 namespace slip {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support.hpp"
-#include "watch/trace_reader.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip {
 namespace {

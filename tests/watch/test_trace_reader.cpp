@@ -5,7 +5,7 @@
 
 #include "support.hpp"
 #include "support/share.hpp"
-#include "watch/trace_reader.hpp"
+#include "watch/trace/trace_reader.hpp"
 
 namespace slip {
 namespace {

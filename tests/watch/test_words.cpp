@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "watch/words.hpp"
+#include "watch/trace/words.hpp"
 
 namespace slip {
 namespace {

@@ -18,13 +18,13 @@ constexpr int kNaps = 4;  // without work: then sleep. A nap costs about what wa
 // Where there is one core, hosts do their work themselves: about 10 ms without any. To be woken for each call, and to
 // nap briefly before it slept again, took 40 % of an all_reduce of 256 KiB among four ranks on two cores.
 constexpr int kNapsOneCore = 16;
-constexpr std::int64_t kLongestNapNs = 1'000'000;
+constexpr std::int64_t kMaxNapNs = 1'000'000;
 // While other threads get on with what they keep, the searcher only looks whether one is stuck. Every 50 us that took a
 // tenth of a core, and the core from a thread with work where all cores are busy.
-constexpr std::int64_t kLongestRescueNapNs = 400'000;
+constexpr std::int64_t kMaxRescueNapNs = 400'000;
 // Between looks at words and other ranks that are waited for: a sixteenth of the time it has taken so far. Each look
 // takes some microseconds of a core that kernels may want.
-constexpr std::int64_t kLongestWordNapNs = 200'000;
+constexpr std::int64_t kMaxWordNapNs = 200'000;
 // When others tell of all that is waited for, and looks are for failures alone.
 constexpr std::int64_t kToldNapNs = 2'000'000;
 constexpr std::int64_t kSpinNs = 20'000;
@@ -280,12 +280,12 @@ Lane* Pool::nap_for_work(Worker& self) {
     if (Lane* lane = take_local(self.runner)) return lane;
     if (Lane* lane = one_core_ ? take_left() : take_shared()) return lane;
     const bool words = words_count_.load(std::memory_order_relaxed) > 0;
-    if (words) length = std::min(length + length / 16, kLongestWordNapNs);
-    else if (!one_core_) length = kept ? std::min(2 * length, kLongestRescueNapNs) : kNapNs;
+    if (words) length = std::min(length + length / 16, kMaxWordNapNs);
+    else if (!one_core_) length = kept ? std::min(2 * length, kMaxRescueNapNs) : kNapNs;
     if (!one_core_) continue;
     // What is left in the queue, or just runs, is run by hosts: the less often this thread is in their way, the better.
     if (shared_count_.load(std::memory_order_relaxed) > 0 || active_.load(std::memory_order_relaxed) > 0) quiet = 0;
-    if (!words) length = std::min(2 * length, kLongestNapNs);
+    if (!words) length = std::min(2 * length, kMaxNapNs);
   }
   return nullptr;
 }

@@ -59,7 +59,7 @@ void CudaBackend::fill_info() {
   info.compute_workers = properties.multiProcessorCount;
   info.copy_engines = properties.asyncEngineCount;
   info.queues = cuda_connections();
-  check(cudaDeviceGetStreamPriorityRange(&info.least_priority, &info.greatest_priority),
+  check(cudaDeviceGetStreamPriorityRange(&info.min_priority, &info.greatest_priority),
         "cudaDeviceGetStreamPriorityRange", gpu_);
 }
 

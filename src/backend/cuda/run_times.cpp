@@ -13,7 +13,7 @@ namespace {
 // Elapsed times come as floats in milliseconds: after a second their steps are still under a tenth of a microsecond.
 constexpr Picos kRebase = 1'000'000'000'000;
 constexpr int kTries = 5;
-constexpr std::size_t kMost = 1 << 16;  // runs kept: then the oldest is waited for
+constexpr std::size_t kMax = 1 << 16;  // runs kept: then the oldest is waited for
 
 EventUse record_timed(int gpu, cudaStream_t stream) {
   EventUse event(EventPool::of(gpu).take(true));
@@ -78,7 +78,7 @@ RunTimes::Scope::~Scope() {
     EventUse ended = record_timed(times_.gpu_, stream_.handle);
     const std::lock_guard lock(times_.mutex_);
     times_.runs_.push_back({std::move(begun_), std::move(ended), record_});
-    if (times_.runs_.size() > kMost) static_cast<void>(cudaEventSynchronize(times_.runs_.front().ended.native()));
+    if (times_.runs_.size() > kMax) static_cast<void>(cudaEventSynchronize(times_.runs_.front().ended.native()));
   } catch (const Error&) {
     // The device was lost: the op has no times.
   }

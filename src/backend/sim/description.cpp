@@ -14,12 +14,12 @@ namespace {
 
 // Ranges, here and in the header, wide enough for any machine, and narrow enough that the arithmetic of units.hpp
 // cannot overflow.
-constexpr std::uint64_t kMostFlops = 1'000'000'000'000'000'000;  // 1 EFLOP/s
-constexpr std::uint64_t kMostMemory = 1'000'000'000'000'000;     // 1 PB
-constexpr int kMostDevices = 4096;
-constexpr std::size_t kMostLinks = 65536;
-constexpr std::size_t kMostHops = 64;
-constexpr std::size_t kLongestName = 200;
+constexpr std::uint64_t kMaxFlops = 1'000'000'000'000'000'000;  // 1 EFLOP/s
+constexpr std::uint64_t kMaxMemory = 1'000'000'000'000'000;     // 1 PB
+constexpr int kMaxDevices = 4096;
+constexpr std::size_t kMaxLinks = 65536;
+constexpr std::size_t kMaxHops = 64;
+constexpr std::size_t kMaxName = 200;
 constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
 static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
 
@@ -35,7 +35,7 @@ void optional_time(Fields& fields, const char* key, Picos& value) {
 
 ComputeDescription read_compute(Fields fields) {
   ComputeDescription compute;
-  compute.flops = fields.quantity("flops", Dimension::kFlops, kMinRate, kMostFlops);
+  compute.flops = fields.quantity("flops", Dimension::kFlops, kMinRate, kMaxFlops);
   compute.bandwidth = rate(fields, "bandwidth");
   optional_time(fields, "launch", compute.launch);
   if (fields.has("copy_slowdown_ppm"))
@@ -81,8 +81,8 @@ HostDescription read_host(Fields fields) {
 int read_end(Fields& fields, const char* key) {
   const Json& value = fields.raw(key);
   if (value.is_string() && value.get_ref<const std::string&>() == "host") return PeerDescription::kHost;
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMostDevices)
-    fields.refuse(key, value, fmt::format("\"host\" or a device number from 0 to {} is expected", kMostDevices - 1));
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMaxDevices)
+    fields.refuse(key, value, fmt::format("\"host\" or a device number from 0 to {} is expected", kMaxDevices - 1));
   return static_cast<int>(value.get<std::uint64_t>());
 }
 
@@ -92,7 +92,7 @@ PeerDescription::Route read_route(Fields fields, const PeerDescription& peers) {
   route.to = read_end(fields, "to");
   if (route.from == route.to) fields.refuse("to", fields.raw("to"), "it must differ from \"from\"");
   optional_time(fields, "latency", route.latency);
-  for (const Json& name : fields.array("links", kMostHops)) {
+  for (const Json& name : fields.array("links", kMaxHops)) {
     const bool known = name.is_string() && peers.links.contains(name.get_ref<const std::string&>());
     if (!known) fields.refuse("links", name, "it is not the name of a link in \"links\"");
     const auto& text = name.get_ref<const std::string&>();
@@ -108,20 +108,20 @@ PeerDescription::Route read_route(Fields fields, const PeerDescription& peers) {
 
 void read_links(Fields& fields, PeerDescription& peers) {
   const Fields links = fields.object("links");
-  if (links.json().size() > kMostLinks)
-    fields.refuse("links", links.json().size(), fmt::format("at most {} links are allowed", kMostLinks));
+  if (links.json().size() > kMaxLinks)
+    fields.refuse("links", links.json().size(), fmt::format("at most {} links are allowed", kMaxLinks));
   for (const auto& [name, value] : links.json().items())
     peers.links[name] =
         read_quantity(value, fmt::format("{}.{}", links.place(), name), Dimension::kBytesPerSecond, kMinRate, kMaxRate);
   std::size_t index = 0;
-  for (const Json& path : fields.array("paths", kMostLinks))
+  for (const Json& path : fields.array("paths", kMaxLinks))
     peers.routes.push_back(read_route(Fields(path, fmt::format("{}.paths[{}]", fields.place(), index++)), peers));
 }
 
 PeerDescription read_peers(Fields fields) {
   using Form = PeerDescription::Form;
   PeerDescription peers;
-  const std::string form = fields.text("form", kLongestName);
+  const std::string form = fields.text("form", kMaxName);
   if (form == "links") {
     peers.form = Form::kLinks;
     read_links(fields, peers);
@@ -156,9 +156,9 @@ Description parse_description(std::string_view text, std::string_view file) {
   const Json json = parse_json(text, file);
   Fields fields(json, std::string(file));
   Description result;
-  result.name = fields.text("name", kLongestName);
+  result.name = fields.text("name", kMaxName);
   if (fields.has("source")) result.source = fields.text("source", 2000);
-  result.memory = fields.quantity("memory", Dimension::kBytes, 1'000'000, kMostMemory);
+  result.memory = fields.quantity("memory", Dimension::kBytes, 1'000'000, kMaxMemory);
   if (fields.has("queues")) result.queues = static_cast<int>(fields.integer("queues", 1, 128));
   if (fields.has("greatest_priority"))
     result.greatest_priority = static_cast<int>(fields.integer("greatest_priority", -100, 0));

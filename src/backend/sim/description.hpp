@@ -71,7 +71,7 @@ struct Description {
   std::string source;  // where the figures come from
   std::uint64_t memory = 0;
   int queues = 8;
-  int least_priority = 0, greatest_priority = -5;
+  int min_priority = 0, greatest_priority = -5;
   ComputeDescription compute;
   CopyDescription copies;
   HostDescription host;

@@ -10,7 +10,7 @@
 namespace slip::sim {
 namespace {
 
-constexpr std::size_t kLongestText = std::size_t{1} << 20;
+constexpr std::size_t kMaxText = std::size_t{1} << 20;
 constexpr int kDeepest = 16;
 
 // The value as the error shows it: short, and valid UTF-8 whatever the file holds.
@@ -46,8 +46,8 @@ void require_shallow(std::string_view text, std::string_view file) {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view file) {
-  if (text.size() > kLongestText)
-    throw Error(Code::kParse, fmt::format("{}: {} bytes; at most {}", file, text.size(), kLongestText), {});
+  if (text.size() > kMaxText)
+    throw Error(Code::kParse, fmt::format("{}: {} bytes; at most {}", file, text.size(), kMaxText), {});
   require_shallow(text, file);
   std::vector<std::set<std::string>> keys;
   const auto no_key_twice = [&](int, Json::parse_event_t event, Json& value) {

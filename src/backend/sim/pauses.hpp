@@ -9,7 +9,7 @@ namespace slip::sim {
 
 class Pauses {
  public:
-  static constexpr std::int64_t kLongestNs = 200'000;
+  static constexpr std::int64_t kMaxNs = 200'000;
 
   // 0: only yield.
   std::int64_t next_ns() {
@@ -19,7 +19,7 @@ class Pauses {
 
  private:
   static constexpr std::int64_t kYields = 8, kStepNs = 5'000;
-  static constexpr std::int64_t kLast = kLongestNs / kStepNs;
+  static constexpr std::int64_t kLast = kMaxNs / kStepNs;
   std::int64_t count_ = 0;  // pauses so far, no more than kLast: a wait may take days
 };
 

@@ -61,7 +61,7 @@ std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<
     info.compute_workers = 0;
     info.copy_engines = description.copies.engines;
     info.queues = core->options.max_connections > 0 ? core->options.max_connections : description.queues;
-    info.least_priority = 0;
+    info.min_priority = 0;
     info.greatest_priority = description.greatest_priority;
     info.virtual_time = true;
     info.world = number;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/call.hpp"
+#include "comm/api/call.hpp"
 
 namespace slip::cli {
 

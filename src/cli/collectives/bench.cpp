@@ -11,9 +11,9 @@
 #include "cli/collectives/plot.hpp"
 #include "cli/commands.hpp"
 #include "cli/numbers.hpp"
-#include "comm/options.hpp"
-#include "transport/launch_info.hpp"
-#include "transport/local_job.hpp"
+#include "comm/api/options.hpp"
+#include "transport/job/launch_info.hpp"
+#include "transport/job/local_job.hpp"
 
 namespace slip::cli {
 namespace {

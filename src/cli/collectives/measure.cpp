@@ -6,7 +6,7 @@
 #include "cli/collectives/bandwidth.hpp"
 #include "cli/collectives/pattern.hpp"
 #include "cli/commands.hpp"
-#include "comm/forecast.hpp"
+#include "comm/sim/forecast.hpp"
 
 namespace slip::cli {
 namespace {

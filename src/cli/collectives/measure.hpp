@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/call.hpp"
+#include "comm/api/call.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip::cli {

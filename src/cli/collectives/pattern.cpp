@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/small_floats.hpp"
-#include "comm/reduce.hpp"
+#include "comm/reduce/reduce.hpp"
 
 namespace slip::cli {
 namespace {

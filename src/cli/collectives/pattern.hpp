@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/call.hpp"
+#include "comm/api/call.hpp"
 
 namespace slip::cli {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cli/lab/lab.hpp"
-#include "flow/cluster_cost.hpp"
+#include "flow/gradients/cluster_cost.hpp"
 #include "slip/device.hpp"
 #include "slip/figures.hpp"
 #include "slip/plan.hpp"

@@ -46,9 +46,9 @@ const Lab& find_lab(const std::string& name) {
 
 void check(Asked& asked) {
   if (!asked.size.empty()) {
-    constexpr std::uint64_t kLeast = 4096, kMost = 1ULL << 30;
-    if (!parse_bytes(asked.size, asked.options.bytes) || asked.options.bytes < kLeast || asked.options.bytes > kMost ||
-        asked.options.bytes % kLeast != 0)
+    constexpr std::uint64_t kMin = 4096, kMax = 1ULL << 30;
+    if (!parse_bytes(asked.size, asked.options.bytes) || asked.options.bytes < kMin || asked.options.bytes > kMax ||
+        asked.options.bytes % kMin != 0)
       throw UsageError(
           fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", asked.size));
   }

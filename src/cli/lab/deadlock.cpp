@@ -12,10 +12,10 @@
 
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
-#include "comm/hold_ups.hpp"
+#include "comm/diagnose/hold_ups.hpp"
 #include "slip/communicator.hpp"
 #include "slip/verify.hpp"
-#include "transport/ledger_reader.hpp"
+#include "transport/ledger/ledger_reader.hpp"
 
 namespace slip::cli {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/lab/bench.hpp"
-#include "flow/play_step.hpp"
+#include "flow/weights/play_step.hpp"
 
 namespace slip::cli {
 

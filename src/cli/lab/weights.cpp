@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/weights/steps.hpp"
-#include "flow/step.hpp"
+#include "flow/weights/step.hpp"
 
 namespace slip::cli {
 namespace {

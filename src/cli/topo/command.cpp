@@ -16,19 +16,19 @@
 namespace slip::cli {
 namespace {
 
-constexpr int kMostNodes = 512;
-constexpr std::size_t kMostRanks = 4096;  // trees and rings are printed and kept for all of them
+constexpr int kMaxNodes = 512;
+constexpr std::size_t kMaxRanks = 4096;  // trees and rings are printed and kept for all of them
 
 struct Asked {
   std::vector<std::string> files;
-  int nodes = 1, channels = ChannelLimits{}.most_channels;
+  int nodes = 1, channels = ChannelLimits{}.max_channels;
   std::string svg, xml;
   PredictAsked predict;
 };
 
 Cluster cluster_asked(const Asked& asked) {
-  if (asked.nodes < 1 || asked.nodes > kMostNodes)
-    throw UsageError(fmt::format("--nodes {}: must be 1 to {}", asked.nodes, kMostNodes));
+  if (asked.nodes < 1 || asked.nodes > kMaxNodes)
+    throw UsageError(fmt::format("--nodes {}: must be 1 to {}", asked.nodes, kMaxNodes));
   if (asked.channels < 1 || asked.channels > 64)
     throw UsageError(fmt::format("--channels {}: must be 1 to 64", asked.channels));
   std::vector<System> systems;
@@ -43,9 +43,9 @@ Cluster cluster_asked(const Asked& asked) {
       cluster.nodes.push_back(system);
     }
   }
-  if (cluster.ranks.size() > kMostRanks)
+  if (cluster.ranks.size() > kMaxRanks)
     throw UsageError(
-        fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes", cluster.ranks.size(), kMostRanks));
+        fmt::format("{} ranks: at most {} can be shown; give a smaller --nodes", cluster.ranks.size(), kMaxRanks));
   return cluster;
 }
 
@@ -57,7 +57,7 @@ int run_topo(const Asked& asked) {
   if (!predicts && (!asked.predict.html.empty() || !asked.predict.trace.empty()))
     throw UsageError("--html and --trace show a prediction: say what is predicted, as in --predict all_reduce");
   if (!asked.xml.empty() && asked.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
-  const ChannelPlan plan = plan_channels(cluster, {.most_channels = asked.channels}, {});
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = asked.channels}, {});
   if (predicts) return print_prediction(asked.predict, cluster, plan), kSuccess;
   const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
   for (std::size_t i = 0; i < kinds; ++i) {

@@ -7,7 +7,7 @@
 
 #include "cli/collectives/bandwidth.hpp"
 #include "cli/commands.hpp"
-#include "comm/predict.hpp"
+#include "comm/sim/predict.hpp"
 #include "slip/trace.hpp"
 
 namespace slip::cli {

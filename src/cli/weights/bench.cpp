@@ -9,8 +9,8 @@
 #include "cli/commands.hpp"
 #include "cli/json.hpp"
 #include "cli/weights/steps.hpp"
-#include "flow/ring.hpp"
-#include "flow/units.hpp"
+#include "flow/weights/ring.hpp"
+#include "flow/weights/units.hpp"
 
 namespace slip::cli {
 namespace {

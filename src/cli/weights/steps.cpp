@@ -10,7 +10,7 @@
 #include <random>
 
 #include "cli/commands.hpp"
-#include "flow/step.hpp"
+#include "flow/weights/step.hpp"
 #include "store/file.hpp"
 
 namespace slip::cli {
@@ -101,9 +101,9 @@ Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::s
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
   StepsSeen seen;
   // As many steps as are run, so that the page lays one under each; beyond some every step is like the one before.
-  constexpr int kMostPredicted = 64;
+  constexpr int kMaxPredicted = 64;
   seen.prediction =
-      predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMostPredicted), {});
+      predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMaxPredicted), {});
   const Device device = engine.open(plan);
   Runner runner(device, engine.graph(), plan, engine.source(), {});
   Trace trace;

@@ -21,7 +21,7 @@ constexpr std::size_t kTileRows = 128;    // of the weight: a BLAS packs x for e
 constexpr std::size_t kTileTokens = 256;  // of x
 constexpr std::size_t kDepth = 1024;      // bf16: columns converted at a time; tile and x stay in the cache
 constexpr std::size_t kDotBytes = 65536;  // of the weight, for an index of few tokens
-constexpr std::size_t kMostBlas = 0x7fffffff;  // sizes of a BLAS are ints
+constexpr std::size_t kMaxBlas = 0x7fffffff;  // sizes of a BLAS are ints
 static_assert(kPartRows % kTileRows == 0);
 
 struct Tile {
@@ -89,7 +89,7 @@ void linear_of(const Args& args, const LinearSizes& sizes) {
   const float* const x = as_floats(args.in<T>(0).data(), sizes.tokens * sizes.in);
   const T* const w = args.in<T>(1).data();
   T* const y = args.out<T>(0).data() + sizes.first;
-  if (sizes.tokens <= kFewTokens || !kHasBlas || std::max(sizes.in, sizes.out) > kMostBlas) {
+  if (sizes.tokens <= kFewTokens || !kHasBlas || std::max(sizes.in, sizes.out) > kMaxBlas) {
     const Product<T> product{x, w, y, sizes.in, sizes.out};
     const std::size_t rows = sizes.tokens <= kFewTokens
                                  ? std::clamp<std::size_t>(kDotBytes / (sizes.in * sizeof(T)) / 4 * 4, 4, kPartRows)

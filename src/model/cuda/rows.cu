@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr std::size_t kMostBlocks = 4096;  // grids stride: more blocks than fill any GPU cost only their start
+constexpr std::size_t kMaxBlocks = 4096;  // grids stride: more blocks than fill any GPU cost only their start
 
 __device__ float to_float(float value) { return value; }
 __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -150,7 +150,7 @@ __global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size
 }
 
 unsigned blocks_for(std::size_t items) {
-  return static_cast<unsigned>(std::clamp<std::size_t>((items + kThreads - 1) / kThreads, 1, kMostBlocks));
+  return static_cast<unsigned>(std::clamp<std::size_t>((items + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
 // Whole packs in each run of `run` elements, all of whose begins are at these addresses or multiples of the run after

@@ -1,0 +1,75 @@
+#include "comm/api/call.hpp"
+
+#include <fmt/format.h>
+
+namespace slip {
+
+const char* collective_name(Collective kind) {
+  switch (kind) {
+    case Collective::kAllReduce: return "all_reduce";
+    case Collective::kReduce: return "reduce";
+    case Collective::kBroadcast: return "broadcast";
+    case Collective::kAllGather: return "all_gather";
+    case Collective::kReduceScatter: return "reduce_scatter";
+    case Collective::kAllToAll: return "all_to_all";
+    case Collective::kGather: return "gather";
+    case Collective::kScatter: return "scatter";
+    case Collective::kBarrier: return "barrier";
+    case Collective::kMessage: return "message";
+  }
+  return "unknown";
+}
+
+bool reduces(Collective kind) {
+  return kind == Collective::kAllReduce || kind == Collective::kReduce || kind == Collective::kReduceScatter;
+}
+
+bool has_root(Collective kind) {
+  return kind == Collective::kReduce || kind == Collective::kBroadcast || kind == Collective::kGather ||
+         kind == Collective::kScatter;
+}
+
+Blocks blocks_of(const Call& call, int rank, int nranks) {
+  const auto all = static_cast<std::uint64_t>(nranks);
+  const bool root = rank == call.root;
+  switch (call.kind) {
+    case Collective::kAllReduce: return {1, 1};
+    case Collective::kReduce: return {1, root ? 1U : 0U};
+    case Collective::kBroadcast: return {root ? 1U : 0U, 1};
+    case Collective::kAllGather: return {1, all};
+    case Collective::kReduceScatter: return {all, 1};
+    case Collective::kAllToAll: return {all, all};
+    case Collective::kGather: return {1, root ? all : 0};
+    case Collective::kScatter: return {root ? all : 0, 1};
+    case Collective::kBarrier:
+    case Collective::kMessage: return {0, 0};
+  }
+  return {0, 0};
+}
+
+Signature Signature::of(const Call& call, std::uint64_t number) {
+  const auto kind = static_cast<std::uint64_t>(call.kind);
+  const auto type = static_cast<std::uint64_t>(call.type);
+  const auto op = reduces(call.kind) ? static_cast<std::uint64_t>(call.op) : 0;
+  const auto root = has_root(call.kind) ? static_cast<std::uint64_t>(call.root) : 0;
+  return {call.elements, kind << 60 | type << 52 | op << 48 | root << 32 | (number & 0xffffffff)};
+}
+
+Signature Signature::of_message(std::uint64_t bytes, std::uint64_t number) {
+  return of({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, number);
+}
+
+std::string Signature::text() const {
+  const Collective kind = this->kind();
+  if (kind == Collective::kMessage)
+    return fmt::format("send or recv of {} bytes, the {}. between the two", elements, (rest & 0xffffffff) + 1);
+  const auto type = static_cast<DataType>(rest >> 52 & 0xff);
+  const auto op = static_cast<ReduceOp>(rest >> 48 & 0xf);
+  std::string said = collective_name(kind);
+  if (kind != Collective::kBarrier) said += fmt::format(" of {} {}", elements, data_type_name(type));
+  if (reduces(kind)) said += fmt::format(" by {}", reduce_op_name(op));
+  if (has_root(kind)) said += fmt::format(", root {}", rest >> 32 & 0xffff);
+  return said + fmt::format(", call {}", rest & 0xffffffff);
+}
+
+}  // namespace slip

@@ -1,0 +1,65 @@
+// Call: what a rank asks of the others. All ranks must ask for the same; a signature of 16 bytes travels with it, so
+// that a mismatch is told and not computed with.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "comm/reduce/reduce.hpp"
+#include "slip/data_type.hpp"
+#include "slip/reduction.hpp"
+
+namespace slip {
+
+enum class Collective : std::uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+  kMessage,  // sends and receives: each is of two ranks only
+};
+
+const char* collective_name(Collective kind);
+
+struct Call {
+  Collective kind = Collective::kBarrier;
+  DataType type = DataType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  std::uint64_t elements = 0;  // of a block: what each rank gives or gets, the smaller of the two
+  ReduceScale scale = {};      // kPreMulSum: this rank's factor
+
+  std::uint64_t block_bytes() const { return elements * bytes_of(type); }
+};
+
+// How many blocks a rank gives and gets.
+struct Blocks {
+  std::uint64_t in = 0, out = 0;
+};
+Blocks blocks_of(const Call& call, int rank, int nranks);
+
+bool reduces(Collective kind);
+bool has_root(Collective kind);
+
+// Everything that must be equal on all ranks. The number of the call tells a call that was left out.
+struct Signature {
+  std::uint64_t elements = 0;
+  std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
+
+  static Signature of(const Call& call, std::uint64_t number);
+  static Signature of_message(std::uint64_t bytes, std::uint64_t number);
+  Signature without_number() const { return {elements, rest & ~std::uint64_t{0xffffffff}}; }
+  friend bool operator==(const Signature&, const Signature&) = default;
+  Collective kind() const { return static_cast<Collective>(rest >> 60); }
+  std::uint32_t number() const { return static_cast<std::uint32_t>(rest); }  // its low bits
+  std::string text() const;                                                  // "all_reduce of 1024 f32 by sum, call 7"
+};
+static_assert(sizeof(Signature) == 16);
+
+}  // namespace slip

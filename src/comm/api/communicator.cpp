@@ -1,0 +1,255 @@
+#include "slip/communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "base/error_text.hpp"
+#include "base/thread.hpp"
+#include "comm/api/communicator_state.hpp"
+#include "comm/api/split.hpp"
+#include "comm/reduce/factor.hpp"
+#include "transport/job/launch_info.hpp"
+
+namespace slip {
+namespace {
+
+constexpr const char* kMovedFrom = "the communicator was moved from: use the one that it was moved to";
+
+void require_no_factor(ReduceOp op, Here here) {
+  if (op == ReduceOp::kPreMulSum)
+    throw Error(Code::kInvalidValue, "premulsum needs this rank's factor: call all_reduce_scaled", here);
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<State> state) : state_(std::move(state)) {}
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (state_) state_->drain();
+  state_ = std::move(other.state_);
+  return *this;
+}
+
+Communicator::~Communicator() {
+  if (state_) state_->drain();
+}
+
+Communicator::State& Communicator::state(Here here) const {
+  if (!state_) [[unlikely]]
+    throw Error(Code::kInvalidHandle, kMovedFrom, here);
+  return *state_;
+}
+
+Communicator Communicator::init(const UniqueId& id, int nranks, int rank, const Device& device,
+                                const CommunicatorOptions& options, Here here) {
+  require_rank_device(device.info(), "a communicator", here);
+  check_options(options, nranks, here);
+  return Communicator(std::make_shared<State>(Membership{id, rank, nranks}, device, options, here));
+}
+
+Communicator Communicator::init(const Device& device, const CommunicatorOptions& options, Here here) {
+  if (const std::optional<LaunchInfo> launched = launch_info())
+    return init(launched->id, launched->nranks, launched->rank, device, options, here);
+  check_options(options, 1, here);
+  return init(UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout}), 1, 0, device, options, here);
+}
+
+std::vector<Communicator> Communicator::init_all(std::span<const Device> devices, const CommunicatorOptions& options,
+                                                 Here here) {
+  const auto nranks = static_cast<int>(devices.size());
+  if (nranks == 0) throw Error(Code::kInvalidValue, "init_all: no devices", here);
+  check_options(options, nranks, here);
+  const UniqueId id = UniqueId::create({.host = "127.0.0.1", .lifetime = options.init_timeout});
+  std::vector<std::optional<Communicator>> made(devices.size());
+  std::vector<std::exception_ptr> errors(devices.size());
+  {
+    std::vector<Thread> threads(devices.size());
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      threads[i].start(fmt::format("slip-init-{}", i), [&, i] {
+        try {
+          made[i].emplace(init(id, nranks, static_cast<int>(i), devices[i], options, here));
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+    }
+    for (Thread& thread : threads) thread.join();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  std::vector<Communicator> result;
+  for (auto& one : made) result.push_back(std::move(*one));
+  return result;
+}
+
+int Communicator::rank() const { return state().bootstrap.rank(); }
+int Communicator::nranks() const { return state().bootstrap.nranks(); }
+
+std::optional<Communicator> Communicator::split(int color, int key, Here here) {
+  state(here).require_usable(here);
+  std::shared_ptr<State> made;
+  const auto make = [&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+  };
+  try {
+    Bootstrap& parent = state_->bootstrap;
+    const std::optional<SplitGroup> group = split_group(parent, color, key, parent.begin(SetupKind::kSplit));
+    if (!group) return std::nullopt;
+    make_in_parent(parent, *group, make);
+  } catch (const Error& error) {
+    fail(error.code(), bare_text(error));  // the others need not wait for this rank
+    throw;
+  }
+  return Communicator(std::move(made));
+}
+
+Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
+  state(here).require_not_finalized(here);
+  std::shared_ptr<State> made;
+  Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
+    made.reset();
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+  });
+  return Communicator(std::move(made));
+}
+
+void Communicator::finalize(Here here) { state(here).finalize(here); }
+
+std::optional<Error> Communicator::error() const {
+  if (!state_) return Error(Code::kInvalidHandle, kMovedFrom, {});
+  return state_->error();
+}
+
+SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
+  state(here).require_usable(here);
+  const std::lock_guard lock(state_->allocating);
+  SharedBuffer result;
+  const bool is_shared = state_->memory && !state_->memory->one_process();
+  try {
+    const SetupCall call = state_->bootstrap.begin(SetupKind::kAllocate);
+    if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
+    else state_->bootstrap.barrier(call);  // as it is between processes of one host
+  } catch (const Error& error) {
+    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // of which all ranks know
+    throw;
+  }
+  if (!is_shared) {
+    if (bytes > 0) result.buffer_ = state_->device.alloc(bytes, MemoryKind::kPinned, name, here);
+    return result;
+  }
+  if (result.part_) result.buffer_ = state_->device.wrap(result.part_->data(), bytes, MemoryKind::kPinned, name, here);
+  return result;
+}
+
+void Communicator::abort() noexcept {
+  if (!state_) return;
+  state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  state_->seat->fail(LedgerLife::kAborted, "by its own program");
+  state_->bootstrap.abort();
+}
+
+void Communicator::fail(Code code, const std::string& text) noexcept {
+  if (state_) state_->fail(code, text);
+}
+
+void Communicator::all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
+  require_no_factor(op, here);
+  state(here).issue_call(
+      {.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)}, to, from,
+      stream, here);
+}
+
+void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kAllReduce,
+                          .type = type,
+                          .op = ReduceOp::kPreMulSum,
+                          .elements = from.bytes / bytes_of(type),
+                          .scale = scale_of(type, factor, here)},
+                         to, from, stream, here);
+}
+
+void Communicator::reduce(Range to, Range from, DataType type, ReduceOp op, int root, StreamRef stream, Here here) {
+  require_no_factor(op, here);
+  state(here).issue_call(
+      {.kind = Collective::kReduce, .type = type, .op = op, .root = root, .elements = from.bytes / bytes_of(type)}, to,
+      from, stream, here);
+}
+
+void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
+  require_no_factor(op, here);
+  state(here).issue_call(
+      {.kind = Collective::kReduceScatter, .type = type, .op = op, .elements = to.bytes / bytes_of(type)}, to, from,
+      stream, here);
+}
+
+void Communicator::broadcast(Range to, Range from, int root, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kBroadcast, .type = DataType::kU8, .root = root, .elements = to.bytes},
+                         to, from, stream, here);
+}
+
+void Communicator::all_gather(Range to, Range from, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kAllGather, .type = DataType::kU8, .elements = from.bytes}, to, from,
+                         stream, here);
+}
+
+void Communicator::gather(Range to, Range from, int root, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kGather, .type = DataType::kU8, .root = root, .elements = from.bytes}, to,
+                         from, stream, here);
+}
+
+void Communicator::scatter(Range to, Range from, int root, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kScatter, .type = DataType::kU8, .root = root, .elements = to.bytes}, to,
+                         from, stream, here);
+}
+
+void Communicator::all_to_all(Range to, Range from, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kAllToAll,
+                          .type = DataType::kU8,
+                          .elements = from.bytes / static_cast<std::uint64_t>(state(here).bootstrap.nranks())},
+                         to, from, stream, here);
+}
+
+void Communicator::barrier(StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
+}
+
+void Communicator::send(Range from, int to, StreamRef stream, Here here) {
+  take_letter(state(here), {true, to, from, stream, here});
+}
+
+void Communicator::recv(Range to, int from, StreamRef stream, Here here) {
+  take_letter(state(here), {false, from, to, stream, here});
+}
+
+void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {
+  const auto n = static_cast<std::size_t>(state(here).bootstrap.nranks());
+  if (to.size() != n || from.size() != n)
+    throw Error(Code::kInvalidValue,
+                fmt::format("all_to_all_v: {} blocks to send and {} to receive; expected {} of each, one for each rank",
+                            from.size(), to.size(), n),
+                here);
+  Group group;
+  for (std::size_t step = 0; step < n; ++step) {
+    const std::size_t next = (static_cast<std::size_t>(rank()) + step) % n;
+    const std::size_t before = (static_cast<std::size_t>(rank()) + n - step) % n;
+    send(from[next], static_cast<int>(next), stream, here);
+    recv(to[before], static_cast<int>(before), stream, here);
+  }
+  group.end();
+}
+
+const char* algorithm_name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kAuto: return "auto";
+    case Algorithm::kDirect: return "direct";
+    case Algorithm::kRing: return "ring";
+    case Algorithm::kTree: return "tree";
+    case Algorithm::kDoubling: return "doubling";
+    case Algorithm::kRelay: return "relay";
+  }
+  return "unknown";
+}
+
+}  // namespace slip

@@ -1,0 +1,70 @@
+#include "comm/diagnose/call_history.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace slip {
+namespace {
+
+template <class T>
+std::optional<T> read_at(std::span<const std::byte> bytes, std::size_t offset) {
+  if (bytes.size() < offset + sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
+  const Signature& found = last[number % kCalls];
+  return number != 0 && found.number() == number ? &found : nullptr;
+}
+
+std::optional<Signature> CallHistory::read(const Entry& entry) {
+  const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
+  if (call.number() == 0 || entry.tie.load(std::memory_order_relaxed) != tie_of(call)) return std::nullopt;
+  return call;
+}
+
+CallHistory::Snapshot CallHistory::snapshot() const {
+  Snapshot result{
+      .count = count_.load(std::memory_order_relaxed), .digest = digest_.load(std::memory_order_relaxed), .last = {}};
+  for (std::size_t i = 0; i < kCalls; ++i) result.last[i] = read(entries_[i]).value_or(Signature{});
+  return result;
+}
+
+std::optional<Signature> CallHistory::find(std::uint32_t number) const {
+  const std::optional<Signature> found = read(entries_[number % kCalls]);
+  return found && found->number() == number ? found : std::nullopt;
+}
+
+std::optional<std::pair<Signature, Signature>> first_difference(const CallHistory::Snapshot& own,
+                                                                const CallHistory::Snapshot& other) {
+  std::optional<std::pair<Signature, Signature>> first;
+  for (const Signature& call : own.last) {
+    const Signature* const theirs = other.find(call.number());
+    if (!theirs || *theirs == call) continue;
+    // The difference as a signed number: numbers of calls go round after 2^32.
+    if (!first || static_cast<std::int32_t>(call.number() - first->first.number()) < 0) first.emplace(call, *theirs);
+  }
+  return first;
+}
+
+std::vector<std::byte> CallWitness::answer() {
+  std::vector<std::byte> result = seat_->answer();
+  const CallHistory::Snapshot calls = history.snapshot();
+  const auto bytes = std::as_bytes(std::span(&calls, 1));
+  result.insert(result.end(), bytes.begin(), bytes.end());
+  return result;
+}
+
+std::optional<LedgerView> CallWitness::view_in(std::span<const std::byte> answer) {
+  return read_at<LedgerView>(answer, 0);
+}
+
+std::optional<CallHistory::Snapshot> CallWitness::history_in(std::span<const std::byte> answer) {
+  return read_at<CallHistory::Snapshot>(answer, sizeof(LedgerView));
+}
+
+}  // namespace slip

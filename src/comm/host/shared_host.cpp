@@ -1,0 +1,109 @@
+#include "comm/host/shared_host.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/sync.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4096;
+
+// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks and channel from the begin.
+constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
+
+std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels) {
+  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
+}
+
+}  // namespace
+
+SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members, int channels)
+    : rank_(bootstrap.rank()),
+      nranks_(bootstrap.nranks()),
+      members_(std::move(members)),
+      whole_(members_.size() == static_cast<std::size_t>(nranks_)),
+      segment_(Segment::share(bootstrap, members_,
+                              segment_bytes(members_.size(), whole_, static_cast<std::size_t>(channels)))),
+      regions_(segment_.data() + kHeaderBytes),
+      known_(static_cast<std::size_t>(nranks_), 0),
+      compared_(known_) {
+  static_assert(sizeof(Failure) <= kHeaderBytes);
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
+}
+
+int SharedHost::index_of(int rank) const {
+  const auto found = std::lower_bound(members_.begin(), members_.end(), rank);
+  return found != members_.end() && *found == rank ? static_cast<int>(found - members_.begin()) : -1;
+}
+
+PipeMemory& SharedHost::pipe(int from, int to, int channel) const {
+  const std::size_t members = members_.size();
+  std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
+  const std::size_t index =
+      (static_cast<std::size_t>(channel) * members + static_cast<std::size_t>(index_of(from))) * members +
+      static_cast<std::size_t>(index_of(to));
+  return *reinterpret_cast<PipeMemory*>(pipes + index * kPipeBytes);
+}
+
+bool SharedHost::all_have_posted(std::uint64_t number) {
+  for (int rank = 0; rank < nranks_; ++rank) {
+    if (rank == rank_) continue;
+    if (known_[static_cast<std::size_t>(rank)] < number && !has_posted(rank, number)) return false;
+    compare(rank, number);
+  }
+  return true;
+}
+
+void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) {
+  Slot& own = slot(rank_, number);
+  own.signature = signature;
+  static_assert(sizeof(Offer) <= sizeof(own.data));
+  if (offer) std::memcpy(own.data, offer, sizeof(Offer));
+  own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
+  posted_ = number;
+}
+
+void SharedHost::compare_posted() {
+  for (int rank = 0; rank < nranks_ && posted_ != 0; ++rank) {
+    if (rank != rank_ && compared_[static_cast<std::size_t>(rank)] < posted_ && has_posted(rank, posted_))
+      compare(rank, posted_);
+  }
+}
+
+Offer SharedHost::offered(int rank, std::uint64_t number) const {
+  Offer offer;
+  std::memcpy(&offer, slot(rank, number).data, sizeof(offer));
+  return offer;
+}
+
+std::uint64_t SharedHost::last_posted(int rank) const {
+  std::uint64_t last = 0;
+  for (std::uint64_t turn = 0; turn < SharedLayout::kSlots; ++turn)
+    last = std::max(last, slot(rank, turn).number.load(std::memory_order_acquire));
+  return last;
+}
+
+bool SharedHost::fail(Code code, const std::string& text) const {
+  std::uint32_t none = 0;
+  // relaxed: only who is first matters; the text is published below.
+  if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
+  failure().code = static_cast<std::int32_t>(code);
+  const std::size_t bytes = std::min(text.size(), sizeof(failure().text) - 1);
+  std::memcpy(failure().text, text.data(), bytes);
+  failure().text[bytes] = 0;
+  failure().state.store(2, std::memory_order_release);
+  return true;
+}
+
+Error SharedHost::why() const {
+  // A rank that was killed while it wrote leaves the text unfinished: not waited for long.
+  for (int turn = 0; turn < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++turn) spin(turn);
+  if (failure().state.load(std::memory_order_acquire) != 2)
+    return {Code::kRankLost, "a rank failed and could not say why", {}};
+  return {static_cast<Code>(failure().code), failure().text, {}};
+}
+
+}  // namespace slip

@@ -1,0 +1,143 @@
+#include "comm/host/shared_memory.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <numeric>
+
+#include "slip/shared_buffer.hpp"
+
+namespace slip {
+namespace {
+
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+std::size_t physical_memory() { return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes(); }
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
+}  // namespace
+
+// The buffer goes before the part that it lies in.
+SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
+  std::swap(part_, other.part_);
+  std::swap(buffer_, other.buffer_);
+  return *this;
+}
+
+void SharedRegistry::add(const std::shared_ptr<SharedMapping>& mapping) {
+  const std::lock_guard lock(lock_);
+  by_id_[mapping->id] = mapping;
+  if (mapping->bytes > 0) by_address_[mapping->segment.data() + mapping->begin] = mapping;
+  else mapping->freed().fetch_add(1, std::memory_order_release);  // as remove() does
+}
+
+void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexcept {
+  {
+    const std::lock_guard lock(lock_);
+    by_address_.erase(mapping->segment.data() + mapping->begin);
+  }
+  mapping->segment.drop(mapping->begin, whole_pages(mapping->bytes));
+  mapping->freed().fetch_add(1, std::memory_order_release);  // this rank's calls have ended before
+  unmap_freed();
+}
+
+void SharedRegistry::unmap_freed() {
+  std::vector<Mapping> gone;  // destroyed after the lock is given back
+  const std::lock_guard lock(lock_);
+  std::erase_if(by_id_, [&](const auto& entry) {
+    if (entry.second->freed().load(std::memory_order_acquire) < entry.second->ranks) return false;
+    gone.push_back(entry.second);
+    return true;
+  });
+}
+
+void SharedRegistry::clear() noexcept {
+  std::map<std::uint32_t, Mapping> gone;
+  const std::lock_guard lock(lock_);
+  gone.swap(by_id_);
+  by_address_.clear();
+}
+
+Reach SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
+  const std::lock_guard lock(lock_);
+  auto after = by_address_.upper_bound(data);
+  if (after == by_address_.begin()) return {};
+  const SharedMapping& mapping = *(--after)->second;
+  const auto offset = static_cast<std::uint64_t>(data - mapping.segment.data());
+  if (offset + bytes > mapping.begin + mapping.bytes) return {};
+  return {offset, mapping.id};
+}
+
+std::byte* SharedRegistry::at(const Reach& reach, std::uint64_t bytes) const {
+  const std::lock_guard lock(lock_);
+  const auto found = by_id_.find(reach.segment);
+  if (found == by_id_.end()) return nullptr;
+  const Segment& segment = found->second->segment;
+  if (reach.offset > segment.bytes() || bytes > segment.bytes() - reach.offset) return nullptr;
+  return segment.data() + reach.offset;
+}
+
+SharedMemory::SharedMemory(Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
+  for (const Placement& other : bootstrap.placements())
+    one_process_ = one_process_ && same_process(other, bootstrap.placements().front());
+}
+
+std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const SetupCall& call, Here here) {
+  const std::vector<std::uint64_t> wanted = bootstrap_.all_gather(std::uint64_t{bytes}, call);
+  const std::size_t memory = physical_memory();
+  std::size_t whole = page_bytes(), own = 0;
+  for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
+    if (static_cast<int>(rank) == bootstrap_.rank()) own = whole;
+    const std::size_t part = wanted[rank] < memory ? whole_pages(wanted[rank]) : memory;
+    whole += part;
+    if (whole > memory)  // the system might promise it and then end a rank that uses it
+      throw Error(Code::kOutOfMemory,
+                  fmt::format("ranks ask for more shared memory together than the host has: rank {} for {} bytes, the "
+                              "host has {}",
+                              rank, wanted[rank], memory),
+                  here);
+  }
+  if (whole == page_bytes()) return nullptr;
+  std::vector<int> ranks(wanted.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto mapping = std::make_shared<SharedMapping>();
+  mapping->segment = Segment::share(bootstrap_, ranks, whole, call);
+  mapping->id = ++made_;
+  mapping->ranks = static_cast<std::uint32_t>(wanted.size());
+  mapping->begin = own;
+  mapping->bytes = bytes;
+  registry_->unmap_freed();
+  bool got = true;
+  std::string why;
+  try {
+    mapping->segment.commit(own, whole_pages(bytes));
+  } catch (const Error& error) {
+    got = false;
+    why = error.what();
+  }
+  const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(got ? 1 : 0), call);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != 1)
+      throw Error(
+          Code::kOutOfMemory,
+          fmt::format("rank {} got no {} bytes of shared memory{}{}", rank, wanted[rank], why.empty() ? "" : ": ", why),
+          here);
+  }
+  registry_->add(mapping);
+  if (bytes == 0) return nullptr;
+  return std::make_shared<SharedPart>(registry_, mapping);
+}
+
+Reach SharedMemory::find(const std::byte* data, std::uint64_t bytes, bool hidden) const {
+  if (!direct_) return {};
+  if (!one_process_) return registry_->find(data, bytes);
+  return hidden ? Reach{} : Reach{reinterpret_cast<std::uintptr_t>(data), Reach::kAddress};
+}
+
+std::byte* SharedMemory::at(const Reach& reach, std::uint64_t bytes) const {
+  if (reach.segment == Reach::kAddress) return reinterpret_cast<std::byte*>(reach.offset);
+  return registry_->at(reach, bytes);
+}
+
+}  // namespace slip

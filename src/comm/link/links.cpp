@@ -1,0 +1,136 @@
+#include "comm/link/links.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "comm/link/net_link.hpp"
+#include "comm/link/pipe.hpp"
+
+namespace slip {
+namespace {
+constexpr std::int64_t kRestNs = 1'000'000;  // a failure elsewhere is not told by a link
+}
+
+Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns, int channels)
+    : bootstrap_(bootstrap),
+      host_(host),
+      lines_(std::move(lines)),
+      timeout_ns_(timeout_ns),
+      channels_(channels),
+      arrived_(index(0, channels)),
+      outlets_(index(0, channels)),
+      inlets_(index(0, channels)) {
+  lines_.rank = bootstrap.rank();
+  lines_.host = bootstrap.host();
+  lines_.key = bootstrap.derive("slip lines");
+  // Everybody must decide the same: what one rank alone can reach is not enough.
+  bool own = false;
+  for (int rank = 0; rank < bootstrap.nranks(); ++rank)
+    own = own || (rank != bootstrap.rank() && !through_memory(rank));
+  const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
+  if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
+  listener_ = net_tcp().listen(lines_);
+  handles_ = bootstrap.all_gather(listener_->handle());
+}
+
+bool Links::through_memory(int rank) const { return host_ && host_->has(rank); }
+
+LinkEnd& Links::end(Ends& ends, int rank, int channel, bool out) {
+  std::unique_ptr<LinkEnd>& place = ends[index(rank, channel)];
+  if (!place) {
+    place = make(rank, channel, out);
+    made_.push_back({place.get(), rank});
+  }
+  return *place;
+}
+
+std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
+  const int own = bootstrap_.rank();
+  if (through_memory(rank)) {
+    const Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
+    const Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
+    const bool threads = same_process(here, there), named = here.pid_space == there.pid_space;
+    if (out)
+      return std::make_unique<PipeOutlet>(host_->pipe(own, rank, channel), threads ? PipeReach::kThreads
+                                                                           : named ? PipeReach::kProcesses
+                                                                                   : PipeReach::kNever);
+    return std::make_unique<PipeInlet>(host_->pipe(rank, own, channel), own, rank, threads ? 0 : there.pid);
+  }
+  if (out) return std::make_unique<NetOutlet>([this, rank, channel] { return connect(rank, channel); });
+  return std::make_unique<NetInlet>([this, rank, channel] { return accept(rank, channel); }, own, rank);
+}
+
+std::unique_ptr<NetSender> Links::connect(int rank, int channel) {
+  NetOptions options = lines_;
+  options.channel = channel;
+  try {
+    return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
+                             {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
+  } catch (const Error& error) {
+    failed_ = rank;
+    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // which says why
+    throw;
+  }
+}
+
+std::unique_ptr<NetReceiver> Links::accept(int rank, int channel) {
+  while (std::unique_ptr<NetReceiver> receiver = listener_->accept(nullptr)) {
+    const NetPeer& from = receiver->peer();
+    if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= channels_) continue;
+    arrived_[index(from.rank, from.channel)] = std::move(receiver);
+  }
+  return std::move(arrived_[index(rank, channel)]);
+}
+
+bool Links::drive() {
+  bool moved = false;
+  for (const Made& one : made_) moved = drive(*one.end, one.rank) || moved;
+  return moved;
+}
+
+bool Links::drive(LinkEnd& end, int rank) {
+  try {
+    return end.drive();
+  } catch (...) {
+    failed_ = rank;
+    throw;
+  }
+}
+
+void Links::close() noexcept {
+  for (const Made& one : made_) one.end->close();
+}
+
+bool Links::rest() {
+  watched_.clear();
+  for (const Made& one : made_) {
+    if (one.end->begun() != one.end->done() && !one.end->watch(watched_)) return false;
+  }
+  wait_for_any(watched_, kRestNs);
+  return true;
+}
+
+bool Links::tell(Sleeper& sleeper) {
+  bool any = false;
+  for (const Made& one : made_) {
+    if (one.end->begun() == one.end->done()) continue;
+    any = true;
+    if (one.end->tell(&sleeper)) continue;
+    tell_nobody();
+    return false;
+  }
+  return any;
+}
+
+void Links::tell_nobody() {
+  for (const Made& one : made_) static_cast<void>(one.end->tell(nullptr));
+}
+
+void Links::attend(bool attended) {
+  for (const Made& one : made_) {
+    if (one.end->begun() != one.end->done()) one.end->attend(attended);
+  }
+}
+
+}  // namespace slip

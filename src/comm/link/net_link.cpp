@@ -1,0 +1,110 @@
+#include "comm/link/net_link.hpp"
+
+#include <fmt/format.h>
+
+namespace slip {
+namespace {
+
+static_assert(2 * LinkEnd::kDepth <= ProxyLine::kDepth);  // a signature and a message each: there is always room
+
+std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
+
+void attend(ProxyLine* line, bool attended) {
+  if (!line) return;
+  if (attended) line->attend();
+  else line->leave();
+}
+
+bool tell(ProxyLine* line, Sleeper* sleeper) {
+  if (line) line->tell(sleeper);
+  return line != nullptr;
+}
+
+void post(ProxyLine& line, std::span<std::byte> bytes, ProxyLine::Next next = ProxyLine::Next::kCompute) {
+  static_cast<void>(line.post(bytes, next));
+}
+
+}  // namespace
+
+void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
+  if (!line_) line_ = std::make_unique<ProxyLine>(Proxy::of_process(), connect_());
+  line_->attend();
+  const std::uint64_t slot = begun_ % kDepth;
+  if (signature) {
+    signatures_[slot] = *signature;
+    post(*line_, bytes_of(signatures_[slot]), bytes > 0 ? ProxyLine::Next::kPost : ProxyLine::Next::kCompute);
+  }
+  if (bytes > 0) post(*line_, {data, bytes});
+  ends_[slot] = line_->posted();
+  ++begun_;
+}
+
+bool NetOutlet::drive() {
+  if (done_ == begun_ || !line_) return false;
+  bool moved = line_->drive();
+  for (; done_ < begun_ && ends_[done_ % kDepth] <= line_->done(); ++done_) moved = true;
+  return moved;
+}
+
+void NetOutlet::attend(bool attended) { slip::attend(line_.get(), attended); }
+bool NetOutlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
+
+void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
+  Message& message = messages_[begun_ % kDepth];
+  message = {};
+  message.data = data;
+  message.bytes = bytes;
+  message.signed_ = signature != nullptr;
+  if (signature) message.expected = *signature;
+  ++begun_;
+  if (line_) line_->attend();
+}
+
+// True: the line was asked for its bytes.
+bool NetInlet::ask(Message& message) {
+  if (message.signed_) {
+    if (message.signature_end == 0) {
+      post(*line_, bytes_of(message.said));
+      message.signature_end = line_->posted();
+    }
+    if (line_->done() < message.signature_end) return false;
+    if (line_->moved(message.signature_end - 1) != sizeof(Signature))
+      throw Error(Code::kMismatch,
+                  fmt::format("rank {} calls {}, rank {} has not come to it: all ranks of a communicator must make the "
+                              "same calls in the same order",
+                              rank_, message.expected.text(), from_),
+                  {});
+    require_same(rank_, message.expected, from_, message.said);
+  }
+  if (message.bytes > 0) post(*line_, {message.data, message.bytes});
+  message.end = line_->posted();
+  return true;
+}
+
+bool NetInlet::drive() {
+  if (done_ == begun_) return false;
+  if (!line_) {
+    std::unique_ptr<NetReceiver> receiver = accept_();
+    if (!receiver) return false;
+    line_ = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(receiver));
+    line_->attend();
+  }
+  bool moved = line_->drive();
+  while (asked_ < begun_ && ask(messages_[asked_ % kDepth])) ++asked_;
+  for (; done_ < asked_; ++done_) {
+    const Message& message = messages_[done_ % kDepth];
+    if (line_->done() < message.end) break;
+    if (message.bytes > 0 && line_->moved(message.end - 1) != message.bytes)
+      throw Error(Code::kMismatch,
+                  fmt::format("rank {} expected {} bytes from rank {} and got {}", rank_, message.bytes, from_,
+                              line_->moved(message.end - 1)),
+                  {});
+    moved = true;
+  }
+  return moved;
+}
+
+void NetInlet::attend(bool attended) { slip::attend(line_.get(), attended); }
+bool NetInlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
+
+}  // namespace slip

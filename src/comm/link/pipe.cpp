@@ -1,0 +1,210 @@
+#include "comm/link/pipe.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/sync.hpp"
+#include "comm/host/copy.hpp"
+#include "transport/memory/process_memory.hpp"
+
+namespace slip {
+namespace {
+
+// Large messages: at first both ways in turns, then one goes the other way now and then, for things may have changed.
+constexpr std::uint64_t kInTurns = 8, kTryEvery = 32;
+
+}  // namespace
+
+CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)
+    : Error(Code::kMismatch,
+            fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
+                        "the same order",
+                        rank, mine.text(), there, theirs.text()),
+            {}),
+      other_rank(there),
+      own(mine),
+      other(theirs) {}
+
+void require_same(int rank, const Signature& own, int other_rank, const Signature& other) {
+  if (other != own) throw CallMismatch(rank, own, other_rank, other);
+}
+
+void PipeOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
+  messages_[begun_ % kDepth] = {
+      data, bytes, 0, 0, 0, signature != nullptr, false, signature ? *signature : Signature{}};
+  ++begun_;
+}
+
+bool PipeOutlet::has_room() {
+  if (filled_ - taken_ < PipeMemory::kCells) return true;
+  taken_ = load_acquire(memory_.taken);  // acquire: the receiver has read the cells, they may be written
+  return filled_ - taken_ < PipeMemory::kCells;
+}
+
+bool PipeOutlet::goes_by_address(const Message& message) {
+  if (message.bytes < by_address_) return false;
+  if (by_address_ == PipeReach::kThreads) return true;
+  const std::uint64_t number = large_++;
+  const bool tries = number % (number < kInTurns ? 2 : kTryEvery) == 0;
+  return memory_.cells_are_quicker.load(std::memory_order_relaxed) == tries;  // relaxed: only a hint
+}
+
+void PipeOutlet::fill_cell(Message& message) {
+  const std::uint64_t cell = filled_ % PipeMemory::kCells;
+  PipeMemory::Head& head = memory_.heads[cell];
+  const std::uint64_t rest = message.bytes - message.gone;
+  head.by_address = message.gone == 0 && goes_by_address(message);
+  head.signed_ = message.signed_ && message.gone == 0;
+  if (head.signed_) head.signature = message.signature;
+  if (head.by_address) {
+    head.bytes = 0;
+    const std::byte* const at = message.data;
+    std::memcpy(head.data, &at, sizeof(at));
+    message.gone = message.bytes;
+  } else {
+    const std::uint64_t bytes = std::min(rest, PipeMemory::kCellBytes);
+    head.bytes = static_cast<std::uint32_t>(bytes);
+    copy(bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], message.data + message.gone, bytes);
+    message.gone += bytes;
+  }
+  ++filled_;
+  head.number.store(filled_, std::memory_order_release);  // the head and the cell are seen by who sees the number
+  __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells], 1);  // the receiver has read it some messages ago
+  if (message.gone < message.bytes) return;
+  message.all_in = true;
+  message.last_cell = head.by_address ? filled_ : 0;
+}
+
+// The receiver could not read the bytes of the oldest message that is in the pipe. It will not be able to read others.
+bool PipeOutlet::fill_window(Message& message) {
+  const std::uint64_t filled = memory_.windows_filled.load(std::memory_order_relaxed);  // relaxed: its own
+  if (load_acquire(memory_.refused) != message.last_cell) return false;  // acquire: the windows before it are counted
+  // acquire: the window was read, and may be written.
+  if (message.shown == message.bytes || load_acquire(memory_.windows_taken) != filled) return false;
+  by_address_ = PipeReach::kNever;
+  const std::uint64_t bytes = std::min(message.bytes - message.shown, PipeMemory::kCellBytes);
+  slip::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.shown, bytes);
+  message.shown += bytes;
+  memory_.windows_filled.store(filled + 1, std::memory_order_release);  // the bytes are seen by who sees the count
+  return true;
+}
+
+bool PipeOutlet::drive() {
+  bool moved = false;
+  while (in_ < begun_ && has_room()) {
+    Message& message = messages_[in_ % kDepth];
+    fill_cell(message);
+    if (message.all_in) ++in_;
+    moved = true;
+  }
+  while (done_ < in_) {
+    Message& message = messages_[done_ % kDepth];
+    if (message.last_cell > taken_) taken_ = load_acquire(memory_.taken);  // acquire: the receiver has read the bytes
+    if (message.last_cell <= taken_) ++done_;
+    else if (!fill_window(message)) break;
+    moved = true;
+  }
+  return moved;
+}
+
+// The receiver waits for nobody while it reads, so neither does this one for long.
+void PipeOutlet::close() noexcept {
+  memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
+  full_fence();
+  if (by_address_ != PipeReach::kThreads) return;  // another process may be killed as it reads, and does no harm here
+  for (int turn = 0; load_acquire(memory_.reading); ++turn) spin(turn);  // acquire: it has read what it read
+}
+
+void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
+  messages_[begun_ % kDepth] = {data, bytes, 0, signature != nullptr, signature ? *signature : Signature{}, 0};
+  ++begun_;
+}
+
+// False: the bytes of this cell are still to come.
+bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
+  if (refused_) return take_window(message);
+  if (message.signed_ && message.come == 0) {
+    if (head.signed_) require_same(rank_, message.signature, from_, head.signature);
+  }
+  if (head.signed_ != (message.signed_ && message.come == 0))
+    throw Error(Code::kMismatch,
+                fmt::format("rank {} and rank {} are not in the same call: all ranks of a communicator must make the "
+                            "same calls in the same order",
+                            rank_, from_),
+                {});
+  if (head.by_address) return take_address(message, head);
+  const std::uint64_t cell = taken_ % PipeMemory::kCells;
+  const bool measured = process_ != 0 && message.bytes >= PipeReach::kProcesses;
+  if (measured && message.come == 0) message.began = ticks();
+  copy(message.data + message.come, head.bytes <= PipeMemory::kInHead ? head.data : memory_.cells[cell], head.bytes);
+  message.come += head.bytes;
+  if (measured && message.come == message.bytes) note_pace(cells_, message.began, message.bytes);
+  return true;
+}
+
+void PipeInlet::note_pace(PipePace& way, std::uint64_t began, std::uint64_t bytes) {
+  way.note(ticks() - began, bytes);
+  if (!cells_.known() || !address_.known()) return;
+  const bool quicker = cells_ < address_;
+  if (memory_.cells_are_quicker.load(std::memory_order_relaxed) != quicker)
+    memory_.cells_are_quicker.store(quicker, std::memory_order_relaxed);  // relaxed, both: only a hint
+}
+
+// A sender that has given up may have written something else to where its message was. Between threads it may even have
+// freed it: either it sees that its bytes are read, and waits, or this thread sees that it has given up.
+bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
+  const std::byte* at = nullptr;
+  std::memcpy(&at, head.data, sizeof(at));
+  const std::uint64_t began = ticks();
+  memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, both: the fence orders them
+  full_fence();
+  bool read = false;
+  if (!memory_.given_up.load(std::memory_order_relaxed)) {
+    if (process_ == 0) copy(message.data, at, message.bytes);
+    read = process_ == 0 || read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
+  }
+  memory_.reading.store(false, std::memory_order_release);  // the bytes are read before the sender goes on
+  acquire_fence();                                          // and before this look
+  if (memory_.given_up.load(std::memory_order_relaxed))
+    throw Error(Code::kRankLost, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
+  if (!read) {
+    refused_ = true;
+    memory_.refused.store(taken_ + 1, std::memory_order_release);  // behind the counts of windows
+    return false;
+  }
+  if (process_ != 0) note_pace(address_, began, message.bytes);
+  message.come = message.bytes;
+  return true;
+}
+
+bool PipeInlet::take_window(Message& message) {
+  const std::uint64_t taken = memory_.windows_taken.load(std::memory_order_relaxed);  // relaxed: its own
+  if (load_acquire(memory_.windows_filled) == taken) return false;                    // acquire: the bytes are seen
+  const std::uint64_t bytes = std::min(message.bytes - message.come, PipeMemory::kCellBytes);
+  slip::copy(message.data + message.come, memory_.cells[taken_ % PipeMemory::kCells], bytes);
+  message.come += bytes;
+  memory_.windows_taken.store(taken + 1,
+                              std::memory_order_release);  // what was read is read before it is written again
+  refused_ = message.come < message.bytes;
+  return !refused_;
+}
+
+bool PipeInlet::drive() {
+  bool moved = false;
+  while (done_ < begun_) {
+    const PipeMemory::Head& head = memory_.heads[taken_ % PipeMemory::kCells];
+    if (load_acquire(head.number) != taken_ + 1) break;  // acquire: the sender's head and cell are seen
+    Message& message = messages_[done_ % kDepth];
+    if (!take_cell(message, head)) break;
+    ++taken_;
+    memory_.taken.store(taken_, std::memory_order_release);  // what was read is read before it is written again
+    if (message.come == message.bytes) ++done_;
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace slip

@@ -1,0 +1,135 @@
+#include "comm/placement/formations.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/hash.hpp"
+
+namespace slip {
+namespace {
+
+CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position) {
+  CommTree tree;
+  tree.parent.resize(of_ranks.parent.size());
+  tree.children.resize(of_ranks.parent.size());
+  for (std::size_t rank = 0; rank < of_ranks.parent.size(); ++rank) {
+    const auto own = static_cast<std::size_t>(position[rank]);
+    const int parent = of_ranks.parent[rank];
+    tree.parent[own] = parent < 0 ? kNobody : position[static_cast<std::size_t>(parent)];
+    for (const int child : of_ranks.children[rank])
+      tree.children[own].push_back(position[static_cast<std::size_t>(child)]);
+  }
+  return tree;
+}
+
+// "0>2 2>3": each rank with its parent.
+std::string tree_text(const Formation& formation, const CommTree& tree) {
+  std::string text;
+  for (std::size_t own = 0; own < tree.parent.size(); ++own) {
+    const int parent = tree.parent[own];
+    text += parent == kNobody
+                ? fmt::format(" {} on top", formation.order[own])
+                : fmt::format(" {}>{}", formation.order[own], formation.order[static_cast<std::size_t>(parent)]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<Formation> formations_of(const std::vector<int>& hosts, int channels) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
+  std::vector<Formation> result;
+  for (int channel = 0; channel < channels; ++channel) {
+    std::vector<int> order;
+    for (const auto& [host, ranks] : members) {
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        order.push_back(ranks[(i + static_cast<std::size_t>(channel)) % ranks.size()]);
+    }
+    if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
+    result.push_back(Formation::of(std::move(order)));
+  }
+  result.front().relays = Relays(hosts);  // a matter of one channel
+  return result;
+}
+
+std::vector<Formation> formations_of(const Cluster& cluster, const ChannelPlan& plan, int channels) {
+  std::vector<Formation> result;
+  for (int channel = 0; channel < channels; ++channel)
+    result.push_back(formation_of(plan.channels[static_cast<std::size_t>(channel) % plan.channels.size()]));
+  result.front().relays = relays_of(cluster);
+  return result;
+}
+
+Formation formation_of(const Channel& channel) {
+  Formation formation = Formation::of(channel.ring);
+  if (channel.trees.empty()) return formation;
+  formation.trees.clear();
+  for (const CommTree& tree : channel.trees) formation.trees.push_back(in_positions(tree, formation.position));
+  return formation;
+}
+
+Formation switch_formation_of(const Channel& channel) {
+  std::vector<int> order = channel.ring;
+  const auto root = static_cast<int>(order.size());
+  order.push_back(root);
+  Formation formation = Formation::of(order);
+  CommTree tree = channel.switch_tree;
+  tree.children.emplace_back();
+  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
+    if (tree.parent[rank] != kSwitch) continue;
+    tree.parent[rank] = root;
+    tree.children.back().push_back(static_cast<int>(rank));
+  }
+  tree.parent.push_back(kNobody);
+  formation.trees = {in_positions(tree, formation.position)};
+  return formation;
+}
+
+Relays relays_of(const Cluster& cluster) {
+  std::vector<int> hosts;
+  for (const RankPlace& place : cluster.ranks) hosts.push_back(place.node);
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  Relays relays(hosts);
+  for (const int node : apart) {
+    if (apart.size() < 2) break;
+    for (const RailRoute& route : rail_routes(cluster, node)) {
+      if (route.senders == std::vector{route.relay}) relays.set_alone(route.relay, route.to);
+      else relays.set(route.relay, route.to, route.relay);
+      relays.set_arrival(route.to, route.arrival);
+    }
+  }
+  return relays;
+}
+
+std::uint64_t digest(const std::vector<Formation>& formations) {
+  Hash hash;
+  for (const Formation& one : formations) {
+    for (const int rank : one.order) hash.add(rank);
+    for (const CommTree& tree : one.trees) {
+      for (const int parent : tree.parent) hash.add(parent);
+    }
+    const auto nranks = static_cast<int>(one.order.size());
+    for (int from = 0; from < nranks && !one.relays.none(); ++from) {
+      hash.add(one.relays.arrival(from));
+      for (int to = 0; to < nranks; ++to) hash.add(one.relays.via(from, to));
+    }
+  }
+  return hash.value();
+}
+
+std::string rings_text(const std::vector<Formation>& formations) {
+  std::string text;
+  for (std::size_t channel = 0; channel < formations.size(); ++channel) {
+    const Formation& one = formations[channel];
+    text += fmt::format("  channel {}: ring {}\n", channel, fmt::join(one.order, " "));
+    for (const CommTree& tree : one.trees) text += fmt::format("    tree{}\n", tree_text(one, tree));
+  }
+  return text;
+}
+
+}  // namespace slip

@@ -1,0 +1,154 @@
+// Direct: each rank exchanges with each other one at once, beginning with its neighbours so that not all go to the
+// same. Values are reduced in the order of the ranks, so the bits depend on nothing else. all_to_all, gather and
+// scatter are always done so.
+#include <algorithm>
+
+#include "comm/plan/algorithm.hpp"
+
+namespace slip::direct {
+namespace {
+
+using Span = Task::Span;
+
+// Of all_reduce: a chunk is cut into a slice for each rank, which reduces it.
+Span slice_of(const Task& task, const Span& chunk, int rank) {
+  const auto n = static_cast<std::uint64_t>(task.nranks);
+  const std::uint64_t share = ((chunk.bytes + n - 1) / n + 63) / 64 * 64;
+  const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), chunk.bytes);
+  return {chunk.begin + begin, std::min(share, chunk.bytes - begin)};
+}
+
+bool gives_to(const Task& task, int rank) {
+  switch (task.call.kind) {
+    case Collective::kAllGather:
+    case Collective::kAllToAll: return true;
+    case Collective::kBroadcast:
+    case Collective::kScatter: return task.is_root();
+    case Collective::kGather: return rank == task.call.root;
+    default: return false;
+  }
+}
+
+bool takes_from(const Task& task, int rank) {
+  switch (task.call.kind) {
+    case Collective::kAllGather:
+    case Collective::kAllToAll: return true;
+    case Collective::kBroadcast:
+    case Collective::kScatter: return rank == task.call.root;
+    case Collective::kGather: return task.is_root();
+    default: return false;
+  }
+}
+
+// Where the bytes for a rank are, and those from it go.
+Place given(const Task& task, int rank, std::uint64_t begin) {
+  const bool blocks = task.call.kind == Collective::kAllToAll || task.call.kind == Collective::kScatter;
+  return input_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
+}
+Place taken(const Task& task, int rank, std::uint64_t begin) {
+  const bool blocks = task.call.kind != Collective::kBroadcast && task.call.kind != Collective::kScatter;
+  return output_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
+}
+
+void each_other(const Task& task, auto&& body) {
+  for (int step = 1; step < task.nranks; ++step)
+    body((task.rank + step) % task.nranks, (task.rank - step + task.nranks) % task.nranks);
+}
+
+// In scratch memory: what came from a rank.
+Place come(const Task& task, int rank) { return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes); }
+
+// What was sent from this rank's output's place is still its input there: it must be gone before something comes.
+void exchange_in_place(const Task& task, const Span& chunk, Program& program) {
+  each_other(task, [&](int to, int from) {
+    program.send(to, given(task, to, chunk.begin), chunk.bytes);
+    program.receive(from, come(task, from), chunk.bytes);
+  });
+  each_other(task, [&](int to, int from) {
+    program.received(from);
+    program.sent(to);
+  });
+  each_other(task, [&](int, int from) { program.copy(taken(task, from, chunk.begin), come(task, from), chunk.bytes); });
+}
+
+void reduce_own(const Task& task, Place to, const Span& own, Program& program) {
+  if (own.bytes == 0) return;
+  const std::span<Place> from = program.reduce({to}, task.nranks, own.bytes);
+  for (int rank = 0; rank < task.nranks; ++rank)
+    from[static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : come(task, rank);
+}
+
+// Scaled input for others, one place for each: theirs may not see the plain one.
+Place scaled(const Task& task, int rank, const Span& part, Program& program) {
+  if (!task.scales()) return input_at(part.begin);
+  const Place there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);
+  program.copy(there, input_at(part.begin), part.bytes);
+  return there;
+}
+
+}  // namespace
+
+std::uint64_t pieces(const Task& task) { return task.chunks(); }
+
+std::uint64_t scratch(const Task& task) {
+  const auto n = static_cast<std::uint64_t>(task.nranks);
+  if (task.call.kind == Collective::kAllToAll) return task.in_place ? n * task.chunk_bytes : 0;
+  return reduces(task.call.kind) ? (task.scales() ? 2 * n : n) * task.chunk_bytes : 0;
+}
+
+void write_copies(const Task& task, std::uint64_t piece, Program& program) {
+  const Span chunk = task.chunk(piece);
+  if (task.call.kind == Collective::kAllToAll && task.in_place) return exchange_in_place(task, chunk, program);
+  const bool last = piece + 1 == task.chunks();
+  each_other(task, [&](int to, int from) {
+    if (gives_to(task, to)) program.send(to, given(task, to, chunk.begin), chunk.bytes);
+    if (takes_from(task, from)) program.receive(from, taken(task, from, chunk.begin), chunk.bytes);
+  });
+  const bool own =
+      task.call.kind == Collective::kAllGather || task.call.kind == Collective::kAllToAll || task.is_root();
+  if (own && !task.in_place)
+    program.copy(taken(task, task.rank, chunk.begin), given(task, task.rank, chunk.begin), chunk.bytes);
+  const std::uint64_t left = last ? 0 : 1;  // the next chunk begins while this one is under way
+  each_other(task, [&](int to, int from) {
+    if (takes_from(task, from)) program.received(from, left);
+    if (gives_to(task, to)) program.sent(to, left);
+  });
+}
+
+void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
+  const Span chunk = task.chunk(piece);
+  const Collective kind = task.call.kind;
+  const auto wanted = [&](int rank) -> Span {  // of this rank's input, by another
+    if (kind == Collective::kReduce) return rank == task.call.root ? chunk : Span{};
+    if (kind == Collective::kReduceScatter)
+      return {static_cast<std::uint64_t>(rank) * task.block() + chunk.begin, chunk.bytes};
+    return slice_of(task, chunk, rank);
+  };
+  const Span own = wanted(task.rank);
+  const auto all_sent = [&] {  // nothing goes to others than the root
+    each_other(task, [&](int to, int) {
+      if (kind != Collective::kReduce || to == task.call.root) program.sent(to);
+    });
+  };
+  if (piece > 0 && task.scales()) all_sent();
+  each_other(task, [&](int to, int from) {
+    const Span part = wanted(to);
+    if (part.bytes > 0) program.send(to, scaled(task, to, part, program), part.bytes);
+    if (own.bytes > 0) program.receive(from, come(task, from), own.bytes);
+  });
+  if (own.bytes > 0) each_other(task, [&](int, int from) { program.received(from); });
+  reduce_own(task, output_at(kind == Collective::kAllReduce ? own.begin : chunk.begin), own, program);
+  if (kind == Collective::kAllReduce) {
+    if (task.in_place && !task.scales()) all_sent();  // what comes goes where they are sent from
+    each_other(task, [&](int to, int from) {
+      if (own.bytes > 0) program.send(to, output_at(own.begin), own.bytes);
+      const Span part = wanted(from);
+      if (part.bytes > 0) program.receive(from, output_at(part.begin), part.bytes);
+    });
+    // The next chunk begins while these are under way; its own receives wait for them, too.
+    if (piece + 1 == task.chunks()) each_other(task, [&](int, int from) { program.received(from); });
+  }
+  if (piece + 1 == task.chunks()) all_sent();
+}
+
+}  // namespace slip::direct

@@ -1,0 +1,260 @@
+#include "comm/plan/shared_plan.hpp"
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to one
+// Of a broadcast: some, so that copies overlap, but each longer than it takes to say that it is there.
+constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
+
+using Layout = SharedLayout;
+
+Place input(std::uint64_t offset) { return {Space::kInput, 0, offset}; }
+Place output(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
+
+bool goes_by_blocks(Collective kind) {
+  return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
+}
+
+}  // namespace
+
+bool SharedPlan::is_small(const Call& call, int nranks) {
+  return call.block_bytes() * (goes_by_blocks(call.kind) ? static_cast<std::uint64_t>(nranks) : 1) <= Layout::kBoxBytes;
+}
+
+SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks)
+    : call_(call),
+      rank_(rank),
+      nranks_(nranks),
+      number_(number),
+      chunks_before_(chunks_before),
+      block_(call.block_bytes()) {
+  const auto all = static_cast<std::uint64_t>(nranks);
+  by_blocks_ = goes_by_blocks(call.kind);
+  small_ = is_small(call, nranks);
+  if (small_) return;
+  if (call.kind == Collective::kBroadcast) {
+    chunk_bytes_ = std::clamp((block_ / kPieces + kLine - 1) / kLine * kLine, kMinPiece, kMaxPiece);
+    chunks_ = (block_ + chunk_bytes_ - 1) / chunk_bytes_;
+    in_half_ = Layout::kHalfBytes / chunk_bytes_;
+    return;
+  }
+  // As many chunks as it takes, of nearly the same size. Slices have a whole number of lines each and the same borders
+  // in all chunks, for a chunk is copied in while the one before the last is still read.
+  const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;
+  const std::uint64_t most =
+      std::max((by_blocks_ ? Layout::kHalfBytes / all : Layout::kHalfBytes) / grain, 1UL) * grain;
+  chunks_ = (block_ + most - 1) / most;
+  if (chunks_ > 0) chunk_bytes_ = (block_ + chunks_ * grain - 1) / (chunks_ * grain) * grain;
+}
+
+SharedPlan::Span SharedPlan::span(std::uint64_t chunk) const {
+  const std::uint64_t begin = chunk * chunk_bytes_;
+  return {begin, std::min(chunk_bytes_, block_ - begin)};
+}
+
+// The part of a chunk of so many bytes that one rank reduces.
+SharedPlan::Span SharedPlan::slice(std::uint64_t bytes, int rank) const {
+  const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
+  const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
+  return {begin, std::min(share, bytes - begin)};
+}
+
+Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
+  const std::uint64_t turn = (chunks_before_ + chunk / in_half_) % 2;
+  return {Space::kStaging, static_cast<std::uint16_t>(rank),
+          Layout::kHalves + turn * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
+}
+
+bool SharedPlan::in_slot() const {
+  return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot;
+}
+
+std::uint64_t SharedPlan::box_shift() const {
+  if (!small_) return 0;
+  return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
+}
+
+void SharedPlan::write(std::uint64_t piece, Program& program) const {
+  if (small_) return write_small(program, box_shift());
+  if (call_.kind == Collective::kBroadcast)
+    return piece == 0 ? open_broadcast(program) : write_broadcast(piece - 1, program);
+  if (piece == 0) {
+    program.room(1);
+    copy_in(0, program);
+    program.post();
+    return program.meet();
+  }
+  const std::uint64_t stage = piece - 1;
+  if (stage > 0) program.wait(stage);
+  if (ends_with_copies()) {
+    if (stage > 0) copy_out(stage - 1, program);
+    if (stage < chunks_) reduce(stage, program);
+  } else if (call_.kind == Collective::kReduceScatter) {
+    reduce(stage, program);
+  } else {
+    copy_out(stage, program);
+  }
+  if (stage + 1 < chunks_) copy_in(stage + 1, program);
+  if (stage < chunks_) program.signal(stage + 1);
+}
+
+void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
+  switch (call_.kind) {
+    case Collective::kAllReduce:
+    case Collective::kReduce: {  // all but the own slice, in two runs
+      const Span own = slice(now.bytes, rank_);
+      program.copy(own_half(0), input(now.begin), own.begin);
+      const std::uint64_t end = own.begin + own.bytes;
+      program.copy(own_half(end), input(now.begin + end), now.bytes - end);
+      break;
+    }
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      for (int to = 0; to < nranks_; ++to) {
+        const auto block = static_cast<std::uint64_t>(to);
+        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
+      }
+      break;
+    case Collective::kScatter:
+      for (int to = 0; is_root() && to < nranks_; ++to) {
+        const auto block = static_cast<std::uint64_t>(to);
+        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
+      }
+      break;
+    case Collective::kAllGather: program.copy(own_half(0), input(now.begin), now.bytes); break;
+    case Collective::kGather:
+      if (!is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
+      break;
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
+  }
+}
+
+void SharedPlan::open_broadcast(Program& program) const {
+  if (is_root()) {
+    program.room(1);
+    program.copy(half(rank_, 0, 0), input(0), span(0).bytes);
+    return program.post();
+  }
+  program.room(Layout::kTurns - 1);
+  program.post();
+  program.meet(static_cast<std::uint64_t>(call_.root));
+}
+
+// Who has signalled chunk k has copied it in, or out. That all have ended the call before, which the root must know
+// before it comes to the half that this one filled, is told by their posts.
+void SharedPlan::write_broadcast(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  if (!is_root()) {
+    if (chunk > 0) program.wait(chunk + 1, static_cast<std::uint64_t>(call_.root));
+    program.copy(output(now.begin), half(call_.root, chunk, 0), now.bytes);
+    return program.signal(chunk + 1);
+  }
+  if (chunk == in_half_) program.meet();
+  else if (chunk % in_half_ == 0 && chunk > in_half_) program.wait(chunk - in_half_);
+  if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
+  program.signal(chunk + 1);
+  program.copy(output(now.begin), input(now.begin), now.bytes);
+  // What is left for others to take when it ends is in one half.
+  if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
+}
+
+void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  const bool scatters = call_.kind == Collective::kReduceScatter;
+  const auto block = static_cast<std::uint64_t>(rank_);
+  const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
+  if (own.bytes == 0) return;
+  const Place there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
+  const bool rooted = call_.kind == Collective::kReduce;
+  const std::span<Place> sources = scatters || (rooted && is_root()) ? program.reduce({there}, nranks_, own.bytes)
+                                   : rooted                          ? program.reduce({shown}, nranks_, own.bytes)
+                                            : program.reduce({there, shown}, nranks_, own.bytes);
+  for (int from = 0; from < nranks_; ++from) {
+    const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
+    sources[static_cast<std::size_t>(from)] =
+        from == rank_ ? input((scatters ? block * block_ : 0) + now.begin + own.begin) : half(from, chunk, offset);
+  }
+}
+
+void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  for (int step = 0; step < nranks_; ++step) {
+    const int from = (rank_ + step) % nranks_;  // each begins with itself: not all at the same place at once
+    const auto block = static_cast<std::uint64_t>(from);
+    const Place there = output(block * block_ + now.begin);
+    switch (call_.kind) {
+      case Collective::kAllReduce:
+      case Collective::kReduce: {
+        const Span made = slice(now.bytes, from);
+        if (from != rank_ && (call_.kind == Collective::kAllReduce || is_root()))
+          program.copy(output(now.begin + made.begin), half(from, chunk, made.begin), made.bytes);
+        break;
+      }
+      case Collective::kAllGather:
+        program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kGather:
+        if (is_root()) program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kAllToAll: {
+        const auto own = static_cast<std::uint64_t>(rank_);
+        program.copy(there, from == rank_ ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_),
+                     now.bytes);
+        break;
+      }
+      case Collective::kScatter: {
+        const auto own = static_cast<std::uint64_t>(rank_);
+        if (from != call_.root) break;
+        program.copy(output(now.begin),
+                     is_root() ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_), now.bytes);
+        break;
+      }
+      case Collective::kReduceScatter:
+      case Collective::kBroadcast:
+      case Collective::kBarrier:
+      case Collective::kMessage: break;
+    }
+  }
+}
+
+void SharedPlan::write_small(Program& program, std::uint64_t shift) const {
+  const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
+  const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
+  const std::uint64_t box = (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift;
+  const auto boxed = [&](int from, std::uint64_t offset) -> Place {
+    return {Space::kStaging, static_cast<std::uint16_t>(from), box + offset};
+  };
+  program.room(Layout::kTurns - 1);
+  if (!from_root || is_root()) program.copy(boxed(rank_, 0), input(0), block_ * (by_blocks_ ? all : 1));
+  program.post();
+  if (from_root) {
+    if (!is_root()) program.meet(static_cast<std::uint64_t>(call_.root));
+    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+    return program.copy(output(0), is_root() ? input(offset) : boxed(call_.root, offset), block_);
+  }
+  const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
+  if (to_root && !is_root()) return;
+  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+  if (reduces(call_.kind)) {
+    program.meet();
+    if (block_ == 0) return;
+    const std::span<Place> sources = program.reduce({output(0)}, nranks_, block_);
+    for (int from = 0; from < nranks_; ++from)
+      sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
+    return;
+  }
+  program.copy(output(own * block_), input(offset), block_);  // while what the others give is on its way
+  program.meet();
+  for (int from = 0; from < nranks_; ++from) {
+    if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,107 @@
+#include "comm/plan/tuning.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace slip {
+namespace {
+
+// Large enough that a message's own cost does not count, small enough that the ranks of a chain soon all work.
+// Direct all_reduce cuts a chunk into a slice for each rank.
+constexpr std::uint64_t kChunkBytes = 512 << 10, kDirectChunkBytes = 1 << 20, kSliceBytes = 512 << 10;
+
+constexpr double kReduceGbps = kMemoryGbps / 3;  // two in, one out
+
+// A relay keeps a chunk of each rank of its host for each that it relays to: about one of every rank.
+constexpr std::uint64_t kRelayBytes = 16 << 20, kMinRelayChunk = 16 << 10;
+
+std::uint64_t chunk_bytes(const Recipe& recipe, int nranks) {
+  const auto n = static_cast<std::uint64_t>(nranks);
+  if (recipe.algorithm == Algorithm::kRelay)
+    return std::clamp(kRelayBytes / n / 64 * 64, kMinRelayChunk, kDirectChunkBytes);
+  if (recipe.algorithm != Algorithm::kDirect) return kChunkBytes;
+  return recipe.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
+}
+
+constexpr std::uint64_t kMinShare = 512 << 10;  // of a channel: less is all latency
+
+int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
+
+}  // namespace
+
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site) {
+  const int nranks = site.nranks;
+  const LinkRates& rates = site.rates;
+  const double n = nranks, levels = log2_up(nranks), block = static_cast<double>(bytes) / (rates.gbps * 1e3);
+  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // of a block and another
+  const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of a pipeline's hop
+  const bool all = kind == Collective::kAllReduce;
+  switch (algorithm) {
+    case Algorithm::kRing:
+      if (all) return 2 * (n - 1) * (rates.latency_us + rates.message_us) + 2 * (n - 1) / n * block + (n - 1) / n * sum;
+      if (kind == Collective::kBroadcast || kind == Collective::kReduce)
+        return (n - 1) * (rates.latency_us + fill) + block - fill + sum;
+      return (n - 1) * (rates.latency_us + rates.message_us + block + sum);
+    case Algorithm::kTree:  // an inner rank takes from two and gives to two
+      return (all ? 2 : 1) * levels * (rates.latency_us + fill) +
+             (all          ? 2
+              : nranks > 2 ? 2
+                           : 1) *
+                 (block - fill) +
+             2 * sum;
+    case Algorithm::kDoubling:
+      return (levels + (std::has_single_bit(static_cast<unsigned>(nranks)) ? 0 : 1)) * (rates.latency_us + block + sum);
+    case Algorithm::kDirect: {
+      const double messages = (n - 2) * rates.message_us;
+      if (all) return 2 * (rates.latency_us + messages) + 2 * (n - 1) / n * block + (n - 1) / n * sum;
+      return rates.latency_us + messages + (n - 1) * (block + sum);
+    }
+    case Algorithm::kRelay: {  // a message for each rank that this one relays to, all bytes through memory twice more
+      if (site.hosts < 2 || site.hosts == nranks) break;  // nobody could relay
+      const double each = n / site.hosts, far = n - each;
+      return rates.latency_us + kPipeLatencyUs + (far / each - 1) * rates.message_us + n * kPipeMessageUs +
+             (n - 1) * block + 2 * far * static_cast<double>(bytes) / (kPipeGbps * 1e3);
+    }
+    case Algorithm::kAuto: break;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+int useful_channels(int hosts, int each, bool crowded) {
+  constexpr int kMax = 4;
+  return hosts < 2 || crowded ? 1 : std::clamp(each, 1, kMax);
+}
+
+Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain) {
+  const int nranks = site.nranks;
+  // Nothing to move, but all ranks come to it and ask for the same.
+  const bool empty = call.block_bytes() == 0;
+  const Collective kind = empty ? Collective::kBarrier : call.kind;
+  Choice choice;
+  double least = std::numeric_limits<double>::infinity();
+  std::string said;
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.kind != kind || (rank_order && !recipe.rank_order)) continue;
+    const double us = predicted_us(recipe.algorithm, kind, call.block_bytes(), site);
+    if (explain) said += fmt::format("{}{} {:.1f} us", said.empty() ? "" : ", ", algorithm_name(recipe.algorithm), us);
+    const bool forced = recipe.algorithm == wanted;
+    if (!forced && us >= least) continue;
+    choice.recipe = &recipe;
+    least = forced ? -1 : us;
+  }
+  choice.chunk_bytes = chunk_bytes(*choice.recipe, nranks);
+  if (choice.recipe->by_channels) {
+    const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kMinShare, 1000));
+    choice.channels = std::clamp(worth, site.min_channels, site.max_channels);
+  }
+  if (explain)
+    choice.text = fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
+                              call.block_bytes(), nranks, said, algorithm_name(choice.recipe->algorithm),
+                              least < 0 ? " (asked for)" : "", choice.channels, site.min_channels, site.max_channels);
+  return choice;
+}
+
+}  // namespace slip

@@ -1,0 +1,115 @@
+#include "slip/costs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "flow/weights/op_size.hpp"
+
+namespace slip {
+namespace {
+
+constexpr double kPicosPerSecond = 1e12;
+constexpr double kMax = 4e18;  // of times made from rates: half of what Picos hold
+
+Picos rounded(double time) { return static_cast<Picos>(std::llround(std::clamp(time, 0.0, kMax))); }
+
+// 0 where one of them says nothing, so that the other quantity decides.
+double ratio(std::uint64_t of, std::uint64_t to) {
+  return of == 0 || to == 0 ? 0.0 : static_cast<double>(of) / static_cast<double>(to);
+}
+
+// `wanted` at the rates of `sample`: the scarcer of computing and moving bytes decides.
+Picos scaled(const CostSample& sample, const CostSample& wanted) {
+  const double factor = std::max(ratio(wanted.flops, sample.flops), ratio(wanted.bytes, sample.bytes));
+  return factor > 0 ? std::max<Picos>(rounded(static_cast<double>(sample.time) * factor), 1) : sample.time;
+}
+
+// Ops of one kernel as points of a line: by flops, or by bytes where an op has no flops.
+struct Line {
+  bool by_flops;
+  std::uint64_t operator()(const CostSample& sample) const { return by_flops ? sample.flops : sample.bytes; }
+};
+
+Picos between(const CostSample& below, const CostSample& above, double share) {
+  const auto low = static_cast<double>(below.time), high = static_cast<double>(above.time);
+  return rounded(low + (high - low) * share);
+}
+
+// How far two amounts are apart, alike in both directions.
+double distance(std::uint64_t a, std::uint64_t b) {
+  return std::abs(std::log(static_cast<double>(a) + 1) - std::log(static_cast<double>(b) + 1));
+}
+
+const CostSample* nearest(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
+  const auto nearer = [&](const CostSample* a, const CostSample* b) {
+    const double first = distance(a->flops, wanted.flops), second = distance(b->flops, wanted.flops);
+    return first != second ? first < second : distance(a->bytes, wanted.bytes) < distance(b->bytes, wanted.bytes);
+  };
+  return *std::min_element(samples.begin(), samples.end(), nearer);
+}
+
+Picos on_the_line(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
+  const Line at{wanted.flops > 0};
+  const CostSample *below = nullptr, *above = nullptr;
+  for (const CostSample* sample : samples) {
+    if (at(*sample) <= at(wanted) && (!below || at(*sample) > at(*below))) below = sample;
+    if (at(*sample) >= at(wanted) && (!above || at(*sample) < at(*above))) above = sample;
+  }
+  if (!below || !above || at(*below) == at(*above)) return scaled(*nearest(samples, wanted), wanted);
+  const auto way = static_cast<double>(at(wanted) - at(*below));
+  return between(*below, *above, way / static_cast<double>(at(*above) - at(*below)));
+}
+
+[[noreturn]] void refuse_unknown(const Costs& costs, const GraphOp& op) {
+  std::set<std::string> known;
+  for (const CostSample& sample : costs.samples) known.insert(sample.kernel);
+  throw Error(Code::kInvalidValue,
+              fmt::format("op '{}': the costs of '{}' have no sample of its kernel '{}', but of {}; measure the graph "
+                          "again with measure_costs",
+                          op.name, costs.device, op.kernel->name.text(),
+                          known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))),
+              {});
+}
+
+}  // namespace
+
+Picos Link::time_for(std::uint64_t bytes) const {
+  if (!(bytes_per_second > 0))
+    throw Error(Code::kInvalidValue,
+                fmt::format("the time for {} bytes at {} bytes/s: the rate of this way is not known; measure_link it",
+                            bytes, bytes_per_second),
+                {});
+  return latency + rounded(static_cast<double>(bytes) / bytes_per_second * kPicosPerSecond);
+}
+
+Picos Costs::time_of(const Graph& graph, const GraphOp& op) const {
+  const CostSample wanted = sample_of(graph, op, 0);
+  std::vector<const CostSample*> of_kernel, of_weight;
+  for (const CostSample& sample : samples) {
+    if (sample.kernel != wanted.kernel) continue;
+    if (same_size(sample, wanted)) return sample.time;
+    of_kernel.push_back(&sample);
+    if (sample.weight_bytes == wanted.weight_bytes) of_weight.push_back(&sample);
+  }
+  if (of_kernel.empty()) refuse_unknown(*this, op);
+  return of_weight.empty() ? scaled(*nearest(of_kernel, wanted), wanted) : on_the_line(of_weight, wanted);
+}
+
+double Costs::slowdown_of(const Graph& graph) const {
+  const auto measured = [](const CostSample& sample) { return sample.beside > 0; };
+  if (std::none_of(samples.begin(), samples.end(), measured)) return kernel_slowdown;
+  Costs slowed = *this;
+  for (CostSample& sample : slowed.samples)
+    sample.time = measured(sample) ? sample.beside : rounded(static_cast<double>(sample.time) * (1 + kernel_slowdown));
+  double alone = 0, beside = 0;
+  for (const GraphOp& op : graph.ops()) {
+    alone += static_cast<double>(time_of(graph, op));
+    beside += static_cast<double>(slowed.time_of(graph, op));
+  }
+  return alone > 0 ? std::max(0.0, beside / alone - 1) : 0;
+}
+
+}  // namespace slip

@@ -1,0 +1,168 @@
+#include "flow/gradients/bucket_order.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <queue>
+
+namespace slip {
+namespace {
+
+constexpr Picos kFar = std::numeric_limits<Picos>::max() / 2;
+
+// A schedule, with what Carlier's branching asks for: the call that is latest, and where the run of calls without a
+// pause that leads to it begins.
+struct Schedule {
+  std::vector<std::uint32_t> calls;
+  Picos lateness = std::numeric_limits<Picos>::min();
+  std::size_t critical = 0, begin = 0;  // places in `calls`
+};
+
+class DueFirst {
+ public:
+  Schedule operator()(std::span<const TimedCall> calls) {
+    by_ready_.resize(calls.size());
+    std::iota(by_ready_.begin(), by_ready_.end(), 0U);
+    std::stable_sort(by_ready_.begin(), by_ready_.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return calls[a].ready < calls[b].ready; });
+    const auto later = [&](std::uint32_t a, std::uint32_t b) {
+      return calls[a].due != calls[b].due ? calls[a].due > calls[b].due : a > b;
+    };
+    waiting_.clear();
+    Schedule schedule;
+    schedule.calls.reserve(calls.size());
+    Picos now = std::numeric_limits<Picos>::min();
+    std::size_t next = 0, run = 0;
+    while (schedule.calls.size() < calls.size()) {
+      if (waiting_.empty() && calls[by_ready_[next]].ready > now) {
+        now = calls[by_ready_[next]].ready;
+        run = schedule.calls.size();
+      }
+      for (; next < calls.size() && calls[by_ready_[next]].ready <= now; ++next) {
+        waiting_.push_back(by_ready_[next]);
+        std::push_heap(waiting_.begin(), waiting_.end(), later);
+      }
+      std::pop_heap(waiting_.begin(), waiting_.end(), later);
+      const std::uint32_t chosen = waiting_.back();
+      waiting_.pop_back();
+      now += calls[chosen].time;
+      if (now - calls[chosen].due >= schedule.lateness) {
+        schedule.lateness = now - calls[chosen].due;
+        schedule.critical = schedule.calls.size();
+        schedule.begin = run;
+      }
+      schedule.calls.push_back(chosen);
+    }
+    return schedule;
+  }
+
+ private:
+  std::vector<std::uint32_t> by_ready_, waiting_;
+};
+
+// If calls could be interrupted: no order is less late.
+Picos min_lateness(std::span<const TimedCall> calls) {
+  std::vector<std::uint32_t> by_ready(calls.size());
+  std::iota(by_ready.begin(), by_ready.end(), 0U);
+  std::sort(by_ready.begin(), by_ready.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return calls[a].ready < calls[b].ready; });
+  struct Rest {
+    Picos due, time;
+    bool operator<(const Rest& other) const { return due > other.due; }
+  };
+  std::priority_queue<Rest> waiting;
+  Picos now = std::numeric_limits<Picos>::min(), latest = std::numeric_limits<Picos>::min();
+  for (std::size_t next = 0; next < calls.size() || !waiting.empty();) {
+    if (waiting.empty()) now = std::max(now, calls[by_ready[next]].ready);
+    for (; next < calls.size() && calls[by_ready[next]].ready <= now; ++next)
+      waiting.push({calls[by_ready[next]].due, calls[by_ready[next]].time});
+    Rest rest = waiting.top();
+    waiting.pop();
+    const Picos until = next < calls.size() ? calls[by_ready[next]].ready : kFar;
+    const Picos runs = std::min(rest.time, until - now);
+    now += runs;
+    rest.time -= runs;
+    if (rest.time > 0) waiting.push(rest);
+    else latest = std::max(latest, now - rest.due);
+  }
+  return latest;
+}
+
+class Carlier {
+ public:
+  Carlier(std::span<const TimedCall> calls, int nodes)
+      : given_(calls), calls_(calls.begin(), calls.end()), nodes_(nodes) {
+    search();
+    result_.exact = !ran_out_;
+  }
+  CallOrder result() && { return std::move(result_); }
+
+ private:
+  // Calls are changed on the way down and put back on the way up; the two branches of a node keep the optimum between
+  // them.
+  void search() {
+    if (nodes_-- <= 0) {
+      ran_out_ = true;
+      return;
+    }
+    const Schedule schedule = due_first_(calls_);
+    const Picos lateness = lateness_of(schedule.calls);
+    if (result_.calls.empty() || lateness < result_.lateness) {
+      result_.calls = schedule.calls;
+      result_.lateness = lateness;
+    }
+    const TimedCall& critical = calls_[schedule.calls[schedule.critical]];
+    std::size_t place = schedule.critical;  // of the last call of the run that is due later than the critical one
+    while (place > schedule.begin && calls_[schedule.calls[place - 1]].due <= critical.due) --place;
+    if (place == schedule.begin) return;  // nobody stood in its way: this schedule is the best
+    const std::uint32_t other = schedule.calls[place - 1];
+    Picos first = std::numeric_limits<Picos>::max(), time = 0;
+    for (std::size_t i = place; i <= schedule.critical; ++i) {
+      first = std::min(first, calls_[schedule.calls[i]].ready);
+      time += calls_[schedule.calls[i]].time;
+    }
+    const TimedCall kept = calls_[other];
+    // Either it comes before all of these, or after all of them.
+    branch(other, {kept.ready, kept.time, std::min(kept.due, critical.due - time)});
+    branch(other, {std::max(kept.ready, first + time), kept.time, kept.due});
+  }
+
+  // With the calls as they are.
+  Picos lateness_of(const std::vector<std::uint32_t>& order) const {
+    Picos now = -kFar, latest = -kFar;
+    for (const std::uint32_t call : order) {
+      now = std::max(now, given_[call].ready) + given_[call].time;
+      latest = std::max(latest, now - given_[call].due);
+    }
+    return latest;
+  }
+
+  void branch(std::uint32_t call, const TimedCall& changed) {
+    const TimedCall kept = calls_[call];
+    calls_[call] = changed;
+    if (min_lateness(calls_) < result_.lateness) search();
+    calls_[call] = kept;
+  }
+
+  const std::span<const TimedCall> given_;
+  std::vector<TimedCall> calls_;  // with what the branches on the way down add
+  DueFirst due_first_;
+  CallOrder result_;
+  int nodes_;
+  bool ran_out_ = false;
+};
+
+}  // namespace
+
+CallOrder due_first(std::span<const TimedCall> calls) {
+  if (calls.empty()) return {.exact = true};
+  Schedule schedule = DueFirst{}(calls);
+  return {std::move(schedule.calls), schedule.lateness, false};
+}
+
+CallOrder best_order(std::span<const TimedCall> calls, int nodes) {
+  if (calls.empty()) return {.exact = true};
+  return Carlier(calls, std::max(nodes, 1)).result();
+}
+
+}  // namespace slip

@@ -1,0 +1,50 @@
+#include "flow/gradients/cluster_cost.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/sim/predict.hpp"
+
+namespace slip {
+namespace {
+
+// Rings of four machines with eight GPUs take a second, of eight ten; trees of eight half a second.
+constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
+constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
+                                    std::uint64_t{1} << 25};
+
+double simulated_us(const System& machine, int machines, std::uint64_t bytes, bool by_tree, Here here) {
+  const Cluster cluster = cluster_of(machine, machines);
+  const ChannelPlan plan = plan_channels(cluster, {}, {});
+  PredictionAsked asked;
+  asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
+  asked.algorithm = by_tree ? Algorithm::kTree : Algorithm::kRing;
+  return predict(cluster, plan, asked, here).us;
+}
+
+}  // namespace
+
+double all_reduce_us(const System& machine, int machines, std::uint64_t bytes, bool by_tree, int most, Here here) {
+  if (machines <= most) return simulated_us(machine, machines, bytes, by_tree, here);
+  const double whole = simulated_us(machine, most, bytes, by_tree, here),
+               half = simulated_us(machine, most / 2, bytes, by_tree, here);
+  const double further = by_tree ? std::log2(static_cast<double>(machines) / most)
+                                 : static_cast<double>(machines - most) / (most - most / 2);
+  return whole + std::max(whole - half, 0.0) * further;
+}
+
+ClusterCost cluster_cost(const System& machine, int machines, Here here) {
+  ClusterCost result;
+  result.ranks = machines * static_cast<int>(machine.devices.size());
+  result.extended = machines > kSimulatedRing;
+  for (const std::uint64_t bytes : kSizes) {
+    const double us = std::min(all_reduce_us(machine, machines, bytes, false, kSimulatedRing, here),
+                               all_reduce_us(machine, machines, bytes, true, kSimulatedTree, here));
+    auto time = static_cast<Picos>(us * 1e6);
+    if (result.cost.known()) time = std::max(time, result.cost.points.back().time);  // more bytes never cost less
+    result.cost.points.push_back({bytes, time});
+  }
+  return result;
+}
+
+}  // namespace slip

@@ -1,0 +1,150 @@
+#include "flow/gradients/gradient_norm.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/small_floats.hpp"
+
+namespace slip {
+namespace {
+
+// Four sums side by side, so that one does not wait for the other; their order is fixed.
+template <class T>
+double sum_of_squares(std::span<const T> values) {
+  double sums[4] = {};
+  std::size_t i = 0;
+  const auto square = [&](std::size_t at) {
+    double value = 0;
+    if constexpr (std::is_floating_point_v<T>) value = static_cast<double>(values[at]);
+    else value = static_cast<double>(to_float(values[at]));
+    return value * value;
+  };
+  for (; i + 4 <= values.size(); i += 4) {
+    for (std::size_t k = 0; k < 4; ++k) sums[k] += square(i + k);
+  }
+  for (; i < values.size(); ++i) sums[0] += square(i);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+template <class T>
+void square(const Args& args) {
+  args.out<double>(0)[0] = sum_of_squares(args.in<T>(0));
+}
+
+template <class T>
+void scale(const Args& args) {
+  const double factor = args.in<double>(0)[0];
+  if (factor == 1) return;
+  for (T& value : args.out<T>(0)) {
+    if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(static_cast<double>(value) * factor);
+    else value = from_float<T>(static_cast<float>(static_cast<double>(to_float(value)) * factor));
+  }
+}
+
+const Kernel kSquare32{"square of gradients", square<float>}, kSquare64{"square of gradients", square<double>};
+const Kernel kSquareF16{"square of gradients", square<F16>}, kSquareBf16{"square of gradients", square<Bf16>};
+const Kernel kScale32{"clip gradients", scale<float>}, kScale64{"clip gradients", scale<double>};
+const Kernel kScaleF16{"clip gradients", scale<F16>}, kScaleBf16{"clip gradients", scale<Bf16>};
+
+// Scalars: the share that counts, and whether it is added to what is there.
+const Kernel kTotal{"total of squares", [](const Args& args) {
+                      double sum = 0;
+                      for (const double square : args.in<double>(0)) sum += square;
+                      double& total = args.out<double>(0)[0];
+                      sum *= args.scalar<double>(0);
+                      total = args.scalar<int>(1) != 0 ? total + sum : sum;
+                    }};
+
+// out: the norm and the factor. A norm that is no number scales nothing: who looks at it sees it.
+const Kernel kFactor{"norm of gradients", [](const Args& args) {
+                       const double norm = std::sqrt(args.in<double>(0)[0]), most = args.scalar<double>(0);
+                       const std::span<double> results = args.out<double>(0);
+                       results[0] = norm;
+                       results[1] = norm > most ? most / norm : 1;
+                     }};
+
+const Kernel& square_of(DataType type) {
+  switch (type) {
+    case DataType::kF64: return kSquare64;
+    case DataType::kF16: return kSquareF16;
+    case DataType::kBF16: return kSquareBf16;
+    default: return kSquare32;
+  }
+}
+const Kernel& scale_of(DataType type) {
+  switch (type) {
+    case DataType::kF64: return kScale64;
+    case DataType::kF16: return kScaleF16;
+    case DataType::kBF16: return kScaleBf16;
+    default: return kScale32;
+  }
+}
+
+bool has_norm(DataType type) {
+  return type == DataType::kF32 || type == DataType::kF64 || type == DataType::kF16 || type == DataType::kBF16;
+}
+
+}  // namespace
+
+GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters, Here here)
+    : parameters_(parameters),
+      stream_(device.stream(StreamFlags::kNonBlocking)),
+      squares_(device.alloc(parameters.size() * sizeof(double), MemoryKind::kPinned, "squares of gradients", here)),
+      results_(device.alloc(3 * sizeof(double), MemoryKind::kPinned, "norm of gradients", here)) {
+  for (const Parameter& parameter : parameters) {
+    if (!has_norm(parameter.type))
+      throw Error(Code::kInvalidValue,
+                  fmt::format("gradients: a norm is asked for, and parameter {} has none", parameter.text()), here);
+  }
+}
+
+void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here) {
+  if (first_call == end_call) return;
+  // The step before reads the sums until then; a captured one stands alone.
+  if (first_call == 0 && !step.stream().capturing()) stream_.wait(scaled_, here);
+  stream_.wait(step.done(end_call - 1), here);
+  for (std::uint32_t parameter = 0; parameter < parameters_.size(); ++parameter) {
+    const std::uint32_t last = step.last_call(parameter);
+    if (last < first_call || last >= end_call) continue;
+    const Range view = step.view(parameter);
+    stream_.launch(square_of(parameters_[parameter].type),
+                   {.reads = {view}, .writes = {squares_.slice(parameter * sizeof(double), sizeof(double))}},
+                   {.bytes = view.bytes}, here);
+  }
+}
+
+void GradientNorm::clip(double most, GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
+  await(step, stream, clock, here);
+  total(own_total(), Total::kSet, 1, stream, here);
+  scale(own_total(), most, step, stream, here);
+}
+
+void GradientNorm::await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
+  stream_.record(summed_, here);
+  if (clock.records()) clock.reached(GradientTimes::kAll, static_cast<std::uint32_t>(step.calls() - 1), stream, here);
+  stream.wait(summed_, here);
+  if (clock.records()) clock.left(stream, here);
+}
+
+void GradientNorm::total(Range total, Total how, double share, StreamRef stream, Here here) {
+  const int adds = how == Total::kAdd ? 1 : 0;
+  if (adds != 0)
+    stream.launch(kTotal, {.reads = {squares_, total}, .writes = {total}, .scalars = {share, adds}}, {}, here);
+  else stream.launch(kTotal, {.reads = {squares_}, .writes = {total}, .scalars = {share, adds}}, {}, here);
+}
+
+void GradientNorm::scale(Range total, double most, GradientStep& step, StreamRef stream, Here here) {
+  stream.launch(kFactor, {.reads = {total}, .writes = {results_.slice(0, 2 * sizeof(double))}, .scalars = {most}}, {},
+                here);
+  const Range factor = results_.slice(sizeof(double), sizeof(double));
+  for (std::size_t call = 0; call < step.calls(); ++call) {
+    const Range data = step.data(call);
+    stream.launch(scale_of(step.type(call)), {.reads = {factor, data}, .writes = {data}}, {.bytes = 2 * data.bytes},
+                  here);
+  }
+  stream.record(scaled_, here);
+  step.set_done(scaled_);
+}
+
+}  // namespace slip

@@ -1,0 +1,92 @@
+#include "flow/gradients/gradient_reduction.hpp"
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/small_floats.hpp"
+
+namespace slip {
+namespace {
+
+template <class Small>
+void pack(const Args& args) {
+  const std::span<const float> from = args.in<float>(0);
+  const std::span<Small> to = args.out<Small>(0);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = from_float<Small>(from[i]);
+}
+template <class Small>
+void unpack(const Args& args) {
+  const std::span<const Small> from = args.in<Small>(0);
+  const std::span<float> to = args.out<float>(0);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = to_float(from[i]);
+}
+
+const Kernel kPackF16{"gradients to f16", pack<F16>}, kUnpackF16{"gradients from f16", unpack<F16>};
+const Kernel kPackBf16{"gradients to bf16", pack<Bf16>}, kUnpackBf16{"gradients from bf16", unpack<Bf16>};
+
+}  // namespace
+
+const char* compression_name(Compression compression) {
+  switch (compression) {
+    case Compression::kNone: return "none";
+    case Compression::kF16: return "f16";
+    case Compression::kBF16: return "bf16";
+  }
+  return "unknown";
+}
+
+void GradientReduction::enqueue(const GradientCall& call, Here here) const {
+  if (hook_) return hook_(call);
+  if (compression_ == Compression::kNone || call.type != DataType::kF32)
+    return call.comm.all_reduce(call.data, call.data, call.type, ReduceOp::kAvg, call.stream, here);
+  const bool half = compression_ == Compression::kF16;
+  const Range small = call.scratch.slice(0, call.data.bytes / 2);
+  const Cost cost{.bytes = call.data.bytes * 3 / 2};
+  call.stream.launch(half ? kPackF16 : kPackBf16, {.reads = {call.data}, .writes = {small}}, cost, here);
+  call.comm.all_reduce(small, small, half ? DataType::kF16 : DataType::kBF16, ReduceOp::kAvg, call.stream, here);
+  call.stream.launch(half ? kUnpackF16 : kUnpackBf16, {.reads = {small}, .writes = {call.data}}, cost, here);
+}
+
+ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, StreamRef stream,
+                             std::uint64_t max_bytes, Here here) {
+  constexpr std::uint64_t kMin = 1024, kMax = std::uint64_t{64} << 20, kStep = 4;
+  constexpr std::int64_t kLongNs = 50'000'000;  // a call that takes longer shows the rate well enough
+  // One behind the other, as in a step: a link that has rested gives the first bytes away, and small calls look cheaper
+  // than they are.
+  constexpr int kTries = 3, kCalls = 8;
+  max_bytes = std::clamp(max_bytes, kMin, kMax);
+  SharedBuffer data = comm.allocate(max_bytes, "gradients: probe", here);
+  SharedBuffer scratch = comm.allocate(reduction.needs_scratch() ? max_bytes : 0, "gradients: probe", here);
+  SharedBuffer took = comm.allocate(sizeof(std::int64_t), "gradients: time", here);
+  std::fill_n(data.buffer().host_write<std::byte>().begin(), max_bytes, std::byte{0});
+  ReduceCost cost;
+  for (std::uint64_t bytes = kMin;; bytes = std::min(bytes * kStep, max_bytes)) {
+    std::int64_t least = 0;
+    // The size before took less: a few calls of a long one are enough.
+    const int calls =
+        cost.known() && cost.points.back().time / 1000 * static_cast<std::int64_t>(kStep) > kLongNs / kCalls ? 2
+                                                                                                             : kCalls;
+    for (int i = 0; i <= kTries; ++i) {
+      comm.barrier(stream, here);
+      stream.sync(here);
+      const std::int64_t began = now_ns();
+      for (int call = 0; call < calls; ++call)
+        reduction.enqueue({comm, stream, data.slice(0, bytes), DataType::kF32,
+                           reduction.needs_scratch() ? scratch.slice(0, bytes) : Range{}},
+                          here);
+      stream.sync(here);
+      const std::int64_t ns = (now_ns() - began) / calls;
+      if (i == 1 || (i > 1 && ns < least)) least = ns;  // the first one makes connections
+    }
+    took.buffer().host_write<std::int64_t>()[0] = least;
+    comm.all_reduce(took, took, DataType::kI64, ReduceOp::kMax, stream, here);
+    stream.sync(here);
+    least = took.buffer().host_read<std::int64_t>()[0];
+    Picos time = std::max<Picos>(least * 1000, 1);
+    if (cost.known()) time = std::max(time, cost.points.back().time);  // more bytes never cost less
+    cost.points.push_back({bytes, time});
+    if (least > kLongNs || bytes == max_bytes) return cost;
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,92 @@
+#include "flow/gradients/gradient_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+
+double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
+
+// Where the time went in which work stood still for a call, from the end of the backward pass on: before it could
+// begin, behind others, in the transfer that it had to be, and in what that took too long.
+std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
+  const auto within = [&](Picos begin, Picos end) {
+    return std::max<Picos>(0, std::min(end, part.end) - std::max(begin, from));
+  };
+  const Picos behind = within(part.ready, part.start);
+  const Picos own = within(part.start, std::min(part.end, part.start + cost));
+  const Picos slow = within(part.start + cost, part.end);
+  if (behind >= own && behind >= slow) return "behind the calls before it";
+  if (slow > own) return "slower than measured alone: another rank came late, or the link was shared";
+  return part.start <= part.ready + cost / 10 ? "its gradients came last" : "its own transfer";
+}
+
+}  // namespace
+
+GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, const BucketPlan& plan,
+                         const ReduceCost& cost) {
+  GradientReport report;
+  Needs needs;
+  find_needs(times, needs);
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    report.buckets.push_back({.bucket = plan.buckets[i], .start = times.starts[i], .end = times.ends[i]});
+    report.communication += times.ends[i] - times.starts[i];
+  }
+  for (std::uint32_t parameter = 0; parameter < times.arrivals.size(); ++parameter) {
+    for (const std::uint32_t call : calls_of(parameter)) {
+      GradientReport::Part& part = report.buckets[call];
+      part.ready = std::max(part.ready, times.arrivals[parameter]);
+    }
+  }
+  report.exposed = needs.exposed;
+  report.used = needs.backward_end;
+  std::vector<Picos> from(report.buckets.size(), 0);
+  for (std::size_t i = 0; i < times.waits.size(); ++i) {
+    const GradientTimes::Wait& wait = times.waits[i];
+    report.used = std::max(report.used, wait.left);
+    if (wait.stream != needs.whose) continue;  // others stood still beside it
+    GradientReport::Part& part = report.buckets[wait.call];
+    if (needs.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = needs.stalls[i].from;
+    part.exposed += needs.stalls[i].time;
+  }
+  for (std::size_t i = 0; i < report.buckets.size(); ++i) {
+    GradientReport::Part& part = report.buckets[i];
+    if (part.exposed > 0)
+      part.cause = cause_of(part, from[i], cost.known() ? cost.time(part.bucket.bytes) : part.end - part.start);
+  }
+  report.time = times.next_step > 0 ? times.next_step : report.used;
+  report.bound = std::max(report.time - report.exposed, report.communication);
+  return report;
+}
+
+double GradientReport::overlapped() const {
+  if (communication == 0) return 100;
+  return 100.0 * static_cast<double>(std::max<Picos>(0, communication - exposed)) / static_cast<double>(communication);
+}
+
+double GradientReport::of_bound() const {
+  return bound > 0 ? static_cast<double>(time) / static_cast<double>(bound) : 1;
+}
+
+std::string GradientReport::line() const {
+  return fmt::format(
+      "step {}: {:.2f} ms, communication {:.2f} ms, {:.0f} % overlapped, exposed {:.2f} ms, {:.2f}x of the bound", step,
+      milliseconds(time), milliseconds(communication), overlapped(), milliseconds(exposed), of_bound());
+}
+
+std::string GradientReport::text() const {
+  std::string text = line() + "\n";
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const Part& part = buckets[i];
+    text += fmt::format("  bucket {:>3} {:>12} bytes: ready {:.3f}, {:.3f} to {:.3f} ms", i, part.bucket.bytes,
+                        milliseconds(part.ready), milliseconds(part.start), milliseconds(part.end));
+    if (part.exposed > 0) text += fmt::format(", exposed {:.3f} ms: {}", milliseconds(part.exposed), part.cause);
+    if (!part.gradients.empty()) text += fmt::format("; {}", part.gradients);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace slip

@@ -1,0 +1,107 @@
+#include "flow/gradients/gradient_set.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "flow/gradients/gather_texts.hpp"
+
+namespace slip {
+namespace {
+
+constexpr char kEnd = '\0';  // of an entry: no name has one
+
+std::string options_text(const GradientOptions& options) {
+  return fmt::format("buckets {} ({} then {} bytes), compression {}, {}, a check every {} steps{}",
+                     bucket_rule_name(options.buckets), options.ddp.first_bytes, options.ddp.bytes,
+                     compression_name(options.compression), options.hook ? "a hook" : "no hook", options.check_every,
+                     options.norm ? ", norm" : "");
+}
+
+std::vector<std::string> entries_of(const std::string& text) {
+  std::vector<std::string> entries;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find(kEnd, at);
+    entries.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return entries;
+}
+
+}  // namespace
+
+std::string Parameter::text() const { return fmt::format("'{}' ({} bytes of {})", name, bytes, data_type_name(type)); }
+
+std::uint32_t ParameterList::add(std::string_view name, std::uint64_t bytes, DataType type, Here here) {
+  Parameter added{std::string(name), bytes, type};
+  const auto wrong = [&](const std::string& what) {
+    throw Error(Code::kInvalidValue, fmt::format("parameter {} {}", added.text(), what), here);
+  };
+  if (name.empty() || name.find(kEnd) != std::string_view::npos) wrong("has no name that can be compared");
+  if (!can_reduce(type)) wrong("is of a type that cannot be reduced");
+  if (bytes == 0 || bytes % bytes_of(type) != 0) wrong("has a size that is not one of whole elements");
+  const auto index = static_cast<std::uint32_t>(list_.size());
+  const auto [found, is_new] = by_name_.try_emplace(added.name, index);
+  if (!is_new) wrong(fmt::format("is there already: as {}", list_[found->second].text()));
+  list_.push_back(std::move(added));
+  return index;
+}
+
+void require_same(const ParameterList& parameters, const GradientOptions& options, Communicator& comm,
+                  const Device& device, StreamRef stream, Here here) {
+  std::string own = options_text(options) + kEnd;
+  for (const Parameter& parameter : parameters) own += parameter.text() + kEnd;
+  const std::vector<std::string> texts = gather_texts(comm, device, stream, own, here);
+  std::vector<std::vector<std::string>> all;
+  std::size_t most = 0;
+  for (const std::string& text : texts) {
+    all.push_back(entries_of(text));
+    most = std::max(most, all.back().size());
+  }
+  const auto entry = [&](std::size_t rank, std::size_t i) {
+    return i < all[rank].size() ? all[rank][i] : std::string("none");
+  };
+  for (std::size_t i = 0; i < most; ++i) {
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (entry(rank, i) == entry(0, i)) continue;
+      const std::string what = i == 0 ? "options" : fmt::format("parameter {}", i - 1);
+      throw Error(Code::kMismatch,
+                  fmt::format("gradients: {} on rank {}: {}; on rank 0: {}", what, rank, entry(rank, i), entry(0, i)),
+                  here);
+    }
+  }
+}
+
+GradientLayout::GradientLayout(const ParameterList& parameters, const std::vector<std::uint32_t>& arrival)
+    : firsts_(parameters.size()) {
+  std::vector<DataType> types;
+  for (const std::uint32_t parameter : arrival) {
+    if (std::find(types.begin(), types.end(), parameters[parameter].type) == types.end())
+      types.push_back(parameters[parameter].type);
+  }
+  for (const DataType type : types) {
+    sections_.push_back({type, bytes_});
+    for (const std::uint32_t parameter : arrival) {
+      if (parameters[parameter].type != type) continue;
+      order_.push_back(parameter);
+      firsts_[parameter] = bytes_;
+      sizes_.push_back((parameters[parameter].bytes + kLine - 1) / kLine * kLine);
+      groups_.push_back(static_cast<std::uint32_t>(sections_.size() - 1));
+      bytes_ += sizes_.back();
+    }
+  }
+}
+
+DataType GradientLayout::type_at(std::uint64_t byte) const {
+  const auto after = std::upper_bound(sections_.begin(), sections_.end(), byte,
+                                      [](std::uint64_t wanted, const Section& one) { return wanted < one.first; });
+  return (after - 1)->type;
+}
+
+GradientProfile GradientLayout::profile() const {
+  GradientProfile profile;
+  for (std::size_t i = 0; i < order_.size(); ++i) profile.gradients.push_back({sizes_[i], 0, 0, groups_[i]});
+  return profile;
+}
+
+}  // namespace slip

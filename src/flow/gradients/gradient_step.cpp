@@ -1,0 +1,128 @@
+#include "flow/gradients/gradient_step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace slip {
+
+GradientStep::GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,
+                           const GradientReduction& reduction)
+    : comm_(comm),
+      parameters_(parameters),
+      reduction_(reduction),
+      stream_(device.stream(StreamFlags::kNonBlocking, device.info().greatest_priority)) {}
+
+void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch) {
+  const Event before = calls_.empty() ? Event() : calls_.back().done;  // calls follow each other: all are done with it
+  calls_.clear();
+  for (const Bucket& bucket : plan.buckets) {
+    Call& call = calls_.emplace_back();
+    call.data = memory.slice(bucket.first, bucket.bytes);
+    if (scratch.block) call.scratch = scratch.slice(bucket.first, bucket.bytes);
+    call.type = layout.type_at(bucket.first);
+    call.marks.resize(1);  // most steps are of one stream
+    call.done = before;
+  }
+  std::vector<std::uint32_t> by_place(calls_.size());  // as they lie in memory
+  for (std::uint32_t i = 0; i < by_place.size(); ++i) by_place[i] = i;
+  std::sort(by_place.begin(), by_place.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return plan.buckets[a].first < plan.buckets[b].first; });
+  places_.assign(parameters_.size(), {});
+  touches_.clear();
+  std::size_t at = 0;
+  for (const std::uint32_t parameter : layout.order()) {
+    Place& place = places_[parameter];
+    const std::uint64_t first = layout.first(parameter), end = first + parameters_[parameter].bytes;
+    place.view = memory.slice(first, end - first);
+    place.first_touch = static_cast<std::uint32_t>(touches_.size());
+    const auto ends = [&](std::size_t i) { return plan.buckets[by_place[i]].first + plan.buckets[by_place[i]].bytes; };
+    while (ends(at) <= first) ++at;
+    for (std::size_t i = at; i < by_place.size() && plan.buckets[by_place[i]].first < end; ++i) {
+      touches_.push_back(by_place[i]);
+      ++place.touches;
+      ++calls_[by_place[i]].touched;
+      place.last_call = std::max(place.last_call, by_place[i]);
+    }
+  }
+  ended_ = true;
+}
+
+void GradientStep::ready(std::uint32_t parameter, StreamRef stream, GradientClock& clock, Here here) {
+  Place& place = places_[parameter];
+  if (clock.records()) clock.arrived(parameter, stream, here);
+  place.ready = true;
+  for (std::uint32_t i = 0; i < place.touches; ++i) {
+    Call& call = calls_[touches_[place.first_touch + i]];
+    mark(call, stream, here);
+    --call.pending;
+  }
+  for (; next_ < calls_.size() && calls_[next_].pending == 0; ++next_) make(next_, clock, here);
+}
+
+// A later record of the same stream takes the place of the one before.
+void GradientStep::mark(Call& call, StreamRef stream, Here here) {
+  std::uint32_t i = 0;
+  while (i < call.marked && call.marks[i].stream != stream.id()) ++i;
+  if (i == call.marked) {
+    if (call.marked++ == call.marks.size()) call.marks.emplace_back();
+    call.marks[i].stream = stream.id();
+  }
+  stream.record(call.marks[i].event, here);
+}
+
+void GradientStep::make(std::uint32_t index, GradientClock& clock, Here here) {
+  Call& call = calls_[index];
+  for (std::uint32_t i = 0; i < call.marked; ++i) stream_.wait(call.marks[i].event, here);
+  if (clock.records()) clock.started(index, stream_, here);
+  reduction_.enqueue({comm_, stream_, call.data, call.type, call.scratch}, here);
+  if (clock.records()) clock.ended(index, stream_, here);
+  stream_.record(call.done, here);
+}
+
+void GradientStep::set_done(const Event& event) {
+  for (Call& call : calls_) call.done = event;
+}
+
+std::string GradientStep::text_of(std::uint32_t call, Detail detail) const {
+  std::string text;
+  std::uint32_t more = 0;
+  for (std::uint32_t parameter = 0; parameter < places_.size(); ++parameter) {
+    const Place& place = places_[parameter];
+    const auto begin = touches_.begin() + place.first_touch;
+    if (std::find(begin, begin + place.touches, call) == begin + place.touches) continue;
+    const Parameter& one = parameters_[parameter];
+    if (text.empty()) text = detail == Detail::kSize ? one.text() : fmt::format("'{}'", one.name);
+    else ++more;
+  }
+  return more > 0 ? fmt::format("{} and {} more", text, more) : text;
+}
+
+std::string GradientStep::missing(std::uint32_t call) const {
+  for (std::uint32_t parameter = 0; parameter < places_.size(); ++parameter) {
+    const Place& place = places_[parameter];
+    if (place.ready) continue;
+    for (std::uint32_t i = 0; i < place.touches; ++i) {
+      if (touches_[place.first_touch + i] <= call) return parameters_[parameter].text();
+    }
+  }
+  return "none";
+}
+
+std::uint32_t GradientStep::first_missing() const {
+  std::uint32_t parameter = 0;
+  while (parameter < places_.size() && places_[parameter].ready) ++parameter;
+  return parameter;
+}
+
+void GradientStep::begin() {
+  for (Place& place : places_) place.ready = false;
+  for (Call& call : calls_) {
+    call.pending = call.touched;
+    call.marked = 0;
+  }
+  next_ = 0;
+  ended_ = false;
+}
+
+}  // namespace slip

@@ -1,0 +1,167 @@
+#include "slip/pipeline.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/sim/quantity.hpp"
+#include "flow/pipeline/pipeline_loop.hpp"
+#include "flow/pipeline/pipeline_plan.hpp"
+#include "runtime/core.hpp"
+#include "runtime/observers.hpp"
+#include "slip/figures.hpp"
+
+namespace slip {
+namespace {
+
+void require_end(const Range& memory, std::uint64_t bytes, const char* which, Here here) {
+  if (memory.bytes == bytes) return;
+  throw Error(Code::kInvalidValue,
+              fmt::format("pipeline: its {} has {} bytes, not the {} of all elements", which, memory.bytes, bytes),
+              here);
+}
+
+bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind::kPageable; }
+
+Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<double>(time) * (1 + by) + 0.5); }
+
+// The stages as they are beside each other. Each chunk has one launch, which stands for all that it costs else.
+std::string description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
+  const auto rate = [&](const Link& link) {
+    const double bounded = std::clamp(link.bytes_per_second / (1 + stages.beside), 1e6, 1e15);  // what may be described
+    return sim::write_quantity(static_cast<std::uint64_t>(bounded), sim::Dimension::kBytesPerSecond);
+  };
+  const auto time = [](Picos value) {
+    return sim::write_quantity(static_cast<std::uint64_t>(value), sim::Dimension::kTime);
+  };
+  return fmt::format(
+      R"({{"name": "pipeline", "memory": "{}", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s"}},
+          "copies": {{"engines": {}, "in": "{}", "out": "{}", "latency": "{}"}}, "host": {{"launch": "{}"}}}})",
+      sim::write_quantity(std::max<std::uint64_t>(memory, 1'000'000), sim::Dimension::kBytes), copy_engines,
+      rate(stages.in), rate(stages.out), time(longer((stages.in.latency + stages.out.latency) / 2, stages.beside)),
+      time(stages.chunk));
+}
+
+}  // namespace
+
+struct Pipeline::State {
+  Device device;
+  PipelineSpec spec;
+  PipelinePlan plan;
+  PipelineLoop loop;
+  bool running = false;
+
+  ~State() {
+    if (!running) return;
+    try {
+      loop.drain({});
+    } catch (const Error&) {  // nobody asked for it
+    }
+  }
+
+  void set_ends(const PipelineSource& source, const PipelineSink& sink, Here here) {
+    if (running) throw Error(Code::kNotReady, "pipeline: a run is under way; finish() it first", here);
+    PipelineEnds ends{.source = source.memory, .sink = sink.memory, .read = source.read, .write = sink.write};
+    if (!ends.read) {
+      require_range(ends.source, "pipeline source", here);
+      require_end(ends.source, spec.elements * spec.bytes_in, "source", here);
+    }
+    if (!ends.write) {
+      require_range(ends.sink, "pipeline sink", here);
+      require_end(ends.sink, spec.elements * spec.bytes_out, "sink", here);
+    }
+    ends.stage_in = ends.read || is_pageable(ends.source);
+    ends.stage_out = ends.write || is_pageable(ends.sink);
+    loop.set_ends(std::move(ends), here);
+  }
+
+  PipelineReport report(const Trace* trace) const {
+    PipelineReport report{.predicted = plan.predicted, .bound = plan.bound, .measured = loop.elapsed()};
+    if (trace) {
+      const TraceData data = trace->data();
+      std::vector<TraceSpan> own;
+      for (const TraceSpan& span : data.spans()) {
+        if (span.run && loop.ran(span.stream, span.position)) own.push_back(span);
+      }
+      const Figures seen = figures(own);
+      if (!own.empty()) report.measured = seen.total, report.exposed = seen.exposed;
+    }
+    const auto bytes = static_cast<double>(spec.elements * (spec.bytes_in + spec.bytes_out));
+    if (report.measured > 0) report.gigabytes_per_second = bytes / static_cast<double>(report.measured) * 1e3;
+    return report;
+  }
+};
+
+Pipeline::Pipeline(const Device& device, PipelineSpec spec, Here here) {
+  require_sane(spec, here);
+  const PipelinePlan plan = measure_and_plan(device, spec, here);
+  state_.reset(new State{device, spec, plan, PipelineLoop(device, spec, plan, here)});
+}
+
+Pipeline::Pipeline(Pipeline&&) noexcept = default;
+Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
+Pipeline::~Pipeline() = default;
+
+const PipelinePlan& Pipeline::plan() const { return state_->plan; }
+const PipelineStages& Pipeline::stages() const { return state_->spec.stages; }
+
+PipelineReport Pipeline::run(const PipelineSource& source, const PipelineSink& sink, Here here) {
+  start(source, sink, here);
+  return finish(nullptr, here);
+}
+
+void Pipeline::start(const PipelineSource& source, const PipelineSink& sink, Here here) {
+  state_->set_ends(source, sink, here);
+  state_->running = true;
+  try {
+    state_->loop.issue(here);
+  } catch (...) {  // a chunk failed while others were still being issued, or the user's function did
+    state_->running = false;
+    state_->loop.drain(here);
+    state_->loop.renew_streams();
+    throw;
+  }
+}
+
+PipelineReport Pipeline::finish(const Trace* trace, Here here) {
+  if (!state_->running) throw Error(Code::kNotReady, "pipeline: no run is under way; start() one", here);
+  state_->running = false;
+  state_->loop.drain(here);
+  return state_->report(trace);
+}
+
+Plan Pipeline::capture(const PipelineSource& source, const PipelineSink& sink, Here here) {
+  state_->set_ends(source, sink, here);
+  return state_->loop.capture(here);
+}
+
+Picos Pipeline::predict(Here here) const {
+  static const Kernel kStage{"pipeline kernels"};
+  const PipelineStages& stages = state_->spec.stages;
+  const PipelinePlan& plan = state_->plan;
+  PipelineSpec spec = state_->spec;
+  spec.issue = [&](const PipelineChunk& chunk) {
+    const Picos alone = stages.kernels.time_for(chunk.elements * spec.bytes_in);
+    const Picos time = std::max<Picos>(longer(alone, stages.beside), 1);
+    chunk.stream.launch(kStage, {.reads = {chunk.input}, .writes = {chunk.output}}, {.time = time});
+  };
+  const std::string text = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);
+  const PrivateScope predicting;  // no part of the program's trace
+  const Device sim = Device::open("sim:" + text, {.run_functions = false}, here);
+  const Buffer source = sim.alloc(plan.chunk * spec.bytes_in, MemoryKind::kPinned, "pipeline source", here);
+  const Buffer sink = sim.alloc(plan.chunk * spec.bytes_out, MemoryKind::kPinned, "pipeline sink", here);
+  PipelineLoop loop(sim, spec, plan, here);
+  loop.set_ends({.source = source, .sink = sink, .same_place = true}, here);
+  loop.issue(here);
+  loop.drain(here);
+  return loop.elapsed();
+}
+
+std::string PipelineReport::text() const {
+  return fmt::format("measured {:.1f} us, {:.2f} GB/s; predicted {:.1f} us, bound {:.1f} us, exposed copies {:.1f} us",
+                     static_cast<double>(measured) / 1e6, gigabytes_per_second, static_cast<double>(predicted) / 1e6,
+                     static_cast<double>(bound) / 1e6, static_cast<double>(exposed) / 1e6);
+}
+
+}  // namespace slip

@@ -1,0 +1,156 @@
+// Chunk size and depth of a pipeline. Small chunks lose time to latency, large ones to the first and the last chunk,
+// beside which nothing runs.
+#include "flow/pipeline/pipeline_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kAlignment = 256;
+constexpr std::uint64_t kMaxChunks = 1'000'000;
+constexpr std::uint32_t kMaxDepth = 1024;
+constexpr Picos kNear = 100;                  // a hundredth
+constexpr std::uint64_t kTriedOneByOne = 64;  // counts of chunks; beyond, each is a sixteenth larger than the last
+
+std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
+
+// With one slot a kernel and its copies follow each other.
+Picos period(const PipelinePlan& plan, int copy_engines) {
+  if (copy_engines == 0) return plan.in + plan.kernels + plan.out;
+  const Picos copies = copy_engines == 1 ? plan.in + plan.out : std::max(plan.in, plan.out);
+  return plan.depth == 1 ? plan.kernels + copies : std::max(plan.kernels, copies);
+}
+
+Picos bound_of(const PipelineSpec& spec, int copy_engines) {
+  const auto flowing = [&](const Link& link, std::uint64_t bytes) { return link.time_for(bytes) - link.latency; };
+  PipelinePlan whole;
+  whole.depth = 2;
+  whole.in = flowing(spec.stages.in, spec.elements * spec.bytes_in);
+  whole.kernels = flowing(spec.stages.kernels, spec.elements * spec.bytes_in);
+  whole.out = flowing(spec.stages.out, spec.elements * spec.bytes_out);
+  return period(whole, copy_engines);
+}
+
+}  // namespace
+
+Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines) {
+  const double stages = static_cast<double>(period(plan, copy_engines)) * (1 + spec.stages.beside);
+  return std::max(static_cast<Picos>(stages + 0.5), spec.stages.chunk);
+}
+
+namespace {
+
+PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth, int copy_engines) {
+  PipelinePlan plan;
+  plan.chunk = chunk;
+  plan.chunks = divide_up(spec.elements, chunk);
+  plan.depth = static_cast<std::uint32_t>(std::min<std::uint64_t>(depth, plan.chunks));
+  plan.memory = plan.depth * (slot_bytes(chunk * spec.bytes_in) + slot_bytes(chunk * spec.bytes_out));
+  plan.in = spec.stages.in.time_for(chunk * spec.bytes_in);
+  plan.kernels = spec.stages.kernels.time_for(chunk * spec.bytes_in);
+  plan.out = spec.stages.out.time_for(chunk * spec.bytes_out);
+  const auto others = static_cast<Picos>(plan.chunks - 1);
+  plan.predicted = plan.in + plan.kernels + plan.out + others * period_of(spec, plan, copy_engines);
+  return plan;
+}
+
+// Chunks of one size as far as they go, so that the last is not a small rest.
+std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
+  return std::min(divide_up(divide_up(spec.elements, chunks), spec.granule) * spec.granule, spec.elements);
+}
+
+// Of all plans: the one with fewest chunks and slots that comes near the best.
+const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
+  const auto by_time = [](const PipelinePlan& a, const PipelinePlan& b) { return a.predicted < b.predicted; };
+  const Picos best = std::min_element(plans.begin(), plans.end(), by_time)->predicted;
+  const PipelinePlan* chosen = nullptr;
+  for (const PipelinePlan& plan : plans) {
+    if (plan.predicted > best + best / kNear) continue;
+    if (!chosen || std::pair(plan.chunks, plan.depth) < std::pair(chosen->chunks, chosen->depth)) chosen = &plan;
+  }
+  return *chosen;
+}
+
+[[noreturn]] void refuse_memory(const PipelineSpec& spec, Here here) {
+  const std::uint64_t chunk = spec.chunk > 0 ? spec.chunk : spec.granule;
+  const std::uint32_t depth = std::max(spec.depth, 1u);
+  const std::uint64_t least = min_memory(spec, chunk, depth);
+  throw Error(
+      Code::kInvalidValue,
+      fmt::format("pipeline: {} bytes of device memory are too few for chunks of {} elements of {} and {} bytes "
+                  "in {} slot(s): at least {} bytes are needed",
+                  spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, least),
+      here);
+}
+
+}  // namespace
+
+std::uint64_t slot_bytes(std::uint64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
+
+std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth) {
+  const std::uint64_t elements = std::min(chunk, spec.elements);
+  return std::min<std::uint64_t>(depth, divide_up(spec.elements, elements)) *
+         (slot_bytes(elements * spec.bytes_in) + slot_bytes(elements * spec.bytes_out));
+}
+
+void require_sane(const PipelineSpec& spec, Here here) {
+  const auto refuse = [&](const std::string& why) { throw Error(Code::kInvalidValue, "pipeline: " + why, here); };
+  if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
+  if (spec.bytes_in == 0 || spec.bytes_out == 0)
+    refuse(fmt::format("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in,
+                       spec.bytes_out));
+  // Half of the range: sums of both sides, rounded up, must not overflow either.
+  std::uint64_t in = 0, out = 0;
+  if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
+      __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
+    refuse(fmt::format("{} elements of {} and {} bytes are more than can be counted", spec.elements, spec.bytes_in,
+                       spec.bytes_out));
+  if (spec.stages.chunk < 0 || !(spec.stages.beside >= 0 && spec.stages.beside <= 10))
+    refuse(fmt::format("{} ps a chunk, and {} longer beside each other: from 0, and from 0 to 10", spec.stages.chunk,
+                       spec.stages.beside));
+  if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
+  if (spec.depth > kMaxDepth) refuse(fmt::format("{} slots; at most {}", spec.depth, kMaxDepth));
+  if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMaxChunks)
+    refuse(fmt::format("chunks of {} elements make {} of them; at most {}", spec.chunk,
+                       divide_up(spec.elements, spec.chunk), kMaxChunks));
+  if (!spec.issue) refuse("no function that issues the kernels of a chunk; give PipelineSpec::issue");
+}
+
+PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here) {
+  require_sane(spec, here);
+  std::vector<PipelinePlan> plans;
+  const auto consider = [&](std::uint64_t chunk) {
+    for (std::uint32_t depth = std::max(spec.depth, 1u); depth <= std::max(spec.depth, 2u); ++depth) {
+      if (depth > 1 && spec.depth == 0 && chunk >= spec.elements) break;  // one chunk needs one slot
+      if (min_memory(spec, chunk, depth) > spec.memory) break;
+      plans.push_back(plan_with(spec, chunk, depth, copy_engines));
+      if (spec.depth > 0) break;
+    }
+  };
+  if (spec.chunk > 0) {
+    consider(std::min(spec.chunk, spec.elements));
+  } else {
+    const std::uint64_t most = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
+    for (std::uint64_t chunks = 1; chunks < most; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
+      consider(chunk_for(spec, chunks));
+    consider(chunk_for(spec, most));
+  }
+  if (plans.empty()) refuse_memory(spec, here);
+  PipelinePlan chosen = choose(plans);
+  chosen.bound = bound_of(spec, copy_engines);
+  return chosen;
+}
+
+std::string PipelinePlan::text() const {
+  return fmt::format(
+      "{} chunks of {} elements in {} slots, {} bytes of device memory; a chunk takes {:.1f} us in, "
+      "{:.1f} us of kernels, {:.1f} us out; predicted {:.1f} us, bound {:.1f} us",
+      chunks, chunk, depth, memory, static_cast<double>(in) / 1e6, static_cast<double>(kernels) / 1e6,
+      static_cast<double>(out) / 1e6, static_cast<double>(predicted) / 1e6, static_cast<double>(bound) / 1e6);
+}
+
+}  // namespace slip

@@ -1,0 +1,184 @@
+#include "flow/weights/arena.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "flow/gradients/overlap.hpp"
+#include "flow/weights/units.hpp"
+
+namespace slip {
+namespace {
+
+struct Life {
+  std::uint32_t value = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t first = 0, last = 0;  // ops
+  std::uint64_t offset = 0;
+};
+
+std::vector<Life> lives_of(const Graph& graph) {
+  const auto ops = static_cast<std::uint32_t>(graph.ops().size());
+  std::vector<Life> lives;
+  for (std::uint32_t value = 0; value < graph.values().size(); ++value)
+    lives.push_back({value, aligned(graph.values()[value].bytes), ops, 0, 0});
+  for (std::uint32_t op = 0; op < ops; ++op) {
+    const auto touch = [&](const ValueBytes& bytes) {
+      Life& life = lives[bytes.value.index];
+      life.first = std::min(life.first, op);
+      life.last = op;
+    };
+    std::ranges::for_each(graph.ops()[op].reads, touch);
+    std::ranges::for_each(graph.ops()[op].writes, touch);
+  }
+  std::erase_if(lives, [&](const Life& life) { return graph.values()[life.value].role == ValueRole::kWeight; });
+  for (Life& life : lives) {
+    const GraphValue& value = graph.values()[life.value];
+    if (value.role != ValueRole::kActivation || value.output) life.first = 0, life.last = ops > 0 ? ops - 1 : 0;
+  }
+  std::erase_if(lives, [&](const Life& life) { return life.first > life.last; });  // declared, never used
+  return lives;
+}
+
+// Byte ranges that are taken, disjoint and in ascending order; ranges that touch are one.
+class TakenRanges {
+ public:
+  void add(std::uint64_t begin, std::uint64_t end) {
+    const auto first = std::ranges::lower_bound(ranges_, begin, {}, &Range::end);
+    auto last = first;
+    for (; last != ranges_.end() && last->begin <= end; ++last) {
+      begin = std::min(begin, last->begin);
+      end = std::max(end, last->end);
+    }
+    if (first == last) {
+      ranges_.insert(first, {begin, end});
+    } else {
+      *first = {begin, end};
+      ranges_.erase(first + 1, last);
+    }
+  }
+  // The lowest offset from `at` on where so many bytes are free.
+  std::uint64_t lowest_free(std::uint64_t at, std::uint64_t bytes) const {
+    auto range = std::ranges::upper_bound(ranges_, at, {}, &Range::end);
+    for (; range != ranges_.end() && range->begin < at + bytes; ++range) at = range->end;
+    return at;
+  }
+  bool empty() const { return ranges_.empty(); }
+
+ private:
+  struct Range {
+    std::uint64_t begin, end;
+  };
+  std::vector<Range> ranges_;
+};
+
+// Which bytes are taken when: a segment tree over the ops. Asking for an interval of ops looks at O(log ops) nodes,
+// whose ranges are merged, instead of at every life placed so far.
+class Placements {
+ public:
+  explicit Placements(std::size_t ops) : last_(static_cast<std::uint32_t>(std::max<std::size_t>(ops, 1) - 1)) {
+    nodes_.resize(2 * std::bit_ceil(std::max<std::size_t>(ops, 1)));
+  }
+
+  // The lowest offset whose bytes no life placed so far takes at the same time.
+  std::uint64_t lowest_free(const Life& life) {
+    found_.clear();
+    find({1, 0, last_}, life);
+    std::uint64_t at = 0;
+    for (std::size_t agreed = 0, i = 0; agreed < found_.size(); i = (i + 1) % found_.size()) {
+      const std::uint64_t next = found_[i]->lowest_free(at, life.bytes);
+      agreed = next == at ? agreed + 1 : 1;  // a higher offset must be free in all the others, too
+      at = next;
+    }
+    return at;
+  }
+  void add(const Life& life) {
+    if (life.bytes > 0) add({1, 0, last_}, life);
+  }
+
+ private:
+  struct Node {
+    TakenRanges whole;  // by lives that cover all ops of this node, and not all of its parent's
+    TakenRanges any;    // by lives that cover some op of this node, and not all of its parent's
+  };
+  struct Segment {
+    std::size_t node;
+    std::uint32_t first, last;
+    bool meets(const Life& life) const { return first <= life.last && life.first <= last; }
+    bool within(const Life& life) const { return life.first <= first && last <= life.last; }
+    Segment left() const { return {2 * node, first, first + (last - first) / 2}; }
+    Segment right() const { return {2 * node + 1, first + (last - first) / 2 + 1, last}; }
+  };
+
+  void find(const Segment& at, const Life& life) {
+    if (!at.meets(life)) return;
+    const Node& node = nodes_[at.node];
+    const bool within = at.within(life);
+    const TakenRanges& taken = within ? node.any : node.whole;
+    if (!taken.empty()) found_.push_back(&taken);
+    if (within) return;
+    find(at.left(), life);
+    find(at.right(), life);
+  }
+  void add(const Segment& at, const Life& life) {
+    if (!at.meets(life)) return;
+    nodes_[at.node].any.add(life.offset, life.offset + life.bytes);
+    if (at.within(life)) {
+      nodes_[at.node].whole.add(life.offset, life.offset + life.bytes);
+      return;
+    }
+    add(at.left(), life);
+    add(at.right(), life);
+  }
+
+  std::uint32_t last_;
+  std::vector<Node> nodes_;
+  std::vector<const TakenRanges*> found_;
+};
+
+// The bytes that are there at each op.
+std::vector<std::uint64_t> bytes_by_op(const std::vector<Life>& lives, std::size_t ops) {
+  std::vector<std::uint64_t> there(ops + 1, 0), gone(ops + 1, 0);
+  for (const Life& life : lives) {
+    there[life.first] += life.bytes;
+    gone[std::min<std::size_t>(life.last, ops)] += life.bytes;
+  }
+  for (std::size_t op = 1; op <= ops; ++op) there[op] += there[op - 1] - gone[op - 1];
+  return there;
+}
+
+}  // namespace
+
+Arena lay_arena(const Graph& graph) {
+  Arena arena{std::vector<std::uint64_t>(graph.values().size(), 0), 0, 0, 0};
+  std::vector<Life> lives = lives_of(graph);
+  const std::vector<std::uint64_t> there = bytes_by_op(lives, graph.ops().size());
+  const auto fullest = std::ranges::max_element(there);
+  arena.bound = *fullest;
+  arena.fullest = static_cast<std::uint32_t>(fullest - there.begin());
+  std::ranges::stable_sort(lives, [](const Life& a, const Life& b) { return a.bytes > b.bytes; });
+  Placements placements(graph.ops().size());
+  for (Life& life : lives) {
+    life.offset = placements.lowest_free(life);
+    placements.add(life);
+    arena.offsets[life.value] = life.offset;
+    arena.bytes = std::max(arena.bytes, life.offset + life.bytes);
+  }
+  return arena;
+}
+
+std::vector<bool> placed_values(const Graph& graph) {
+  std::vector<bool> placed(graph.values().size(), false);
+  for (const Life& life : lives_of(graph)) placed[life.value] = true;
+  return placed;
+}
+
+std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets) {
+  const std::vector<Life> lives = lives_of(graph);
+  std::vector<Placed> placed;
+  for (const Life& life : lives) placed.push_back({life.first, life.last, offsets[life.value], life.bytes});
+  const auto both = find_overlap(placed);
+  if (!both) return std::nullopt;
+  return std::pair(Value{lives[both->first].value}, Value{lives[both->second].value});
+}
+
+}  // namespace slip

@@ -1,0 +1,130 @@
+#include "flow/weights/check_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "flow/gradients/overlap.hpp"
+#include "flow/weights/arena.hpp"
+#include "flow/weights/units.hpp"
+
+namespace slip {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why, Here here) {
+  throw Error(Code::kInvalidValue, "the plan " + why, here);
+}
+
+bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {
+  return offset % kAlignment == 0 && offset <= room && bytes <= room - offset;
+}
+
+// Units follow from the graph alone.
+void check_units(const WeightsPlan& plan, const Graph& graph, Here here) {
+  const std::vector<WeightUnit> units = make_units(graph);
+  const auto same_part = [](const WeightUnit::Part& a, const WeightUnit::Part& b) {
+    return a.offset == b.offset && a.bytes.value == b.bytes.value && a.bytes.offset == b.bytes.offset &&
+           a.bytes.bytes == b.bytes.bytes;
+  };
+  const auto same = [&](const WeightUnit& a, const WeightUnit& b) {
+    return a.bytes == b.bytes && a.ops == b.ops && std::ranges::equal(a.parts, b.parts, same_part);
+  };
+  if (!std::ranges::equal(plan.units, units, same))
+    refuse(
+        fmt::format("is for another graph: its {} units are not the {} of this one", plan.units.size(), units.size()),
+        here);
+  for (const WeightUnit& unit : plan.units) {
+    if (unit.resident && !fits(unit.offset, unit.bytes, plan.resident_bytes))
+      refuse(fmt::format("puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
+                         graph[unit.parts.front().bytes.value].name, unit.bytes, unit.offset, plan.resident_bytes),
+             here);
+  }
+}
+
+void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, Here here) {
+  const WeightLoad& load = plan.loads[index];
+  const std::size_t ops = graph.ops().size();
+  const auto refuse_load = [&](const std::string& why) {
+    refuse(fmt::format("has a load {} that {}", index, why), here);
+  };
+  if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of unit {} of {}", load.unit, plan.units.size()));
+  if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
+    refuse_load(fmt::format("names an op behind the last of {}", ops));
+  const WeightUnit& unit = plan.units[load.unit];
+  if (!fits(load.offset, unit.bytes + unit.room, plan.ring_bytes))
+    refuse_load(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
+  if (load.last_op < load.first_op || (index > 0 && load.first_op < plan.loads[index - 1].first_op))
+    refuse_load("is out of order");
+  if (load.after_op != kNoOp && !load.step_before && load.after_op >= load.first_op)
+    refuse_load("waits for an op that waits for it");
+}
+
+void check_values(const WeightsPlan& plan, const Graph& graph, Here here) {
+  const std::vector<bool> placed = placed_values(graph);
+  if (plan.value_offsets.size() != placed.size())
+    refuse(fmt::format("is for a graph of {} values, this one has {}", plan.value_offsets.size(), placed.size()), here);
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    const GraphValue& value = graph.values()[i];
+    if (placed[i] && !fits(plan.value_offsets[i], value.bytes, plan.activation_bytes))
+      refuse(fmt::format("puts value '{}' of {} bytes at {}, which does not fit {} bytes of activations", value.name,
+                         value.bytes, plan.value_offsets[i], plan.activation_bytes),
+             here);
+  }
+  if (const auto both = arena_conflict(graph, plan.value_offsets))
+    refuse(fmt::format("puts values '{}' and '{}', which are there at the same time, on the same bytes",
+                       graph[both->first].name, graph[both->second].name),
+           here);
+}
+
+void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
+  std::vector<const WeightUnit*> units;
+  for (const WeightUnit& unit : plan.units) {
+    if (unit.resident) units.push_back(&unit);
+  }
+  std::ranges::sort(units, {}, [](const WeightUnit* unit) { return unit->offset; });
+  for (std::size_t i = 1; i < units.size(); ++i) {
+    if (units[i - 1]->offset + units[i - 1]->bytes > units[i]->offset)
+      refuse(fmt::format("puts resident weights '{}' and '{}' on the same bytes, at {}",
+                         graph[units[i - 1]->parts.front().bytes.value].name,
+                         graph[units[i]->parts.front().bytes.value].name, units[i]->offset),
+             here);
+  }
+}
+
+// Every use of a streamed unit has a load, and no load lies on one that is still needed.
+void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
+  std::vector<std::vector<const WeightLoad*>> loads_of(plan.units.size());
+  std::vector<Placed> placed;
+  for (const WeightLoad& load : plan.loads) {
+    loads_of[load.unit].push_back(&load);
+    placed.push_back({load.first_op, load.last_op, load.offset, plan.units[load.unit].bytes});
+  }
+  const auto name_of = [&](std::uint32_t unit) { return graph[plan.units[unit].parts.front().bytes.value].name; };
+  for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
+    if (plan.units[i].resident) continue;
+    for (const std::uint32_t op : plan.units[i].ops) {
+      const bool loaded = std::ranges::any_of(
+          loads_of[i], [&](const WeightLoad* load) { return load->first_op <= op && op <= load->last_op; });
+      if (!loaded)
+        refuse(fmt::format("neither keeps nor loads weight '{}' for op '{}'", name_of(i), graph.ops()[op].name), here);
+    }
+  }
+  const auto both = find_overlap(placed);
+  if (!both) return;
+  const WeightLoad &old = plan.loads[both->first], &load = plan.loads[both->second];
+  refuse(fmt::format("loads weight '{}' over '{}', which op '{}' still needs", name_of(load.unit), name_of(old.unit),
+                     graph.ops()[old.last_op].name),
+         here);
+}
+
+}  // namespace
+
+void check_plan(const WeightsPlan& plan, const Graph& graph, Here here) {
+  check_units(plan, graph, here);
+  check_resident(plan, graph, here);
+  for (std::size_t i = 0; i < plan.loads.size(); ++i) check_load(plan, graph, i, here);
+  check_loads(plan, graph, here);
+  check_values(plan, graph, here);
+}
+
+}  // namespace slip

@@ -1,0 +1,306 @@
+// plan_weights: memory first (activations, then the ring, then what stays resident), then the step that follows.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+
+#include "base/quantity_text.hpp"
+#include "flow/weights/arena.hpp"
+#include "flow/weights/resident.hpp"
+#include "flow/weights/ring.hpp"
+#include "flow/weights/units.hpp"
+#include "store/reader.hpp"
+
+namespace slip {
+namespace {
+
+constexpr double kAsGood = 1.001;        // a larger ring must gain more than this
+constexpr std::uint64_t kRingShare = 4;  // of the memory for weights a part of this is given for the disk's sake
+
+// Costs may add up to more than Picos hold.
+Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
+
+std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
+  return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
+}
+
+// Marks the units that host memory has no room for, spread evenly, so that reads are, too.
+void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
+  double all = 0, owed = 0;
+  for (const WeightUnit& unit : units) all += static_cast<double>(unit.bytes);
+  if (all <= static_cast<double>(host_memory)) return;
+  const double share = static_cast<double>(host_memory) / all;
+  std::uint64_t left = host_memory;
+  for (WeightUnit& unit : units) {
+    owed += static_cast<double>(unit.bytes) * share;
+    unit.from_disk = owed < static_cast<double>(unit.bytes) / 2 || unit.bytes > left;
+    if (unit.from_disk) continue;
+    left -= unit.bytes;
+    owed -= static_cast<double>(unit.bytes);
+  }
+}
+
+// On the cpu files are read right into the ring.
+void leave_room(std::vector<WeightUnit>& units) {
+  for (WeightUnit& unit : units) unit.room = unit.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
+}
+
+// The weights that must be there at once at an op: its own, and those of other ops that are loaded with them.
+std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& units, const std::vector<WeightLoad>& loads,
+                         std::uint64_t bytes) {
+  const WorkingSet most = largest_working_set(units, loads);
+  if (most.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
+  const GraphOp& op = graph.ops()[most.op];
+  std::uint64_t own = 0;
+  for (const ValueBytes& read : op.reads) {
+    if (graph[read.value].role == ValueRole::kWeight) own += aligned(read.bytes);
+  }
+  std::set<std::uint32_t> others;
+  bool joined = false;
+  for (const WeightLoad& load : loads) {
+    if (load.first_op > most.op || load.last_op < most.op) continue;
+    const WeightUnit& unit = units[load.unit];
+    others.insert(unit.ops.begin(), unit.ops.end());
+    joined = joined || unit.parts.size() > 1;
+  }
+  others.erase(most.op);
+  if (own >= most.bytes || others.empty())
+    return fmt::format("{} for the weights that op '{}' needs at once", format_bytes(bytes), op.name);
+  constexpr std::size_t kMaxNames = 4;
+  std::vector<std::string> names;
+  for (const std::uint32_t other : others) {
+    if (names.size() < kMaxNames) names.push_back(fmt::format("'{}'", graph.ops()[other].name));
+  }
+  if (others.size() > kMaxNames) names.push_back(fmt::format("{} more", others.size() - kMaxNames));
+  return fmt::format("{} for the weights that must be there at once at op '{}', {} of its own and the others of {}{}",
+                     format_bytes(bytes), op.name, format_bytes(own), fmt::join(names, ", "),
+                     joined ? fmt::format(", which are loaded with them because some are smaller than join_bytes ({})",
+                                          format_bytes(graph.options().join_bytes))
+                            : "");
+}
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
+      : graph_(graph),
+        options_(options),
+        units_(make_units(graph)),
+        loads_(make_loads(units_)),
+        arena_(lay_arena(graph)) {
+    leave_on_disk(units_, options.host_memory);
+    if (costs.device == "cpu" && !options.ring) leave_room(units_);
+    pace_ = pace_of(graph, costs, units_);
+    for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
+    for (const double op : pace_.ops) compute_ += op;
+    smallest_ring_ = find_smallest_ring();
+    reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(units_, &WeightUnit::from_disk);
+  }
+
+  std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
+  std::uint64_t smallest() const {
+    return arena_.bytes + (options_.stream_all ? smallest_ring_ : std::min(all_bytes_, smallest_ring_));
+  }
+  const Arena& arena() const { return arena_; }
+  const std::vector<WeightUnit>& units() const { return units_; }
+  const std::vector<WeightLoad>& loads() const { return loads_; }
+  WorkingSet working_set() const { return largest_working_set(units_, loads_); }
+
+  // `budget` is at least smallest().
+  WeightsPlan plan(std::uint64_t budget, Here here) const {
+    const std::uint64_t for_weights = budget - arena_.bytes;
+    if (all_stay(for_weights)) return write_down(0, std::vector<char>(units_.size(), 1), {});
+    const std::uint64_t ring = best_ring(for_weights).first;
+    const ResidentProblem problem{pace_, units_, loads_, capacity(for_weights, ring), ring};
+    const ResidentChoice choice = search_resident(problem, options_.search_effort);
+    if (!choice.found()) no_room(budget, here);
+    std::vector<WeightLoad> loads;
+    streamed_loads(problem, choice.resident, loads);
+    WeightsPlan plan = write_down(ring, choice.resident, std::move(loads));
+    plan.bound = std::min(plan.step, rounded(choice.bound));
+    return plan;
+  }
+
+  // The smallest budget, to a hundredth of a percent of the weights, with which a step is guessed to take this long.
+  // Nothing: none does, for a ring that was asked for is too small or all is to be streamed.
+  std::optional<std::uint64_t> smallest_budget_for(double step) const {
+    std::uint64_t low = smallest(), high = needed_for_all();
+    if (options_.ring || options_.stream_all) high += std::max(smallest_ring_, ring_asked_for());
+    const std::uint64_t fine = std::max<std::uint64_t>(all_bytes_ / 10'000, kAlignment);
+    if (guessed_step(low) <= step) return low;
+    if (guessed_step(high) > step) return std::nullopt;
+    while (high - low > fine) {
+      const std::uint64_t middle = low + (high - low) / 2;
+      if (guessed_step(middle) <= step) high = middle;
+      else low = middle;
+    }
+    return high;
+  }
+  double compute() const { return compute_; }
+
+ private:
+  std::uint64_t ring_asked_for() const { return aligned(std::min(options_.ring.value_or(0), std::uint64_t{1} << 62)); }
+  bool all_stay(std::uint64_t for_weights) const {
+    return units_.empty() || (all_bytes_ <= for_weights && !options_.stream_all);
+  }
+  std::uint64_t capacity(std::uint64_t for_weights, std::uint64_t ring) const {
+    return options_.stream_all ? 0 : for_weights - ring;
+  }
+
+  // Only with a ring that was asked for: one that the planner chooses holds what must pass through it.
+  [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
+    throw Error(
+        Code::kOutOfMemory,
+        fmt::format("within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
+                    "be chosen",
+                    format_bytes(budget), format_bytes(options_.ring.value_or(0)),
+                    weights_text(graph_, units_, loads_, working_set().bytes)),
+        here);
+  }
+
+  double guessed_step(std::uint64_t budget) const {
+    const std::uint64_t for_weights = budget - arena_.bytes;
+    if (all_stay(for_weights)) return compute_;
+    const ResidentChoice choice = best_ring(for_weights).second;
+    return choice.found() ? choice.step : std::numeric_limits<double>::infinity();
+  }
+
+  // With all units streamed. A ring loses bytes at its end, so it may have to be larger than the working set.
+  std::uint64_t find_smallest_ring() const {
+    std::uint64_t bytes = largest_working_set(units_, loads_).bytes;
+    std::vector<WeightLoad> loads = loads_;
+    for (const std::uint64_t more = aligned(bytes / 16 + 1); !lay_ring(units_, loads, bytes);) bytes += more;
+    return bytes;
+  }
+
+  // Sizes worth trying: a few units of the common sizes, and a few neighbours, each within what there is.
+  std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
+    if (options_.ring) return {ring_asked_for()};
+    std::vector<std::uint64_t> sizes;
+    for (const WeightUnit& unit : units_) sizes.push_back(ring_bytes_of(unit));
+    std::ranges::sort(sizes);
+    std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
+    for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
+      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(times(sizes[at], count), most));
+    }
+    for (const std::size_t together : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
+      std::uint64_t largest = 0;
+      for (std::size_t i = 0; i + together <= loads_.size(); ++i) {
+        std::uint64_t sum = 0;
+        for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(units_[loads_[i + k].unit]);
+        largest = std::max(largest, sum);
+      }
+      if (largest > 0) tries.insert(std::min(largest, most));
+    }
+    if (reads_into_ring_) tries.erase(tries.begin(), tries.insert(std::min(fast_ring(most), most)).first);
+    return {tries.begin(), tries.end()};
+  }
+
+  // With less the disk would wait for ops: beside what these use, all that it has in flight must have its place. Half
+  // as much again for what is there and not used yet (measured: without it nothing is gained).
+  std::uint64_t fast_ring(std::uint64_t most) const {
+    const ReaderOptions reads;
+    const std::uint64_t wanted =
+        smallest_ring_ + smallest_ring_ / 2 + aligned(std::uint64_t{reads.in_flight} * reads.block_bytes);
+    return std::min(wanted, std::max(smallest_ring_, aligned(most / kRingShare)));
+  }
+
+  std::pair<std::uint64_t, ResidentChoice> best_ring(std::uint64_t for_weights) const {
+    std::pair<std::uint64_t, ResidentChoice> best{0, {}};
+    for (const std::uint64_t ring : ring_sizes(for_weights)) {
+      if (ring > for_weights) continue;
+      ResidentChoice choice = guess_resident({pace_, units_, loads_, capacity(for_weights, ring), ring});
+      if (choice.found() && (!best.second.found() || choice.step * kAsGood < best.second.step))
+        best = {ring, std::move(choice)};
+    }
+    return best;
+  }
+
+  WeightsPlan write_down(std::uint64_t ring, const std::vector<char>& resident, std::vector<WeightLoad> loads) const {
+    WeightsPlan plan;
+    plan.units = units_;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (!resident[i]) continue;
+      plan.units[i].resident = true;
+      plan.units[i].offset = plan.resident_bytes;
+      plan.resident_bytes += aligned(units_[i].bytes);
+    }
+    plan.loads = std::move(loads);
+    plan.ring_bytes = plan.loads.empty() ? 0 : ring;
+    plan.value_offsets = arena_.offsets;
+    plan.activation_bytes = arena_.bytes;
+    plan.activation_bound = arena_.bound;
+    plan.step = rounded(period_of(pace_, plan.loads).step);
+    plan.bound = plan.step;
+    plan.compute = rounded(compute_);
+    double loading = 0;
+    for (const WeightLoad& load : plan.loads) {
+      plan.streamed_bytes += units_[load.unit].bytes;
+      loading += pace_.loads[load.unit];
+    }
+    plan.loading = rounded(loading);
+    return plan;
+  }
+
+  const Graph& graph_;
+  const WeightsOptions& options_;
+  Pace pace_;
+  std::vector<WeightUnit> units_;
+  std::vector<WeightLoad> loads_;
+  Arena arena_;
+  std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;
+  bool reads_into_ring_ = false;  // from the disk
+  double compute_ = 0;
+};
+
+[[noreturn]] void too_small(const Planner& planner, const Graph& graph, std::uint64_t budget, Here here) {
+  const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
+  throw Error(
+      Code::kOutOfMemory,
+      fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
+                  "for activations, most of them there at op '{}'",
+                  budget, format_bytes(budget), planner.smallest(), format_bytes(planner.smallest()),
+                  weights_text(graph, planner.units(), planner.loads(), planner.smallest() - planner.arena().bytes),
+                  format_bytes(planner.arena().bytes), arena_op),
+      here);
+}
+
+void check(const Graph& graph, const WeightsOptions& options, Here here) {
+  if (graph.ops().empty()) throw Error(Code::kInvalidValue, "the graph has no ops: there is nothing to plan", here);
+  if (options.budget && options.slowdown)
+    throw Error(Code::kInvalidValue, "give a budget or a slowdown, not both: each follows from the other", here);
+  if (options.slowdown && !(*options.slowdown >= 0 && std::isfinite(*options.slowdown)))
+    throw Error(Code::kInvalidValue,
+                fmt::format("a slowdown of {} makes no sense: 0.05 allows 5 % more time than all weights resident take",
+                            *options.slowdown),
+                here);
+}
+
+}  // namespace
+
+WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
+  check(graph, options, here);
+  const Planner planner(graph, costs, options);
+  // A ring that was asked for may be larger than all weights.
+  const std::uint64_t most =
+      std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));
+  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, most));
+  if (options.slowdown) {
+    const auto least = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
+    if (!least)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("no budget allows a slowdown of {} with this ring and these weights streamed: leave the "
+                              "ring to the planner, or let weights stay",
+                              *options.slowdown),
+                  here);
+    budget = *least;
+  }
+  if (budget < planner.smallest()) too_small(planner, graph, budget, here);
+  WeightsPlan plan = planner.plan(budget, here);
+  if (options.budget || options.slowdown) plan.budget = budget;
+  return plan;
+}
+
+}  // namespace slip

@@ -1,0 +1,125 @@
+#include "slip/runner.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "flow/weights/check_plan.hpp"
+#include "flow/weights/loader.hpp"
+#include "flow/weights/step.hpp"
+#include "runtime/core.hpp"
+
+namespace slip {
+
+// Inputs and outputs have host memory twice: the host fills or reads one while the device uses the other.
+struct Runner::State {
+  struct Turn {
+    std::vector<Buffer> buffers;
+    std::vector<HostValue> inputs, outputs;
+    Event taken, there;  // its inputs are copied, its outputs have arrived
+  };
+
+  const Device device;
+  const Graph graph;  // a copy: the program's may go
+  const WeightsPlan plan;
+  const WeightsMemory memory;
+  Loader loader;
+  Steps steps;
+  std::array<Turn, 2> turns;
+  std::uint64_t issued = 0;
+
+  State(const Device& on, const Graph& what, const WeightsPlan& how, const WeightSource& source, Here here)
+      : device(on),
+        graph(what),
+        plan(checked(how, graph, here)),
+        memory(device, plan),
+        loader(device, graph, plan, source, memory.ring, here),
+        steps(
+            device, graph, plan, memory,
+            [this](StreamRef stream, Range to, std::uint32_t unit, const Event* used) {
+              loader.issue(stream, to, unit, used);
+            },
+            [this](Range to, std::uint32_t unit, std::size_t part) { return loader.shift(to, unit, part); }) {
+    loader.fill_resident(memory.resident, here);
+    for (Turn& turn : turns) {
+      for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
+        const GraphValue& value = graph.values()[i];
+        if (value.role == ValueRole::kInput) turn.inputs.push_back({{i}, host_memory(turn, value, here)});
+        if (value.output) turn.outputs.push_back({{i}, host_memory(turn, value, here)});
+      }
+    }
+    for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
+      if (graph.values()[i].role == ValueRole::kState) device.fill(steps.range_of({i}), 0, here);
+    }
+    device.sync(here);  // a fill of device memory does not hold the host
+  }
+
+  static const WeightsPlan& checked(const WeightsPlan& plan, const Graph& graph, Here here) {
+    check_plan(plan, graph, here);
+    return plan;
+  }
+  Range host_memory(Turn& turn, const GraphValue& value, Here here) const {
+    turn.buffers.push_back(
+        device.alloc(std::max<std::uint64_t>(value.bytes, 1), MemoryKind::kPinned, value.name, here));
+    return turn.buffers.back().slice(0, value.bytes);
+  }
+  static const HostValue* find(const std::vector<HostValue>& values, Value value) {
+    const auto at = std::ranges::find(values, value, &HostValue::value);
+    return at == values.end() ? nullptr : &*at;
+  }
+  [[noreturn]] void refuse(Value value, const char* what, Here here) const {
+    const std::string name = value.index < graph.values().size() ? graph[value].name : fmt::format("{}", value.index);
+    throw Error(Code::kInvalidValue, fmt::format("value '{}' is no {} of the graph", name, what), here);
+  }
+};
+
+Runner::Runner(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source, Here here)
+    : state_(std::make_unique<State>(device, graph, plan, source, here)) {}
+
+// A stream that failed is done at once, but others may still work: each is waited for.
+Runner::~Runner() {
+  std::vector<StreamRef> streams = state_->steps.others();
+  streams.push_back(state_->steps.compute());
+  for (const StreamRef stream : streams) {
+    try {
+      stream.sync();
+    } catch (const Error&) {  // told by the call that it belongs to, or by nobody: the runner is given up
+    }
+  }
+}
+
+std::span<std::byte> Runner::input_bytes(Value value, Here here) {
+  State::Turn& turn = state_->turns[state_->issued % 2];
+  const HostValue* input = State::find(turn.inputs, value);
+  if (!input) state_->refuse(value, "input", here);
+  turn.taken.sync(here);
+  return {address(input->host), input->host.bytes};
+}
+
+void Runner::step(Here here) {
+  State::Turn& turn = state_->turns[state_->issued % 2];
+  turn.there.sync(here);  // of the step before the last: its output's memory is used again
+  state_->steps.issue(turn.inputs, turn.outputs);
+  turn.taken = state_->steps.inputs_taken();
+  turn.there = state_->steps.outputs_there();
+  ++state_->issued;
+}
+
+std::span<const std::byte> Runner::output_bytes(Value value, Here here) {
+  if (state_->issued == 0) throw Error(Code::kNotReady, "no step was issued yet: there is no output", here);
+  State::Turn& turn = state_->turns[(state_->issued - 1) % 2];
+  const HostValue* output = State::find(turn.outputs, value);
+  if (!output) state_->refuse(value, "output", here);
+  turn.there.sync(here);
+  return {address(output->host), output->host.bytes};
+}
+
+void Runner::sync(Here here) {
+  state_->steps.compute().sync(here);
+  for (const StreamRef stream : state_->steps.others()) stream.sync(here);
+}
+
+std::uint64_t Runner::compute_stream() const { return state_->steps.compute().id(); }
+
+}  // namespace slip

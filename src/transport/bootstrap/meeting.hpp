@@ -1,0 +1,30 @@
+// The first step of a bootstrap, from a rank's side: it finds the root, says who it is and where it listens, and gets
+// to know its successor when all have come.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "slip/unique_id.hpp"
+#include "transport/bootstrap/secret.hpp"
+#include "transport/socket/interfaces.hpp"
+#include "transport/socket/socket.hpp"
+
+namespace slip {
+
+struct Meeting {
+  Socket listener;
+  Secret session{};  // of all connections between these ranks
+  SocketAddress successor;
+  std::int64_t rest_ns = 0;  // until the first deadline of any rank
+};
+
+struct Newcomer {
+  int rank = 0, nranks = 1;
+  std::string text() const;  // "rank 3 of 8"
+};
+
+// Throws what is wrong with the ranks, the same on all of them, or who has not come before the deadline.
+Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience);
+
+}  // namespace slip

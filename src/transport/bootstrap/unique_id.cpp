@@ -1,0 +1,163 @@
+#include "slip/unique_id.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "transport/bootstrap/root.hpp"
+#include "transport/bootstrap/shared_secret.hpp"
+#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/socket/interfaces.hpp"
+
+namespace slip {
+namespace {
+
+constexpr char kMark[4] = {'s', 'l', 'i', 'p'};
+constexpr std::uint8_t kVersion = 2;
+constexpr std::string_view kUnix = "unix:";
+
+struct Layout {
+  char mark[4];
+  std::uint8_t version;
+  std::uint8_t rank0_listens;
+  std::uint16_t port;
+  Secret secret;
+  char host[104];  // ends with a zero byte
+};
+static_assert(sizeof(Layout) == UniqueId::kBytes);
+
+Layout layout(std::span<const std::byte, UniqueId::kBytes> bytes) {
+  Layout result;
+  std::memcpy(&result, bytes.data(), sizeof(result));
+  return result;
+}
+
+[[noreturn]] void refuse(std::string_view text, std::string_view why, Here here) {
+  throw Error(
+      Code::kInvalidValue,
+      fmt::format("the id '{}' {}; write host:port, [::1]:port, unix:name, or what UniqueId::text() gave", text, why),
+      here);
+}
+
+template <class T>
+bool parse_number(std::string_view text, T& value, int base) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+struct Place {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+Place parse_place(std::string_view place, std::string_view text, Here here) {
+  if (place.starts_with(kUnix)) {
+    if (place.size() == kUnix.size()) refuse(text, "names no Unix socket", here);
+    return {std::string(place), 0};
+  }
+  const std::size_t colon = place.rfind(':');
+  if (colon == std::string_view::npos) refuse(text, "has no port", here);
+  Place result;
+  if (!parse_number(place.substr(colon + 1), result.port, 10) || result.port == 0)
+    refuse(text, "has a port that is none of 1 to 65535", here);
+  std::string_view host = place.substr(0, colon);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != std::string_view::npos) refuse(text, "has an IPv6 address without brackets", here);
+  if (host.empty()) refuse(text, "has no host", here);
+  result.host = host;
+  return result;
+}
+
+}  // namespace
+
+UniqueId UniqueIdParts::id() const {
+  Layout parts{};
+  std::memcpy(parts.mark, kMark, sizeof(kMark));
+  parts.version = kVersion;
+  parts.rank0_listens = rank0_listens ? 1 : 0;
+  parts.port = port;
+  parts.secret = secret;
+  if (host.size() >= sizeof(parts.host))
+    throw Error(Code::kInvalidValue,
+                fmt::format("the host '{}' of an id has {} characters: at most {} fit; give its number instead", host,
+                            host.size(), sizeof(parts.host) - 1),
+                {});
+  std::memcpy(parts.host, host.data(), host.size());
+  UniqueId result;
+  std::memcpy(result.bytes_.data(), &parts, sizeof(parts));
+  return result;
+}
+
+UniqueIdParts UniqueIdParts::of(const UniqueId& id) {
+  return {id.host(), id.port(), layout(id.bytes()).secret, id.rank0_listens()};
+}
+
+UniqueId UniqueId::create() { return create({}); }
+
+UniqueId UniqueId::create(const Options& options) {
+  const SocketAddress address = options.host.empty() ? own_address(InterfaceFilter(env_text("SLIP_SOCKET_IFNAME")))
+                                                     : resolve(options.host, 0).front();
+  const Secret secret = random_secret();
+  Socket listener = Socket::listen(address);
+  const UniqueId id = UniqueIdParts{address.host(), listener.local().port(), secret, false}.id();
+  const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(options.lifetime).count();
+  start_root(std::move(listener), secret, deadline_after(limit));
+  return id;
+}
+
+UniqueId UniqueId::parse(std::string_view text, std::string_view job, Here here) {
+  const std::size_t slash = text.find('/');
+  const Place place = parse_place(text.substr(0, slash), text, here);
+  if (slash == std::string_view::npos)
+    return UniqueIdParts{place.host, place.port, shared_secret(job, place.host.starts_with(kUnix)), true}.id();
+  std::string_view rest = text.substr(slash + 1);
+  const bool rank0_listens = rest.ends_with("/0");
+  if (rank0_listens) rest.remove_suffix(2);
+  UniqueIdParts parts{place.host, place.port, {}, rank0_listens};
+  bool whole = rest.size() == 2 * parts.secret.size();
+  for (std::size_t i = 0; whole && i < parts.secret.size(); ++i) {
+    std::uint8_t byte = 0;
+    whole = parse_number(rest.substr(2 * i, 2), byte, 16);
+    parts.secret[i] = std::byte{byte};
+  }
+  if (!whole) refuse(text, "has no secret of 32 hexadecimal digits", here);
+  return parts.id();
+}
+
+UniqueId UniqueId::from_bytes(std::span<const std::byte, kBytes> bytes, Here here) {
+  UniqueId result;
+  std::memcpy(result.bytes_.data(), bytes.data(), kBytes);
+  if (!result.valid())
+    throw Error(Code::kInvalidValue, "these 128 bytes are no UniqueId of this version: pass on what bytes() gave",
+                here);
+  return result;
+}
+
+bool UniqueId::valid() const {
+  const Layout parts = layout(bytes());
+  return std::memcmp(parts.mark, kMark, sizeof(kMark)) == 0 && parts.version == kVersion && parts.host[0] != 0 &&
+         parts.host[sizeof(parts.host) - 1] == 0;
+}
+
+std::string UniqueId::host() const {
+  const Layout parts = layout(bytes());
+  return {parts.host, ::strnlen(parts.host, sizeof(parts.host))};
+}
+std::uint16_t UniqueId::port() const { return layout(bytes()).port; }
+bool UniqueId::rank0_listens() const { return layout(bytes()).rank0_listens != 0; }
+
+std::string UniqueId::text() const {
+  const std::string name = host();
+  std::string place = name;
+  if (!name.starts_with(kUnix))
+    place = fmt::format(fmt::runtime(name.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), name, port());
+  std::string secret;
+  for (const std::byte byte : layout(bytes()).secret) secret += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return fmt::format("{}/{}{}", place, secret, rank0_listens() ? "/0" : "");
+}
+
+}  // namespace slip

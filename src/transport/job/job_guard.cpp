@@ -1,0 +1,182 @@
+#include "transport/job/job_guard.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+constexpr int kMaxRanks = 4096;
+// A killed process may have forked just before: the search is repeated until it finds none. 10 s in all at most.
+constexpr int kMaxSearches = 1000, kPauseMs = 10;
+
+// What runs in the guard. It comes from a fork, perhaps of a program with threads, so it allocates nothing and calls
+// only what a signal handler may call.
+class Guarding {
+ public:
+  Guarding(int pipe, std::string_view marker) : pipe_(pipe), marker_(marker) {}
+
+  [[noreturn]] void run() {
+    for (pid_t message = 0;;) {
+      const ssize_t got = ::read(pipe_, &message, sizeof(message));
+      if (got < 0 && errno == EINTR) continue;
+      if (got != sizeof(message)) break;  // the starting process is gone
+      if (message > 0) add(message);
+      else remove(-message);
+    }
+    for (int i = 0; i < count_; ++i) ::kill(-groups_[static_cast<std::size_t>(i)], SIGKILL);
+    for (int search = 0; search < kMaxSearches && kill_marked(); ++search) ::poll(nullptr, 0, kPauseMs);
+    ::_exit(0);
+  }
+
+ private:
+  void add(pid_t group) {
+    if (count_ < kMaxRanks) groups_[static_cast<std::size_t>(count_++)] = group;
+  }
+  void remove(pid_t group) {
+    pid_t* const end = groups_.data() + count_;
+    pid_t* const found = std::find(groups_.data(), end, group);
+    if (found == end) return;
+    *found = groups_[static_cast<std::size_t>(--count_)];
+  }
+
+  // True: a process was found.
+  bool kill_marked() {
+    const int folder = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return false;
+    bool any = false;
+    for (;;) {
+      const auto got = ::syscall(SYS_getdents64, folder, names_.data(), names_.size());
+      if (got <= 0) break;
+      for (std::size_t at = 0; at < static_cast<std::size_t>(got);) {
+        const auto* const entry = reinterpret_cast<const struct dirent64*>(names_.data() + at);
+        at += entry->d_reclen;
+        const pid_t pid = number_of(entry->d_name);
+        if (pid > 0 && pid != ::getpid() && kill_if_marked(pid)) any = true;
+      }
+    }
+    ::close(folder);
+    return any;
+  }
+
+  static pid_t number_of(const char* name) {
+    pid_t number = 0;
+    for (; *name >= '0' && *name <= '9' && number < 100'000'000; ++name) number = number * 10 + (*name - '0');
+    return *name == '\0' ? number : 0;
+  }
+
+  // By a descriptor of the process: its number may belong to another one when the environment has been read.
+  bool kill_if_marked(pid_t pid) {
+    const auto process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+    if (process < 0) return false;
+    const bool marked = is_marked(pid);
+    if (marked) ::syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0);
+    ::close(process);
+    return marked;
+  }
+
+  bool is_marked(pid_t pid) {
+    std::array<char, 32> path{};
+    char* end = fmt::format_to_n(path.data(), path.size() - 1, "/proc/{}/environ", pid).out;
+    *end = '\0';
+    const int file = ::open(path.data(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    bool found = false;
+    std::size_t kept = 0;  // the end of what was read before: the marker may lie across
+    while (!found) {
+      const ssize_t got = ::read(file, text_.data() + kMaxKept, kPiece);
+      if (got <= 0) break;
+      const std::string_view text(text_.data() + kMaxKept - kept, kept + static_cast<std::size_t>(got));
+      found = text.find(marker_) != std::string_view::npos;
+      kept = std::min({text.size(), marker_.size() - 1, kMaxKept});
+      std::memmove(text_.data() + kMaxKept - kept, text.data() + text.size() - kept, kept);
+    }
+    ::close(file);
+    return found;
+  }
+
+  const int pipe_;
+  const std::string_view marker_;
+  std::array<pid_t, kMaxRanks> groups_;
+  int count_ = 0;
+  alignas(struct dirent64) std::array<char, 16 << 10> names_;
+  static constexpr std::size_t kMaxKept = 64, kPiece = 16 << 10;  // the marker is shorter than kMaxKept
+  std::array<char, kMaxKept + kPiece> text_;
+};
+
+// Away from the terminal and from the files of the starting process: a reader at the other end of its output must not
+// wait for the guard.
+[[noreturn]] void guard(int pipe, std::string_view marker) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, "slip-job-guard");
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, number);
+  constexpr int kPipe = 3;
+  ::dup2(pipe, kPipe);
+  ::syscall(SYS_close_range, kPipe + 1, ~0U, 0);
+  static Guarding guarding(kPipe, marker);  // static: too large for some stacks
+  guarding.run();
+}
+
+}  // namespace
+
+JobGuard::JobGuard(const std::string& marker) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw Error(Code::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)), {});
+  // All signals stay blocked in the guard: it ends by the pipe alone.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, &before);
+  guard_ = ::fork();
+  if (guard_ == 0) {
+    ::close(ends[1]);  // else the pipe would never end
+    guard(ends[0], marker);
+  }
+  const int error = errno;
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  ::close(ends[0]);
+  pipe_ = ends[1];
+  if (guard_ > 0) return;
+  ::close(pipe_);
+  throw Error(Code::kIo, fmt::format("cannot start the process that guards the job: {}", std::strerror(error)), {});
+}
+
+// Killed while the pipe is open, so that it ends nothing; a guard that somebody has stopped ends, too.
+JobGuard::~JobGuard() {
+  ::kill(guard_, SIGKILL);
+  while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {}
+  ::close(pipe_);
+}
+
+// A guard that was killed guards no more; the job goes on without it.
+void JobGuard::send(pid_t message) const {
+  sigset_t broken, before, pending;
+  sigemptyset(&broken);
+  sigaddset(&broken, SIGPIPE);
+  ::sigprocmask(SIG_BLOCK, &broken, &before);
+  const ssize_t sent = ::write(pipe_, &message, sizeof(message));
+  if (sent < 0 && errno == EPIPE && ::sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE)) {
+    const timespec none{};
+    ::sigtimedwait(&broken, nullptr, &none);
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace slip

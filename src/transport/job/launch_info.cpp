@@ -1,0 +1,197 @@
+#include "transport/job/launch_info.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+
+#include "base/env.hpp"
+#include "slip/error.hpp"
+#include "transport/bootstrap/shared_secret.hpp"
+
+namespace slip {
+namespace {
+
+// A port made of a job's number lies below those that systems give out by themselves.
+constexpr std::uint64_t kFirstPort = 20'000, kPorts = 10'000;
+
+[[noreturn]] void fail(const std::string& text) { throw Error(Code::kInvalidValue, text, {}); }
+
+class Reader {
+ public:
+  explicit Reader(const Variables& variables) : variables_(variables) {}
+
+  std::string text(const char* name) const { return variables_(name); }
+  bool has(const char* name) const { return !text(name).empty(); }
+
+  int number(const char* name, int low, int high) const {
+    const std::string value = text(name);
+    int result = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
+    if (error != std::errc() || end != value.data() + value.size() || result < low || result > high)
+      fail(fmt::format("{}={}: must be a whole number from {} to {}", name, value, low, high));
+    return result;
+  }
+
+  // Rank and count, if they are there; one without the other is a mistake.
+  std::optional<LaunchInfo> ranks(const char* launcher, const char* rank, const char* nranks, const char* local) const {
+    if (!has(rank) && !has(nranks)) return std::nullopt;
+    if (!has(rank) || !has(nranks))
+      fail(fmt::format("{}={} is set and {} is not: a rank needs both", has(rank) ? rank : nranks,
+                       text(has(rank) ? rank : nranks), has(rank) ? nranks : rank));
+    LaunchInfo result;
+    result.launcher = launcher;
+    result.nranks = number(nranks, 1, 1 << 20);
+    result.rank = number(rank, 0, 1 << 20);
+    if (result.rank >= result.nranks)
+      fail(fmt::format("{}={} and {}={}: ranks are 0 to {}", rank, result.rank, nranks, result.nranks,
+                       result.nranks - 1));
+    if (has(local)) result.local_rank = number(local, 0, result.nranks - 1);
+    return result;
+  }
+
+ private:
+  const Variables& variables_;
+};
+
+UniqueId given_id(const Reader& read, const std::string& job) { return UniqueId::parse(read.text("SLIP_ID"), job, {}); }
+
+// On one host ranks meet at a name made of the job's; the user is part of it, as numbers of different launchers may be
+// the same. With SLIP_SECRET no other user can foresee the name.
+UniqueId id_on_this_host(const std::string& job) {
+  const Secret name = derive(shared_secret(job, true), "slip name");
+  std::uint64_t number = 0;
+  std::memcpy(&number, name.data(), sizeof(number));
+  return UniqueId::parse(fmt::format("unix:slip-{}-{:016x}", ::geteuid(), number), job, {});
+}
+
+std::string place(const std::string& host, std::uint64_t port) {
+  const bool six = host.find(':') != std::string::npos;
+  return six ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+std::optional<LaunchInfo> by_hand(const Reader& read) {
+  std::optional<LaunchInfo> info = read.ranks("slip launch", "SLIP_RANK", "SLIP_NRANKS", "SLIP_LOCAL_RANK");
+  if (!info) return std::nullopt;
+  if (!read.has("SLIP_ID"))
+    fail(
+        fmt::format("SLIP_RANK={} and SLIP_NRANKS={} are set and SLIP_ID is not: it says where rank 0 listens, as "
+                    "host:port, or unix:name if all ranks are on one host",
+                    info->rank, info->nranks));
+  info->id = given_id(read, {});
+  return info;
+}
+
+std::optional<LaunchInfo> by_torchrun(const Reader& read) {
+  // RANK and WORLD_SIZE are everyday words: without an address they are not torchrun's.
+  if (!read.has("MASTER_ADDR") && !read.has("MASTER_PORT")) return std::nullopt;
+  std::optional<LaunchInfo> info = read.ranks("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
+  if (!info) return std::nullopt;
+  const std::string job = "torchrun " + read.text("TORCHELASTIC_RUN_ID");
+  if (read.has("SLIP_ID")) {
+    info->id = given_id(read, job);
+    return info;
+  }
+  if (!read.has("MASTER_ADDR") || !read.has("MASTER_PORT"))
+    fail(fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': rank {} of {} needs both, or SLIP_ID=host:port",
+                     read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks));
+  const int port = read.number("MASTER_PORT", 1, 65'535);
+  const int beside = port < 65'535 ? port + 1 : port - 1;  // torchrun listens at its port itself
+  info->id = UniqueId::parse(place(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job, {});
+  return info;
+}
+
+std::string mpi_job(const Reader& read) {
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"}) {
+    if (read.has(name)) return "mpirun " + read.text(name);
+  }
+  return {};
+}
+
+std::optional<LaunchInfo> by_mpirun(const Reader& read) {
+  std::optional<LaunchInfo> info =
+      read.ranks("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+  if (!info) return std::nullopt;
+  const std::string job = mpi_job(read);
+  if (read.has("SLIP_ID")) {
+    info->id = given_id(read, job);
+    return info;
+  }
+  const char* const local_size = "OMPI_COMM_WORLD_LOCAL_SIZE";
+  const bool one_host = read.has(local_size) && read.number(local_size, 1, 1 << 20) == info->nranks;
+  if (!one_host)
+    fail(
+        fmt::format("mpirun started {} ranks, {} of them on this host, and its variables name no address: set SLIP_ID "
+                    "to a host:port where rank 0 can listen (mpirun -x SLIP_ID=host:port ...)",
+                    info->nranks, read.has(local_size) ? read.text(local_size) : "some"));
+  if (job.empty())
+    fail(
+        "mpirun gave no PMIX_NAMESPACE, by which ranks of one job know each other: set SLIP_ID, for example to "
+        "unix:NAME with any name (mpirun -x SLIP_ID=unix:NAME ...)");
+  info->id = id_on_this_host(job);
+  return info;
+}
+
+std::optional<LaunchInfo> by_srun(const Reader& read) {
+  if (!read.has("SLURM_STEP_ID")) return std::nullopt;  // a batch script has the others, and is no task of a step
+  const char* const count = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  std::optional<LaunchInfo> info = read.ranks("srun", "SLURM_PROCID", count, "SLURM_LOCALID");
+  if (!info) return std::nullopt;
+  const std::string job = fmt::format("srun {}.{}", read.text("SLURM_JOB_ID"), read.text("SLURM_STEP_ID"));
+  if (read.has("SLIP_ID")) {
+    info->id = given_id(read, job);
+    return info;
+  }
+  if (!read.has("SLURM_JOB_ID")) fail("SLURM_STEP_ID is set and SLURM_JOB_ID is not: set SLIP_ID=host:port");
+  const char* const nodes = read.has("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
+  if (read.has(nodes) && read.number(nodes, 1, 1 << 20) == 1) {
+    info->id = id_on_this_host(job);
+    return info;
+  }
+  // Task 0 is on the first host of the step.
+  const char* const list = read.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  std::string host = first_host(read.text(list));
+  if (host.empty()) host = read.text("SLURM_LAUNCH_NODE_IPADDR");
+  if (host.empty())
+    fail(
+        "srun gave neither SLURM_STEP_NODELIST nor SLURM_LAUNCH_NODE_IPADDR: set SLIP_ID=host:port, where rank 0 can "
+        "listen");
+  info->id = UniqueId::parse(place(host, kFirstPort + number_of(job) % kPorts), job, {});
+  return info;
+}
+
+}  // namespace
+
+std::optional<LaunchInfo> read_launch_info(const Variables& variables) {
+  const Reader read(variables);
+  if (std::optional<LaunchInfo> info = by_hand(read)) return info;
+  std::optional<LaunchInfo> torch = by_torchrun(read), mpi = by_mpirun(read);
+  if (torch && mpi && (torch->rank != mpi->rank || torch->nranks != mpi->nranks))
+    fail(
+        fmt::format("RANK={} of WORLD_SIZE={} and OMPI_COMM_WORLD_RANK={} of OMPI_COMM_WORLD_SIZE={} contradict each "
+                    "other: set SLIP_RANK, SLIP_NRANKS and SLIP_ID, or unset one pair",
+                    torch->rank, torch->nranks, mpi->rank, mpi->nranks));
+  if (torch) return torch;
+  if (mpi) return mpi;
+  return by_srun(read);  // last: what mpirun starts inside a Slurm job has the variables of both
+}
+
+std::optional<LaunchInfo> launch_info() {
+  return read_launch_info([](const char* name) { return env_text(name); });
+}
+
+std::string first_host(const std::string& list) {
+  const std::size_t bracket = list.find('[');
+  const std::size_t comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const std::size_t number_end = list.find_first_of("-,]", bracket);
+  const std::size_t close = list.find(']', bracket);
+  if (number_end == std::string::npos || close == std::string::npos) return {};
+  std::string rest = list.substr(close + 1);  // "rack[1-2]-node[3-4]" goes on after the bracket
+  rest = rest.starts_with(',') ? std::string() : first_host(rest);
+  return list.substr(0, bracket) + list.substr(bracket + 1, number_end - bracket - 1) + rest;
+}
+
+}  // namespace slip

@@ -1,0 +1,326 @@
+#include "transport/job/local_job.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
+#include "slip/error.hpp"
+#include "slip/unique_id.hpp"
+#include "transport/bootstrap/root.hpp"
+#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/job/job_guard.hpp"
+#include "transport/job/line_relay.hpp"
+
+namespace slip {
+namespace {
+
+struct Pipe {
+  int read = -1, write = -1;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw Error(Code::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)), {});
+  return {ends[0], ends[1]};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> result;
+  result.reserve(words.size() + 1);
+  for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// Everything that a child needs between fork and exec, where nothing may be allocated.
+struct ChildPlan {
+  std::vector<char*> arguments, environment;
+  int out = -1, err = -1;  // -1: this process's
+  int nothing = -1;        // /dev/null
+  int failure = -1;        // takes the errno of an exec that fails
+  pid_t parent = 0;
+  sigset_t mask{};
+};
+
+[[noreturn]] void become(const ChildPlan& plan) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.parent) ::_exit(kCannotStart);  // it was killed before the line above
+  ::dup2(plan.nothing, STDIN_FILENO);
+  if (plan.out >= 0) ::dup2(plan.out, STDOUT_FILENO);
+  if (plan.err >= 0) ::dup2(plan.err, STDERR_FILENO);
+  ::sigprocmask(SIG_SETMASK, &plan.mask, nullptr);
+  ::execvpe(plan.arguments[0], plan.arguments.data(), plan.environment.data());
+  const int error = errno;
+  static_cast<void>(!::write(plan.failure, &error, sizeof(error)));
+  ::_exit(kNoSuchProgram);
+}
+
+// The signals that this process takes while the job runs, as a descriptor.
+class Signals {
+ public:
+  Signals() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) {
+      if (number == SIGCHLD || !ignored(number)) sigaddset(&wanted, number);
+    }
+    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
+    descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (descriptor_ < 0) throw Error(Code::kIo, fmt::format("cannot take signals: {}", std::strerror(errno)), {});
+  }
+  ~Signals() {
+    ::close(descriptor_);
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int next() const {  // 0: none
+    signalfd_siginfo info{};
+    return ::read(descriptor_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+  }
+  int descriptor() const { return descriptor_; }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  // As nohup and shells do for what runs in the background. A blocked signal comes though it is ignored, and the ranks,
+  // which inherit that they ignore it, would have to be killed.
+  static bool ignored(int number) {
+    struct sigaction action {};
+    return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  }
+
+  sigset_t before_{};
+  int descriptor_ = -1;
+};
+
+class Job {
+ public:
+  explicit Job(const LocalJob& job) : job_(job), nothing_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {
+    const std::string name = fmt::format("unix:slip-launch-{:016x}{:016x}", random_number(), random_number());
+    id_ = UniqueIdParts{name, 0, random_secret(), true}.id().text();
+    guard_.emplace(marker_);
+  }
+  ~Job() {  // also when starting failed half way
+    for (Rank& rank : ranks_) {
+      if (!rank.running) continue;
+      ::kill(-rank.pid, SIGKILL);
+      guard_->remove(rank.pid);
+      ::waitpid(rank.pid, nullptr, 0);
+    }
+    ::close(nothing_);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int run() {
+    const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(job_.timeout).count();
+    timeout_at_ = timeout > 0 ? deadline_after(timeout) : 0;
+    for (int rank = 0; rank < job_.nranks && status_ == 0; ++rank) start(rank);
+    if (status_ != 0) end_all(SIGKILL);
+    while (running() > 0) {
+      wait();
+      for (Rank& rank : ranks_) pump(rank);
+      while (const int number = signals_.next()) take(number);
+      reap();
+      check_time();
+    }
+    for (Rank& rank : ranks_) {
+      for (LineRelay& relay : rank.relays) relay.finish();
+    }
+    return status_ != 0 || interrupted_ == 0 ? status_ : kOfSignal + interrupted_;
+  }
+
+ private:
+  struct Rank {
+    pid_t pid = -1;
+    bool running = false;
+    std::vector<LineRelay> relays;
+  };
+
+  std::vector<std::string> environment(int rank) const {
+    std::map<std::string, std::string> changes{{"SLIP_RANK", std::to_string(rank)},
+                                               {"SLIP_NRANKS", std::to_string(job_.nranks)},
+                                               {"SLIP_LOCAL_RANK", std::to_string(rank)},
+                                               {"SLIP_ID", id_}};
+    for (const auto& [name, value] : job_.changes) changes[name] = value;
+    // The guard finds the job's processes by it. A job that a rank of another one starts is part of that job, too.
+    const std::string outer = env_text(kMarkerName);
+    changes[kMarkerName] = outer.empty() ? marker_ : outer + ":" + marker_;
+    return env_with(changes);
+  }
+
+  void start(int number) {
+    const std::vector<std::string> variables = environment(number);
+    ChildPlan plan;
+    plan.arguments = pointers(job_.command);
+    plan.environment = pointers(variables);
+    plan.nothing = nothing_;
+    plan.parent = ::getpid();
+    plan.mask = signals_.before();
+    Rank rank;
+    if (job_.tag_output) {
+      plan.out = relay(rank, number, STDOUT_FILENO);
+      plan.err = relay(rank, number, STDERR_FILENO);
+    }
+    const Pipe failure = make_pipe();
+    plan.failure = failure.write;
+    rank.pid = ::fork();
+    if (rank.pid == 0) become(plan);
+    const int fork_error = errno;
+    for (const int end : {plan.out, plan.err, failure.write}) {
+      if (end >= 0) ::close(end);
+    }
+    if (rank.pid < 0) {
+      ::close(failure.read);
+      throw Error(Code::kIo, fmt::format("cannot start rank {}: {}", number, std::strerror(fork_error)), {});
+    }
+    ::setpgid(rank.pid, rank.pid);  // whoever of the two comes first
+    guard_->add(rank.pid);
+    rank.running = true;
+    ranks_.push_back(std::move(rank));
+    int error = 0;
+    const bool failed = ::read(failure.read, &error, sizeof(error)) == sizeof(error);  // ends with the exec
+    ::close(failure.read);
+    if (!failed) return;
+    status_ = error == ENOENT ? kNoSuchProgram : kCannotStart;
+    log_line(fmt::format("cannot run '{}': {}", job_.command.front(), std::strerror(error)));
+  }
+
+  static int relay(Rank& rank, int number, int to) {
+    const Pipe pipe = make_pipe();
+    ::fcntl(pipe.read, F_SETFL, O_NONBLOCK);
+    rank.relays.emplace_back(pipe.read, to, fmt::format("[{}] ", number));
+    return pipe.write;
+  }
+
+  static void pump(Rank& rank) {
+    for (LineRelay& relay : rank.relays) relay.pump();
+  }
+
+  std::ptrdiff_t running() const {
+    return std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.running; });
+  }
+
+  void wait() const {
+    std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+    for (const Rank& rank : ranks_) {
+      for (const LineRelay& one : rank.relays) watched.push_back({one.descriptor(), POLLIN, 0});
+    }
+    std::int64_t until = timeout_at_;
+    if (kill_at_ != 0) until = until == 0 ? kill_at_ : std::min(until, kill_at_);
+    const std::int64_t rest = until == 0 ? -1 : std::max<std::int64_t>(0, (until - now_ns() + 999'999) / 1'000'000);
+    static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
+  }
+
+  void signal_all(int number) const {
+    for (const Rank& rank : ranks_) {
+      if (rank.running) ::kill(-rank.pid, number);
+    }
+  }
+
+  // Asks all ranks to end, and remembers when patience is over.
+  void end_all(int number) {
+    signal_all(number);
+    signal_all(SIGCONT);  // one that is stopped would not hear it
+    const auto grace = std::chrono::duration_cast<std::chrono::nanoseconds>(job_.grace).count();
+    if (kill_at_ == 0) kill_at_ = deadline_after(grace);
+  }
+
+  void take(int number) {
+    if (number == SIGCHLD) return;
+    if (number == SIGTSTP) {
+      signal_all(SIGSTOP);
+      ::raise(SIGSTOP);
+      signal_all(SIGCONT);
+      return;
+    }
+    end_all(interrupted_ == 0 ? number : SIGKILL);  // the second time it is urgent
+    interrupted_ = number;
+  }
+
+  void reap() {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      Rank& rank = ranks_[i];
+      siginfo_t info{};
+      if (!rank.running || ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid != rank.pid)
+        continue;
+      const bool exited = info.si_code == CLD_EXITED;
+      const int status = exited ? info.si_status : kOfSignal + info.si_status;
+      if (status != 0 && status_ == 0) first_failure(i, info.si_status, exited);
+      // What it left behind; its number is not given to others before it is reaped.
+      if (kill_at_ != 0) ::kill(-rank.pid, SIGKILL);
+      guard_->remove(rank.pid);
+      ::waitpid(rank.pid, nullptr, 0);
+      rank.running = false;
+    }
+  }
+
+  void first_failure(std::size_t rank, int value, bool exited) {
+    status_ = exited ? value : kOfSignal + value;
+    const std::ptrdiff_t others = running() - 1;
+    std::string text = exited ? fmt::format("rank {} failed with status {}", rank, value)
+                              : fmt::format("rank {} died of signal {} ({})", rank, value, ::strsignal(value));
+    if (interrupted_ == 0 && others > 0) text += fmt::format("; ending the other {}", others);
+    if (interrupted_ == 0) log_line(text);
+    end_all(SIGTERM);
+  }
+
+  void check_time() {
+    const std::int64_t now = now_ns();
+    if (timeout_at_ != 0 && now >= timeout_at_) {
+      timeout_at_ = 0;
+      log_line(fmt::format("{} still running after {:g} s; ending the job", rank_list(still_running()),
+                           static_cast<double>(job_.timeout.count()) / 1000));
+      if (status_ == 0) status_ = kJobTimedOut;
+      end_all(SIGTERM);
+    }
+    if (kill_at_ == 0 || now < kill_at_ || running() == 0) return;
+    log_line(fmt::format("{} did not end when asked to; killing", rank_list(still_running())));
+    signal_all(SIGKILL);
+    kill_at_ = now + 1'000'000'000;
+  }
+
+  std::vector<int> still_running() const {
+    std::vector<int> result;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].running) result.push_back(static_cast<int>(i));
+    }
+    return result;
+  }
+
+  static constexpr const char* kMarkerName = "SLIP_JOB";
+
+  const LocalJob& job_;
+  const int nothing_;
+  const Signals signals_;
+  const std::string marker_ = fmt::format("{:016x}{:016x}", random_number(), random_number());
+  std::string id_;
+  std::optional<JobGuard> guard_;  // goes after the destructor has ended the ranks
+  std::vector<Rank> ranks_;
+  std::int64_t timeout_at_ = 0, kill_at_ = 0;  // 0: never
+  int status_ = 0, interrupted_ = 0;
+};
+
+}  // namespace
+
+int run_local_job(const LocalJob& job) { return Job(job).run(); }
+
+}  // namespace slip

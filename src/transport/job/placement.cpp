@@ -1,0 +1,73 @@
+#include "transport/job/placement.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include "transport/bootstrap/secret.hpp"
+
+namespace slip {
+namespace {
+
+std::string line_of(const char* path) {
+  std::string line;
+  std::ifstream file(path);
+  std::getline(file, line);
+  return line;
+}
+
+// Device and number of a file: the same for everybody who sees the same one.
+std::uint64_t identity_of(const char* path) {
+  struct stat found {};
+  if (::stat(path, &found) != 0) return 0;
+  return number_of(std::to_string(found.st_dev) + ":" + std::to_string(found.st_ino));
+}
+
+}  // namespace
+
+// The third and the 22nd word of /proc/PID/stat; the second is the program's name in brackets, which may hold anything.
+ProcessState process_state(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");  // all of it: the name may hold a line end, too
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream words(line.substr(name_end + 1));
+  std::string word;
+  ProcessState result;
+  for (int i = 3; i <= 22 && words >> word; ++i) {
+    if (i == 3) result.state = word.front();
+  }
+  result.started = number_of(word);
+  const std::size_t name = line.find('(');
+  if (name < name_end) result.program = line.substr(name + 1, name_end - name - 1);
+  return result;
+}
+
+Placement Placement::own() {
+  Placement result;
+  static_cast<void>(::gethostname(result.host, sizeof(result.host) - 1));
+  const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
+  result.boot = number_of(boot.empty() ? std::string(result.host) : boot);
+  result.net_space = identity_of("/proc/thread-self/ns/net");
+  result.pid_space = identity_of("/proc/self/ns/pid");
+  result.started = process_state("self").started;
+  result.pid = ::getpid();
+  result.user = ::geteuid();
+  return result;
+}
+
+bool same_host(const Placement& a, const Placement& b) { return a.boot == b.boot; }
+
+bool same_process(const Placement& a, const Placement& b) {
+  return same_host(a, b) && a.pid_space == b.pid_space && a.pid == b.pid && a.started == b.started;
+}
+
+bool share_memory(const Placement& a, const Placement& b) {
+  return same_host(a, b) && a.net_space == b.net_space && a.user == b.user;
+}
+
+}  // namespace slip

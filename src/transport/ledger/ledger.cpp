@@ -1,0 +1,322 @@
+#include "transport/ledger/ledger.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bitset>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <span>
+
+#include "base/host_clock.hpp"
+#include "base/sync.hpp"
+#include "base/terminal_text.hpp"
+#include "base/thread.hpp"
+#include "transport/job/placement.hpp"
+
+namespace slip {
+namespace {
+
+// The ledger of this process. Its descriptor stays open, since by it others find the memory.
+struct Book {
+  Book() {
+    descriptor = ::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (descriptor < 0) return;
+    // Sealed: who maps it need not fear that it shrinks.
+    if (::ftruncate(descriptor, static_cast<off_t>(kLedgerBytes)) != 0 ||
+        ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+      return;
+    void* const data = ::mmap(nullptr, kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (data == MAP_FAILED) return;
+    entries = reinterpret_cast<LedgerEntry*>(static_cast<std::byte*>(data) + sizeof(LedgerHeader));
+    header = new (data) LedgerHeader;
+    const Placement own = Placement::own();
+    header->started = own.started;
+    header->pid = own.pid;
+    std::copy(std::begin(own.host), std::end(own.host), header->host);
+    // release: who sees the magic sees what stands beside it.
+    std::atomic_ref(header->magic).store(LedgerHeader::kMagic, std::memory_order_release);
+  }
+  ~Book() {
+    if (header) ::munmap(header, kLedgerBytes);
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  Book(const Book&) = delete;
+  Book& operator=(const Book&) = delete;
+
+  // Those that left longest ago are used again first, so that a reader finds them for a while.
+  LedgerEntry* take() {
+    const std::lock_guard lock(mutex);
+    for (std::size_t tried = 0; entries && tried < used.size(); ++tried) {
+      const std::size_t at = (next + tried) % used.size();
+      if (used.test(at)) continue;
+      used.set(at);
+      next = at + 1;
+      // relaxed: a new entry is free until its version says otherwise.
+      const std::int32_t known = header->entries.load(std::memory_order_relaxed);
+      header->entries.store(std::max(known, static_cast<std::int32_t>(at) + 1), std::memory_order_relaxed);
+      return entries + at;
+    }
+    return nullptr;
+  }
+  void give_back(const LedgerEntry* entry) {
+    const std::lock_guard lock(mutex);
+    used.reset(static_cast<std::size_t>(entry - entries));
+  }
+
+  int descriptor = -1;
+  LedgerHeader* header = nullptr;
+  LedgerEntry* entries = nullptr;
+  std::mutex mutex;
+  std::bitset<kLedgerEntries> used;  // under the mutex
+  std::size_t next = 0;              // under the mutex
+};
+
+SpinLock g_book_lock;
+std::shared_ptr<Book>& book_place() {
+  static auto* const kPlace = new std::shared_ptr<Book>;  // never destroyed: seats may outlive statics
+  return *kPlace;
+}
+
+std::shared_ptr<Book> book_of_process() {
+  // A child of fork gets its own; the parent's stays as it is, for the parent writes in it.
+  static const bool kForks = [] {
+    at_fork([] { g_book_lock.lock(); }, [] { g_book_lock.unlock(); },
+            [] {
+              new std::shared_ptr<Book>(std::move(book_place()));  // kept, for its memory is shared
+              g_book_lock.unlock();
+            });
+    return true;
+  }();
+  static_cast<void>(kForks);
+  const std::lock_guard lock(g_book_lock);
+  if (!book_place()) book_place() = std::make_shared<Book>();
+  return book_place();
+}
+
+// Between these the words of an entry that change rarely are written; version is even again afterwards.
+class Change {
+ public:
+  explicit Change(LedgerEntry& entry) : entry_(entry) {
+    std::uint64_t version = entry.version.load(std::memory_order_relaxed);
+    // acquire: sees what the last one wrote; another thread of this process may be at it, for a moment.
+    for (int turn = 0;
+         (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
+                                                                    std::memory_order_relaxed);
+         ++turn) {
+      spin(turn);
+      version = entry.version.load(std::memory_order_relaxed);
+    }
+    full_fence();  // the odd version is seen before what follows
+  }
+  // release: what was written is seen by who sees the version.
+  ~Change() { entry_.version.fetch_add(1, std::memory_order_release); }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+ private:
+  LedgerEntry& entry_;
+};
+
+// relaxed: ordered by the version around it.
+void put_text(std::span<LedgerWord> words, std::string_view text) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::uint64_t word = 0;
+    const std::string_view piece = text.substr(std::min(text.size(), i * 8), 8);
+    if (!piece.empty()) std::memcpy(&word, piece.data(), piece.size());
+    words[i].store(word, std::memory_order_relaxed);
+  }
+}
+
+void get_text(std::span<const LedgerWord> words, char* text) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::uint64_t piece = words[i].load(kAcquire);
+    std::memcpy(text + i * 8, &piece, 8);
+  }
+}
+
+// kAcquire is relaxed: see acquire_fence().
+std::uint64_t word(const LedgerWord& from) { return from.load(kAcquire); }
+
+// The stream of a call, if the last ones tell: its own place, or all of them in the same stream.
+std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uint64_t enqueued) {
+  if (number == 0 || number > enqueued) return 0;
+  if (enqueued - number < LedgerEntry::kStreams) return word(entry.streams[number % LedgerEntry::kStreams]);
+  const std::uint64_t first = word(entry.streams[0]);
+  return std::ranges::all_of(entry.streams, [&](const LedgerWord& one) { return word(one) == first; }) ? first : 0;
+}
+
+// Another process wrote the time: it may be any number.
+std::int64_t age(std::int64_t now, const LedgerWord& since) {
+  const auto then = static_cast<std::int64_t>(word(since));
+  return then <= 0 || then > now ? 0 : now - then;
+}
+
+// The call, and what is around it, as of one moment.
+bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
+  for (int turn = 0; turn < attempts; ++turn) {
+    view.ended = word(entry.ended);
+    view.begun = word(entry.begun);
+    view.call[0] = word(entry.call[0]);
+    view.call[1] = word(entry.call[1]);
+    view.enqueued = std::max(view.begun, word(entry.enqueued));
+    const bool tied = view.begun == 0 || word(entry.check) == check_of_call(view.begun, view.call[0], view.call[1]);
+    // A call that ended before it began was left out: its stream had failed.
+    if (tied && view.ended <= view.enqueued && word(entry.ended) == view.ended) return true;
+    spin(turn);
+  }
+  return false;
+}
+
+// All that the entry itself says, whatever its version. False: the words of a call do not belong together.
+bool read_words(const LedgerEntry& entry, int attempts, LedgerView& view) {
+  const std::int64_t now = host_ns();
+  view = {};
+  view.life = static_cast<LedgerLife>(word(entry.life));
+  view.communicator = word(entry.communicator);
+  const std::uint64_t place = word(entry.place);
+  view.rank = static_cast<std::int32_t>(place & 0xffffffff);
+  view.nranks = static_cast<std::int32_t>(place >> 32);
+  view.opened_ns = age(now, entry.opened_ns);
+  get_text(entry.device, view.device);
+  get_text(entry.text, view.text);
+  const bool whole = read_call(entry, attempts, view);
+  view.bytes = word(entry.bytes);
+  view.stream = stream_of(entry, view.begun, view.enqueued);
+  view.next_stream = stream_of(entry, std::max(view.begun, view.ended) + 1, view.enqueued);
+  const std::uint64_t waits = word(entry.waits_for);
+  if (view.in_call() && waits != 0 && waits <= INT32_MAX) view.waits_for = static_cast<std::int32_t>(waits - 1);
+  view.waits_ns = view.waits_for == kWaitsForNobody ? 0 : age(now, entry.wait_ns);
+  view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
+  view.ended_ns = word(entry.seen_ended) == view.ended ? age(now, entry.seen_ended_ns) : 0;
+  view.looked_ns = age(now, entry.looked_ns);
+  return whole;
+}
+
+void clean(std::span<char> text) {
+  const std::string_view said(text.data(), ::strnlen(text.data(), text.size() - 1));
+  const std::string shown = single_line_text(said);
+  std::ranges::fill(text, '\0');
+  std::ranges::copy(shown, text.begin());
+}
+
+}  // namespace
+
+std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second) {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  return ((begun * kOdd ^ first) * kOdd ^ second) * kOdd;
+}
+
+bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view) {
+  if (!read_words(copy, 1, view)) return false;
+  std::copy(std::begin(header.host), std::end(header.host), view.host);
+  make_safe(view);
+  return true;
+}
+
+void make_safe(LedgerView& view) {
+  if (view.life > LedgerLife::kLeft) view.life = LedgerLife::kFree;
+  view.rank = std::max(view.rank, 0);
+  view.nranks = std::max(view.nranks, 0);
+  view.waits_for = std::max(view.waits_for, kWaitsForNobody);
+  for (std::int64_t* age : {&view.waits_ns, &view.begun_ns, &view.ended_ns, &view.opened_ns, &view.looked_ns})
+    *age = std::max<std::int64_t>(*age, 0);
+  clean(view.device);
+  clean(view.host);
+  clean(view.text);
+}
+
+bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view) {
+  for (int turn = 0; turn < 1000; ++turn) {
+    // acquire: what was written before this version is seen.
+    const std::uint64_t version = entry.version.load(std::memory_order_acquire);
+    const bool whole = read_words(entry, 1000, view);
+    acquire_fence();  // all of it was read before the version is looked at again
+    if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
+      view.pid = header.pid;
+      std::copy(std::begin(header.host), std::end(header.host), view.host);
+      return view.life != LedgerLife::kFree;
+    }
+    spin(turn);
+  }
+  return false;
+}
+
+LedgerSeat::LedgerSeat(const Who& who) {
+  std::shared_ptr<Book> book = book_of_process();
+  entry_ = book->take();
+  header_ = book->header;
+  if (!entry_) {
+    static const LedgerHeader kNone;
+    private_ = std::make_unique<LedgerEntry>();
+    entry_ = private_.get();
+    header_ = &kNone;
+  }
+  book_ = std::move(book);
+  const Change change(*entry_);
+  auto* const words = reinterpret_cast<LedgerWord*>(entry_);  // it is made of nothing else; the first is the version
+  for (std::size_t i = 1; i < sizeof(LedgerEntry) / sizeof(LedgerWord); ++i)
+    words[i].store(0, std::memory_order_relaxed);
+  const auto now = static_cast<std::uint64_t>(host_ns());
+  entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kThere), std::memory_order_relaxed);
+  entry_->communicator.store(who.communicator, std::memory_order_relaxed);
+  entry_->place.store(static_cast<std::uint64_t>(who.nranks) << 32 | static_cast<std::uint32_t>(who.rank),
+                      std::memory_order_relaxed);
+  entry_->opened_ns.store(now, std::memory_order_relaxed);
+  entry_->looked_ns.store(now, std::memory_order_relaxed);
+  put_text(entry_->device, who.device);
+}
+
+LedgerSeat::~LedgerSeat() {
+  {
+    const Change change(*entry_);
+    entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kLeft), std::memory_order_relaxed);
+  }
+  if (!private_) static_cast<Book*>(book_.get())->give_back(entry_);
+}
+
+void LedgerSeat::wait(int rank) {
+  const auto wanted = static_cast<std::uint64_t>(rank) + 1;
+  if (entry_->waits_for.load(std::memory_order_relaxed) == wanted) return;
+  entry_->wait_ns.store(static_cast<std::uint64_t>(host_ns()), std::memory_order_relaxed);
+  entry_->waits_for.store(wanted, std::memory_order_relaxed);
+}
+
+void LedgerSeat::fail(LedgerLife life, std::string_view text) {
+  const Change change(*entry_);
+  if (entry_->life.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(LedgerLife::kThere)) return;
+  put_text(entry_->text, text);
+  entry_->life.store(static_cast<std::uint64_t>(life), std::memory_order_relaxed);
+}
+
+LedgerView LedgerSeat::view() const {
+  LedgerView view;
+  if (!read_entry(*entry_, *header_, view)) view.life = LedgerLife::kFree;
+  return view;
+}
+
+void LedgerSeat::look() {
+  const auto now = static_cast<std::uint64_t>(host_ns());
+  const auto note = [&](LedgerWord& seen, LedgerWord& seen_ns, const LedgerWord& present) {
+    const std::uint64_t value = word(present);
+    if (word(seen) == value) return;
+    seen_ns.store(now, std::memory_order_relaxed);
+    seen.store(value, std::memory_order_relaxed);
+  };
+  note(entry_->seen_begun, entry_->seen_begun_ns, entry_->begun);
+  note(entry_->seen_ended, entry_->seen_ended_ns, entry_->ended);
+  entry_->looked_ns.store(now, std::memory_order_relaxed);
+}
+
+std::vector<std::byte> LedgerSeat::answer() {
+  look();
+  const LedgerView now = view();
+  const auto bytes = std::as_bytes(std::span(&now, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace slip

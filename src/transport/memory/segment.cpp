@@ -1,0 +1,197 @@
+#include "transport/memory/segment.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "base/error_text.hpp"
+#include "base/fork_mutex.hpp"
+#include "transport/bootstrap/root.hpp"
+#include "transport/bootstrap/secret.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kTag = 0x5e93e17;
+
+// A descriptor, closed with the object.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  const int number_;
+};
+
+[[noreturn]] void fail(const char* what, std::size_t bytes) {
+  throw Error(errno == ENOMEM ? Code::kOutOfMemory : Code::kIo,
+              fmt::format("cannot {} {} bytes of shared memory: {}", what, bytes, std::strerror(errno)), {});
+}
+
+// One byte with the descriptor beside it.
+struct Parcel {
+  char byte = 0;
+  iovec vector{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+
+  Parcel() {
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
+};
+
+void await(const Socket& socket, short events, const Patience& patience) {
+  const Waited waited = wait_for(socket.descriptor(), events, patience);
+  if (waited == Waited::kTimeout) throw Error(Code::kTimeout, "the deadline has passed", {});
+  if (waited == Waited::kAborted) throw Error(Code::kAborted, "aborted", {});
+}
+
+void send_descriptor(const Socket& socket, int descriptor, const Patience& patience) {
+  Parcel parcel;
+  cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  while (::sendmsg(socket.descriptor(), &parcel.message, MSG_NOSIGNAL) != 1) {
+    if (errno != EAGAIN && errno != EINTR)
+      throw Error(Code::kIo, fmt::format("cannot send a descriptor: {}", std::strerror(errno)), {});
+    await(socket, POLLOUT, patience);
+  }
+}
+
+int recv_descriptor(const Socket& socket, const Patience& patience) {
+  Parcel parcel;
+  for (;;) {
+    const ssize_t got = ::recvmsg(socket.descriptor(), &parcel.message, MSG_CMSG_CLOEXEC);
+    if (got == 1) break;
+    if (got == 0) throw Error(Code::kIo, "its connection closed", {});
+    if (errno != EAGAIN && errno != EINTR)
+      throw Error(Code::kIo, fmt::format("cannot receive a descriptor: {}", std::strerror(errno)), {});
+    await(socket, POLLIN, patience);
+  }
+  const cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
+  if (!header || header->cmsg_type != SCM_RIGHTS) throw Error(Code::kIo, "shared memory came without a descriptor", {});
+  int descriptor = -1;
+  std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+  return descriptor;
+}
+
+}  // namespace
+
+Segment::Mapping::Mapping(int descriptor, std::size_t size) : bytes(size) {
+  void* const made = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (made == MAP_FAILED) fail("map", bytes);
+  data = static_cast<std::byte*>(made);
+}
+
+Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
+
+// The name is of this memory alone: who has it already in this process shares its mapping.
+Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
+  static ForkMutex mutex;
+  static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
+  const std::lock_guard lock(mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  Segment result;
+  std::weak_ptr<const Mapping>& there = known[name];
+  result.mapping_ = there.lock();
+  if (!result.mapping_) there = result.mapping_ = std::make_shared<const Mapping>(descriptor, bytes);
+  return result;
+}
+
+void Segment::commit(std::size_t offset, std::size_t bytes) const {
+  // EINVAL: a kernel before 5.14, which takes memory as it is touched.
+  if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
+    throw Error(Code::kOutOfMemory,
+                fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
+  }
+}
+
+void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
+  if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // failed: it goes with the segment
+}
+
+// The first rank listens under a name that no other job has, and sends it to the others. Each connects and says which
+// rank it is, so that the first one knows which ranks have not come. Both ends make sure that the other process is of
+// the same user before they send or take anything: any user may bind or connect to an abstract name.
+Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
+  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
+  if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
+  const std::string name = fmt::format("slip-{:016x}{:016x}", random_number(), random_number());
+  Segment made = map(name, descriptor.number(), bytes);
+  const Socket listener = Socket::listen(SocketAddress::unix_name(name));
+  std::set<int> absent(ranks.begin() + 1, ranks.end());
+  for (const int rank : absent) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)), call);
+  while (!absent.empty()) {
+    try {
+      const Socket socket = listener.accept(patience);
+      if (!socket.same_user()) continue;
+      std::int32_t rank = -1;
+      socket.recv(std::as_writable_bytes(std::span(&rank, 1)), patience);
+      if (!absent.contains(rank)) continue;
+      send_descriptor(socket, descriptor.number(), patience);
+      absent.erase(rank);
+    } catch (const Error& error) {
+      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector knows
+      if (error.code() != Code::kTimeout) throw;
+      throw Error(Code::kTimeout,
+                  fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",
+                              bootstrap.rank(), bootstrap.nranks(),
+                              rank_list(std::vector<int>(absent.begin(), absent.end())), setup_name(call.kind)),
+                  {});
+    }
+  }
+  return made;
+}
+
+Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
+  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const std::vector<std::byte> name = bootstrap.recv(maker, kTag, call);
+  const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
+  try {
+    const Socket socket = Socket::connect(SocketAddress::unix_name(text), patience);
+    if (!socket.same_user()) throw Error(Code::kIo, "its name is held by a process of another user", {});
+    const std::int32_t rank = bootstrap.rank();
+    socket.send(std::as_bytes(std::span(&rank, 1)), patience);
+    const Descriptor descriptor(recv_descriptor(socket, patience));
+    return map(text, descriptor.number(), bytes);
+  } catch (const Error& error) {
+    if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;
+    throw Error(error.code() == Code::kIo ? Code::kRankLost : error.code(),
+                fmt::format("rank {} of {}: rank {} did not hand over the shared memory of {}: {}", bootstrap.rank(),
+                            bootstrap.nranks(), maker, setup_name(call.kind), bare_text(error)),
+                {});
+  }
+}
+
+Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
+  try {
+    return bootstrap.rank() == ranks.front() ? make(bootstrap, ranks, bytes, call)
+                                             : take(bootstrap, ranks.front(), bytes, call);
+  } catch (const Error& error) {
+    if (error.code() == Code::kOutOfMemory) bootstrap.fail(error.code(), bare_text(error));  // the others do not wait
+    throw bootstrap.with_cause(error);
+  }
+}
+
+}  // namespace slip

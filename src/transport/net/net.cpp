@@ -1,0 +1,117 @@
+#include "transport/net/net.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/sync.hpp"
+
+namespace slip {
+namespace {
+
+constexpr double kSpinUs = 50;    // with nothing moving; then others get the core
+constexpr double kYieldUs = 300;  // and then it sleeps
+
+struct Row {
+  std::string_view name;
+  const Net& (*net)();
+};
+constexpr Row kNets[] = {{"tcp", net_tcp}};
+
+}  // namespace
+
+const Net& find_net(std::string_view name) {
+  std::string names;
+  for (const Row& row : kNets) {
+    if (row.name == name) return row.net();
+    names += names.empty() ? "" : ", ";
+    names += row.name;
+  }
+  throw Error(Code::kInvalidValue, fmt::format("there is no network '{}': one of {} is expected", name, names), {});
+}
+
+std::string NetPeer::text() const { return fmt::format("rank {} at {}", rank, address); }
+
+std::string NetRequest::text() const {
+  if (kind == Kind::kFlush) return "a flush";
+  if (kind == Kind::kSend) return fmt::format("a send of {} bytes with tag {}", parts[0].bytes, parts[0].tag);
+  std::string text = "a receive of";
+  for (std::size_t i = 0; i < count; ++i)
+    text += fmt::format("{} at most {} bytes with tag {}", i == 0 ? "" : ",", parts[i].bytes, parts[i].tag);
+  return text;
+}
+
+bool NetLine::test(NetRequest* request, std::span<std::size_t> moved) {
+  if (!request->done) progress();
+  if (!request->done) return false;
+  std::copy_n(request->moved.begin(), std::min(moved.size(), request->count), moved.begin());
+  give_back(request);
+  return true;
+}
+
+void NetLine::wait(NetRequest* request, const Patience& patience, std::span<std::size_t> moved) {
+  std::uint64_t since = ticks();
+  const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
+  const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
+  for (;;) {
+    const bool went = !request->done && progress();
+    if (request->done && test(request, moved)) return;
+    if (patience.abort && patience.abort->is_set())
+      fail(Error(Code::kAborted, fmt::format("{}: {} was aborted", peer_.text(), request->text()), {}));
+    const std::uint64_t now = ticks();
+    if (went) since = now;
+    if (now - since < spin) continue;
+    if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns)
+      fail(Error(Code::kTimeout,
+                 fmt::format("{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
+                             peer_.text(), request->text()),
+                 {}));
+    if (now - since < yield) yield_thread();
+    else {
+      std::vector<pollfd> watched;
+      watch(watched);
+      wait_for_any(watched, patience);
+    }
+  }
+}
+
+void NetLine::require_whole() const {
+  if (error_) throw Error(*error_);
+}
+
+void NetLine::fail(Error error) {
+  if (!error_) error_.emplace(std::move(error));
+  throw Error(*error_);
+}
+
+void NetLine::check_part(const NetPart& part) const {
+  const std::span<std::byte> room = part.memory ? part.memory->bytes() : std::span<std::byte>();
+  const bool inside = part.data >= room.data() && part.data + part.bytes <= room.data() + room.size();
+  if (part.bytes == 0 || (part.memory && inside)) return;
+  throw Error(Code::kInvalidValue,
+              fmt::format("{}: {} bytes at {} with tag {} are not within registered memory ({} bytes at {}): "
+                          "register_memory first, and hand what it gave with each part",
+                          peer_.text(), part.bytes, fmt::ptr(part.data), part.tag, room.size(), fmt::ptr(room.data())),
+              {});
+}
+
+NetRequest* NetLine::take_request(NetRequest::Kind kind) {
+  if (!filled_) {
+    filled_ = true;
+    free_.reserve(requests_.size());
+    for (NetRequest& request : requests_) free_.push_back(&request);
+  }
+  if (free_.empty()) return nullptr;
+  NetRequest* request = free_.back();
+  free_.pop_back();
+  request->kind = kind;
+  request->done = false;
+  request->count = 0;
+  return request;
+}
+
+void NetLine::give_back(NetRequest* request) { free_.push_back(request); }
+
+}  // namespace slip

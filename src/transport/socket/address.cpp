@@ -1,0 +1,144 @@
+#include "transport/socket/address.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+sockaddr_in& v4(sockaddr_storage& storage) { return reinterpret_cast<sockaddr_in&>(storage); }
+const sockaddr_in& v4(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in&>(storage); }
+sockaddr_in6& v6(sockaddr_storage& storage) { return reinterpret_cast<sockaddr_in6&>(storage); }
+const sockaddr_in6& v6(const sockaddr_storage& storage) { return reinterpret_cast<const sockaddr_in6&>(storage); }
+
+constexpr std::size_t kNameOffset = offsetof(sockaddr_un, sun_path) + 1;  // an abstract name begins with a zero byte
+
+}  // namespace
+
+SocketAddress::SocketAddress(const sockaddr* address, socklen_t bytes)
+    : bytes_(std::min<socklen_t>(bytes, sizeof(storage_))) {
+  std::memcpy(&storage_, address, bytes_);
+}
+
+SocketAddress::SocketAddress(const Wire& wire) {
+  if (wire.family == 4) {
+    v4(storage_).sin_family = AF_INET;
+    v4(storage_).sin_port = htons(wire.port);
+    std::memcpy(&v4(storage_).sin_addr, wire.address, 4);
+    bytes_ = sizeof(sockaddr_in);
+  } else if (wire.family == 6) {
+    v6(storage_).sin6_family = AF_INET6;
+    v6(storage_).sin6_port = htons(wire.port);
+    v6(storage_).sin6_scope_id = wire.scope;
+    std::memcpy(&v6(storage_).sin6_addr, wire.address, 16);
+    bytes_ = sizeof(sockaddr_in6);
+  } else {
+    throw Error(Code::kParse, fmt::format("an address of family {} in a message: 4 or 6 is expected", wire.family), {});
+  }
+}
+
+SocketAddress SocketAddress::unix_name(std::string_view name) {
+  SocketAddress result;
+  auto& address = reinterpret_cast<sockaddr_un&>(result.storage_);
+  if (name.empty() || name.size() > sizeof(address.sun_path) - 1)
+    throw Error(Code::kInvalidValue,
+                fmt::format("the Unix socket name '{}' has {} bytes: 1 to {} are possible", name, name.size(),
+                            sizeof(address.sun_path) - 1),
+                {});
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  result.bytes_ = static_cast<socklen_t>(kNameOffset + name.size());
+  return result;
+}
+
+SocketAddress SocketAddress::any(int family, std::uint16_t port) {
+  Wire wire;
+  wire.family = family == AF_INET6 ? 6 : 4;
+  wire.port = port;
+  return SocketAddress(wire);
+}
+
+SocketAddress SocketAddress::loopback(int family, std::uint16_t port) {
+  SocketAddress result = any(family, port);
+  if (family == AF_INET6) v6(result.storage_).sin6_addr = in6addr_loopback;
+  else v4(result.storage_).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return result;
+}
+
+bool SocketAddress::is_loopback() const {
+  if (family() == AF_INET) return (ntohl(v4(storage_).sin_addr.s_addr) >> 24) == 127;
+  return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6(storage_).sin6_addr);
+}
+
+bool SocketAddress::is_link_local() const {
+  return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(storage_).sin6_addr);
+}
+
+std::uint16_t SocketAddress::port() const {
+  if (family() == AF_INET) return ntohs(v4(storage_).sin_port);
+  return family() == AF_INET6 ? ntohs(v6(storage_).sin6_port) : std::uint16_t{0};
+}
+
+SocketAddress SocketAddress::with_port(std::uint16_t port) const {
+  SocketAddress result = *this;
+  if (family() == AF_INET) v4(result.storage_).sin_port = htons(port);
+  if (family() == AF_INET6) v6(result.storage_).sin6_port = htons(port);
+  return result;
+}
+
+SocketAddress::Wire SocketAddress::wire() const {
+  Wire result;
+  result.port = port();
+  if (family() == AF_INET) {
+    result.family = 4;
+    std::memcpy(result.address, &v4(storage_).sin_addr, 4);
+  } else if (family() == AF_INET6) {
+    result.family = 6;
+    result.scope = v6(storage_).sin6_scope_id;
+    std::memcpy(result.address, &v6(storage_).sin6_addr, 16);
+  }
+  return result;
+}
+
+std::string SocketAddress::host() const {
+  char name[NI_MAXHOST] = {};
+  if (is_tcp() && ::getnameinfo(data(), bytes_, name, sizeof(name), nullptr, 0, NI_NUMERICHOST) == 0) return name;
+  if (family() == AF_UNIX && bytes_ > kNameOffset)
+    return std::string(reinterpret_cast<const sockaddr_un&>(storage_).sun_path + 1, bytes_ - kNameOffset);
+  return {};
+}
+
+std::string SocketAddress::text() const {
+  if (family() == AF_INET) return fmt::format("{}:{}", host(), port());
+  if (family() == AF_INET6) return fmt::format("[{}]:{}", host(), port());
+  if (family() != AF_UNIX) return "no address";
+  return bytes_ > kNameOffset ? "unix:" + host() : "an unnamed Unix socket";
+}
+
+std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  if (error != 0)
+    throw Error(Code::kInvalidValue,
+                fmt::format("the host '{}' has no address: {}; give a name that every host knows, or a number", host,
+                            ::gai_strerror(error)),
+                {});
+  std::vector<SocketAddress> result;
+  for (const addrinfo* one = found; one; one = one->ai_next)
+    result.push_back(SocketAddress(one->ai_addr, one->ai_addrlen).with_port(port));
+  ::freeaddrinfo(found);
+  return result;
+}
+
+}  // namespace slip

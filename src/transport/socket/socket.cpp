@@ -1,0 +1,281 @@
+#include "transport/socket/socket.hpp"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect, doubled up to the longest
+constexpr std::int64_t kMaxPauseNs = 20'000'000;
+constexpr std::int64_t kCrowdedPauseNs = 10'000'000;  // until there may be descriptors again
+
+int poll_timeout_ms(std::int64_t deadline_ns) {
+  if (deadline_ns == 0) return -1;
+  const std::int64_t rest = deadline_ns - now_ns();
+  if (rest <= 0) return 0;
+  return static_cast<int>(std::min<std::int64_t>((rest + 999'999) / 1'000'000, std::numeric_limits<int>::max()));
+}
+
+[[noreturn]] void fail_wait(Waited why, const std::string& what) {
+  if (why == Waited::kAborted) throw Error(Code::kAborted, what + " was aborted", {});
+  throw Error(Code::kTimeout, what + " took longer than its deadline allows", {});
+}
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw Error(Code::kIo, fmt::format("{}: {}", what, std::strerror(error)), {});
+}
+
+void set_option(int descriptor, int level, int option) {
+  const int on = 1;
+  static_cast<void>(::setsockopt(descriptor, level, option, &on, sizeof(on)));
+}
+
+SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  if (ask(descriptor, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return {};
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), bytes);
+}
+
+// The process or the system has no descriptors or memory left right now: the connection stays in the queue.
+bool passes(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+
+bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+Socket::Moved sent(ssize_t count) {
+  if (count >= 0) return {static_cast<std::size_t>(count), false, 0};
+  if (again(errno) || errno == EINTR) return {};
+  return {0, true, errno};
+}
+
+Socket::Moved received(ssize_t count) {
+  if (count == 0) return {0, true, 0};
+  return sent(count);
+}
+
+int open_descriptor(int family) {
+  const int descriptor = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) fail("cannot make a socket", errno);
+  return descriptor;
+}
+
+// Small messages that wait for an answer: nothing may be held back to be sent together. And where little is under way,
+// what is lost is sent again every 200 ms at first, without doubling the pause: where a third of all packets is lost, a
+// heartbeat would else be late by seconds often enough for a rank to be given up.
+void without_delay(int descriptor, int family) {
+  if (family == AF_UNIX) return;
+  set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
+  set_option(descriptor, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS);
+}
+
+}  // namespace
+
+Waited wait_for(int descriptor, short events, const Patience& patience) {
+  for (;;) {
+    pollfd watched[2] = {{descriptor, events, 0}, {patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0}};
+    const int count = ::poll(watched, 2, poll_timeout_ms(patience.deadline_ns));
+    if (count < 0 && errno != EINTR) fail("cannot wait for a socket", errno);
+    if (patience.abort && patience.abort->is_set()) return Waited::kAborted;
+    if (count > 0 && watched[0].revents != 0) return Waited::kReady;
+    if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns) return Waited::kTimeout;
+  }
+}
+
+void wait_for_any(std::span<const pollfd> watched, const Patience& patience) {
+  std::vector<pollfd> all(watched.begin(), watched.end());
+  all.push_back({patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0});
+  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(patience.deadline_ns));
+  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+}
+
+void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
+  const timespec limit{limit_ns / 1'000'000'000, limit_ns % 1'000'000'000};
+  const int count = ::ppoll(watched.data(), watched.size(), &limit, nullptr);
+  if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
+}
+
+Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience) {
+  const std::int64_t moment = now_ns() + limit_ns;
+  const bool cut = patience.deadline_ns != 0 && patience.deadline_ns <= moment;
+  const Waited waited = wait_for(-1, 0, {cut ? patience.deadline_ns : moment, patience.abort});
+  return waited == Waited::kTimeout && !cut ? Waited::kReady : waited;
+}
+
+Socket::~Socket() { close(); }
+Socket::Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this != &other) {
+    close();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+  }
+  return *this;
+}
+
+void Socket::close() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+Socket Socket::listen(const SocketAddress& address, int backlog) {
+  Socket socket(open_descriptor(address.family()));
+  // A port that was used a moment ago can be used again.
+  set_option(socket.descriptor_, SOL_SOCKET, SO_REUSEADDR);
+  if (address.family() == AF_INET6) set_option(socket.descriptor_, IPPROTO_IPV6, IPV6_V6ONLY);
+  if (::bind(socket.descriptor_, address.data(), address.bytes()) != 0 || ::listen(socket.descriptor_, backlog) != 0)
+    fail("cannot listen at " + address.text(), errno);
+  return socket;
+}
+
+Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
+  Socket socket(open_descriptor(peer.family()));
+  without_delay(socket.descriptor_, peer.family());
+  error = 0;
+  if (::connect(socket.descriptor_, peer.data(), peer.bytes()) == 0) return socket;
+  // A Unix listener whose queue is full answers EAGAIN.
+  error = errno == EINTR ? EINPROGRESS : errno;
+  return error == EINPROGRESS ? std::move(socket) : Socket();
+}
+
+int Socket::connect_error() const {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  ::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  return error;
+}
+
+Socket Socket::try_connect(const SocketAddress& peer, const Patience& patience, int& error) {
+  Socket socket = begin_connect(peer, error);
+  if (error != EINPROGRESS) return socket;
+  const Waited waited = wait_for(socket.descriptor_, POLLOUT, patience);
+  if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
+  error = socket.connect_error();
+  return error == 0 ? std::move(socket) : Socket();
+}
+
+Socket Socket::connect(const SocketAddress& peer, const Patience& patience, IfRefused refused) {
+  std::int64_t pause = kFirstPauseNs;
+  for (;;) {
+    int error = 0;
+    Socket socket = try_connect(peer, patience, error);
+    if (error == 0) return socket;
+    const bool later = error == EAGAIN || error == EADDRNOTAVAIL ||
+                       (refused == IfRefused::kTryAgain && (error == ECONNREFUSED || error == ECONNRESET));
+    const std::string what = "cannot connect to " + peer.text();
+    if (!later) fail(what, error);
+    const Waited waited = wait_a_moment(pause, patience);
+    if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
+    if (waited == Waited::kTimeout)
+      throw Error(Code::kTimeout, fmt::format("{} before the deadline: {}", what, std::strerror(error)), {});
+    pause = std::min(2 * pause, kMaxPauseNs);
+  }
+}
+
+std::optional<Socket> Socket::try_accept(int& error) const {
+  for (;;) {
+    const int descriptor = ::accept4(descriptor_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    error = descriptor < 0 ? errno : 0;
+    if (descriptor >= 0) {
+      without_delay(descriptor, local().family());
+      return Socket(descriptor);
+    }
+    if (again(error)) error = 0;
+    if (error != ECONNABORTED && error != EINTR) return std::nullopt;  // those gave up again: the next one
+  }
+}
+
+Socket Socket::accept(const Patience& patience) const {
+  for (;;) {
+    int error = 0;
+    if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
+    if (error != 0 && !passes(error)) fail("cannot accept at " + local().text(), error);
+    const Waited waited =
+        error != 0 ? wait_a_moment(kCrowdedPauseNs, patience) : wait_for(descriptor_, POLLIN, patience);
+    if (waited != Waited::kReady) fail_wait(waited, "waiting for somebody to connect to " + local().text());
+  }
+}
+
+Socket::Moved Socket::try_send(std::span<const std::byte> bytes) const {
+  return sent(::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+}
+
+Socket::Moved Socket::try_recv(std::span<std::byte> bytes) const {
+  return received(::recv(descriptor_, bytes.data(), bytes.size(), 0));
+}
+
+Socket::Moved Socket::try_send(std::span<const iovec> pieces, int flags) const {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  return sent(::sendmsg(descriptor_, &message, flags | MSG_NOSIGNAL));
+}
+
+Socket::Moved Socket::try_recv(std::span<const iovec> pieces) const {
+  return received(::readv(descriptor_, pieces.data(), static_cast<int>(pieces.size())));
+}
+
+void Socket::send(std::span<const std::byte> bytes, const Patience& patience) const {
+  while (!bytes.empty()) {
+    const Moved moved = try_send(bytes);
+    if (moved.ended) fail("sending from " + text(), moved.error);
+    bytes = bytes.subspan(moved.bytes);
+    if (moved.bytes > 0) continue;
+    const Waited waited = wait_for(descriptor_, POLLOUT, patience);
+    if (waited != Waited::kReady) fail_wait(waited, "sending from " + text());
+  }
+}
+
+void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
+  const std::size_t wanted = bytes.size();
+  while (!bytes.empty()) {
+    const Moved moved = try_recv(bytes);
+    if (moved.ended)
+      throw Error(Code::kIo,
+                  fmt::format("{}: the other end closed after {} of {} bytes{}{}", text(), wanted - bytes.size(),
+                              wanted, moved.error ? ": " : "", moved.error ? std::strerror(moved.error) : ""),
+                  {});
+    bytes = bytes.subspan(moved.bytes);
+    if (moved.bytes > 0) continue;
+    const Waited waited = wait_for(descriptor_, POLLIN, patience);
+    if (waited != Waited::kReady) fail_wait(waited, "receiving, " + text() + ",");
+  }
+}
+
+SocketAddress Socket::local() const { return address_of(&::getsockname, descriptor_); }
+SocketAddress Socket::peer() const { return address_of(&::getpeername, descriptor_); }
+std::string Socket::text() const { return local().text() + " to " + peer().text(); }
+void Socket::acknowledge_later() const {
+  const int off = 0;
+  static_cast<void>(::setsockopt(descriptor_, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
+}
+void Socket::send_ahead(int bytes) const {
+  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
+}
+void Socket::wake_at(std::size_t bytes) const {
+  const int least = static_cast<int>(bytes);
+  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least)));
+}
+bool Socket::stays_here() const { return local().host() == peer().host(); }
+void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
+
+bool Socket::same_user() const {
+  if (local().family() != AF_UNIX) return true;
+  ucred other{};
+  socklen_t bytes = sizeof(other);
+  if (::getsockopt(descriptor_, SOL_SOCKET, SO_PEERCRED, &other, &bytes) != 0) return false;
+  return other.uid == ::geteuid() || other.uid == 0;
+}
+
+}  // namespace slip

@@ -1,0 +1,193 @@
+#include "watch/analysis/engine_use.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "watch/trace/time_order.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int32_t kWhole = 1'000'000;
+
+// In millionths, as integers: sums must not depend on the order. Only kernels share their engine.
+std::int32_t width_of(const TraceSpan& span) {
+  if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
+  const double width = span.submit->cost.width;
+  return width > 0.0 && width < 1.0 ? std::max(1, static_cast<std::int32_t>(width * kWhole + 0.5)) : kWhole;
+}
+
+void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
+  use.ops.push_back(index);
+  use.sum += span.ended - span.started;
+  if (use.busy.empty() || span.started > use.busy.back().end) {
+    use.busy.push_back({span.started, span.ended, index});
+    return;
+  }
+  if (span.started < use.busy.back().end) use.serial = false;
+  use.busy.back().end = std::max(use.busy.back().end, span.ended);
+}
+
+// For an engine that ran several at once: what each op found when it started.
+void find_room(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
+               std::vector<std::uint32_t>& result) {
+  std::vector<TimeKey> ends;
+  ends.reserve(use.ops.size());
+  for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
+  sort_by_time(ends);
+  std::vector<std::int64_t> full(use.ops.size());  // by place in use.ops: what ran just before the last end
+  std::int64_t most = kWhole, running = 0, before = 0;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < use.ops.size(); ++i) {
+    const std::uint32_t op = use.ops[i];
+    const Picos started = spans[op].started;
+    for (; end < ends.size() && ends[end].at <= started && ends[end].index != op; ++end) {
+      // Of several that end at once, all were there before.
+      if (end == 0 || ends[end - 1].at != ends[end].at) before = running;
+      running -= widths[ends[end].index];
+    }
+    // In the instant of an end, whoever starts has waited for it.
+    if (end > 0) result[op] = ends[end - 1].index;
+    full[i] = end > 0 && ends[end - 1].at == started ? std::numeric_limits<std::int64_t>::max() / 2 : before;
+    running += widths[op];
+    most = std::max(most, running);
+  }
+  for (std::size_t i = 0; i < use.ops.size(); ++i) {
+    if (full[i] + widths[use.ops[i]] <= most) result[use.ops[i]] = kNoSpan;
+  }
+}
+
+std::vector<Stretch> united_pair(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
+  std::vector<Stretch> result;
+  result.reserve(a.size() + b.size());
+  std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result),
+             [](const Stretch& x, const Stretch& y) { return x.begin < y.begin; });
+  std::size_t kept = 0;
+  for (const Stretch& stretch : result) {
+    if (kept > 0 && stretch.begin <= result[kept - 1].end)
+      result[kept - 1].end = std::max(result[kept - 1].end, stretch.end);
+    else result[kept++] = stretch;
+  }
+  result.resize(kept);
+  return result;
+}
+
+// A device may have one copy engine for both directions. Then they never run at once, and one starts in the instant in
+// which the other ends.
+void find_turns(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
+                std::vector<std::uint32_t>& result) {
+  if (!in.serial || !out.serial || shared_time(in.busy, out.busy) > 0) return;
+  const auto look = [&](const EngineUse& use, const EngineUse& other) {
+    std::size_t next = 0;
+    for (const std::uint32_t op : use.ops) {
+      while (next < other.ops.size() && spans[other.ops[next]].ended <= spans[op].started) ++next;
+      if (next == 0) continue;
+      const std::uint32_t before = other.ops[next - 1];
+      if (spans[before].ended == spans[op].started &&
+          (result[op] == kNoSpan || spans[result[op]].ended < spans[op].started))
+        result[op] = before;
+    }
+  };
+  look(in, out);
+  look(out, in);
+}
+
+}  // namespace
+
+std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
+  std::map<std::pair<std::uint32_t, Engine>, std::vector<TimeKey>> starts;
+  std::vector<TimeKey>* last = nullptr;
+  std::pair<std::uint32_t, Engine> last_key;
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    if (!spans[i].run || spans[i].annotation) continue;
+    const std::pair key(spans[i].device, spans[i].engine);
+    if (!last || key != last_key) last = &starts[key], last_key = key;
+    last->push_back({spans[i].started, i});
+  }
+  std::vector<EngineUse> result;
+  for (auto& [key, order] : starts) {
+    sort_by_time(order);
+    EngineUse& use = result.emplace_back();
+    use.device = key.first;
+    use.engine = key.second;
+    use.ops.reserve(order.size());
+    for (const TimeKey& start : order) add_busy(use, spans[start.index], start.index);
+  }
+  return result;
+}
+
+Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
+  if (use.serial) return use.sum;
+  std::vector<TimeKey> ends;
+  ends.reserve(use.ops.size());
+  for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
+  sort_by_time(ends);
+  std::int64_t most = kWhole, running = 0;
+  double work = 0;  // picoseconds of the whole engine
+  std::size_t end = 0;
+  for (const std::uint32_t op : use.ops) {
+    for (; end < ends.size() && ends[end].at <= spans[op].started && ends[end].index != op; ++end)
+      running -= width_of(spans[ends[end].index]);
+    running += width_of(spans[op]);
+    most = std::max(most, running);
+    work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
+  }
+  // Rounding must not put it above the time in which it did run them.
+  return std::min(static_cast<Picos>(work / static_cast<double>(most)), time_of(use.busy));
+}
+
+std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span<const EngineUse> engines) {
+  std::vector<std::uint32_t> result(spans.size(), kNoSpan);
+  std::vector<std::int32_t> widths;
+  for (const EngineUse& use : engines) {
+    if (use.engine == Engine::kNone) continue;  // what needs no engine waits for none
+    if (!use.serial) {
+      // In the order of the spans: their submissions lie in memory like that.
+      if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);
+      find_room(spans, use, widths, result);
+      continue;
+    }
+    for (std::size_t i = 1; i < use.ops.size(); ++i) result[use.ops[i]] = use.ops[i - 1];
+  }
+  for (std::size_t i = 1; i < engines.size(); ++i) {
+    const EngineUse& in = engines[i - 1];
+    const EngineUse& out = engines[i];
+    if (in.device == out.device && in.engine == Engine::kCopyIn && out.engine == Engine::kCopyOut)
+      find_turns(spans, in, out, result);
+  }
+  return result;
+}
+
+std::vector<Stretch> united(std::vector<std::vector<Stretch>> lists) {
+  // Two by two, so that many short lists cost no more than a few long ones.
+  while (lists.size() > 1) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < lists.size(); i += 2) {
+      std::vector<Stretch> both = i + 1 < lists.size() ? united_pair(lists[i], lists[i + 1]) : std::move(lists[i]);
+      lists[kept++] = std::move(both);
+    }
+    lists.resize(kept);
+  }
+  return lists.empty() ? std::vector<Stretch>() : std::move(lists.front());
+}
+
+Picos shared_time(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
+  Picos shared = 0;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const Picos begin = std::max(a[i].begin, b[j].begin);
+    const Picos end = std::min(a[i].end, b[j].end);
+    if (end > begin) shared += end - begin;
+    if (a[i].end < b[j].end) ++i;
+    else ++j;
+  }
+  return shared;
+}
+
+Picos time_of(const std::vector<Stretch>& stretches) {
+  Picos sum = 0;
+  for (const Stretch& stretch : stretches) sum += stretch.end - stretch.begin;
+  return sum;
+}
+
+}  // namespace slip

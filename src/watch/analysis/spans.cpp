@@ -1,0 +1,237 @@
+#include "watch/analysis/spans.hpp"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+namespace slip {
+namespace {
+
+// Submissions by stream and position, each with a number of the caller's. Positions come in order, as a rule, both when
+// they are added and when they are asked for.
+class Submissions {
+ public:
+  void add(const TraceRecord& submit, std::size_t number) {
+    Lane& lane = lane_of(submit.stream);
+    lane.sorted = lane.sorted && (lane.items.empty() || lane.items.back().position <= submit.position);
+    lane.items.push_back({submit.position, number});
+  }
+
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  // The number of the run's op; of several at one position that of the first.
+  std::size_t find(const TraceRecord& run) {
+    Lane& lane = lane_of(run.stream);
+    std::vector<Item>& items = lane.items;
+    if (!lane.sorted) {
+      std::stable_sort(items.begin(), items.end(), earlier);
+      lane.sorted = true;
+    }
+    std::size_t at = lane.next;
+    if (at >= items.size() || items[at].position != run.position ||
+        (at > 0 && items[at - 1].position == run.position)) {
+      const auto item = std::lower_bound(items.begin(), items.end(), Item{run.position, 0}, earlier);
+      if (item == items.end() || item->position != run.position) return kNone;
+      at = static_cast<std::size_t>(item - items.begin());
+    }
+    lane.next = at + 1;
+    return items[at].number;
+  }
+
+ private:
+  struct Item {
+    std::uint64_t position;
+    std::size_t number;
+  };
+  struct Lane {
+    std::vector<Item> items;
+    std::size_t next = 0;  // asked for next, probably
+    bool sorted = true;
+  };
+  struct Recent {
+    std::uint64_t stream = 0;
+    Lane* lane = nullptr;
+  };
+  static bool earlier(const Item& a, const Item& b) { return a.position < b.position; }
+  Lane& lane_of(std::uint64_t stream) {
+    Recent& recent = recent_[stream % recent_.size()];
+    if (recent.stream != stream || !recent.lane) recent = {stream, &lanes_[stream]};  // nodes stay where they are
+    return *recent.lane;
+  }
+  std::unordered_map<std::uint64_t, Lane> lanes_;
+  std::array<Recent, 64> recent_{};
+};
+
+// Where each record comes from when they are put in order. Sequence numbers nearly fill their stretch, unless the file
+// is an odd one: then a table does without sorting.
+std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
+  constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::uint64_t least = ~std::uint64_t{0}, most = 0;
+  for (const TraceRecord& record : records) {
+    least = std::min(least, record.sequence);
+    most = std::max(most, record.sequence);
+  }
+  std::vector<std::uint32_t> order;
+  if (most - least < 2 * records.size()) {
+    order.resize(most - least + 1, kNone);
+    bool once = true;
+    for (std::size_t i = 0; i < records.size() && once; ++i) {
+      std::uint32_t& place = order[records[i].sequence - least];
+      once = place == kNone;
+      place = static_cast<std::uint32_t>(i);
+    }
+    if (once) {
+      std::erase(order, kNone);
+      return order;
+    }
+  }
+  order.resize(records.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&records](std::uint32_t a, std::uint32_t b) { return records[a].sequence < records[b].sequence; });
+  return order;
+}
+
+void sort_records(std::vector<TraceRecord>& records) {
+  const auto before = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence < b.sequence; };
+  if (std::is_sorted(records.begin(), records.end(), before)) return;
+  // Records are large, and a second list of them would cost more than the sorting: move each to its place, cycle by
+  // cycle.
+  std::vector<std::uint32_t> order = order_of(records);
+  for (std::uint32_t i = 0; i < order.size(); ++i) {
+    if (order[i] == i) continue;
+    const TraceRecord moved = records[i];
+    std::uint32_t hole = i;
+    while (order[hole] != i) {
+      const std::uint32_t from = std::exchange(order[hole], hole);
+      records[hole] = records[from];
+      hole = from;
+    }
+    records[hole] = moved;
+    order[hole] = hole;
+  }
+}
+
+void name_runs(std::vector<TraceRecord>& records) {
+  Submissions submissions;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i].kind == RecordKind::kSubmit) submissions.add(records[i], i);
+  }
+  for (TraceRecord& run : records) {
+    if (run.kind != RecordKind::kRun) continue;
+    const std::size_t i = submissions.find(run);
+    if (i == Submissions::kNone) continue;
+    run.name = records[i].name;
+    run.file = records[i].file;
+    run.line = records[i].line;
+  }
+}
+
+void fill_from_submit(TraceSpan& span, const TraceData& data, const TraceRecord& submit) {
+  span.submit = &submit;
+  span.name = submit.name;
+  span.file = submit.file;
+  span.line = submit.line;
+  span.kind = submit.op;
+  span.engine = submit.engine;
+  span.device = submit.device;
+  span.stream = submit.stream;
+  span.position = submit.position;
+  span.queued = submit.queued;
+  span.reads = data.reads(submit);
+  span.writes = data.writes(submit);
+}
+
+void fill_from_run(TraceSpan& span, const TraceRecord& run) {
+  span.run = &run;
+  span.engine = run.engine;
+  span.queue = run.queue;
+  span.started = run.started;
+  span.ended = run.ended;
+  span.annotation = run.annotation;
+  if (span.submit) return;
+  span.name = run.name;
+  span.file = run.file;
+  span.line = run.line;
+  span.device = run.device;
+  span.stream = run.stream;
+  span.position = run.position;
+}
+
+}  // namespace
+
+void tidy(TraceData& data, RunNames names) {
+  sort_records(data.records);
+  const auto by_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id < b.id; };
+  const auto same_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id == b.id; };
+  std::stable_sort(data.buffers.begin(), data.buffers.end(), by_id);
+  data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
+  if (names == RunNames::kOfTheirOps) name_runs(data.records);
+}
+
+std::span<const TraceRange> TraceData::reads(const TraceRecord& record) const {
+  return std::span(ranges).subspan(record.first_range, record.reads);
+}
+
+std::span<const TraceRange> TraceData::writes(const TraceRecord& record) const {
+  return std::span(ranges).subspan(record.first_range + record.reads, record.writes);
+}
+
+std::vector<TraceSpan> TraceData::spans() const {
+  std::vector<TraceSpan> result;
+  result.reserve(records.size() / 2);
+  Submissions submissions;
+  for (const TraceRecord& record : records) {
+    if (record.kind != RecordKind::kSubmit) continue;
+    submissions.add(record, result.size());
+    fill_from_submit(result.emplace_back(), *this, record);
+  }
+  for (const TraceRecord& run : records) {
+    if (run.kind != RecordKind::kRun) continue;
+    const std::size_t i = submissions.find(run);
+    // A second run of one op, which only a damaged file has, is a span of its own.
+    const bool known = i != Submissions::kNone && result[i].run == nullptr;
+    fill_from_run(known ? result[i] : result.emplace_back(), run);
+  }
+  return result;
+}
+
+std::vector<TraceEdge> TraceData::edges() const {
+  std::vector<TraceEdge> result;
+  for (const TraceRecord& record : records) {
+    if (record.kind != RecordKind::kEventWait && record.kind != RecordKind::kBarrier) continue;
+    result.push_back({record.other_stream, record.other_position, record.stream, record.position, record.sequence,
+                      record.kind == RecordKind::kBarrier});
+  }
+  return result;
+}
+
+std::vector<TraceStream> TraceData::streams() const {
+  std::vector<TraceStream> result;
+  std::unordered_map<std::uint64_t, std::size_t> index;
+  for (const TraceRecord& record : records) {
+    if (record.stream == 0) continue;
+    const auto [found, fresh] = index.try_emplace(record.stream, result.size());
+    if (fresh) result.push_back({record.stream, record.device, {}});
+    if (record.kind == RecordKind::kStreamOpen) result[found->second].name = record.name;
+  }
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return result;
+}
+
+std::vector<const TraceRecord*> TraceData::of(std::initializer_list<RecordKind> kinds) const {
+  std::vector<const TraceRecord*> result;
+  for (const TraceRecord& record : records) {
+    if (std::find(kinds.begin(), kinds.end(), record.kind) != kinds.end()) result.push_back(&record);
+  }
+  return result;
+}
+
+const TraceBuffer* TraceData::buffer(std::uint64_t id) const {
+  const auto found = std::lower_bound(buffers.begin(), buffers.end(), id,
+                                      [](const TraceBuffer& buffer, std::uint64_t key) { return buffer.id < key; });
+  return found != buffers.end() && found->id == id ? &*found : nullptr;
+}
+
+}  // namespace slip

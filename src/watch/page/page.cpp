@@ -1,0 +1,244 @@
+// The page: web/page.html with the style, the data and the scripts in their places. The data are a block of base64
+// (columns) and a block of JSON (texts, figures, findings) in elements that no browser runs; the JSON has no "<", so
+// that no name can end its element. The policy in the page's head names the hashes of its own scripts and style:
+// nothing else runs and nothing is loaded.
+#include "slip/page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/json_text.hpp"
+#include "base/output_file.hpp"
+#include "watch/page/page_columns.hpp"
+#include "watch/page/page_files.hpp"
+#include "watch/page/page_findings.hpp"
+#include "watch/page/page_spans.hpp"
+
+namespace slip {
+namespace {
+
+// In the order in which they run.
+constexpr std::string_view kScripts[] = {"data",    "layout", "draw",  "overview", "panel",
+                                         "figures", "search", "input", "main"};
+
+const EmbeddedFile& page_file(std::string_view name) {
+  for (const EmbeddedFile& file : embedded_page()) {
+    if (file.name == name) return file;
+  }
+  throw Error(Code::kUnsupported, fmt::format("this build has no file '{}' for the page", name), Here::at());
+}
+
+std::string bytes_of_hex(std::string_view digits) {
+  const auto value = [](char digit) { return digit <= '9' ? digit - '0' : digit - 'a' + 10; };
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
+    bytes.push_back(static_cast<char>(value(digits[i]) * 16 + value(digits[i + 1])));
+  return bytes;
+}
+
+std::string policy() {
+  const auto source = [](std::string_view file) {
+    return fmt::format(" 'sha256-{}'", base64(bytes_of_hex(page_file(file).sha256)));
+  };
+  std::string scripts;
+  for (const std::string_view script : kScripts) scripts += source(script);
+  return fmt::format(
+      "default-src 'none'; script-src{}; style-src{}; base-uri 'none'; form-action 'none'; "
+      "require-trusted-types-for 'script'; trusted-types 'none'",
+      scripts, source("style"));
+}
+
+// The JSON block, piece by piece.
+class PageText {
+ public:
+  template <class... Values>
+  void put(fmt::format_string<Values...> format, Values&&... values) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Values>(values)...);
+  }
+  void put_text(std::string_view text) { append_string(text_, text); }
+
+  // "key":[...], with one call of `each` for each item.
+  template <class Items, class Each>
+  void put_list(const char* key, const Items& items, Each each) {
+    put("\"{}\":[", key);
+    bool first = true;
+    for (const auto& item : items) {
+      if (!std::exchange(first, false)) text_.push_back(',');
+      each(item);
+    }
+    put("],\n");
+  }
+
+  // No "<" is left, which can stand in strings only.
+  std::string finish() {
+    std::string safe;
+    safe.reserve(text_.size());
+    for (const char c : text_) {
+      if (c == '<') safe += "\\u003c";
+      else safe.push_back(c);
+    }
+    return safe;
+  }
+
+ private:
+  fmt::memory_buffer text_;
+};
+
+void put_figures(PageText& text, std::span<const TraceSpan> spans) {
+  std::map<std::uint32_t, std::vector<TraceSpan>> devices;
+  for (const TraceSpan& span : spans) {
+    if (span.run) devices[span.device].push_back(span);
+  }
+  std::vector<std::pair<std::int64_t, Figures>> list = {{-1, figures(spans)}};  // -1: all devices together
+  if (devices.size() > 1)
+    for (const auto& [device, own] : devices) list.emplace_back(device, figures(own));
+  text.put_list("figures", list, [&](const auto& entry) {
+    const Figures& f = entry.second;
+    text.put(
+        "{{\"device\":{},\"ops\":{},\"total\":{},\"from_queued\":{},\"idle\":{},\"busy\":[{}],\"sum\":[{}],"
+        "\"copy\":{},\"overlapped\":{},\"exposed\":{},\"communication\":{},\"communication_overlapped\":{},"
+        "\"communication_exposed\":{},\"bound\":{}}}",
+        entry.first, f.ops, f.total, f.from_queued, f.idle, fmt::join(f.busy, ","), fmt::join(f.sum, ","), f.copy,
+        f.overlapped, f.exposed, f.communication, f.communication_overlapped, f.communication_exposed, f.bound);
+  });
+}
+
+void put_tables(PageText& text, const TraceData& trace, const PageTexts& texts) {
+  const auto put_text = [&](std::string_view word) { text.put_text(word); };
+  text.put_list("names", texts.names.texts(), put_text);
+  text.put_list("files", texts.files.texts(), put_text);
+  text.put_list("streams", texts.streams, [&](const TraceStream& stream) {
+    text.put("{{\"id\":{},\"device\":{},\"name\":", stream.id, stream.device);
+    text.put_text(stream.name);
+    text.put("}}");
+  });
+  text.put_list("devices", trace.devices, [&](const TraceDevice& device) {
+    text.put("{{\"id\":{},\"rank\":{},\"id_there\":{}}}", device.id, device.rank, device.id_there);
+  });
+  text.put_list("buffers", trace.buffers, [&](const TraceBuffer& buffer) {
+    text.put("{{\"id\":{},\"device\":{},\"kind\":\"{}\",\"bytes\":{},\"name\":", buffer.id, buffer.device,
+             memory_kind_name(buffer.kind), buffer.bytes);
+    text.put_text(buffer.name);
+    text.put("}}");
+  });
+}
+
+// Words for the enumerators, in their order: the columns hold numbers.
+void put_words(PageText& text) {
+  const auto names = [&](const char* key, std::size_t count, auto name_of) {
+    std::vector<std::string_view> words;
+    for (std::size_t i = 0; i < count; ++i) words.emplace_back(name_of(i));
+    text.put_list(key, words, [&](std::string_view word) { text.put_text(word); });
+  };
+  names("engines", kEngines, [](std::size_t i) { return engine_name(static_cast<Engine>(i)); });
+  names("kinds", kOpKinds, [](std::size_t i) { return kind_name(static_cast<OpKind>(i)); });
+  names("causes", kCauses, [](std::size_t i) { return cause_name(static_cast<Cause>(i)); });
+}
+
+void put_analysis(PageText& text, const Analysis& analysis, std::span<const Finding> findings, const PageSpans& spans) {
+  text.put_list("engine_times", analysis.engines, [&](const EngineTime& time) {
+    text.put("{{\"device\":{},\"engine\":{},\"busy\":{},\"idle\":[{}],\"done\":{}}}", time.device,
+             static_cast<int>(time.engine), time.busy, fmt::join(time.idle, ","), time.done);
+  });
+  text.put_list("findings", findings, [&](const Finding& finding) {
+    text.put("{{\"kind\":");
+    text.put_text(finding.kind);
+    text.put(",\"title\":");
+    text.put_text(finding.title);
+    text.put(",\"detail\":");
+    text.put_text(finding.detail);
+    text.put(",\"spans\":[{}]}}", fmt::join(spans.places(finding.spans), ","));
+  });
+}
+
+void write_base64(OutputFile& out, std::string_view bytes) {
+  constexpr std::size_t kPiece = std::size_t{3} << 16;  // of three, so that no piece but the last ends in "="
+  for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size())))
+    out.write(base64(bytes.substr(0, kPiece)));
+}
+
+void write_blocks(OutputFile& out, const std::string& json, const Columns& columns) {
+  out.write("<script type=\"application/json\" id=\"slip-data\">");
+  out.write(json);
+  out.write("</script>\n<script type=\"application/octet-stream\" id=\"slip-columns\">");
+  write_base64(out, columns.bytes());
+  out.write("</script>\n");
+}
+
+// page.html, with what belongs there in place of each "<!--slip:...-->".
+void write_html(OutputFile& out, const std::string& json, const Columns& columns) {
+  constexpr std::string_view kMark = "<!--slip:", kEnd = "-->";
+  std::string_view html = page_file("page").text;
+  for (;;) {
+    const std::size_t mark = html.find(kMark);
+    out.write(html.substr(0, mark));
+    if (mark == std::string_view::npos) return;
+    const std::size_t end = html.find(kEnd, mark);
+    const std::string_view what = html.substr(mark + kMark.size(), end - mark - kMark.size());
+    if (what == "policy") out.write(policy());
+    if (what == "style") out.write(page_file("style").text);
+    if (what == "data") write_blocks(out, json, columns);
+    if (what == "scripts") {
+      for (const std::string_view script : kScripts)
+        out.write(fmt::format("<script>{}</script>\n", page_file(script).text));
+    }
+    html.remove_prefix(end + kEnd.size());
+  }
+}
+
+// Another program's trace says when ops ran, not what they waited for: then nothing is said of it, unless launches are
+// linked with what they launched.
+Analysis known(const TraceData& trace, std::span<const TraceSpan> spans) {
+  Analysis result = analyse(trace, spans);
+  const bool linked = std::any_of(spans.begin(), spans.end(), [](const TraceSpan& span) { return span.submit; });
+  if (!trace.foreign || linked) return result;
+  for (std::size_t i = 0; i < spans.size(); ++i) result.starts[i] = {Cause::kUnknown, kNoSpan, spans[i].started};
+  std::fill(result.slack.begin(), result.slack.end(), Picos{0});
+  result.critical.clear();
+  for (EngineTime& time : result.engines) {
+    const Picos idle = std::accumulate(time.idle.begin(), time.idle.end(), Picos{0});
+    time.idle = {};
+    time.idle[static_cast<std::size_t>(Cause::kUnknown)] = idle;
+  }
+  return result;
+}
+
+}  // namespace
+
+void write_page(const TraceData& trace, const std::string& path, const PageOptions& options, Here here) {
+  const std::vector<TraceSpan> all = trace.spans();
+  const Analysis analysis = known(trace, all);
+  const PageSpans spans(trace, all);
+  Columns columns;
+  PageTexts texts;
+  texts.streams = trace.streams();
+  add_span_columns(columns, spans, analysis, texts);
+  add_range_columns(columns, spans, trace);
+  add_arrow_columns(columns, spans, trace, all);
+  const std::size_t matched =
+      options.prediction ? add_prediction_columns(columns, spans, trace, *options.prediction) : std::size_t{0};
+
+  PageText text;
+  text.put("{{\"format\":1,\"version\":\"{}\",\"title\":", SLIP_VERSION);
+  text.put_text(options.title.empty() ? path.substr(path.rfind('/') + 1) : options.title);
+  text.put(",\n\"spans\":{},\"not_run\":{},\"dropped\":{},\"foreign\":{},\"prediction\":{},\"matched\":{},\n",
+           spans.size(), all.size() - spans.size(), trace.dropped, trace.foreign, options.prediction != nullptr,
+           matched);
+  put_words(text);
+  put_tables(text, trace, texts);
+  put_figures(text, all);
+  put_analysis(text, analysis, findings_of(trace, all), spans);
+  text.put("\"columns\":{{{}}}}}", std::string_view(columns.directory().data(), columns.directory().size()));
+
+  OutputFile out(path, here);
+  write_html(out, text.finish(), columns);
+  out.finish();
+}
+
+}  // namespace slip

@@ -1,0 +1,65 @@
+// The ops of a trace as the timeline page keeps them: those that ran, by start and, from one start, the longer first;
+// times from the first start on. Refers to the trace's spans.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "slip/analysis.hpp"
+#include "slip/trace.hpp"
+#include "watch/page/page_columns.hpp"
+
+namespace slip {
+
+// Texts by number, each once.
+class TextTable {
+ public:
+  std::uint32_t number_of(std::string_view text);
+  const std::vector<std::string_view>& texts() const { return texts_; }
+
+ private:
+  std::unordered_map<std::string_view, std::uint32_t> numbers_;
+  std::vector<std::string_view> texts_;
+};
+
+class PageSpans {
+ public:
+  PageSpans(const TraceData& trace, std::span<const TraceSpan> spans);
+
+  std::size_t size() const { return order_.size(); }
+  const TraceSpan& operator[](std::size_t place) const { return spans_[order_[place]]; }
+  std::uint32_t index(std::size_t place) const { return order_[place]; }            // in the trace's spans
+  std::uint32_t place(std::uint32_t index) const { return places_[index]; }         // kNoSpan: it did not run
+  std::vector<std::uint32_t> places(std::span<const std::uint32_t> indices) const;  // of those that ran
+  Picos time(const TraceSpan& span, Picos time) const;                              // on the page's clock
+  std::string_view name(std::size_t place) const;
+
+ private:
+  std::span<const TraceSpan> spans_;
+  std::map<std::uint32_t, Picos> origins_;
+  Picos first_ = 0;
+  std::vector<std::uint32_t> order_, places_;
+};
+
+// What the page says in words beside the columns.
+struct PageTexts {
+  TextTable names, files;
+  std::vector<TraceStream> streams;  // by id
+};
+
+// One value an op: when, what, where, why. Numbers of streams are places in `texts.streams`.
+void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTexts& texts);
+// The bytes each op reads and writes; numbers of buffers are places in trace.buffers.
+void add_range_columns(Columns& columns, const PageSpans& spans, const TraceData& trace);
+void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData& trace,
+                       std::span<const TraceSpan> all);
+// Ops of both runs are the same when their streams have the same name and they are the nth of their name there. Streams
+// of one name, and those without a name, are counted by id. Returns how many ops were the same.
+std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
+                                   const TraceData& prediction);
+
+}  // namespace slip

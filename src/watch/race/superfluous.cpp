@@ -1,0 +1,203 @@
+#include "watch/race/superfluous.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "watch/analysis/ops_of_streams.hpp"
+#include "watch/race/race_check.hpp"
+#include "watch/race/replay.hpp"
+
+namespace slip {
+namespace {
+
+// All waits of one line of the source for the ops of one other line: they can go only if none of them is needed at any
+// time. Two waits on one line wait for different ops. Where the source is not known, those between two streams.
+struct Group {
+  std::vector<std::uint32_t> records;
+  bool needed = false;
+  bool implied = true;
+};
+using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+using WaitKey = std::tuple<std::string_view, std::int32_t, Source, std::uint64_t, std::uint64_t>;
+using BarrierKey = std::tuple<std::string_view, std::int32_t, std::string_view>;  // of the legacy stream's op
+
+constexpr std::uint64_t kMaxLooks = 8;
+
+class Finder {
+ public:
+  Finder(const TraceData& trace, std::span<const TraceSpan> spans) : trace_(trace), spans_(spans), ops_(spans) {
+    for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
+      const TraceRecord& record = trace.records[i];
+      if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_.insert(record.stream);
+      else if (is_command(record)) commands_[record.stream].push_back(i);
+      else if (record.kind == RecordKind::kSync || record.kind == RecordKind::kQuery) syncs_.push_back(record.sequence);
+    }
+  }
+
+  Superfluous find(const Needs& needs) {
+    for (const Needs::Edge& edge : needs.edges()) sort_in(edge);
+    Superfluous result;
+    for (const auto& [key, group] : waits_) {
+      if (!group.needed && !group.records.empty() && !waits_for_nothing_yet(key))
+        result.waits.push_back(wait_of(group));
+    }
+    for (const auto& [key, group] : barriers_) {
+      if (!group.needed && !group.records.empty()) result.legacy_barriers.push_back(barrier_of(group));
+    }
+    const auto dearest = [](const auto& a, const auto& b) { return a.cost > b.cost; };
+    std::stable_sort(result.waits.begin(), result.waits.end(), dearest);
+    std::stable_sort(result.legacy_barriers.begin(), result.legacy_barriers.end(), dearest);
+    return result;
+  }
+
+ private:
+  // Whether the line waits for no op now and for one that it needs at other times, as in the first turn of a loop.
+  bool waits_for_nothing_yet(const WaitKey& key) const {
+    const auto& [file, line, awaited, from, to] = key;
+    if (awaited != Source()) return false;
+    for (auto group = waits_.lower_bound({file, line, {}, 0, 0}); group != waits_.end(); ++group) {
+      if (std::get<0>(group->first) != file || std::get<1>(group->first) != line) return false;
+      if (group->second.needed) return true;
+    }
+    return false;
+  }
+
+  // What makes a barrier when it is issued to the legacy stream (rules 8 and 9).
+  static bool is_command(const TraceRecord& record) {
+    return record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait ||
+           record.kind == RecordKind::kEventRecord || record.kind == RecordKind::kFree;
+  }
+  Group& group_of(const TraceRecord& wait) {
+    if (wait.file.empty()) return waits_[{{}, 0, {}, wait.other_stream, wait.stream}];
+    const TraceSpan* awaited = ops_.last_until(wait.other_stream, wait.other_position);
+    const Source source = awaited ? Source{awaited->file, awaited->line, awaited->name} : Source();
+    return waits_[{wait.file, wait.line, source, 0, 0}];
+  }
+
+  // A wait of the legacy stream is a barrier itself: blocking streams come after it, and so after all that it follows.
+  // Without it they would come after the command before it only.
+  void note_barrier_of_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+    if (!edge.needed || !legacy_.contains(barrier.other_stream)) return;
+    const std::vector<std::uint32_t>& commands = commands_[barrier.other_stream];
+    const auto later = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
+      return trace_.records[i].position <= barrier.other_position;
+    });
+    if (later == commands.begin()) return;
+    const TraceRecord& command = trace_.records[*std::prev(later)];
+    if (command.kind == RecordKind::kEventWait) group_of(command).needed = true;
+  }
+  // A wait of a blocking stream comes after legacy work, as its next op does. If the host waits for the stream before
+  // another command comes, it waits for the legacy work because of this wait alone.
+  void note_barrier_before_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+    if (!edge.needed || legacy_.contains(barrier.stream)) return;
+    const std::vector<std::uint32_t>& commands = commands_[barrier.stream];
+    const auto first = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
+      return trace_.records[i].sequence <= barrier.sequence;
+    });
+    const auto next = std::find_if(
+        first, commands.end(), [this](std::uint32_t i) { return trace_.records[i].kind != RecordKind::kEventWait; });
+    const auto sync = std::upper_bound(syncs_.begin(), syncs_.end(), barrier.sequence);
+    if (sync == syncs_.end() || (next != commands.end() && trace_.records[*next].sequence < *sync)) return;
+    for (auto wait = first; wait != next; ++wait) group_of(trace_.records[*wait]).needed = true;
+  }
+
+  void sort_in(const Needs::Edge& edge) {
+    const TraceRecord& record = trace_.records[edge.record];
+    if (record.kind == RecordKind::kBarrier) {
+      note_barrier_of_wait(edge, record);
+      note_barrier_before_wait(edge, record);
+    }
+    Group* group = nullptr;
+    if (record.kind == RecordKind::kEventWait) {
+      group = &group_of(record);
+    } else if (record.kind == RecordKind::kBarrier && record.name.empty()) {  // named ones are the runtime's own
+      const TraceSpan* op = legacy_op(record);
+      if (!op) return;
+      group = &barriers_[{op->file, op->line, op->name}];
+    } else {
+      return;
+    }
+    group->needed = group->needed || edge.needed;
+    group->implied = group->implied && edge.implied;
+    // A wait with nothing behind it costs nothing, and may be there for somebody whom the trace does not show.
+    if (edge.held || (edge.implied && ops_.first_after(record.stream, record.sequence)))
+      group->records.push_back(edge.record);
+  }
+
+  const TraceSpan* legacy_op(const TraceRecord& barrier) const {
+    if (legacy_.contains(barrier.stream)) return ops_.first_after(barrier.stream, barrier.sequence);
+    if (legacy_.contains(barrier.other_stream)) return ops_.last_until(barrier.other_stream, barrier.other_position);
+    return nullptr;
+  }
+  OpPlace after(const TraceRecord& record) const {
+    const TraceSpan* op = ops_.last_until(record.other_stream, record.other_position);
+    return op ? place_of(*op) : OpPlace{.stream = record.other_stream};
+  }
+  OpPlace before(const TraceRecord& record) const {
+    const TraceSpan* op = ops_.first_after(record.stream, record.sequence);
+    return op ? place_of(*op) : OpPlace{.stream = record.stream};
+  }
+
+  SuperfluousWait wait_of(const Group& group) {
+    const TraceRecord& first = trace_.records[group.records.front()];
+    const std::optional<Picos> cost = cost_of(group);
+    return {after(first),         before(first), first.file,       first.line,
+            group.records.size(), group.implied, cost.value_or(0), cost.has_value()};
+  }
+  // Rather an op that the legacy stream's held than one that held the legacy stream's.
+  FalseDependency barrier_of(const Group& group) {
+    const auto out = std::find_if(group.records.begin(), group.records.end(),
+                                  [&](std::uint32_t i) { return !legacy_.contains(trace_.records[i].stream); });
+    const TraceRecord& shown = trace_.records[out != group.records.end() ? *out : group.records.front()];
+    const std::optional<Picos> cost = cost_of(group);
+    return {before(shown), after(shown), false, group.records.size(), cost.value_or(0), cost.has_value()};
+  }
+
+  // Whether at some time the wait ended last of all that held an op.
+  bool was_felt(const Group& group) const {
+    return std::any_of(group.records.begin(), group.records.end(), [&](std::uint32_t i) {
+      const TraceRecord& record = trace_.records[i];
+      const TraceSpan* held = ops_.first_after(record.stream, record.sequence);
+      const TraceSpan* by = ops_.last_until(record.other_stream, record.other_position);
+      return held && by && held->run && by->run && by->ended > held->queued;
+    });
+  }
+  // Nothing: not tried any more. Each try is a look at the whole trace.
+  std::optional<Picos> cost_of(const Group& group) {
+    if (group.implied || !was_felt(group)) return 0;
+    if (trials_ >= kMaxLooks * trace_.records.size() + kMaxTrials) return std::nullopt;
+    if (!replay_) {
+      replay_.emplace(trace_, spans_);
+      length_ = replay_->length();
+    }
+    trials_ += trace_.records.size();
+    ReplayChange change;
+    change.left_out.resize(trace_.records.size());
+    for (const std::uint32_t i : group.records) change.left_out[i] = true;
+    return std::max<Picos>(0, length_ - replay_->length(change));
+  }
+
+  const TraceData& trace_;
+  std::span<const TraceSpan> spans_;
+  OpsOfStreams ops_;
+  std::unordered_set<std::uint64_t> legacy_;
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // by stream, as records
+  std::vector<std::uint64_t> syncs_;                                        // sequences
+  std::map<WaitKey, Group> waits_;
+  std::map<BarrierKey, Group> barriers_;
+  std::optional<Replay> replay_;
+  Picos length_ = 0;
+  std::uint64_t trials_ = 0;
+};
+
+}  // namespace
+
+Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const Needs& needs) {
+  return Finder(trace, spans).find(needs);
+}
+
+}  // namespace slip

@@ -1,0 +1,306 @@
+#include "watch/trace/foreign_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+#include "watch/analysis/spans.hpp"
+#include "watch/trace/trace_limits.hpp"
+
+namespace slip {
+namespace {
+
+// Times beyond this many microseconds are counted from the first event: since 1970 they are, and do not fit into Picos.
+constexpr std::int64_t kFarMicros = 1'000'000'000'000;
+
+// Labels over other events: steps, ranges that the program marks, the profiler itself, frames of Python's stack.
+bool is_annotation(std::string_view category, std::string_view name) {
+  return category == "user_annotation" || category == "gpu_user_annotation" || category == "python_function" ||
+         category == "Trace" || name.starts_with("ProfilerStep#");
+}
+
+// Calls of the CUDA runtime and driver: what launches work on a device.
+bool is_call(std::string_view category) {
+  return category == "cuda_runtime" || category == "cuda_driver" || category == "Runtime";
+}
+
+// PyTorch's categories; what others write is work of the host.
+Engine engine_by(std::string_view category, std::string_view name) {
+  if (is_annotation(category, name)) return Engine::kNone;
+  if (category == "kernel" || category == "Kernel")
+    return name.starts_with("nccl") ? Engine::kCommunication : Engine::kCompute;
+  if (category == "gpu_memset" || category == "Memset") return Engine::kCompute;
+  if (category != "gpu_memcpy" && category != "Memcpy") return Engine::kHost;
+  if (name.find("HtoD") != std::string_view::npos) return Engine::kCopyIn;
+  if (name.find("DtoH") != std::string_view::npos) return Engine::kCopyOut;
+  return Engine::kCompute;
+}
+
+}  // namespace
+
+void ForeignReader::read() {
+  Event event;
+  read_fields(event);
+  switch (event.phase) {
+    case 0: json_.fail("an event without its phase (\"ph\"): not a trace");
+    case 'M': return note_name(event);
+    case 'X': {
+      const Picos started = time_of(event);
+      return add_run(track_of(event), {event.name, event.category, event.correlation, started},
+                     sum(started, std::max<Picos>(event.lasts, 0)));
+    }
+    case 'B': {
+      const Picos at = time_of(event);
+      tracks_[track_of(event)].open.push_back({event.name, event.category, event.correlation, at});
+      return;
+    }
+    case 's':
+    case 'f': {
+      if (event.id.empty() || !event.timed) return;
+      // Ids count within their category.
+      const std::string_view id = texts_.keep(fmt::format("{} {}", event.category, event.id));
+      arrows_.push_back({event.phase == 's', event.enclosed, id, {event.pid.data(), event.tid.data()}, time_of(event)});
+      return;
+    }
+    case 'E': {
+      const Picos at = time_of(event);
+      const std::size_t track = track_of(event);
+      if (tracks_[track].open.empty()) return;  // began before the trace
+      const Begin begin = tracks_[track].open.back();
+      tracks_[track].open.pop_back();
+      return add_run(track, begin, std::max(begin.at, at));
+    }
+    default: return;  // marks, counters and what has no thread
+  }
+}
+
+void ForeignReader::read_fields(Event& event) {
+  std::string_view key;
+  json_.begin_object();
+  while (json_.next_key(key)) {
+    if (key == "ph") {
+      const std::string_view phase = json_.text();
+      event.phase = phase.empty() ? '\0' : phase[0];
+    } else if (key == "name") {
+      event.name = read_identity();
+    } else if (key == "cat") {
+      event.category = read_identity();
+    } else if (key == "pid") {
+      event.pid = read_identity();
+    } else if (key == "tid") {
+      event.tid = read_identity();
+    } else if (key == "ts") {
+      event.at = json_.long_micros();
+      event.timed = true;
+    } else if (key == "dur") {
+      event.lasts = json_.micros();
+    } else if (key == "id") {
+      event.id = read_identity();
+    } else if (key == "bp") {
+      event.enclosed = read_identity() == "e";
+    } else if (key == "args" && json_.next_is('{')) {
+      read_args(event);
+    } else {
+      json_.skip();
+    }
+  }
+}
+
+void ForeignReader::read_args(Event& event) {
+  std::string_view key;
+  json_.begin_object();
+  while (json_.next_key(key)) {
+    if (key == "name") event.given = read_identity();
+    else if (key == "labels") event.labels = read_identity();
+    else if (key == "correlation") event.correlation = read_identity();
+    else json_.skip();
+  }
+}
+
+// A string or a number, which are both used to tell processes apart; nothing for what is neither.
+std::string_view ForeignReader::read_identity() {
+  if (json_.next_is('"') || json_.next_is_number()) return texts_.keep(json_.scalar());
+  json_.skip();
+  return {};
+}
+
+void ForeignReader::note_name(const Event& event) {
+  if (event.name == "process_name") processes_[event.pid.data()] = event.given;
+  else if (event.name == "process_labels") labels_[event.pid.data()] = event.labels;
+  else if (event.name == "thread_name") threads_[{event.pid.data(), event.tid.data()}] = event.given;
+}
+
+std::size_t ForeignReader::track_of(const Event& event) {
+  const ThreadKey key{event.pid.data(), event.tid.data()};
+  if (key == last_key_ && !tracks_.empty()) return last_track_;
+  const auto [found, fresh] = track_index_.try_emplace(key, tracks_.size());
+  if (fresh) {
+    const auto device = devices_.try_emplace(event.pid.data(), static_cast<std::uint32_t>(devices_.size() + 1)).first;
+    tracks_.push_back({event.pid, event.tid, device->second, {}});
+    records_.push_back(
+        {.kind = RecordKind::kStreamOpen, .device = device->second, .stream = tracks_.size(), .thread = 1});
+  }
+  last_key_ = key;
+  return last_track_ = found->second;
+}
+
+Picos ForeignReader::sum(Picos a, Picos b) const {
+  Picos result = 0;
+  if (__builtin_add_overflow(a, b, &result)) json_.fail("a time more than 106 days from the first");
+  return result;
+}
+
+Picos ForeignReader::time_of(const Event& event) {
+  if (!event.timed) json_.fail("an event without its time (\"ts\")");
+  if (!started_) {
+    started_ = true;
+    if (std::abs(event.at.micros) > kFarMicros) base_ = event.at.micros;
+  }
+  std::int64_t micros = 0;
+  Picos picos = 0;
+  if (__builtin_sub_overflow(event.at.micros, base_, &micros) || __builtin_mul_overflow(micros, 1'000'000, &picos))
+    json_.fail("a time more than 106 days from the first");
+  picos = sum(picos, event.at.rest);
+  latest_ = std::max(latest_, picos);
+  return picos;
+}
+
+void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) {
+  if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
+  latest_ = std::max(latest_, ended);
+  const Engine engine = engine_by(begin.category, begin.name);
+  if (!begin.correlation.empty() && is_call(begin.category)) links_.add_call(begin.correlation, records_.size());
+  else if (!begin.correlation.empty() && engine != Engine::kHost && engine != Engine::kNone)
+    links_.add_launched(begin.correlation, records_.size());
+  records_.push_back({.kind = RecordKind::kRun,
+                      .engine = engine,
+                      .annotation = is_annotation(begin.category, begin.name),
+                      .device = tracks_[track].device,
+                      .stream = track + 1,
+                      .thread = 1,
+                      .started = begin.at,
+                      .ended = ended,
+                      .name = begin.name});
+}
+
+// What was launched by a call that the trace holds was submitted then.
+void ForeignReader::add_submissions() {
+  for (const ArrowEnd& end : arrows_) {
+    const auto track = track_index_.find(end.thread);
+    if (track == track_index_.end()) continue;  // nothing ran there
+    if (end.begins) links_.add_arrow_begin(end.id, track->second + 1, end.at);
+    else links_.add_arrow_end(end.id, track->second + 1, end.at, !end.enclosed);
+  }
+  const std::vector<std::size_t> calls = links_.resolve(records_);
+  const std::size_t runs = records_.size();
+  for (std::size_t i = 0; i < runs; ++i) {
+    if (calls[i] == LaunchLinks::kNone) continue;
+    if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
+    const TraceRecord call = records_[calls[i]], run = records_[i];
+    const bool copies = run.engine == Engine::kCopyIn || run.engine == Engine::kCopyOut;
+    records_.push_back({.kind = RecordKind::kSubmit,
+                        .engine = run.engine,
+                        .op = copies ? OpKind::kCopy : OpKind::kKernel,
+                        .opaque = true,
+                        .device = run.device,
+                        .stream = run.stream,
+                        .position = run.position,
+                        .other_stream = call.stream,
+                        .other_position = call.position,
+                        .thread = call.stream,
+                        .queued = call.started,
+                        .name = run.name});
+  }
+}
+
+// What never ended lasts as long as the trace, as viewers show it.
+void ForeignReader::end_open_runs() {
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    for (const Begin& begin : tracks_[i].open) add_run(i, begin, std::max(begin.at, latest_));
+  }
+}
+
+// Where the times were counted from the first event, they start with the earliest.
+void ForeignReader::move_to_zero() {
+  if (base_ == 0) return;
+  Picos earliest = std::numeric_limits<Picos>::max();
+  for (const TraceRecord& record : records_) {
+    if (record.kind == RecordKind::kRun) earliest = std::min(earliest, record.started);
+  }
+  const auto move = [&](Picos& time) {
+    if (__builtin_sub_overflow(time, earliest, &time)) json_.fail("times more than 106 days apart");
+  };
+  for (TraceRecord& record : records_) {
+    if (record.kind == RecordKind::kSubmit) move(record.queued);
+    if (record.kind != RecordKind::kRun) continue;
+    move(record.started);
+    move(record.ended);
+  }
+}
+
+// Positions in the order of starts, those around others before what they hold.
+void ForeignReader::number_positions() {
+  std::vector<TraceRecord*> order;
+  for (TraceRecord& record : records_) {
+    if (record.kind == RecordKind::kRun) order.push_back(&record);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const TraceRecord* a, const TraceRecord* b) {
+    return a->started != b->started ? a->started < b->started : a->ended > b->ended;
+  });
+  std::vector<std::uint64_t> positions(tracks_.size(), 0);
+  for (TraceRecord* run : order) run->position = ++positions[run->stream - 1];
+}
+
+// Tracks first, then runs as they started and submissions as they were made, each behind the run of its call.
+void ForeignReader::put_in_order() {
+  const auto time_of = [](const TraceRecord& record) {
+    return record.kind == RecordKind::kSubmit ? record.queued : record.started;
+  };
+  const auto before = [&](const TraceRecord* a, const TraceRecord* b) {
+    const bool a_opens = a->kind == RecordKind::kStreamOpen, b_opens = b->kind == RecordKind::kStreamOpen;
+    if (a_opens != b_opens) return a_opens;
+    if (a_opens) return a->stream < b->stream;
+    if (time_of(*a) != time_of(*b)) return time_of(*a) < time_of(*b);
+    const bool a_submits = a->kind == RecordKind::kSubmit, b_submits = b->kind == RecordKind::kSubmit;
+    if (a_submits != b_submits) return b_submits;
+    return !a_submits && a->ended > b->ended;
+  };
+  std::vector<TraceRecord*> order;
+  order.reserve(records_.size());
+  for (TraceRecord& record : records_) order.push_back(&record);
+  std::stable_sort(order.begin(), order.end(), before);
+  std::uint64_t sequence = 0;
+  for (TraceRecord* record : order) {
+    record->sequence = ++sequence;
+    if (record->kind == RecordKind::kStreamOpen) record->name = track_name(tracks_[record->stream - 1]);
+  }
+}
+
+std::string_view ForeignReader::track_name(const Track& track) {
+  const auto given = [](const auto& names, const auto& key) {
+    const auto found = names.find(key);
+    return found == names.end() ? std::string_view() : found->second;
+  };
+  const std::string_view process = given(processes_, track.pid.data()), labels = given(labels_, track.pid.data());
+  const std::string_view thread = given(threads_, ThreadKey{track.pid.data(), track.tid.data()});
+  const std::string process_text = process.empty() ? fmt::format("process {}", track.pid) : std::string(process);
+  const std::string thread_text = thread.empty() ? fmt::format("thread {}", track.tid) : std::string(thread);
+  return texts_.keep(fmt::format("{}{}{} / {}", process_text, labels.empty() ? "" : " ", labels, thread_text));
+}
+
+TraceData ForeignReader::finish() {
+  end_open_runs();
+  number_positions();
+  add_submissions();
+  move_to_zero();
+  put_in_order();
+  TraceData data;
+  data.records = std::move(records_);
+  data.foreign = true;
+  return data;
+}
+
+}  // namespace slip

@@ -1,0 +1,87 @@
+// Traces of other programs, PyTorch's profiler and browsers among them: what ran where and when, which call of the host
+// launched it where the trace says so, and nothing of what it read, wrote or waited for.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json_reader.hpp"
+#include "slip/trace.hpp"
+#include "watch/trace/launch_links.hpp"
+#include "watch/trace/texts.hpp"
+
+namespace slip {
+
+// A process becomes a device and each of its threads a stream, numbered from 1 as they appear.
+class ForeignReader {
+ public:
+  ForeignReader(JsonReader& json, Texts& texts) : json_(json), texts_(texts) {}
+  void read();         // the next event
+  TraceData finish();  // after the last one
+
+ private:
+  struct Event {
+    char phase = 0;
+    std::string_view name, category, pid, tid;
+    std::string_view given, labels;  // of metadata
+    std::string_view correlation;    // of a launch and what it launched
+    std::string_view id;             // of an arrow
+    bool enclosed = false;           // of an arrow: it ends at the run that holds its time, not at the next
+    bool timed = false;
+    JsonReader::LongTime at;
+    Picos lasts = 0;
+  };
+  struct Begin {
+    std::string_view name, category, correlation;
+    Picos at = 0;
+  };
+  struct Track {
+    std::string_view pid, tid;
+    std::uint32_t device = 0;
+    std::vector<Begin> open;  // begun and not yet ended, the innermost last
+  };
+  // Kept texts are the same if they lie at the same place.
+  using ThreadKey = std::pair<const char*, const char*>;
+  struct ArrowEnd {
+    bool begins = false, enclosed = false;
+    std::string_view id;
+    ThreadKey thread;
+    Picos at = 0;
+  };
+
+  void read_fields(Event& event);
+  void read_args(Event& event);
+  std::string_view read_identity();
+  void note_name(const Event& event);
+  std::size_t track_of(const Event& event);
+  Picos time_of(const Event& event);
+  Picos sum(Picos a, Picos b) const;
+  void add_run(std::size_t track, const Begin& begin, Picos ended);
+  void add_submissions();
+  void end_open_runs();
+  void move_to_zero();
+  void number_positions();
+  void put_in_order();
+  std::string_view track_name(const Track& track);
+
+  JsonReader& json_;
+  Texts& texts_;
+  std::vector<TraceRecord> records_;  // for each track its kStreamOpen, and runs
+  LaunchLinks links_;
+  std::vector<ArrowEnd> arrows_;
+  std::vector<Track> tracks_;  // by stream - 1
+  std::map<ThreadKey, std::size_t> track_index_;
+  ThreadKey last_key_{};
+  std::size_t last_track_ = 0;
+  std::map<const char*, std::uint32_t> devices_;                // by pid
+  std::map<const char*, std::string_view> processes_, labels_;  // names by pid
+  std::map<ThreadKey, std::string_view> threads_;               // names
+  bool started_ = false;
+  std::int64_t base_ = 0;  // microseconds taken off every time
+  Picos latest_ = 0;
+};
+
+}  // namespace slip

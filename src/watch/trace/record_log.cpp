@@ -1,0 +1,358 @@
+#include "watch/trace/record_log.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <queue>
+#include <utility>
+
+#include "base/clock_origin.hpp"
+#include "base/job_rank.hpp"
+#include "base/thread.hpp"
+#include "runtime/core.hpp"
+#include "watch/analysis/spans.hpp"
+
+namespace slip {
+namespace {
+
+// Which parts follow an Entry, in this order. Most records have few of them: an op of two ranges takes some 220 bytes.
+enum Part : std::uint16_t {
+  kTimes = 1,
+  kPoint = 2,
+  kNamed = 4,
+  kPlaced = 8,
+  kRanged = 16,
+  kOperation = 32,
+  kCosted = 64,
+};
+
+constexpr std::uint8_t kBufferFact = 0xFF;  // Entry::kind of what is known of a buffer: no record, but kept among them
+
+struct Entry {
+  std::uint64_t sequence = 0;
+  std::uint64_t stream = 0;    // kBufferFact: id
+  std::uint64_t position = 0;  // kBufferFact: bytes
+  std::uint64_t thread = 0;    // kBufferFact: address, see TraceBuffer
+  Picos queued = 0;
+  std::uint32_t device = 0;
+  std::int32_t queue = -1;
+  std::uint8_t kind = 0;
+  std::uint8_t engine = 0;
+  std::uint8_t whole_device = 0;
+  std::uint8_t memory = 0;  // kBufferFact
+  std::uint16_t parts = 0;
+};
+struct Times {
+  Picos started, ended;
+};
+struct Target {
+  std::uint64_t stream, position;
+};
+struct Place {
+  const char* file;
+  std::int64_t line;
+};
+struct Operation {
+  std::uint64_t bytes;
+  std::uint32_t value, reads, writes;
+  std::uint8_t kind, opaque;
+};
+
+class Packer {
+ public:
+  explicit Packer(std::byte* at) : at_(at) {}
+  template <class T>
+  void put(const T& value) {
+    static_assert(sizeof(T) % 8 == 0 && std::is_trivially_copyable_v<T>);
+    std::memcpy(at_, &value, sizeof(T));
+    at_ += sizeof(T);
+  }
+  void put(const Range& range) { put(TraceRange{range.id, range.offset, range.bytes}); }
+
+ private:
+  std::byte* at_;
+};
+
+class Unpacker {
+ public:
+  explicit Unpacker(const std::byte* at) : at_(at) {}
+  template <class T>
+  T take() {
+    T value{};
+    std::memcpy(&value, at_, sizeof(T));
+    at_ += sizeof(T);
+    return value;
+  }
+  const std::byte* at() const { return at_; }
+
+ private:
+  const std::byte* at_;
+};
+
+bool has_cost(const Cost& cost) { return cost.bytes != 0 || cost.flops != 0 || cost.width != 1.0 || cost.time != 0; }
+
+std::uint16_t parts_of(const Record& record) {
+  unsigned parts = 0;
+  if (record.kind == RecordKind::kRun || record.ended > record.started) parts |= kTimes;
+  if ((record.other_stream | record.other_position) != 0) parts |= kPoint;
+  if (record.name) parts |= kNamed;
+  if (record.here.line != 0) parts |= kPlaced;
+  if (record.range.id != 0) parts |= kRanged;
+  if (record.kind == RecordKind::kSubmit && record.op) {
+    parts |= kOperation;
+    if (has_cost(record.op->cost)) parts |= kCosted;
+  }
+  return static_cast<std::uint16_t>(parts);
+}
+
+std::size_t bytes_of(const Record& record, unsigned parts) {
+  std::size_t bytes = sizeof(Entry);
+  if (parts & kTimes) bytes += sizeof(Times);
+  if (parts & kPoint) bytes += sizeof(Target);
+  if (parts & kNamed) bytes += sizeof(Name);
+  if (parts & kPlaced) bytes += sizeof(Place);
+  if (parts & kRanged) bytes += sizeof(TraceRange);
+  if (parts & kCosted) bytes += sizeof(Cost);
+  if (parts & kOperation)
+    bytes += sizeof(Operation) + sizeof(TraceRange) * (record.op->reads.size() + record.op->writes.size());
+  return bytes;
+}
+
+void pack_operation(Packer& packer, const Op& op, unsigned parts) {
+  packer.put(Operation{op.bytes, op.value, static_cast<std::uint32_t>(op.reads.size()),
+                       static_cast<std::uint32_t>(op.writes.size()), static_cast<std::uint8_t>(op.kind),
+                       static_cast<std::uint8_t>(op.opaque)});
+  if (parts & kCosted) packer.put(op.cost);
+  for (const Range& range : op.reads) packer.put(range);
+  for (const Range& range : op.writes) packer.put(range);
+}
+
+// Forks between the first process and this one. A child inherits the parent's logs, perhaps with a lock held by a
+// thread that it does not have, so it adds nothing to them.
+std::atomic<unsigned> g_forks{0};
+
+unsigned forks() {
+  static const bool kCounting = [] {
+    at_fork([] {}, [] {}, [] { g_forks.fetch_add(1, std::memory_order_relaxed); });  // relaxed: a child has one thread
+    return true;
+  }();
+  static_cast<void>(kCounting);
+  return g_forks.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+RecordLog::RecordLog(std::size_t max_bytes) : max_bytes_(max_bytes), forks_(forks()) {}
+
+std::byte* RecordLog::room(Shard& shard, std::size_t bytes) noexcept {
+  if (static_cast<std::size_t>(shard.end - shard.at) < bytes) [[unlikely]] {
+    const std::size_t size = std::max(bytes, kChunkBytes);
+    // relaxed: a count, no data hangs on it.
+    if (taken_.fetch_add(size, std::memory_order_relaxed) + size > max_bytes_) {
+      taken_.fetch_sub(size, std::memory_order_relaxed);
+      return nullptr;
+    }
+    try {
+      shard.chunks.reserve(shard.chunks.size() + 1);
+      std::unique_ptr<std::byte[]> data = std::make_unique_for_overwrite<std::byte[]>(size);
+      if (!shard.chunks.empty())
+        shard.chunks.back().used = static_cast<std::size_t>(shard.at - shard.chunks.back().data.get());
+      shard.at = data.get();
+      shard.end = shard.at + size;
+      shard.chunks.push_back({std::move(data), 0});
+    } catch (const std::bad_alloc&) {
+      taken_.fetch_sub(size, std::memory_order_relaxed);
+      return nullptr;
+    }
+  }
+  return std::exchange(shard.at, shard.at + bytes);
+}
+
+// A buffer's name and size are kept when a shard first meets it, also of buffers older than the trace. Meeting it again
+// after another took its place in `seen` costs a second entry, nothing more.
+void RecordLog::describe(Shard& shard, const Range& range) noexcept {
+  const Block* block = range.block;
+  std::uint64_t& seen = shard.seen[range.id % kSeen];
+  if (!block || seen == range.id) return;
+  std::byte* at = room(shard, sizeof(Entry) + sizeof(Name));
+  if (!at) return;
+  seen = range.id;
+  Packer packer(at);
+  packer.put(Entry{.stream = range.id,
+                   .position = block->bytes,
+                   .thread = block->owned ? 0 : reinterpret_cast<std::uintptr_t>(block->data),
+                   .device = block->core ? block->core->id : 0,
+                   .kind = kBufferFact,
+                   .memory = static_cast<std::uint8_t>(block->kind),
+                   .parts = kNamed});
+  packer.put(block->name);
+}
+
+void RecordLog::add(const Record& record) noexcept {
+  if (g_forks.load(std::memory_order_relaxed) != forks_) [[unlikely]]
+    return;
+  const std::uint16_t parts = parts_of(record);
+  Shard& shard = shards_[record.thread % kShards];
+  const std::lock_guard lock(shard.lock);
+  if (parts & kRanged) describe(shard, record.range);
+  if (parts & kOperation) {
+    for (const Range& range : record.op->reads) describe(shard, range);
+    for (const Range& range : record.op->writes) describe(shard, range);
+  }
+  std::byte* at = room(shard, bytes_of(record, parts));
+  if (!at) {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  Packer packer(at);
+  // relaxed: if one record happens before another, so do their steps of the counter, and steps of one counter are in
+  // order.
+  packer.put(Entry{.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1,
+                   .stream = record.stream,
+                   .position = record.position,
+                   .thread = record.thread,
+                   .queued = record.kind == RecordKind::kRun ? 0 : record.queued,
+                   .device = record.device,
+                   .queue = record.queue,
+                   .kind = static_cast<std::uint8_t>(record.kind),
+                   .engine = static_cast<std::uint8_t>(record.engine),
+                   .whole_device = static_cast<std::uint8_t>(record.whole_device),
+                   .parts = parts});
+  if (parts & kTimes) packer.put(Times{record.started, std::max(record.started, record.ended)});
+  if (parts & kPoint) packer.put(Target{record.other_stream, record.other_position});
+  if (parts & kNamed) packer.put(record.name);
+  if (parts & kPlaced) packer.put(Place{record.here.file, record.here.line});
+  if (parts & kRanged) packer.put(record.range);
+  if (parts & kOperation) pack_operation(packer, *record.op, parts);
+}
+
+// --- reading it back ---
+
+namespace {
+
+// One shard's records, from first to last.
+struct Cursor {
+  struct Part {
+    const std::byte* at;
+    const std::byte* end;
+  };
+  std::vector<Part> parts;
+  std::size_t part = 0;
+
+  bool next() {  // to a part with something left
+    while (part < parts.size() && parts[part].at == parts[part].end) ++part;
+    return part < parts.size();
+  }
+  Entry peek() const { return Unpacker(parts[part].at).take<Entry>(); }
+};
+
+void unpack_operation(Unpacker& from, unsigned parts, TraceRecord& record, std::vector<TraceRange>& ranges) {
+  const Operation operation = from.take<Operation>();
+  record.op = static_cast<OpKind>(operation.kind);
+  record.opaque = operation.opaque != 0;
+  record.value = operation.value;
+  record.bytes = operation.bytes;
+  record.reads = operation.reads;
+  record.writes = operation.writes;
+  record.first_range = ranges.size();
+  if (parts & kCosted) record.cost = from.take<Cost>();
+  const std::size_t count = std::size_t{operation.reads} + operation.writes;
+  for (std::size_t i = 0; i < count; ++i) ranges.push_back(from.take<TraceRange>());
+}
+
+TraceBuffer unpack_buffer(Unpacker& from) {
+  const Entry entry = from.take<Entry>();
+  return {.id = entry.stream,
+          .device = entry.device,
+          .kind = static_cast<MemoryKind>(entry.memory),
+          .bytes = entry.position,
+          .name = from.take<Name>().text(),
+          .address = entry.thread};
+}
+
+TraceRecord unpack_record(Unpacker& from, std::vector<TraceRange>& ranges) {
+  const Entry entry = from.take<Entry>();
+  TraceRecord record{.kind = static_cast<RecordKind>(entry.kind),
+                     .engine = static_cast<Engine>(entry.engine),
+                     .whole_device = entry.whole_device != 0,
+                     .device = entry.device,
+                     .queue = entry.queue,
+                     .sequence = entry.sequence,
+                     .stream = entry.stream,
+                     .position = entry.position,
+                     .thread = entry.thread,
+                     .queued = entry.queued};
+  if (entry.parts & kTimes) {
+    const Times times = from.take<Times>();
+    record.started = times.started;
+    record.ended = times.ended;
+  }
+  if (entry.parts & kPoint) {
+    const Target target = from.take<Target>();
+    record.other_stream = target.stream;
+    record.other_position = target.position;
+  }
+  if (entry.parts & kNamed) record.name = from.take<Name>().text();
+  if (entry.parts & kPlaced) {
+    const Place place = from.take<Place>();
+    record.file = place.file ? place.file : "";
+    record.line = static_cast<std::int32_t>(place.line);
+  }
+  if (entry.parts & kRanged) record.range = from.take<TraceRange>();
+  if (entry.parts & kOperation) unpack_operation(from, entry.parts, record, ranges);
+  return record;
+}
+
+TraceProcess this_process() {
+  TraceProcess process;
+  const std::optional<JobRank> rank = job_rank();
+  if (!rank || rank->ranks < 2) return process;
+  process.rank = rank->rank;
+  process.ranks = rank->ranks;
+  const ClockOrigin origin = clock_origin();
+  process.since_boot_ns = origin.since_boot_ns;
+  process.since_1970_ns = origin.since_1970_ns;
+  static const std::string* const kBoot = new std::string(boot_id());  // never destroyed: traces refer to it
+  process.boot = *kBoot;
+  return process;
+}
+
+}  // namespace
+
+TraceData RecordLog::collect() const {
+  std::vector<Cursor> cursors;
+  for (const Shard& shard : shards_) {
+    Cursor cursor;
+    {
+      const std::lock_guard lock(shard.lock);  // briefly: what lies below `at` does not change any more
+      for (const Chunk& chunk : shard.chunks) {
+        const bool last = &chunk == &shard.chunks.back();
+        cursor.parts.push_back({chunk.data.get(), last ? shard.at : chunk.data.get() + chunk.used});
+      }
+    }
+    if (cursor.next()) cursors.push_back(std::move(cursor));
+  }
+
+  // Each shard is in order by itself: merge. Facts about buffers have sequence 0, so they come first.
+  using Head = std::pair<std::uint64_t, std::size_t>;
+  std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
+  for (std::size_t i = 0; i < cursors.size(); ++i) heads.emplace(cursors[i].peek().sequence, i);
+  TraceData data;
+  while (!heads.empty()) {
+    const std::size_t i = heads.top().second;
+    heads.pop();
+    Cursor& cursor = cursors[i];
+    Unpacker from(cursor.parts[cursor.part].at);
+    if (cursor.peek().kind == kBufferFact) data.buffers.push_back(unpack_buffer(from));
+    else data.records.push_back(unpack_record(from, data.ranges));
+    cursor.parts[cursor.part].at = from.at();
+    if (cursor.next()) heads.emplace(cursor.peek().sequence, i);
+  }
+  data.dropped = dropped_.load(std::memory_order_relaxed);
+  data.process = this_process();
+  tidy(data);
+  return data;
+}
+
+}  // namespace slip
