@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sizes: files of at most 400 lines, public headers of 200, functions of 70.
+"""Sizes: files of at most 600 lines, public headers of 200, functions of 70.
 
 usage: scripts/check_sizes.py [ROOT]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cpp_text import code_only, cpp_files
 
-FILE_LINES = 400
+FILE_LINES = 600
 PUBLIC_HEADER_LINES = 200
 FUNCTION_LINES = 70
 

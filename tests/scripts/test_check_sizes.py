@@ -14,14 +14,14 @@ class CheckSizes(CheckerTest):
 
     def test_at_the_limit(self):
         self.accepts({
-            "src/base/a.cpp": "int x;\n" * 400,
+            "src/base/a.cpp": "int x;\n" * 600,
             "include/slip/a.hpp": "int x;\n" * 200,
             "src/base/b.cpp": "void f(int a) " + body(70),
         })
 
     def test_long_file(self):
-        self.refuses({"src/base/a.cpp": "int x;\n" * 401}, "src/base/a.cpp:401:", "401 lines")
-        self.refuses({"tests/base/a.cpp": "int x;\n" * 401}, "tests/base/a.cpp")
+        self.refuses({"src/base/a.cpp": "int x;\n" * 601}, "src/base/a.cpp:601:", "601 lines")
+        self.refuses({"tests/base/a.cpp": "int x;\n" * 601}, "tests/base/a.cpp")
 
     def test_long_public_header(self):
         self.refuses({"include/slip/a.hpp": "int x;\n" * 201}, "include/slip/a.hpp:201:")
