@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"

@@ -4,7 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/fork_mutex.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/exit.hpp"

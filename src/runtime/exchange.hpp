@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 
 namespace slip {
 

@@ -3,7 +3,7 @@
 
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
-#include "base/core_use.hpp"
+#include "base/cores.hpp"
 
 namespace slip {
 

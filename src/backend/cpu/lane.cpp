@@ -82,7 +82,7 @@ void inherit_failures(Lane& lane, PackedOp& op, std::uint64_t position) {
 
 bool leave_if_empty(Lane& lane) {
   const std::uint64_t head = lane.head;
-  if (lane.submit_lock.lock_if_mine()) {  // by the thread that fills it: nothing can come meanwhile
+  if (lane.submit_lock.lock_if_biased()) {  // by the thread that fills it: nothing can come meanwhile
     const bool empty = lane.tail == head;
     if (empty) lane.idle.store(true, std::memory_order_release);
     lane.submit_lock.unlock();

@@ -5,7 +5,7 @@
 #include "backend/cpu/hardware_queue.hpp"
 #include "backend/cpu/pack.hpp"
 #include "base/clock.hpp"
-#include "base/core_use.hpp"
+#include "base/cores.hpp"
 
 namespace slip {
 namespace {
@@ -18,7 +18,7 @@ constexpr int kChase = 64;  // how far a waiting thread follows dependencies
 }  // namespace
 
 void Pool::work(Worker& self) {
-  set_turns(self.runner.turns);  // a thread begins with the turns of the one that started it
+  set_time_slice(self.runner.time_slice);  // a thread inherits the slice of the thread that started it
   while (Lane* lane = next(self)) run(self.runner, *lane, kNoStop);
 }
 
@@ -111,7 +111,7 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
       light_fence();  // see search()
       share_local(self);
     }
-    take_turns(self, Turns::kShort);
+    use_time_slice(self, TimeSlice::kShort);
     if (!exchange(lane, op, lane.head + op.cells, self.is_worker ? Exchange::By::kWorker : Exchange::By::kWaiter)) {
       park_on_word(lane, op);
       return false;
@@ -122,8 +122,8 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
     if (Lane* freed = lane.queue->dispatch()) make_ready(self, *freed);
   }
   if (op.engine == Engine::kNone || op.engine == Engine::kCommunication) return true;
-  if (self.turns == Turns::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
-    take_turns(self, Turns::kUsual);
+  if (self.time_slice == TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > heavy_ticks_)
+    use_time_slice(self, TimeSlice::kUsual);
   publish(self, lane);  // waits before it are done, whatever it waits for or how long it takes
   if (!hold(self, lane, op.engine)) return false;
   if (self.has_local()) {
@@ -137,9 +137,9 @@ bool Pool::start(Runner& self, Lane& lane, PackedOp& op) {
 }
 
 // A worker that waits for other ranks has little to do, but at once; one that computes gets on without interruption.
-void Pool::take_turns(Runner& self, Turns turns) {
-  if (!self.is_worker || self.turns == turns) return;
-  set_turns(self.turns = turns);
+void Pool::use_time_slice(Runner& self, TimeSlice slice) {
+  if (!self.is_worker || self.time_slice == slice) return;
+  set_time_slice(self.time_slice = slice);
 }
 
 // Everything before `head` is done: say so and wake who waits for it.

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip {
@@ -67,7 +67,7 @@ struct alignas(64) Runner {
   Engine held = Engine::kNone;
   int fruitless = 0;  // empty lanes looked at since the last op
   bool is_worker = false;
-  Turns turns = Turns::kUsual;
+  TimeSlice time_slice = TimeSlice::kUsual;
   std::atomic<bool> in_use{false};  // drivers: slot taken
 
   // REQUIRES: lock. Not a fetch_add: there is one writer at a time.
@@ -110,7 +110,7 @@ class Pool final : public Executor, public Sleeper {
   void run(Runner& self, Lane& lane, std::uint64_t stop);
   bool turn_over(const Runner& self, const Lane& lane, unsigned ops) const;
   bool start(Runner& self, Lane& lane, PackedOp& op);
-  static void take_turns(Runner& self, Turns turns);
+  static void use_time_slice(Runner& self, TimeSlice slice);
   void pace(Runner& self);
   void note_time(Runner& self, Lane& lane, std::uint64_t op_ticks) const;
   bool linger(Runner& self, Lane& lane);

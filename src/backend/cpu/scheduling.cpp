@@ -7,7 +7,7 @@
 #include "backend/cpu/pack.hpp"
 #include "backend/cpu/pool.hpp"
 #include "base/clock.hpp"
-#include "base/core_use.hpp"
+#include "base/cores.hpp"
 #include "base/team.hpp"
 #include "runtime/exit.hpp"
 
@@ -272,7 +272,7 @@ Lane* Pool::nap_for_work(Worker& self) {
     const bool kept = rescue_stuck();
     if (kept) quiet = 0;
     if (words_count_.load(std::memory_order_relaxed) > 0) {
-      take_turns(self.runner, Turns::kShort);
+      use_time_slice(self.runner, TimeSlice::kShort);
       missed = !poll_words(&self.runner);  // what was told may have come after the other thread's look
     } else {
       ++quiet;

@@ -9,7 +9,7 @@
 
 #include "base/env.hpp"
 #include "base/hash.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/placement/spread_text.hpp"
 #include "store/numa.hpp"
 #include "store/topology_file.hpp"
