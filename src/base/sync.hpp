@@ -29,32 +29,44 @@ void sleep_ns(std::int64_t time);  // below a second; never shorter, but longer 
 // How a thread waits in a loop for something that no other thread will wake it for.
 struct WaitPolicy {
   static constexpr int kUnlimited = std::numeric_limits<int>::max();
-  int spins = 0;              // first iterations: they only relax the core
-  int yields = 0;             // next iterations: they yield the core
-  std::int64_t sleep_ns = 0;  // all later iterations sleep so long
+  int spins = 0;                   // the first iterations only relax the core
+  int yields = 0;                  // the next iterations yield the core
+  std::int64_t sleep_ns = 0;       // all later ones sleep: the first so long,
+  std::int64_t sleep_step_ns = 0;  // each of the next ones longer by this,
+  std::int64_t max_sleep_ns = 0;   // but no longer than this (0: all as long as the first)
+
+  // Length of the sleep in this iteration, which comes after the spins and yields.
+  constexpr std::int64_t sleep_at(int iteration) const {
+    const std::int64_t time = sleep_ns + sleep_step_ns * (iteration - spins - yields);
+    return time < max_sleep_ns || sleep_step_ns == 0 ? time : max_sleep_ns;
+  }
 };
 // The other thread needs some instructions, or needs this very core to execute them.
 inline constexpr WaitPolicy kLockWait{.spins = 64, .yields = WaitPolicy::kUnlimited};
-// A query of a device takes about a microsecond, and short work is done after some of them.
+// A query of a device takes about a microsecond, and short work is done after some queries.
 inline constexpr WaitPolicy kDeviceQueryWait{.spins = 101, .sleep_ns = 20'000};
 // Another thread runs an op of unknown length.
 inline constexpr WaitPolicy kOpWait{.sleep_ns = 50'000};
+// The program itself must change something: soon, or in minutes.
+inline constexpr WaitPolicy kProgramWait{
+    .yields = 8, .sleep_ns = 45'000, .sleep_step_ns = 5'000, .max_sleep_ns = 200'000};
 
 // One wait by a policy: for (Backoff backoff; !ready(); backoff.pause()) {}
 class Backoff {
  public:
   constexpr explicit Backoff(const WaitPolicy& policy = kLockWait) : policy_(policy) {}
   void pause() {
-    if (count_ < policy_.spins) [[likely]]
-      cpu_relax();
-    else if (count_ - policy_.spins < policy_.yields) yield_thread();
-    else sleep_ns(policy_.sleep_ns);
-    if (count_ < WaitPolicy::kUnlimited) ++count_;
+    const int iteration = iteration_;
+    if (iteration < kMaxIteration) ++iteration_;
+    if (iteration < policy_.spins) cpu_relax();
+    else if (iteration - policy_.spins < policy_.yields) yield_thread();
+    else sleep_ns(policy_.sleep_at(iteration));
   }
 
  private:
+  static constexpr int kMaxIteration = 1 << 30;  // a wait may take days
   const WaitPolicy policy_;
-  int count_ = 0;
+  int iteration_ = 0;
 };
 
 // One iteration of a wait by kLockWait.
