@@ -57,7 +57,8 @@ const BackendEntry& entry_for(std::string_view prefix, std::string_view name, He
   throw Error(Code::kInvalidDevice, fmt::format("no device '{}': this build knows {}", name, known), here);
 }
 
-// A thread's own default stream on each device it used; closed when the thread ends, if the device is still there.
+// The per-thread default streams of a thread, one for each device it used. Closed when the thread ends, if the device
+// is still open.
 struct PerThread {
   struct Entry {
     std::weak_ptr<DeviceCore> core;
@@ -169,7 +170,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
   if (!fits && core_->pool) {
-    core_->pool->trim(0);  // what the pool keeps and nobody uses goes first
+    core_->pool->trim(0);  // first return what the pool keeps unused
     fits = core_->memory.reserve(bytes);
   }
   if (!fits) {
@@ -195,7 +196,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   block->name = name;
   if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
   Buffer buffer(core_, block);
-  if (observed_by(block->audience)) tell_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
   return buffer;
 }
 
@@ -233,7 +234,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!can_access_peer(peer))
     throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.name, peer.info().name), here);
-  const std::lock_guard lock(core_->mutex);
+  const LockGuard lock(core_->mutex);
   if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
     throw Error(Code::kPeerAccessAlreadyEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
   core_->peers.push_back(peer.id());
@@ -241,7 +242,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
-  const std::lock_guard lock(core_->mutex);
+  const LockGuard lock(core_->mutex);
   if (std::erase(core_->peers, peer.id()) == 0)
     throw Error(Code::kPeerAccessNotEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
 }
@@ -253,7 +254,7 @@ const DeviceOptions& Device::options() const { return core_->options; }
 std::uint32_t Device::id() const { return core_->id; }
 
 Picos Device::now() const {
-  if (core_->forked) raise(core_->fault.value(), {});  // the lock of its clock may be held for ever
+  if (core_->forked) raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
   return core_->backend->now();
 }
 

@@ -292,17 +292,17 @@ void Engines::perform(SimStream& stream) {
 void Engines::notify_run(SimStream& stream) const {
   const Command& command = stream.commands.front();
   const bool second = command.direction == CopyDirection::kStaged && stream.hop == 1;
-  tell({.kind = RecordKind::kRun,
-        .engine = second ? Engine::kCopyIn : command.engine,
-        .device = stream.at->id,
-        .queue = stream.queue,
-        .stream = stream.last_id,
-        .position = stream.commands.head() + 1,
-        .thread = thread_index(),
-        .started = stream.started,
-        .ended = now(),
-        .name = command.name},
-       stream.audience);
+  notify({.kind = RecordKind::kRun,
+          .engine = second ? Engine::kCopyIn : command.engine,
+          .device = stream.at->id,
+          .queue = stream.queue,
+          .stream = stream.last_id,
+          .position = stream.commands.head() + 1,
+          .thread = thread_index(),
+          .started = stream.started,
+          .ended = now(),
+          .name = command.name},
+         stream.audience);
 }
 
 }  // namespace slip::sim

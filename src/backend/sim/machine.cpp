@@ -445,13 +445,13 @@ void Machine::notify_barriers(SimStream& stream) {
       if (!other->is_blocking || other->notified_position == other->commands.tail()) continue;
       other->notified_position = record.other_position = other->commands.tail();
       record.other_stream = other->last_id;
-      tell(record, stream.audience);
+      notify(record, stream.audience);
     }
   } else if (stream.is_blocking && stream.notified_epoch != device.legacy_issued) {
     stream.notified_epoch = device.legacy_issued;
     record.other_stream = device.legacy->last_id;
     record.other_position = device.legacy_end;
-    tell(record, stream.audience);
+    notify(record, stream.audience);
   }
 }
 

@@ -12,8 +12,8 @@
 #include "backend/sim/ring.hpp"
 #include "backend/sim/timers.hpp"
 #include "backend/sim/topology.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/core.hpp"
-#include "runtime/stamp.hpp"
 
 namespace slip::sim {
 

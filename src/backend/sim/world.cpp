@@ -10,7 +10,6 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
-#include "runtime/bookkeeping.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
@@ -292,7 +291,7 @@ std::uint64_t World::submit(SimStream& stream, const Op& op) {
   command.issued = spend(is_bookkeeping(op) || is_allocation_mark(op) ? 0 : host_cost(op));
   finished.swap(finished_);
   const std::uint64_t position = machine_.enqueue(stream, command);
-  tell_submitted(position);
+  notify_submitted(position);
   return position;
 }
 

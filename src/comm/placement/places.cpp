@@ -11,7 +11,6 @@
 #include "base/hash.hpp"
 #include "base/terminal.hpp"
 #include "comm/placement/spread_text.hpp"
-#include "store/numa.hpp"
 #include "store/topology_file.hpp"
 
 namespace slip {
