@@ -8,7 +8,7 @@
 
 #include "base/json_reader.hpp"
 #include "model/safetensors.hpp"
-#include "store/text.hpp"
+#include "store/file.hpp"
 
 namespace slip {
 

@@ -9,9 +9,8 @@
 
 #include "base/env.hpp"
 #include "base/hash.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/placement/spread_text.hpp"
-#include "store/numa.hpp"
 #include "store/topology_file.hpp"
 
 namespace slip {

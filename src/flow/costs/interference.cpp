@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 
 namespace slip {
 namespace {

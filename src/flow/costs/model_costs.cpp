@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/sim/kernel_time.hpp"
+#include "backend/sim/arithmetic.hpp"
 #include "flow/weights/op_size.hpp"
 
 namespace slip {

@@ -1,8 +1,9 @@
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <iterator>
 
 #include "base/json_text.hpp"
@@ -18,7 +19,7 @@ std::uint32_t code_point_of(std::string_view character) {
   return value;
 }
 
-// Not: control characters of both sets, separators of lines, and marks that change the direction of the text.
+// False for control characters (C0 and C1), line separators, and marks that change the text direction.
 bool is_printable(std::uint32_t code_point) {
   if (code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0)) return false;
   if (code_point == 0x061C || code_point == 0xFEFF) return false;
@@ -27,7 +28,7 @@ bool is_printable(std::uint32_t code_point) {
   return code_point < 0x2060 || code_point > 0x206F;
 }
 
-// Calls replace(result, character) for each character that is not printable, or for a byte that is none.
+// Calls replace(result, character) for each character that is not printable, and for each byte that is not UTF-8.
 template <class Replace>
 std::string replace_unprintable(std::string_view text, const Replace& replace) {
   std::string result;
@@ -61,5 +62,7 @@ std::string single_line_text(std::string_view text) {
     else result.append(character.size(), '?');
   });
 }
+
+void log_line(std::string_view text) { fmt::print(stderr, "slip: {}\n", terminal_text(text)); }
 
 }  // namespace slip
