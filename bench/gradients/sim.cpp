@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bars.hpp"
 #include "flow/gradients/bucket_plan.hpp"
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/predict_step.hpp"
 #include "models.hpp"
 
 namespace slip::bench {

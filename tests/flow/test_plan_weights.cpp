@@ -10,9 +10,8 @@
 #include "flow/stacks.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/resident.hpp"
-#include "flow/weights/ring.hpp"
 #include "flow/weights/step.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
 
 namespace slip {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/lab/bench.hpp"
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/predict_step.hpp"
 
 namespace slip::cli {
 

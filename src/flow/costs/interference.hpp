@@ -5,6 +5,8 @@
 #include <functional>
 #include <string_view>
 
+#include "slip/device.hpp"
+#include "slip/graph.hpp"
 #include "slip/op.hpp"
 
 namespace slip {
@@ -27,5 +29,18 @@ TimesBeside measure_beside(const std::function<TimesBeside()>& measure);
 
 // The slowdown of `times`, at most kMaxPlausibleSlowdown. Logs a warning that names `what` where it reduces the figure.
 double plausible_slowdown(const TimesBeside& times, std::string_view what);
+
+// What ops take when they follow each other for a while, as they will: a processor that is busy for long slows its
+// clock down, and the next op finds what the one before left in caches. Bursts of one op show neither.
+
+struct SustainedTimes {
+  TimesBeside ops;   // all ops of the graph, once; beside loads in another stream
+  TimesBeside load;  // one load; beside ops
+};
+
+// `load` issues one load, which takes `load_time`. Takes a few seconds. Zeros where time is virtual, and where the
+// device has no room for it.
+SustainedTimes sustained_times(const Graph& graph, const Device& device, const std::function<void(StreamRef)>& load,
+                               Picos load_time);
 
 }  // namespace slip

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "flow/costs/interference.hpp"
+#include "flow/costs/op_memory.hpp"
 #include "flow/costs/stopwatch.hpp"
-#include "flow/costs/sustained.hpp"
-#include "flow/weights/host_ring.hpp"
-#include "flow/weights/op_memory.hpp"
-#include "flow/weights/op_size.hpp"
+#include "model/safetensors.hpp"
+#include "runtime/core.hpp"
 #include "runtime/observers.hpp"
+#include "slip/costs.hpp"
+#include "slip/runner.hpp"
+#include "store/reader.hpp"
 
 namespace slip {
 namespace {
@@ -172,6 +174,133 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   const SustainedTimes sustained = sustained_times(
       graph, device, [&](StreamRef stream) { one_load(stream, 0); }, load_time);
   if (sustained.ops.alone > 0) apply(graph, sustained, costs);
+  return costs;
+}
+
+// A way's latency and rate, fitted to the times of pieces of a few sizes.
+
+namespace {
+
+constexpr double kPicosPerSecond = 1e12;
+
+struct Timed {
+  double bytes, time;
+};
+
+// The line time = latency + bytes x slope whose relative errors are least: else the largest piece alone would decide.
+Link fit(const std::vector<Timed>& pieces) {
+  double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
+  for (const Timed& piece : pieces) {
+    const double weight = 1 / (piece.time * piece.time);
+    weights += weight;
+    bytes += weight * piece.bytes;
+    times += weight * piece.time;
+    squares += weight * piece.bytes * piece.bytes;
+    products += weight * piece.bytes * piece.time;
+  }
+  const double spread = weights * squares - bytes * bytes;
+  double slope = spread > 0 ? (weights * products - bytes * times) / spread : 0;
+  double latency = (times - slope * bytes) / weights;
+  if (slope <= 0 || latency < 0) {  // noise, or a single size
+    const Timed& largest = *std::max_element(pieces.begin(), pieces.end(),
+                                             [](const Timed& a, const Timed& b) { return a.bytes < b.bytes; });
+    slope = largest.time / largest.bytes;
+    latency = 0;
+  }
+  return {kPicosPerSecond / slope, static_cast<Picos>(latency + 0.5)};
+}
+
+}  // namespace
+
+Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
+                  std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
+  if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
+    throw Error(Code::kInvalidValue,
+                fmt::format("measure_link: pieces of {} bytes in units of {}{}; give at least one unit and how it is "
+                            "moved",
+                            piece_bytes, unit_bytes, issue ? "" : " and no function"),
+                here);
+  Stopwatch watch(device);
+  std::vector<Timed> pieces;
+  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the last for the latency, which large ones do not show
+    const std::uint64_t bytes = piece_bytes / parts / unit_bytes * unit_bytes;
+    if (bytes == 0) break;
+    const Picos time = watch.time([&](StreamRef stream, int) { issue(stream, bytes); });
+    pieces.push_back({static_cast<double>(bytes), static_cast<double>(time)});
+  }
+  return fit(pieces);
+}
+
+// How the runner loads on a device, to be measured: what a plan is made from is what will happen.
+
+namespace {
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
+
+// Reads the weights of a graph one after the other, round and round, so that the processor's cache does not answer.
+struct FileProbe {
+  std::shared_ptr<const TensorFiles> files;
+  std::vector<const TensorInfo*> tensors;
+  BlockReader reader;
+  std::size_t turn = 0;
+  std::uint64_t offset = 0;  // in the tensor whose turn it is
+
+  FileProbe(std::shared_ptr<const TensorFiles> from, const Graph& graph, const ReaderOptions& options, Here here)
+      : files(std::move(from)), reader(options, here) {
+    for (const GraphValue& value : graph.values()) {
+      if (value.role != ValueRole::kWeight) continue;
+      const TensorInfo& one = files->at(value.name, here);
+      if (one.bytes > 0) tensors.push_back(&one);
+    }
+  }
+  std::uint64_t piece_bytes() const {
+    std::uint64_t largest = 0;
+    for (const TensorInfo* one : tensors) largest = std::max(largest, one->bytes);
+    return std::min(kPieceBytes, largest);
+  }
+  void read(std::byte* into, std::uint64_t bytes) {
+    while (bytes > 0) {
+      const TensorInfo& tensor = *tensors[turn];
+      const std::uint64_t part = std::min(bytes, tensor.bytes - offset);
+      reader.read(file_of(*files, tensor, {}), tensor.offset + offset, part, {into, part});
+      into += part, bytes -= part, offset += part;
+      if (offset == tensor.bytes) turn = (turn + 1) % tensors.size(), offset = 0;
+    }
+  }
+};
+
+void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range to) {
+  stream.host([probe, into = address(to), bytes = to.bytes] { probe->read(into, bytes); },
+              {.reads = {}, .writes = {to}, .scalars = {}, .name = "read"});
+}
+
+}  // namespace
+
+Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here) {
+  source.check(graph, here);
+  const PrivateScope measuring;  // no part of the program's trace
+  const std::shared_ptr<const TensorFiles> files = source.files_;
+  if (!files) return measure_costs(graph, device, LoadProbe{}, here);
+  LoadProbe load;
+  const bool straight = !device.info().name.starts_with("cuda");  // a read goes right to the device's memory
+  ReaderOptions options;
+  options.threads = straight ? 1 : 4;
+  options.between_loops = straight;
+  if (straight) {
+    const auto cached = std::make_shared<FileProbe>(files, graph, options, here);
+    if (!cached->tensors.empty()) {
+      load.piece_bytes = cached->piece_bytes();
+      load.issue = [cached](StreamRef stream, Range to) { issue_read(cached, stream, to); };
+    }
+  }
+  Costs costs = measure_costs(graph, device, load, here);
+  options.cache = ReaderOptions::Cache::kNever;
+  const auto cold = std::make_shared<FileProbe>(files, graph, options, here);
+  if (cold->tensors.empty()) return costs;
+  const Buffer landing = device.alloc(cold->piece_bytes(), MemoryKind::kPinned, "read", here);
+  costs.read = measure_link(
+      device, [&](StreamRef stream, std::uint64_t bytes) { issue_read(cold, stream, landing.slice(0, bytes)); },
+      cold->piece_bytes(), 1, here);
   return costs;
 }
 

@@ -1,7 +1,10 @@
 // Where inputs, states, outputs and activations lie: activations that are never there at the same time share bytes.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,5 +28,16 @@ std::vector<bool> placed_values(const Graph& graph);
 
 // Two values that are there at the same time and lie on the same bytes, if there are such.
 std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets);
+
+// Whether things that are there at the same time lie on the same bytes.
+
+struct Placed {
+  std::uint32_t first = 0, last = 0;  // ops at which it is there
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+// Two of them that are there at the same op and share bytes, if there are such; the first of the pair comes first.
+// O(n log n).
+std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const Placed> all);
 
 }  // namespace slip

@@ -1,12 +1,9 @@
-#include "flow/weights/check_plan.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "flow/gradients/overlap.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {

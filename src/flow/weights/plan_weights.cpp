@@ -10,8 +10,7 @@
 #include "base/quantity_text.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/resident.hpp"
-#include "flow/weights/ring.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "store/reader.hpp"
 
 namespace slip {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "backend/sim/description.hpp"
-#include "flow/weights/check_plan.hpp"
 #include "flow/weights/step.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "runtime/observers.hpp"
 #include "watch/trace/record_log.hpp"
 

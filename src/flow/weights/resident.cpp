@@ -4,8 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "flow/weights/ring.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "flow/weights/check_plan.hpp"
 #include "flow/weights/loader.hpp"
 #include "flow/weights/step.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "flow/weights/arena.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {

@@ -5,8 +5,7 @@
 
 #include "base/output_file.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/check_plan.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
 #include "store/file.hpp"
 

@@ -1,6 +1,8 @@
 // Which weights lie and are loaded together.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "slip/weights.hpp"
@@ -24,5 +26,27 @@ std::vector<WeightLoad> make_loads(const std::vector<WeightUnit>& units);
 
 // Where the bytes of a weight lie in a unit; null: not in this one.
 const WeightUnit::Part* part_of(const WeightUnit& unit, const ValueBytes& bytes);
+
+// Where loads lie in the ring, and what each must wait for.
+
+// What a unit takes of the ring.
+constexpr std::uint64_t ring_bytes_of(const WeightUnit& unit) { return aligned(unit.bytes + unit.room); }
+
+// Lays the loads, in their order, one behind the other into a ring of `bytes`, from its begin in each step, and says
+// which op must have ended before each. False: an op needs more at a time than the ring holds; `needs` is that op.
+bool lay_ring(const std::vector<WeightUnit>& units, std::span<WeightLoad> loads, std::uint64_t bytes,
+              std::uint32_t* needs = nullptr);
+
+// The most that the loads of any one op take together, with that op: no ring can be smaller.
+struct WorkingSet {
+  std::uint64_t bytes = 0;
+  std::uint32_t op = kNoOp;
+};
+WorkingSet largest_working_set(const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads);
+
+// Whether a plan can be run: it is for this graph, all lies within its memory and nothing on what is still needed.
+
+// Throws kInvalidValue with the names and places. verify_weights proves the order of a plan that passes.
+void check_plan(const WeightsPlan& plan, const Graph& graph, Here here);
 
 }  // namespace slip

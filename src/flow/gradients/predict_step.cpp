@@ -1,4 +1,4 @@
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/predict_step.hpp"
 
 #include <fmt/format.h>
 

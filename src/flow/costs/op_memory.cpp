@@ -1,8 +1,8 @@
-#include "flow/weights/op_memory.hpp"
+#include "flow/costs/op_memory.hpp"
 
 #include <algorithm>
 
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {

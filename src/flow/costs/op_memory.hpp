@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "slip/costs.hpp"
 #include "slip/device.hpp"
 #include "slip/graph.hpp"
 
@@ -48,5 +49,23 @@ class OpMemory {
 // Small numbers, alike whether read as 16 or as 32 bits, of changing sign: zeros or denormals may take another time,
 // and a GPU's clock depends on how many bits change.
 void fill_with_numbers(const Device& device, StreamRef stream, Range to);
+
+// What a sample of Costs says of an op: the sizes by which ops of one kernel are told apart.
+
+inline std::uint64_t weight_bytes_of(const Graph& graph, const GraphOp& op) {
+  std::uint64_t bytes = 0;
+  for (const ValueBytes& read : op.reads) {
+    if (graph[read.value].role == ValueRole::kWeight) bytes += read.bytes;
+  }
+  return bytes;
+}
+
+inline CostSample sample_of(const Graph& graph, const GraphOp& op, Picos time) {
+  return {std::string(op.kernel->name.text()), weight_bytes_of(graph, op), op.cost.flops, op.cost.bytes, time};
+}
+
+inline bool same_size(const CostSample& a, const CostSample& b) {
+  return a.kernel == b.kernel && a.weight_bytes == b.weight_bytes && a.flops == b.flops && a.bytes == b.bytes;
+}
 
 }  // namespace slip
