@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -116,6 +117,12 @@ class Staging {
 struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
   DeviceCore();
   ~DeviceCore();
+
+  // Makes the backends of cores whose options are set, and fills in their info.
+  using Opener = std::function<std::vector<std::unique_ptr<Backend>>(std::span<DeviceCore* const>)>;
+  // Opens `count` devices under one name. Device::open_all calls it with a row of the backend table as `opener`.
+  static std::vector<Device> open_all(const std::string& name, int count, const DeviceOptions& options,
+                                      const Opener& opener, Here here);
 
   std::unique_ptr<Backend> backend;
   std::uint32_t id = 0;

@@ -85,22 +85,29 @@ Device Device::open(std::string_view name, const DeviceOptions& options, Here he
 }
 
 std::vector<Device> Device::open_all(std::string_view name, int count, const DeviceOptions& options, Here here) {
-  if (detail::inside_op != 0)
-    throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
-  start_observers();  // first: what it registers for exit must come after what is registered below
-  if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
   const std::size_t colon = name.find(':');
   const std::string_view rest = colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1);
-  const BackendEntry& entry = entry_for(name.substr(0, colon), name, here);
+  const auto open = [&](std::span<DeviceCore* const> cores) {
+    return entry_for(name.substr(0, colon), name, here).open(rest, cores);
+  };
+  return DeviceCore::open_all(std::string(name), count, options, open, here);
+}
+
+std::vector<Device> DeviceCore::open_all(const std::string& name, int count, const DeviceOptions& options,
+                                         const Opener& opener, Here here) {
+  if (detail::inside_op != 0)
+    throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
+  start_observers();  // first: exit handlers run in reverse order, and the observers must end last
+  if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
   std::vector<std::shared_ptr<DeviceCore>> cores;
   std::vector<DeviceCore*> raw;
   for (int i = 0; i < count; ++i) {
     cores.push_back(std::make_shared<DeviceCore>());
     raw.push_back(cores.back().get());
     raw.back()->options = with_environment(options, here);
-    raw.back()->info.name = std::string(name);
+    raw.back()->info.name = name;
   }
-  std::vector<std::unique_ptr<Backend>> made = entry.open(rest, raw);
+  std::vector<std::unique_ptr<Backend>> made = opener(raw);
   std::vector<Device> devices;
   for (std::size_t i = 0; i < cores.size(); ++i) {
     DeviceCore& core = *cores[i];

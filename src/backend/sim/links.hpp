@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/sim/units.hpp"
+#include "backend/sim/arithmetic.hpp"
 
 namespace slip::sim {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backend/sim/kernel_time.hpp"
+#include "backend/sim/arithmetic.hpp"
 #include "backend/sim/memory.hpp"
 #include "backend/sim/world.hpp"
 #include "base/thread.hpp"

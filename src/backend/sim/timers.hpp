@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/sim/units.hpp"
+#include "backend/sim/arithmetic.hpp"
 
 namespace slip::sim {
 

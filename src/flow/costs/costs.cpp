@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "backend/sim/kernel_time.hpp"
+#include "backend/sim/arithmetic.hpp"
 #include "flow/costs/op_memory.hpp"
 
 namespace slip {

@@ -2,10 +2,12 @@
 // same bits on every machine. Times saturate at kNever instead of overflowing.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
-#include "slip/op.hpp"
+#include "backend/sim/description.hpp"
 
 namespace slip::sim {
 
@@ -39,6 +41,22 @@ inline Picos time_for(std::uint64_t amount, std::uint64_t per_second, std::uint3
   if (share_ppm == kPpm) [[likely]]
     return divide_up(U128{amount} * kSecond, per_second);
   return divide_up(U128{amount} * kSecond * kPpm, U128{per_second} * share_ppm);
+}
+
+// Share of the device in parts per million. The only floating-point input: rounding a double to an integer gives the
+// same result on every machine.
+inline std::uint32_t width_ppm(double width) {
+  return static_cast<std::uint32_t>(std::clamp(std::llround(width * kPpm), 1LL, static_cast<long long>(kPpm)));
+}
+
+// How long a kernel takes: the longer of computing and moving `bytes` (which replace cost.bytes), on its share of the
+// device.
+inline Picos kernel_time(const ComputeDescription& compute, const Cost& cost, std::uint64_t bytes) {
+  if (cost.time > 0) return std::min(cost.time, kNever);
+  const std::uint32_t width = width_ppm(cost.width);
+  const Picos computing = time_for(cost.flops, compute.flops, width);
+  const Picos moving = time_for(bytes, compute.bandwidth, width);
+  return after(compute.launch, std::max(computing, moving));
 }
 
 }  // namespace slip::sim
