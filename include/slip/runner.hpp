@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "slip/comparison.hpp"
 #include "slip/weights.hpp"
 
 namespace slip {
@@ -78,18 +79,13 @@ class Runner {
 // What a plan needs to know, loading as the runner does on this device; with files also what the disk gives.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here = Here::at());
 
-// A measured run laid over the predicted one, op by op.
-struct Comparison {
-  struct Difference {
-    std::string op;
-    Picos predicted = 0, measured = 0;  // of one step in the steady state
-  };
-  Picos predicted = 0, measured = 0;            // per step
-  Picos predicted_idle = 0, measured_idle = 0;  // of it: no op ran
-  std::vector<Difference> differences;          // the largest first
-  double error() const;                         // of the step: 0.05 is 5 %
-  std::string text(std::size_t most = 5) const;
-};
+// Proves the ops that a Runner on this device with this source issues, its loads included: the runner's own loader is
+// captured on a simulated device. Reads that begin before their op, while earlier loads are read, are not in the proof:
+// a counter orders them.
+WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, const Device& device,
+                            const WeightSource& source, Here here = Here::at());
+
+// Compares a measured run with its prediction. `compute_stream` is the runner's, in the trace `measured`.
 Comparison compare_weights(const Graph& graph, const Prediction& prediction, const TraceData& measured,
                            std::uint64_t compute_stream);
 

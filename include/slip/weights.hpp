@@ -32,7 +32,7 @@ struct WeightsOptions {
 };
 
 // Weights that lie, are loaded and are given up together: neighbours in the order of use, so that no copy is tiny.
-struct WeightUnit {
+struct WeightGroup {
   struct Part {
     ValueBytes bytes;
     std::uint64_t offset = 0;  // in the unit
@@ -45,6 +45,7 @@ struct WeightUnit {
   bool resident = false;
   std::uint64_t offset = 0;  // resident: in the memory of resident weights
 };
+using WeightUnit = WeightGroup;  // its name in earlier versions
 
 inline constexpr std::uint32_t kNoOp = ~std::uint32_t{0};
 

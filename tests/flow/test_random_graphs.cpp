@@ -115,7 +115,7 @@ TEST(RandomGraphs, AreRightWithSlowLoads) {
     const Device device = Device::open("cpu");
     const WeightsMemory memory(device, plan);
     const auto put = [&](std::uint32_t unit, std::byte* into) {
-      for (const WeightUnit::Part& part : plan.units[unit].parts) {
+      for (const WeightGroup::Part& part : plan.units[unit].parts) {
         const Words& words = weights.at(model.graph[part.bytes.value].name);
         const std::span<const std::byte> bytes = std::as_bytes(std::span(words));
         std::ranges::copy(bytes.subspan(part.bytes.offset, part.bytes.bytes), into + part.offset);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/sim/sim.hpp"
 #include "flow/gradients/bucket_plan.hpp"
 #include "flow/gradients/gradient_clock.hpp"
 #include "flow/gradients/gradient_report.hpp"
@@ -13,11 +14,15 @@
 namespace slip {
 namespace {
 
-// No overheads: what is predicted is what the plan makes of the times that it is given.
-constexpr const char* kPlainDevice =
-    R"(sim:{"name": "step", "memory": "1 GB", "queues": 32,
-       "compute": {"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", "launch": "0 us"},
-       "copies": {"engines": 2, "in": "1 GB/s", "out": "1 GB/s", "latency": "0 us"}})";
+// A device without overheads: the prediction is what the plan makes of the given times.
+Device open_plain_device(Here here) {
+  return sim::open_device({.name = "step",
+                           .memory = 1'000'000'000,
+                           .queues = 32,
+                           .compute = {.flops = 1'000'000'000'000, .bandwidth = 1'000'000'000'000},
+                           .copies = {.in = 1'000'000'000, .out = 1'000'000'000}},
+                          {.queue_depth = 1 << 16, .run_functions = false}, here);
+}
 
 const Kernel kBackward{"backward"}, kReduce{"reduce"}, kUse{"use"};
 
@@ -163,7 +168,7 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
                               Here here) {
   require_whole(profile, plan, here);
   const PrivateScope predicting;  // no part of the program's trace
-  const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
+  const Device device = open_plain_device(here);
   Player player(device, profile, cost, plan, StepManner::kByNeed, here);
   GradientClock clock(profile.gradients.size());
   clock.begin_step(true, plan.buckets.size());
@@ -177,7 +182,7 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
   const PrivateScope predicting;  // no part of the program's trace
-  const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
+  const Device device = open_plain_device(here);
   return play_step(device, profile, cost, plan, StepManner::kByNeed, here);
 }
 

@@ -18,19 +18,19 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {
 
 // Units follow from the graph alone.
 void check_units(const WeightsPlan& plan, const Graph& graph, Here here) {
-  const std::vector<WeightUnit> units = make_units(graph);
-  const auto same_part = [](const WeightUnit::Part& a, const WeightUnit::Part& b) {
+  const std::vector<WeightGroup> units = make_weight_groups(graph);
+  const auto same_part = [](const WeightGroup::Part& a, const WeightGroup::Part& b) {
     return a.offset == b.offset && a.bytes.value == b.bytes.value && a.bytes.offset == b.bytes.offset &&
            a.bytes.bytes == b.bytes.bytes;
   };
-  const auto same = [&](const WeightUnit& a, const WeightUnit& b) {
+  const auto same = [&](const WeightGroup& a, const WeightGroup& b) {
     return a.bytes == b.bytes && a.ops == b.ops && std::ranges::equal(a.parts, b.parts, same_part);
   };
   if (!std::ranges::equal(plan.units, units, same))
     refuse(
         fmt::format("is for another graph: its {} units are not the {} of this one", plan.units.size(), units.size()),
         here);
-  for (const WeightUnit& unit : plan.units) {
+  for (const WeightGroup& unit : plan.units) {
     if (unit.resident && !fits(unit.offset, unit.bytes, plan.resident_bytes))
       refuse(fmt::format("puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
                          graph[unit.parts.front().bytes.value].name, unit.bytes, unit.offset, plan.resident_bytes),
@@ -47,7 +47,7 @@ void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, 
   if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of unit {} of {}", load.unit, plan.units.size()));
   if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
     refuse_load(fmt::format("names an op behind the last of {}", ops));
-  const WeightUnit& unit = plan.units[load.unit];
+  const WeightGroup& unit = plan.units[load.unit];
   if (!fits(load.offset, unit.bytes + unit.room, plan.ring_bytes))
     refuse_load(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
   if (load.last_op < load.first_op || (index > 0 && load.first_op < plan.loads[index - 1].first_op))
@@ -74,11 +74,11 @@ void check_values(const WeightsPlan& plan, const Graph& graph, Here here) {
 }
 
 void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
-  std::vector<const WeightUnit*> units;
-  for (const WeightUnit& unit : plan.units) {
+  std::vector<const WeightGroup*> units;
+  for (const WeightGroup& unit : plan.units) {
     if (unit.resident) units.push_back(&unit);
   }
-  std::ranges::sort(units, {}, [](const WeightUnit* unit) { return unit->offset; });
+  std::ranges::sort(units, {}, [](const WeightGroup* unit) { return unit->offset; });
   for (std::size_t i = 1; i < units.size(); ++i) {
     if (units[i - 1]->offset + units[i - 1]->bytes > units[i]->offset)
       refuse(fmt::format("puts resident weights '{}' and '{}' on the same bytes, at {}",

@@ -49,9 +49,9 @@ std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
 
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs) {
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
-  const auto resident = std::ranges::count(plan.units, true, &WeightUnit::resident);
+  const auto resident = std::ranges::count(plan.units, true, &WeightGroup::resident);
   const auto from_disk =
-      std::ranges::count_if(plan.units, [](const WeightUnit& unit) { return !unit.resident && unit.from_disk; });
+      std::ranges::count_if(plan.units, [](const WeightGroup& unit) { return !unit.resident && unit.from_disk; });
   std::string text = fmt::format("graph          {} ops, {} of weights in {} units\n", graph.ops().size(),
                                  format_bytes(weights), plan.units.size());
   text += memory_line(plan, weights);

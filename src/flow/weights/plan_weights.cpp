@@ -27,13 +27,13 @@ std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
 }
 
 // Marks the units that host memory has no room for, spread evenly, so that reads are, too.
-void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
+void leave_on_disk(std::vector<WeightGroup>& units, std::uint64_t host_memory) {
   double all = 0, owed = 0;
-  for (const WeightUnit& unit : units) all += static_cast<double>(unit.bytes);
+  for (const WeightGroup& unit : units) all += static_cast<double>(unit.bytes);
   if (all <= static_cast<double>(host_memory)) return;
   const double share = static_cast<double>(host_memory) / all;
   std::uint64_t left = host_memory;
-  for (WeightUnit& unit : units) {
+  for (WeightGroup& unit : units) {
     owed += static_cast<double>(unit.bytes) * share;
     unit.from_disk = owed < static_cast<double>(unit.bytes) / 2 || unit.bytes > left;
     if (unit.from_disk) continue;
@@ -43,13 +43,13 @@ void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
 }
 
 // On the cpu files are read right into the ring.
-void leave_room(std::vector<WeightUnit>& units) {
-  for (WeightUnit& unit : units) unit.room = unit.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
+void leave_room(std::vector<WeightGroup>& units) {
+  for (WeightGroup& unit : units) unit.room = unit.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
 }
 
 // The weights that must be there at once at an op: its own, and those of other ops that are loaded with them.
-std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& units, const std::vector<WeightLoad>& loads,
-                         std::uint64_t bytes) {
+std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& units,
+                         const std::vector<WeightLoad>& loads, std::uint64_t bytes) {
   const WorkingSet most = largest_working_set(units, loads);
   if (most.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
   const GraphOp& op = graph.ops()[most.op];
@@ -61,7 +61,7 @@ std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& unit
   bool joined = false;
   for (const WeightLoad& load : loads) {
     if (load.first_op > most.op || load.last_op < most.op) continue;
-    const WeightUnit& unit = units[load.unit];
+    const WeightGroup& unit = units[load.unit];
     others.insert(unit.ops.begin(), unit.ops.end());
     joined = joined || unit.parts.size() > 1;
   }
@@ -86,16 +86,16 @@ class Planner {
   Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
       : graph_(graph),
         options_(options),
-        units_(make_units(graph)),
+        units_(make_weight_groups(graph)),
         loads_(make_loads(units_)),
         arena_(lay_arena(graph)) {
     leave_on_disk(units_, options.host_memory);
     if (costs.device == "cpu" && !options.ring) leave_room(units_);
     pace_ = pace_of(graph, costs, units_);
-    for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
+    for (const WeightGroup& unit : units_) all_bytes_ += aligned(unit.bytes);
     for (const double op : pace_.ops) compute_ += op;
     smallest_ring_ = find_smallest_ring();
-    reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(units_, &WeightUnit::from_disk);
+    reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(units_, &WeightGroup::from_disk);
   }
 
   std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
@@ -103,7 +103,7 @@ class Planner {
     return arena_.bytes + (options_.stream_all ? smallest_ring_ : std::min(all_bytes_, smallest_ring_));
   }
   const Arena& arena() const { return arena_; }
-  const std::vector<WeightUnit>& units() const { return units_; }
+  const std::vector<WeightGroup>& units() const { return units_; }
   const std::vector<WeightLoad>& loads() const { return loads_; }
   WorkingSet working_set() const { return largest_working_set(units_, loads_); }
 
@@ -178,7 +178,7 @@ class Planner {
   std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
     if (options_.ring) return {ring_asked_for()};
     std::vector<std::uint64_t> sizes;
-    for (const WeightUnit& unit : units_) sizes.push_back(ring_bytes_of(unit));
+    for (const WeightGroup& unit : units_) sizes.push_back(ring_bytes_of(unit));
     std::ranges::sort(sizes);
     std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
@@ -246,7 +246,7 @@ class Planner {
   const Graph& graph_;
   const WeightsOptions& options_;
   Pace pace_;
-  std::vector<WeightUnit> units_;
+  std::vector<WeightGroup> units_;
   std::vector<WeightLoad> loads_;
   Arena arena_;
   std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;

@@ -121,7 +121,7 @@ class TwoServers {
 
 }  // namespace
 
-Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units) {
+Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& units) {
   Pace pace;
   pace.kernel_slowdown = costs.slowdown_of(graph);
   pace.load_slowdown = costs.load_slowdown;
@@ -134,7 +134,7 @@ Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUni
   for (const GraphValue& value : graph.values()) {
     if (value.role == ValueRole::kInput) pace.inputs.push_back(static_cast<double>(costs.load.time_for(value.bytes)));
   }
-  for (const WeightUnit& unit : units) {
+  for (const WeightGroup& unit : units) {
     // Read and copied piece by piece, each while the other works on its neighbour: the slower one sets the pace.
     const Picos copy = costs.load.time_for(unit.bytes);
     pace.loads.push_back(static_cast<double>(unit.from_disk ? std::max(copy, costs.read.time_for(unit.bytes)) : copy));

@@ -18,7 +18,7 @@ struct Pace {
   std::vector<double> inputs;         // of a step: they take the way of the loads, one after the other
   std::uint32_t inputs_used = kNoOp;  // the last op that reads one: from then on the next step's may come
 };
-Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units);
+Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& units);
 
 struct Period {
   double step = 0;     // picoseconds, in the steady state

@@ -10,7 +10,7 @@ namespace slip {
 
 struct ResidentProblem {
   const Pace& pace;
-  const std::vector<WeightUnit>& units;
+  const std::vector<WeightGroup>& units;
   const std::vector<WeightLoad>& loads;  // if all units were streamed
   std::uint64_t capacity = 0;            // bytes for resident units
   std::uint64_t ring = 0;                // bytes for the others

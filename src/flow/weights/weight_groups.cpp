@@ -56,17 +56,17 @@ std::vector<UsedBytes> pieces_of(const Graph& graph) {
   return result;
 }
 
-bool may_join(const WeightUnit& unit, const UsedBytes& piece, std::uint64_t small) {
+bool may_join(const WeightGroup& unit, const UsedBytes& piece, std::uint64_t small) {
   return (unit.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - unit.ops.front() <= kNear;
 }
 
 }  // namespace
 
-std::vector<WeightUnit> make_units(const Graph& graph) {
-  std::vector<WeightUnit> units;
+std::vector<WeightGroup> make_weight_groups(const Graph& graph) {
+  std::vector<WeightGroup> units;
   for (UsedBytes& piece : pieces_of(graph)) {
     if (units.empty() || !may_join(units.back(), piece, graph.options().join_bytes)) units.emplace_back();
-    WeightUnit& unit = units.back();
+    WeightGroup& unit = units.back();
     const std::uint64_t offset = aligned(unit.bytes);
     unit.parts.push_back({piece.bytes, offset});
     unit.bytes = offset + piece.bytes.bytes;
@@ -77,7 +77,7 @@ std::vector<WeightUnit> make_units(const Graph& graph) {
   return units;
 }
 
-std::vector<WeightLoad> make_loads(const std::vector<WeightUnit>& units) {
+std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& units) {
   std::vector<WeightLoad> loads;
   for (std::uint32_t index = 0; index < units.size(); ++index) {
     for (const std::uint32_t op : units[index].ops) {
@@ -90,8 +90,8 @@ std::vector<WeightLoad> make_loads(const std::vector<WeightUnit>& units) {
   return loads;
 }
 
-const WeightUnit::Part* part_of(const WeightUnit& unit, const ValueBytes& bytes) {
-  for (const WeightUnit::Part& part : unit.parts) {
+const WeightGroup::Part* part_of(const WeightGroup& unit, const ValueBytes& bytes) {
+  for (const WeightGroup::Part& part : unit.parts) {
     if (part.bytes.value == bytes.value && part.bytes.offset <= bytes.offset &&
         bytes.offset + bytes.bytes <= part.bytes.offset + part.bytes.bytes)
       return &part;
@@ -118,7 +118,7 @@ std::optional<std::uint64_t> in_the_way(const std::deque<Lying>& lying, std::uin
 
 }  // namespace
 
-bool lay_ring(const std::vector<WeightUnit>& units, std::span<WeightLoad> loads, std::uint64_t bytes,
+bool lay_ring(const std::vector<WeightGroup>& units, std::span<WeightLoad> loads, std::uint64_t bytes,
               std::uint32_t* needs) {
   std::deque<Lying> lying;  // this step's, latest last; those wholly overwritten are dropped
   std::uint64_t head = 0;
@@ -164,7 +164,7 @@ bool lay_ring(const std::vector<WeightUnit>& units, std::span<WeightLoad> loads,
   return true;
 }
 
-WorkingSet largest_working_set(const std::vector<WeightUnit>& units, std::span<const WeightLoad> loads) {
+WorkingSet largest_working_set(const std::vector<WeightGroup>& units, std::span<const WeightLoad> loads) {
   WorkingSet most;
   std::vector<const WeightLoad*> live;
   for (const WeightLoad& load : loads) {  // in the order of the first use: the most live at the start of some load

@@ -19,14 +19,14 @@ constexpr const char* kFormat = "slipstream weights plan 1";
 
 Json op_name(const Graph& graph, std::uint32_t op) { return op == kNoOp ? Json() : Json(graph.ops()[op].name); }
 
-Json unit_json(const WeightUnit& unit, const Graph& graph) {
+Json unit_json(const WeightGroup& unit, const Graph& graph) {
   Json json;
   json["bytes"] = unit.bytes;
   json["resident"] = unit.resident;
   if (unit.resident) json["offset"] = unit.offset;
   if (unit.from_disk) json["from_disk"] = true;
   if (unit.room > 0) json["room"] = unit.room;
-  for (const WeightUnit::Part& part : unit.parts)
+  for (const WeightGroup::Part& part : unit.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
                              {"from", part.bytes.offset},
                              {"bytes", part.bytes.bytes},
@@ -81,12 +81,12 @@ class Fields {
 
 // Of the units that this graph has: which stay, and where.
 void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
-  plan.units = make_units(graph);
+  plan.units = make_weight_groups(graph);
   if (fields.list("units").size() != plan.units.size())
     fields.fail(fmt::format("has {} units, but this graph has {}", fields.list("units").size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
     const Fields one = fields.item("units", i);
-    WeightUnit& unit = plan.units[i];
+    WeightGroup& unit = plan.units[i];
     const std::string& name = graph[unit.parts.front().bytes.value].name;
     if (one.number("bytes") != unit.bytes || one.item("parts", 0).text("weight") != name)
       one.fail(fmt::format("is not the unit of {} bytes that begins with weight '{}': the plan is for another graph",
@@ -152,7 +152,7 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
   json["units"] = Json::array();
-  for (const WeightUnit& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
+  for (const WeightGroup& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
   json["loads"] = Json::array();
   for (const WeightLoad& load : plan.loads)
     json["loads"].push_back({{"unit", load.unit},
