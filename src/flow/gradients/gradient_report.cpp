@@ -7,54 +7,54 @@
 namespace slip {
 namespace {
 
-Needs::Chain& chain_of(const GradientTimes& times, const GradientTimes::Wait& wait, Needs& needs) {
-  const auto known = std::find_if(needs.chains.begin(), needs.chains.end(),
-                                  [&](const Needs::Chain& one) { return one.stream == wait.stream; });
-  if (known != needs.chains.end()) return *known;
+StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::Wait& wait, StepAnalysis& analysis) {
+  const auto known = std::find_if(analysis.chains.begin(), analysis.chains.end(),
+                                  [&](const StepAnalysis::Chain& one) { return one.stream == wait.stream; });
+  if (known != analysis.chains.end()) return *known;
   Picos last_gradient = -1;
   for (std::size_t i = 0; i < times.arrivals.size(); ++i) {
     if (times.sources[i] == wait.stream) last_gradient = std::max(last_gradient, times.arrivals[i]);
   }
-  return needs.chains.emplace_back(Needs::Chain{wait.stream, last_gradient, wait.reached, wait.reached, 0});
+  return analysis.chains.emplace_back(StepAnalysis::Chain{wait.stream, last_gradient, wait.reached, wait.reached, 0});
 }
 
-void need(Needs& needs, std::size_t parameter, Picos due) {
-  Picos& needed = needs.needed[parameter];
-  needed = needs.known[parameter] ? std::min(needed, due) : due;
-  needs.known[parameter] = 1;
+void note_need(StepAnalysis& analysis, std::size_t parameter, Picos due) {
+  Picos& needed = analysis.needed[parameter];
+  needed = analysis.known[parameter] ? std::min(needed, due) : due;
+  analysis.known[parameter] = 1;
 }
 
 }  // namespace
 
 // Each stream takes its waits one after the other; what lies between two of them is work that is there anyway.
-void find_needs(const GradientTimes& times, Needs& needs) {
-  needs.backward_end = needs.exposed = 0;
-  needs.whose = 0;
-  for (const Picos arrival : times.arrivals) needs.backward_end = std::max(needs.backward_end, arrival);
-  needs.needed.assign(times.arrivals.size(), needs.backward_end);
-  needs.known.assign(times.arrivals.size(), 0);
-  needs.stalls.clear();
-  needs.chains.clear();
-  Picos last = needs.backward_end;
+void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
+  analysis.backward_end = analysis.exposed = 0;
+  analysis.whose = 0;
+  for (const Picos arrival : times.arrivals) analysis.backward_end = std::max(analysis.backward_end, arrival);
+  analysis.needed.assign(times.arrivals.size(), analysis.backward_end);
+  analysis.known.assign(times.arrivals.size(), 0);
+  analysis.stalls.clear();
+  analysis.chains.clear();
+  Picos last = analysis.backward_end;
   for (const GradientTimes::Wait& wait : times.waits) {
-    Needs::Chain& chain = chain_of(times, wait, needs);
+    StepAnalysis::Chain& chain = chain_of(times, wait, analysis);
     const Picos went_on = std::min(wait.left, std::max(wait.reached, times.ends[wait.call]));
-    chain.due = std::max(chain.due + (wait.reached - chain.left), needs.backward_end);
+    chain.due = std::max(chain.due + (wait.reached - chain.left), analysis.backward_end);
     chain.left = went_on;
     const bool in_backward = wait.reached < chain.last_gradient;
-    const Picos from = in_backward ? wait.reached : std::max(wait.reached, needs.backward_end);
-    needs.stalls.push_back({from, std::max<Picos>(0, went_on - from)});
-    chain.stood += needs.stalls.back().time;
+    const Picos from = in_backward ? wait.reached : std::max(wait.reached, analysis.backward_end);
+    analysis.stalls.push_back({from, std::max<Picos>(0, went_on - from)});
+    chain.stood += analysis.stalls.back().time;
     if (wait.parameter == GradientTimes::kAll) {
-      for (std::size_t i = 0; i < needs.needed.size(); ++i) need(needs, i, chain.due);
+      for (std::size_t i = 0; i < analysis.needed.size(); ++i) note_need(analysis, i, chain.due);
     } else {
-      need(needs, wait.parameter, chain.due);
+      note_need(analysis, wait.parameter, chain.due);
     }
     last = std::max(last, chain.due);
-    if (chain.stood > needs.exposed) needs.exposed = chain.stood, needs.whose = chain.stream;
+    if (chain.stood > analysis.exposed) analysis.exposed = chain.stood, analysis.whose = chain.stream;
   }
-  for (std::size_t i = 0; i < needs.known.size(); ++i) {
-    if (!needs.known[i]) needs.needed[i] = last;
+  for (std::size_t i = 0; i < analysis.known.size(); ++i) {
+    if (!analysis.known[i]) analysis.needed[i] = last;
   }
 }
 
@@ -81,8 +81,8 @@ std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
 GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, const BucketPlan& plan,
                          const ReduceCost& cost) {
   GradientReport report;
-  Needs needs;
-  find_needs(times, needs);
+  StepAnalysis analysis;
+  analyze_step(times, analysis);
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
     report.buckets.push_back({.bucket = plan.buckets[i], .start = times.starts[i], .end = times.ends[i]});
     report.communication += times.ends[i] - times.starts[i];
@@ -93,16 +93,16 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
       part.ready = std::max(part.ready, times.arrivals[parameter]);
     }
   }
-  report.exposed = needs.exposed;
-  report.used = needs.backward_end;
+  report.exposed = analysis.exposed;
+  report.used = analysis.backward_end;
   std::vector<Picos> from(report.buckets.size(), 0);
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
     const GradientTimes::Wait& wait = times.waits[i];
     report.used = std::max(report.used, wait.left);
-    if (wait.stream != needs.whose) continue;  // others stood still beside it
+    if (wait.stream != analysis.whose) continue;  // others stood still beside it
     GradientReport::Part& part = report.buckets[wait.call];
-    if (needs.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = needs.stalls[i].from;
-    part.exposed += needs.stalls[i].time;
+    if (analysis.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = analysis.stalls[i].from;
+    part.exposed += analysis.stalls[i].time;
   }
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     GradientReport::Part& part = report.buckets[i];

@@ -35,7 +35,7 @@ struct GradientTimes {
 // it then goes on is the device's affair, and counts as work: without any communication it would be there, too. While
 // the backward pass goes on in another stream standing still costs nothing; a stream that has gradients to write yet is
 // the backward pass.
-struct Needs {
+struct StepAnalysis {
   struct Stall {
     Picos from = 0, time = 0;
   };
@@ -53,7 +53,7 @@ struct Needs {
   std::vector<std::uint8_t> known;  // parameters that somebody waited for
 };
 // Allocates nothing when `into` has served for as many.
-void find_needs(const GradientTimes& times, Needs& into);
+void analyze_step(const GradientTimes& times, StepAnalysis& into);
 
 // What a recorded step was, in words and numbers.
 
