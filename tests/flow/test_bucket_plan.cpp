@@ -1,6 +1,7 @@
 // Planning of gradient buckets, against searches that leave nothing out.
-#include <algorithm>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <numeric>
 #include <random>
 
@@ -129,10 +130,10 @@ TEST(BucketPlan, DynamicProgrammingEndsFirst) {
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20262, round " << round);
     const GradientProfile profile = all_at_once(random_step(random, 2 + random() % 8));
-    const std::vector<PlanUnit> units = units_of(profile, 0, 64);
-    const BucketPlan found = ordered(units, earliest_end(units, cost, profile.bytes()), cost, 1);
+    const std::vector<GradientSlice> slices = slices_of(profile, 0, 64);
+    const BucketPlan found = ordered(slices, earliest_end(slices, cost, profile.bytes()), cost, 1);
     EXPECT_EQ(exposure_of(profile, cost, found).exposed,
-              exposure_of(profile, cost, exhaustive_plan(units, cost)).exposed);
+              exposure_of(profile, cost, exhaustive_plan(slices, cost)).exposed);
   }
 }
 
@@ -144,7 +145,7 @@ TEST(BucketPlan, IsNearTheBestOfAllPlans) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20263, round " << round);
     const GradientProfile profile = random_step(random, 2 + random() % 11);
-    const Picos best = exposure_of(profile, cost, exhaustive_plan(units_of(profile, 0, 64), cost)).exposed;
+    const Picos best = exposure_of(profile, cost, exhaustive_plan(slices_of(profile, 0, 64), cost)).exposed;
     const Picos ours = exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed;
     const Picos sliced = exposure_of(profile, cost, plan_buckets(profile, cost)).exposed;
     EXPECT_GE(ours, best);
@@ -240,9 +241,9 @@ TEST(BucketPlan, MannersOfAStep) {
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
   const BucketPlan plan = each_alone(profile);
-  const Picos blocking = play_step(device, profile, cost, plan, StepManner::kInCompute).exposed(),
-              at_end = play_step(device, profile, cost, plan, StepManner::kAtTheEnd).exposed(),
-              by_need = play_step(device, profile, cost, plan, StepManner::kByNeed).exposed();
+  const Picos blocking = simulate_step(device, profile, cost, plan, WaitPolicy::kInCompute).exposed(),
+              at_end = simulate_step(device, profile, cost, plan, WaitPolicy::kAtTheEnd).exposed(),
+              by_need = simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed).exposed();
   EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
   EXPECT_LT(at_end, blocking);
   EXPECT_LE(by_need, at_end);

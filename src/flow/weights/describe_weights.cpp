@@ -51,12 +51,12 @@ std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& c
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
   const auto resident = std::ranges::count(plan.units, true, &WeightGroup::resident);
   const auto from_disk =
-      std::ranges::count_if(plan.units, [](const WeightGroup& unit) { return !unit.resident && unit.from_disk; });
-  std::string text = fmt::format("graph          {} ops, {} of weights in {} units\n", graph.ops().size(),
+      std::ranges::count_if(plan.units, [](const WeightGroup& group) { return !group.resident && group.from_disk; });
+  std::string text = fmt::format("graph          {} ops, {} of weights in {} groups\n", graph.ops().size(),
                                  format_bytes(weights), plan.units.size());
   text += memory_line(plan, weights);
   if (plan.budget) text += fmt::format("budget         {}\n", format_bytes(*plan.budget));
-  text += fmt::format("units          {} stay, {} pass through the ring in {} loads a step", resident,
+  text += fmt::format("weight groups  {} stay, {} pass through the ring in {} loads a step", resident,
                       static_cast<std::int64_t>(plan.units.size()) - resident, plan.loads.size());
   text += from_disk > 0 ? fmt::format(", {} of them read from disk\n", from_disk) : "\n";
   text += fmt::format("step           {} predicted, {:.3f}x of all resident ({})\n", format_time(plan.step),

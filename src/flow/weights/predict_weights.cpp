@@ -109,11 +109,11 @@ std::uint64_t memory_for(const WeightsPlan& plan) {
 
 // What a description of the sim device cannot express is refused in the terms of the costs.
 void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
-  const auto require = [&](const char* what, double value, double least, double most, const char* unit) {
+  const auto require = [&](const char* what, double value, double least, double most, const char* suffix) {
     if (value >= least && value <= most) return;
     throw Error(Code::kInvalidValue,
                 fmt::format("costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated", costs.device, what, value,
-                            unit, least, most),
+                            suffix, least, most),
                 here);
   };
   const auto require_link = [&](const char* what, const Link& link) {
@@ -133,9 +133,10 @@ void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs
   double time = 0;
   for (const GraphOp& op : graph.ops()) time += static_cast<double>(costs.time_of(graph, op));
   for (const WeightLoad& load : plan.loads) {
-    const WeightGroup& unit = plan.units[load.unit];
-    time += static_cast<double>(costs.load.time_for(unit.bytes));
-    if (unit.from_disk && costs.read.bytes_per_second > 0) time += static_cast<double>(costs.read.time_for(unit.bytes));
+    const WeightGroup& group = plan.units[load.unit];
+    time += static_cast<double>(costs.load.time_for(group.bytes));
+    if (group.from_disk && costs.read.bytes_per_second > 0)
+      time += static_cast<double>(costs.read.time_for(group.bytes));
   }
   time *= (1 + costs.kernel_slowdown + costs.load_slowdown) * steps;
   if (time > 4e18)

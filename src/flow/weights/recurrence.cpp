@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxSteps = 12;  // until two in a row take the same: the first ones feel that the ring was empty
 constexpr double kSame = 1e-6;
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Two servers, ops and loads, each with one job at a time. A job is so many picoseconds of work, done at a speed that
 // depends on whether the other server works.
@@ -31,11 +31,11 @@ class TwoServers {
       note_ready(now);
       if (!load_left_) start_load();
       const bool op_runs = op_left_ > 0, load_runs = load_left_ > 0;
-      if (!op_runs && !load_runs) return {kNever, 0};  // cannot be: each waits for the other
+      if (!op_runs && !load_runs) return {kInfinite, 0};  // cannot be: each waits for the other
       const double op_speed = load_runs ? 1 / (1 + pace_.kernel_slowdown) : 1;
       const double load_speed = op_runs ? 1 / (1 + pace_.load_slowdown) : 1;
-      const double op_ends = op_runs ? op_left_ / op_speed : kNever;
-      const double load_ends = load_runs ? load_left_ / load_speed : kNever;
+      const double op_ends = op_runs ? op_left_ / op_speed : kInfinite;
+      const double load_ends = load_runs ? load_left_ / load_speed : kInfinite;
       const double passed = std::min(op_ends, load_ends);
       now += passed;
       if (!op_runs) exposed += passed;
@@ -80,16 +80,16 @@ class TwoServers {
     return step < op_step_ || (step == op_step_ && load.after_op < op_);
   }
   void note_ready(double now) {
-    if (input_ready_ == kNever && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
-    if (load_ready_ == kNever && !(load_left_ > 0 && !input_runs_) && load_may_start()) load_ready_ = now;
+    if (input_ready_ == kInfinite && !(load_left_ > 0 && input_runs_) && input_may_start()) input_ready_ = now;
+    if (load_ready_ == kInfinite && !(load_left_ > 0 && !input_runs_) && load_may_start()) load_ready_ = now;
   }
   // Inputs and loads are copies of two streams, which share an engine. It goes on with the stream that it serves if
   // that stream's next copy is ready when the last one ends (rule 50); else it takes first what was ready first.
   void start_load() {
-    const bool goes_on = std::exchange(load_ended_, false) && (input_runs_ ? input_ready_ : load_ready_) != kNever;
-    if (input_ready_ == kNever && load_ready_ == kNever) return;
+    const bool goes_on = std::exchange(load_ended_, false) && (input_runs_ ? input_ready_ : load_ready_) != kInfinite;
+    if (input_ready_ == kInfinite && load_ready_ == kInfinite) return;
     if (!goes_on) input_runs_ = input_ready_ <= load_ready_;
-    (input_runs_ ? input_ready_ : load_ready_) = kNever;
+    (input_runs_ ? input_ready_ : load_ready_) = kInfinite;
     load_left_ = std::max(input_runs_ ? pace_.inputs[input_] : pace_.loads[loads_[load_].unit], kMin);
   }
   void finish_op() {
@@ -113,15 +113,15 @@ class TwoServers {
   std::size_t op_ = 0, load_ = 0, loads_done_ = 0;
   std::size_t input_ = 0;
   int op_step_ = 0, load_step_ = 0, input_step_ = 0;
-  bool input_runs_ = false;                            // what runs as a load, or ran last, is an input
-  bool load_ended_ = false;                            // at this instant
-  double input_ready_ = kNever, load_ready_ = kNever;  // since when the next one waits for its turn
+  bool input_runs_ = false;                                  // what runs as a load, or ran last, is an input
+  bool load_ended_ = false;                                  // at this instant
+  double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next one waits for its turn
   double op_left_ = 0, load_left_ = 0;
 };
 
 }  // namespace
 
-Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& units) {
+Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& groups) {
   Pace pace;
   pace.kernel_slowdown = costs.slowdown_of(graph);
   pace.load_slowdown = costs.load_slowdown;
@@ -134,10 +134,11 @@ Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGro
   for (const GraphValue& value : graph.values()) {
     if (value.role == ValueRole::kInput) pace.inputs.push_back(static_cast<double>(costs.load.time_for(value.bytes)));
   }
-  for (const WeightGroup& unit : units) {
+  for (const WeightGroup& group : groups) {
     // Read and copied piece by piece, each while the other works on its neighbour: the slower one sets the pace.
-    const Picos copy = costs.load.time_for(unit.bytes);
-    pace.loads.push_back(static_cast<double>(unit.from_disk ? std::max(copy, costs.read.time_for(unit.bytes)) : copy));
+    const Picos copy = costs.load.time_for(group.bytes);
+    pace.loads.push_back(
+        static_cast<double>(group.from_disk ? std::max(copy, costs.read.time_for(group.bytes)) : copy));
   }
   return pace;
 }

@@ -12,13 +12,13 @@ namespace slip {
 
 struct Pace {
   std::vector<double> ops;            // picoseconds, alone, by op
-  std::vector<double> loads;          // by unit
+  std::vector<double> loads;          // by group
   double kernel_slowdown = 0;         // while a load runs: takes 1 + this as long
   double load_slowdown = 0;           // while an op runs
   std::vector<double> inputs;         // of a step: they take the way of the loads, one after the other
   std::uint32_t inputs_used = kNoOp;  // the last op that reads one: from then on the next step's may come
 };
-Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& units);
+Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& groups);
 
 struct Period {
   double step = 0;     // picoseconds, in the steady state

@@ -10,14 +10,14 @@ namespace slip {
 
 struct ResidentProblem {
   const Pace& pace;
-  const std::vector<WeightGroup>& units;
-  const std::vector<WeightLoad>& loads;  // if all units were streamed
-  std::uint64_t capacity = 0;            // bytes for resident units
+  const std::vector<WeightGroup>& groups;
+  const std::vector<WeightLoad>& loads;  // if all groups were streamed
+  std::uint64_t capacity = 0;            // bytes for resident groups
   std::uint64_t ring = 0;                // bytes for the others
 };
 
 struct ResidentChoice {
-  std::vector<char> resident;  // by unit; empty: nothing fits
+  std::vector<char> resident;  // by group; empty: nothing fits
   double step = 0;             // picoseconds
   double bound = 0;            // no choice takes less
   std::uint64_t looked_at = 0;

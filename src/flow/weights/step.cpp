@@ -169,11 +169,11 @@ void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> 
 
 std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
   std::vector<Name> names;
-  for (const WeightGroup& unit : plan.units) {
-    const ValueBytes& first = unit.parts.front().bytes;
+  for (const WeightGroup& group : plan.units) {
+    const ValueBytes& first = group.parts.front().bytes;
     const GraphValue& weight = graph[first.value];
     const std::string part = first.bytes == weight.bytes ? "" : fmt::format("+{}", first.offset);
-    const std::string more = unit.parts.size() > 1 ? fmt::format(" and {} more", unit.parts.size() - 1) : "";
+    const std::string more = group.parts.size() > 1 ? fmt::format(" and {} more", group.parts.size() - 1) : "";
     names.emplace_back(fmt::format("load {}{}{}", weight.name, part, more));
   }
   return names;

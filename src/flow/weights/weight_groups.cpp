@@ -7,7 +7,7 @@
 namespace slip {
 namespace {
 
-constexpr std::uint32_t kNear = 8;  // ops: uses this close share a load, small weights this close a unit
+constexpr std::uint32_t kNear = 8;  // ops: uses this close share a load, small weights this close a group
 
 // Bytes of one weight that some ops use; pieces never overlap.
 struct UsedBytes {
@@ -56,31 +56,31 @@ std::vector<UsedBytes> pieces_of(const Graph& graph) {
   return result;
 }
 
-bool may_join(const WeightGroup& unit, const UsedBytes& piece, std::uint64_t small) {
-  return (unit.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - unit.ops.front() <= kNear;
+bool may_join(const WeightGroup& group, const UsedBytes& piece, std::uint64_t small) {
+  return (group.bytes < small || piece.bytes.bytes < small) && piece.ops.back() - group.ops.front() <= kNear;
 }
 
 }  // namespace
 
 std::vector<WeightGroup> make_weight_groups(const Graph& graph) {
-  std::vector<WeightGroup> units;
+  std::vector<WeightGroup> groups;
   for (UsedBytes& piece : pieces_of(graph)) {
-    if (units.empty() || !may_join(units.back(), piece, graph.options().join_bytes)) units.emplace_back();
-    WeightGroup& unit = units.back();
-    const std::uint64_t offset = aligned(unit.bytes);
-    unit.parts.push_back({piece.bytes, offset});
-    unit.bytes = offset + piece.bytes.bytes;
-    unit.ops.insert(unit.ops.end(), piece.ops.begin(), piece.ops.end());
-    std::ranges::sort(unit.ops);
-    unit.ops.erase(std::unique(unit.ops.begin(), unit.ops.end()), unit.ops.end());
+    if (groups.empty() || !may_join(groups.back(), piece, graph.options().join_bytes)) groups.emplace_back();
+    WeightGroup& group = groups.back();
+    const std::uint64_t offset = aligned(group.bytes);
+    group.parts.push_back({piece.bytes, offset});
+    group.bytes = offset + piece.bytes.bytes;
+    group.ops.insert(group.ops.end(), piece.ops.begin(), piece.ops.end());
+    std::ranges::sort(group.ops);
+    group.ops.erase(std::unique(group.ops.begin(), group.ops.end()), group.ops.end());
   }
-  return units;
+  return groups;
 }
 
-std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& units) {
+std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups) {
   std::vector<WeightLoad> loads;
-  for (std::uint32_t index = 0; index < units.size(); ++index) {
-    for (const std::uint32_t op : units[index].ops) {
+  for (std::uint32_t index = 0; index < groups.size(); ++index) {
+    for (const std::uint32_t op : groups[index].ops) {
       const bool near = !loads.empty() && loads.back().unit == index && op - loads.back().last_op <= kNear;
       if (!near) loads.push_back({.unit = index, .first_op = op, .last_op = op});
       loads.back().last_op = op;
@@ -90,8 +90,8 @@ std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& units) {
   return loads;
 }
 
-const WeightGroup::Part* part_of(const WeightGroup& unit, const ValueBytes& bytes) {
-  for (const WeightGroup::Part& part : unit.parts) {
+const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& bytes) {
+  for (const WeightGroup::Part& part : group.parts) {
     if (part.bytes.value == bytes.value && part.bytes.offset <= bytes.offset &&
         bytes.offset + bytes.bytes <= part.bytes.offset + part.bytes.bytes)
       return &part;
@@ -118,12 +118,12 @@ std::optional<std::uint64_t> in_the_way(const std::deque<Lying>& lying, std::uin
 
 }  // namespace
 
-bool lay_ring(const std::vector<WeightGroup>& units, std::span<WeightLoad> loads, std::uint64_t bytes,
+bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
               std::uint32_t* needs) {
   std::deque<Lying> lying;  // this step's, latest last; those wholly overwritten are dropped
   std::uint64_t head = 0;
   for (WeightLoad& load : loads) {
-    const std::uint64_t size = ring_bytes_of(units[load.unit]);
+    const std::uint64_t size = ring_bytes_of(groups[load.unit]);
     int wraps = 0;
     for (;;) {
       if (head + size > bytes) {
@@ -155,8 +155,8 @@ bool lay_ring(const std::vector<WeightGroup>& units, std::span<WeightLoad> loads
     WeightLoad& load = loads[i];
     if (load.after_op != kNoOp) continue;
     for (const WeightLoad& old : loads) {
-      const Lying there{old.offset, old.offset + ring_bytes_of(units[old.unit]), old.first_op, old.last_op};
-      if (!there.overlaps(load.offset, load.offset + ring_bytes_of(units[load.unit]))) continue;
+      const Lying there{old.offset, old.offset + ring_bytes_of(groups[old.unit]), old.first_op, old.last_op};
+      if (!there.overlaps(load.offset, load.offset + ring_bytes_of(groups[load.unit]))) continue;
       if (load.after_op == kNoOp || old.last_op > load.after_op) load.after_op = old.last_op;
       load.step_before = true;
     }
@@ -164,14 +164,14 @@ bool lay_ring(const std::vector<WeightGroup>& units, std::span<WeightLoad> loads
   return true;
 }
 
-WorkingSet largest_working_set(const std::vector<WeightGroup>& units, std::span<const WeightLoad> loads) {
+WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads) {
   WorkingSet most;
   std::vector<const WeightLoad*> live;
   for (const WeightLoad& load : loads) {  // in the order of the first use: the most live at the start of some load
     std::erase_if(live, [&](const WeightLoad* old) { return old->last_op < load.first_op; });
     live.push_back(&load);
     std::uint64_t sum = 0;
-    for (const WeightLoad* one : live) sum += ring_bytes_of(units[one->unit]);
+    for (const WeightLoad* one : live) sum += ring_bytes_of(groups[one->unit]);
     if (sum > most.bytes) most = {sum, load.first_op};
   }
   return most;

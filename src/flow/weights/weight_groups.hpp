@@ -21,20 +21,20 @@ inline constexpr std::uint64_t kLandingRoom = 3 * 4096;
 // In the order of their first use. Small weights join a neighbour (GraphOptions::join_bytes).
 std::vector<WeightGroup> make_weight_groups(const Graph& graph);
 
-// The loads of one step if all units were streamed, in the order of use; their places in the ring are not set.
-std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& units);
+// The loads of one step if all groups were streamed, in the order of use; their places in the ring are not set.
+std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups);
 
-// Where the bytes of a weight lie in a unit; null: not in this one.
-const WeightGroup::Part* part_of(const WeightGroup& unit, const ValueBytes& bytes);
+// Where the bytes of a weight lie in a group; null: not in this one.
+const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& bytes);
 
 // Where loads lie in the ring, and what each must wait for.
 
-// What a unit takes of the ring.
-constexpr std::uint64_t ring_bytes_of(const WeightGroup& unit) { return aligned(unit.bytes + unit.room); }
+// What a group takes of the ring.
+constexpr std::uint64_t ring_bytes_of(const WeightGroup& group) { return aligned(group.bytes + group.room); }
 
 // Lays the loads, in their order, one behind the other into a ring of `bytes`, from its begin in each step, and says
 // which op must have ended before each. False: an op needs more at a time than the ring holds; `needs` is that op.
-bool lay_ring(const std::vector<WeightGroup>& units, std::span<WeightLoad> loads, std::uint64_t bytes,
+bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
               std::uint32_t* needs = nullptr);
 
 // The most that the loads of any one op take together, with that op: no ring can be smaller.
@@ -42,7 +42,7 @@ struct WorkingSet {
   std::uint64_t bytes = 0;
   std::uint32_t op = kNoOp;
 };
-WorkingSet largest_working_set(const std::vector<WeightGroup>& units, std::span<const WeightLoad> loads);
+WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads);
 
 // Whether a plan can be run: it is for this graph, all lies within its memory and nothing on what is still needed.
 

@@ -19,14 +19,14 @@ constexpr const char* kFormat = "slipstream weights plan 1";
 
 Json op_name(const Graph& graph, std::uint32_t op) { return op == kNoOp ? Json() : Json(graph.ops()[op].name); }
 
-Json unit_json(const WeightGroup& unit, const Graph& graph) {
+Json group_json(const WeightGroup& group, const Graph& graph) {
   Json json;
-  json["bytes"] = unit.bytes;
-  json["resident"] = unit.resident;
-  if (unit.resident) json["offset"] = unit.offset;
-  if (unit.from_disk) json["from_disk"] = true;
-  if (unit.room > 0) json["room"] = unit.room;
-  for (const WeightGroup::Part& part : unit.parts)
+  json["bytes"] = group.bytes;
+  json["resident"] = group.resident;
+  if (group.resident) json["offset"] = group.offset;
+  if (group.from_disk) json["from_disk"] = true;
+  if (group.room > 0) json["room"] = group.room;
+  for (const WeightGroup::Part& part : group.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
                              {"from", part.bytes.offset},
                              {"bytes", part.bytes.bytes},
@@ -79,22 +79,22 @@ class Fields {
   Here here_;
 };
 
-// Of the units that this graph has: which stay, and where.
-void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+// Of the groups that this graph has: which stay, and where.
+void read_groups(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.units = make_weight_groups(graph);
   if (fields.list("units").size() != plan.units.size())
-    fields.fail(fmt::format("has {} units, but this graph has {}", fields.list("units").size(), plan.units.size()));
+    fields.fail(fmt::format("has {} groups, but this graph has {}", fields.list("units").size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
     const Fields one = fields.item("units", i);
-    WeightGroup& unit = plan.units[i];
-    const std::string& name = graph[unit.parts.front().bytes.value].name;
-    if (one.number("bytes") != unit.bytes || one.item("parts", 0).text("weight") != name)
-      one.fail(fmt::format("is not the unit of {} bytes that begins with weight '{}': the plan is for another graph",
-                           unit.bytes, name));
-    unit.resident = one.flag("resident", false);
-    unit.from_disk = one.flag("from_disk", false);
-    if (one.has("room")) unit.room = one.number("room");
-    if (unit.resident) unit.offset = one.number("offset");
+    WeightGroup& group = plan.units[i];
+    const std::string& name = graph[group.parts.front().bytes.value].name;
+    if (one.number("bytes") != group.bytes || one.item("parts", 0).text("weight") != name)
+      one.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
+                           group.bytes, name));
+    group.resident = one.flag("resident", false);
+    group.from_disk = one.flag("from_disk", false);
+    if (one.has("room")) group.room = one.number("room");
+    if (group.resident) group.offset = one.number("offset");
   }
 }
 
@@ -112,7 +112,7 @@ void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
     WeightLoad load;
     load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
     if (load.unit >= plan.units.size())
-      one.fail(fmt::format("is of unit {}, but this graph has {}", load.unit, plan.units.size()));
+      one.fail(fmt::format("is of group {}, but this graph has {}", load.unit, plan.units.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
@@ -152,7 +152,7 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
   json["units"] = Json::array();
-  for (const WeightGroup& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
+  for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
   json["loads"] = Json::array();
   for (const WeightLoad& load : plan.loads)
     json["loads"].push_back({{"unit", load.unit},
@@ -192,7 +192,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   plan.activation_bytes = fields.number("activation_bytes");
   plan.activation_bound = fields.number("activation_bound");
   if (fields.has("budget")) plan.budget = fields.number("budget");
-  read_units(fields, graph, plan);
+  read_groups(fields, graph, plan);
   read_loads(fields, graph, plan);
   read_values(fields, graph, plan);
   if (json.contains("predicted_ps")) {
