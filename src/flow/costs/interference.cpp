@@ -17,15 +17,15 @@ constexpr double kNoise = 0.9;  // a repeat that is not faster than this share c
 
 }  // namespace
 
-double TimesBeside::slowdown() const {
+double InterferenceTimes::slowdown() const {
   if (alone <= 0) return 0;
   return std::max(0.0, static_cast<double>(beside) / static_cast<double>(alone) - 1);
 }
 
-TimesBeside measure_beside(const std::function<TimesBeside()>& measure) {
-  TimesBeside best = measure();
+InterferenceTimes measure_interference(const std::function<InterferenceTimes()>& measure) {
+  InterferenceTimes best = measure();
   for (int repeat = 0; repeat < kMaxRepeats && best.slowdown() > kMaxPlausibleSlowdown; ++repeat) {
-    const TimesBeside again = measure();
+    const InterferenceTimes again = measure();
     const bool confirmed = static_cast<double>(again.beside) > kNoise * static_cast<double>(best.beside);
     best.alone = std::min(best.alone, again.alone);
     best.beside = std::min(best.beside, again.beside);
@@ -34,7 +34,7 @@ TimesBeside measure_beside(const std::function<TimesBeside()>& measure) {
   return best;
 }
 
-double plausible_slowdown(const TimesBeside& times, std::string_view what) {
+double plausible_slowdown(const InterferenceTimes& times, std::string_view what) {
   const double measured = times.slowdown();
   if (measured <= kMaxPlausibleSlowdown) return measured;
   log_line(
@@ -48,13 +48,15 @@ namespace {
 
 constexpr Picos kMilli = 1'000'000'000;
 
-// Longer than a processor takes to find its clock: a GPU needs some tenths of a second.
+// Long enough for the processor to settle at its sustained clock: a GPU needs some tenths of a second.
 Picos chunk_of(const Device& device) { return (device.info().name.starts_with("cuda") ? 400 : 100) * kMilli; }
 
-constexpr std::uint64_t kSpread = std::uint64_t{256} << 20;  // more than caches hold: weights come from memory
+constexpr std::uint64_t kSpread = std::uint64_t{256} << 20;  // larger than the caches, so that weights come from memory
 
-// Issued in one measurement: tiny loads take the host longer than the device.
+// Limits the host time of one measurement: issuing a tiny load takes the host longer than the device.
 constexpr int kMaxLoads = 50'000;
+
+// All ops of a graph, issued again and again on one stream, with loads on another one.
 
 class Passes {
  public:
@@ -69,7 +71,7 @@ class Passes {
     }
   }
 
-  // False: the device has no room for it.
+  // Returns false if the device has too little free memory.
   bool take_memory(const Device& device) {
     const MemoryInfo memory = device.memory();
     const std::uint64_t free = memory.total - std::min(memory.total, memory.used);
@@ -85,7 +87,7 @@ class Passes {
     return true;
   }
 
-  // One pass, of so many one after the other. `loads` are issued for each.
+  // The mean time of a pass, while `loads` loads per pass run in the other stream.
   Picos time(int passes, int loads, const std::function<void(StreamRef)>& load) {
     const TimedEvent begin = main_.record_timed();
     for (int i = 0; i < passes; ++i) {
@@ -99,7 +101,7 @@ class Passes {
     return std::max<Picos>(time, 1);
   }
 
-  // One load, of so many one after the other, while so many passes run.
+  // The mean time of a load, while `passes` passes run in the other stream.
   Picos time_loads(int loads, int passes, const std::function<void(StreamRef)>& load) {
     const TimedEvent begin = beside_.record_timed();
     for (int i = 0; i < loads; ++i) load(beside_);
@@ -139,14 +141,14 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   passes.time(1, 0, load);
   const Picos first = passes.time(1, 0, load);
   const int count = static_cast<int>(std::clamp<Picos>(chunk_of(device) / first, 1, 2000));
-  const Picos warm = std::min(first, passes.time(count, 0, load));  // other programs can only lengthen either
-  // More loads than ops can hide, within reason: ops that take nothing need none.
+  const Picos warm = std::min(first, passes.time(count, 0, load));  // other programs can only make a time longer
+  // Enough loads to be busy for 5/4 of the time of a pass, so that loads run beside every op.
   const int loads = static_cast<int>(std::clamp<Picos>(warm * 5 / 4 / std::max<Picos>(load_time, 1) + 1, 1, 4096));
   const int passes_beside = std::clamp(kMaxLoads / loads, 1, count);
-  constexpr int kTurns = 2;  // in turn, so that a clock that drifts favours neither
+  constexpr int kTurns = 2;  // alternating, so that a drifting clock favours neither measurement
   const auto in_turn = [](const std::function<Picos()>& alone, const std::function<Picos()>& beside) {
-    return measure_beside([&] {
-      TimesBeside mean;
+    return measure_interference([&] {
+      InterferenceTimes mean;
       for (int turn = 0; turn < kTurns; ++turn) {
         mean.alone += alone() / kTurns;
         mean.beside += beside() / kTurns;
@@ -157,7 +159,7 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   SustainedTimes times;
   times.ops =
       in_turn([&] { return passes.time(count, 0, load); }, [&] { return passes.time(passes_beside, loads, load); });
-  // Half as long as the ops, so that these run all the while.
+  // The loads take half as long as the ops, so that ops run the whole time.
   const int fewer = static_cast<int>(std::clamp<Picos>(warm * count / 2 / std::max<Picos>(load_time, 1), 1, 1000));
   times.load =
       in_turn([&] { return passes.time_loads(fewer, 0, load); }, [&] { return passes.time_loads(fewer, count, load); });

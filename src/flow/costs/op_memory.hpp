@@ -1,4 +1,5 @@
-// OpMemory: the values of one op of a graph, in a piece of device memory, so that the op can be run by itself.
+// OpMemory: device memory with the values of one op of a graph, so that measure_costs can run the op by itself. Also
+// the CostSample of an op, with the sizes that tell ops of one kernel apart.
 #pragma once
 
 #include <vector>
@@ -11,14 +12,14 @@ namespace slip {
 
 class OpMemory {
  public:
-  // What is needed of each value lies together; an op that reads what it writes does so here, too.
+  // All bytes that the op uses of one value lie together, so an op that reads what it writes does so here, too.
   OpMemory(const Graph& graph, const GraphOp& op);
   std::uint64_t bytes() const { return bytes_; }
 
-  // Runs it on the bytes from `place` on.
+  // Runs the op on `place`, which has bytes() bytes.
   void launch(StreamRef stream, Range place) const;
-  // The same with what it reads in `numbers`, or in `zeros` if it is integers, and what it writes in `sink`, so that
-  // many ops can follow each other and none reads what another made.
+  // Runs the op with separate memory for each purpose, so that no op reads what another one wrote: it reads
+  // floating-point values from `numbers` and integers from `zeros`, and writes to `sink`.
   struct Apart {
     Range numbers, zeros, sink;
   };
@@ -27,14 +28,14 @@ class OpMemory {
     std::uint64_t numbers = 0, zeros = 0, sink = 0;
   };
   ApartBytes apart_bytes() const;
-  // Zeros for values that are no floating-point numbers: they may be positions or counts, which must be small.
+  // Sets integer values to zero: they may be positions or counts, which must be in range.
   void clear_integers(StreamRef stream, Range place) const;
 
  private:
   struct Part {
     Value value;
-    std::uint64_t first = 0, last = 0;  // bytes of the value
-    std::uint64_t at = 0;               // of the piece of memory
+    std::uint64_t first = 0, last = 0;  // first byte of the value that the op uses, and the byte after the last
+    std::uint64_t at = 0;               // offset of `first` in the memory
     bool integers = false;
   };
   void include(const Graph& graph, const ValueBytes& bytes);
@@ -46,11 +47,9 @@ class OpMemory {
   std::uint64_t bytes_ = 0;
 };
 
-// Small numbers, alike whether read as 16 or as 32 bits, of changing sign: zeros or denormals may take another time,
-// and a GPU's clock depends on how many bits change.
+// Fills with small numbers of changing sign that are valid as bf16 and as f32. Kernels may be faster on zeros and
+// slower on denormals, and the clock of a GPU depends on how many bits change.
 void fill_with_numbers(const Device& device, StreamRef stream, Range to);
-
-// What a sample of Costs says of an op: the sizes by which ops of one kernel are told apart.
 
 inline std::uint64_t weight_bytes_of(const Graph& graph, const GraphOp& op) {
   std::uint64_t bytes = 0;

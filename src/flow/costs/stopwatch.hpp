@@ -1,5 +1,6 @@
-// Stopwatch: how long work takes on a device, by its own clock. Work is issued behind a closed gate, so that the host's
-// calls do not count, and in batches, of which the median counts. One thread.
+// Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
+// value that the stream waits for, and then opens the gate: so the time of the host's calls does not count. The result
+// is the median of several batches. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace slip {
 
 class Stopwatch {
  public:
-  // Issues one piece of work, the `index`-th of its batch.
+  // Issues one piece of work, number `index` of its batch.
   using Issue = std::function<void(StreamRef stream, int index)>;
   struct Work {
     const Issue& issue;
@@ -22,9 +23,9 @@ class Stopwatch {
 
   explicit Stopwatch(const Device& device);
 
-  // Of one piece, after a warm-up; never 0. Throws the work's error.
+  // The time of one piece, after a warm-up; never 0. Throws the work's error.
   Picos time(const Issue& issue);
-  // Of one piece of `main` while pieces of `beside` run in another stream.
+  // The time of one piece of `main` while pieces of `beside` run in another stream.
   Picos time_beside(const Work& main, const Work& beside);
 
  private:
@@ -33,14 +34,14 @@ class Stopwatch {
   Picos batch_beside(const Issue& main, int main_count, const Issue& beside, int beside_count);
 
   Device device_;
-  int room_;     // pieces that a gate may hold back
-  Buffer word_;  // what the gate waits for
+  int room_;           // pieces that may be queued behind a gate
+  Buffer gate_value_;  // a 32-bit counter: the gate of round n opens when it is n
   std::uint32_t round_ = 0;
   Stream main_, beside_;
 };
 
-// HostRing: pinned memory to measure copies with, one place after the other, as real data comes. A single place would
-// stay in the processor's caches, and memory never written would be one page of zeros.
+// HostRing: pinned memory for measuring copies, used piece by piece in a cycle. A single piece would stay in the
+// processor's caches, and memory that was never written would be one shared page of zeros.
 
 class HostRing {
  public:
