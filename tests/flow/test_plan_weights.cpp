@@ -97,11 +97,11 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Chain chain = random_chain(seed, 9 + seed % 4);
     const std::vector<WeightGroup> units = make_weight_groups(chain.graph);
-    const Pace pace = pace_of(chain.graph, chain.costs, units);
+    const StepCosts step_costs = step_costs_of(chain.graph, chain.costs, units);
     const std::vector<WeightLoad> loads = make_loads(units);
     std::uint64_t all = 0;
     for (const WeightGroup& unit : units) all += aligned(unit.bytes);
-    const ResidentProblem problem{pace, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
+    const ResidentProblem problem{step_costs, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
     double best = 1e300;
     std::vector<char> set(units.size());
     std::vector<WeightLoad> left;
@@ -112,7 +112,7 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
         used += set[i] ? aligned(units[i].bytes) : 0;
       }
       if (used > problem.capacity || !streamed_loads(problem, set, left)) continue;
-      best = std::min(best, period_of(pace, left).step);
+      best = std::min(best, steady_step_of(step_costs, left).step);
     }
     const ResidentChoice guess = guess_resident(problem), found = search_resident(problem, 50'000'000);
     EXPECT_LE(found.step, best * 1.0006) << "seed " << seed;

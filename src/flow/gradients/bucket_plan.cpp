@@ -22,9 +22,9 @@ struct Score {
 };
 
 // One way to cut gradients into slices, and the search over its borders.
-class Search {
+class BorderSearch {
  public:
-  Search(std::vector<GradientSlice> slices, const ReduceCost& cost) : slices_(std::move(slices)), cost_(cost) {}
+  BorderSearch(std::vector<GradientSlice> slices, const ReduceCost& cost) : slices_(std::move(slices)), cost_(cost) {}
 
   const std::vector<GradientSlice>& slices() const { return slices_; }
 
@@ -120,8 +120,8 @@ std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t most, Picos time
 
 // Gradients as they are, and large ones in slices of several sizes: a slice must be worth the latency of its call.
 // Where calls seem to cost next to nothing, as on a link that gives the first bytes away, their number is the limit.
-std::vector<Search> ways_to_cut(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits) {
-  std::vector<Search> ways;
+std::vector<BorderSearch> ways_to_cut(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits) {
+  std::vector<BorderSearch> ways;
   const std::uint64_t granule = std::max<std::uint64_t>(limits.granule, 1);
   ways.emplace_back(slices_of(profile, 0, granule), cost);
   const std::uint64_t least = std::max(granule, profile.bytes() / kMaxSlices);
@@ -135,7 +135,7 @@ std::vector<Search> ways_to_cut(const GradientProfile& profile, const ReduceCost
   return ways;
 }
 
-std::vector<Candidate> first_plans(std::vector<Search>& ways, const ReduceCost& cost, std::uint64_t bytes) {
+std::vector<Candidate> first_plans(std::vector<BorderSearch>& ways, const ReduceCost& cost, std::uint64_t bytes) {
   std::vector<Candidate> found;
   for (std::size_t i = 0; i < ways.size(); ++i) {
     for (std::uint64_t most = bytes; most > 0; most /= 2) {
@@ -158,7 +158,7 @@ Score score_of(const Exposure& exposure) { return {exposure.exposed, exposure.co
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
   if (profile.gradients.empty()) return {};
   if (!cost.known()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", here);
-  std::vector<Search> ways = ways_to_cut(profile, cost, limits);
+  std::vector<BorderSearch> ways = ways_to_cut(profile, cost, limits);
   std::vector<Candidate> candidates = first_plans(ways, cost, profile.bytes());
   BucketPlan best = ddp_buckets(profile);
   Score least = score_of(exposure_of(profile, cost, best, here));

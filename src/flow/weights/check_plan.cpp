@@ -16,7 +16,7 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {
   return offset % kAlignment == 0 && offset <= room && bytes <= room - offset;
 }
 
-// Groups follow from the graph alone.
+// The weight groups depend on the graph alone.
 void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
   const std::vector<WeightGroup> groups = make_weight_groups(graph);
   const auto same_part = [](const WeightGroup::Part& a, const WeightGroup::Part& b) {
@@ -27,9 +27,9 @@ void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
     return a.bytes == b.bytes && a.ops == b.ops && std::ranges::equal(a.parts, b.parts, same_part);
   };
   if (!std::ranges::equal(plan.units, groups, same))
-    refuse(
-        fmt::format("is for another graph: its {} groups are not the {} of this one", plan.units.size(), groups.size()),
-        here);
+    refuse(fmt::format("is for another graph: its {} weight groups are not the {} of this graph", plan.units.size(),
+                       groups.size()),
+           here);
   for (const WeightGroup& group : plan.units) {
     if (group.resident && !fits(group.offset, group.bytes, plan.resident_bytes))
       refuse(fmt::format("puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
@@ -68,7 +68,7 @@ void check_values(const WeightsPlan& plan, const Graph& graph, Here here) {
              here);
   }
   if (const auto both = arena_conflict(graph, plan.value_offsets))
-    refuse(fmt::format("puts values '{}' and '{}', which are there at the same time, on the same bytes",
+    refuse(fmt::format("puts values '{}' and '{}', which are live at the same time, on the same bytes",
                        graph[both->first].name, graph[both->second].name),
            here);
 }
@@ -88,7 +88,7 @@ void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
   }
 }
 
-// Every use of a streamed group has a load, and no load lies on one that is still needed.
+// Every use of a streamed group has a load, and no load overwrites another one that is still needed.
 void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
   std::vector<std::vector<const WeightLoad*>> loads_of(plan.units.size());
   std::vector<Placed> placed;

@@ -1,4 +1,4 @@
-// A plan in words: what stays, what passes, what it takes, and what cannot be hidden.
+// describe(): a plan as text for people.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
                                  percent(plan.resident_bytes, weights), format_bytes(weights),
                                  format_bytes(plan.ring_bytes), format_bytes(plan.activation_bytes));
   if (plan.activation_bytes > plan.activation_bound)
-    text += fmt::format(" ({:.1f} % above what is there at once)",
+    text += fmt::format(" ({:.1f} % above the most that is live at once)",
                         percent(plan.activation_bytes - plan.activation_bound, plan.activation_bound));
   return text + "\n";
 }
 
-// What stands in the way, and what would help.
+// What limits the step, and what would shorten it.
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
   const std::string amounts =
@@ -33,7 +33,7 @@ std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loading <= plan.compute) {
     const Picos extra = plan.step - plan.compute;
     if (extra * 1000 <= plan.compute) return fmt::format("compute-bound: {}: all loads are hidden\n", amounts);
-    return fmt::format("compute-bound: {}: {} more than resident, for loads slow kernels down or come late\n", amounts,
+    return fmt::format("compute-bound: {}: {} more than resident, since loads slow kernels or come late\n", amounts,
                        format_time(extra));
   }
   return fmt::format(

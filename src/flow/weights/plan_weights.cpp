@@ -81,9 +81,9 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
                             : "");
 }
 
-class Planner {
+class WeightsPlanner {
  public:
-  Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
+  WeightsPlanner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
       : graph_(graph),
         options_(options),
         groups_(make_weight_groups(graph)),
@@ -91,9 +91,9 @@ class Planner {
         arena_(lay_arena(graph)) {
     leave_on_disk(groups_, options.host_memory);
     if (costs.device == "cpu" && !options.ring) leave_room(groups_);
-    pace_ = pace_of(graph, costs, groups_);
+    step_costs_ = step_costs_of(graph, costs, groups_);
     for (const WeightGroup& group : groups_) all_bytes_ += aligned(group.bytes);
-    for (const double op : pace_.ops) compute_ += op;
+    for (const double op : step_costs_.ops) compute_ += op;
     smallest_ring_ = find_smallest_ring();
     reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(groups_, &WeightGroup::from_disk);
   }
@@ -112,7 +112,7 @@ class Planner {
     const std::uint64_t for_weights = budget - arena_.bytes;
     if (all_stay(for_weights)) return write_down(0, std::vector<char>(groups_.size(), 1), {});
     const std::uint64_t ring = best_ring(for_weights).first;
-    const ResidentProblem problem{pace_, groups_, loads_, capacity(for_weights, ring), ring};
+    const ResidentProblem problem{step_costs_, groups_, loads_, capacity(for_weights, ring), ring};
     const ResidentChoice choice = search_resident(problem, options_.search_effort);
     if (!choice.found()) no_room(budget, here);
     std::vector<WeightLoad> loads;
@@ -210,7 +210,7 @@ class Planner {
     std::pair<std::uint64_t, ResidentChoice> best{0, {}};
     for (const std::uint64_t ring : ring_sizes(for_weights)) {
       if (ring > for_weights) continue;
-      ResidentChoice choice = guess_resident({pace_, groups_, loads_, capacity(for_weights, ring), ring});
+      ResidentChoice choice = guess_resident({step_costs_, groups_, loads_, capacity(for_weights, ring), ring});
       if (choice.found() && (!best.second.found() || choice.step * kAsGood < best.second.step))
         best = {ring, std::move(choice)};
     }
@@ -231,13 +231,13 @@ class Planner {
     plan.value_offsets = arena_.offsets;
     plan.activation_bytes = arena_.bytes;
     plan.activation_bound = arena_.bound;
-    plan.step = rounded(period_of(pace_, plan.loads).step);
+    plan.step = rounded(steady_step_of(step_costs_, plan.loads).step);
     plan.bound = plan.step;
     plan.compute = rounded(compute_);
     double loading = 0;
     for (const WeightLoad& load : plan.loads) {
       plan.streamed_bytes += groups_[load.unit].bytes;
-      loading += pace_.loads[load.unit];
+      loading += step_costs_.loads[load.unit];
     }
     plan.loading = rounded(loading);
     return plan;
@@ -245,7 +245,7 @@ class Planner {
 
   const Graph& graph_;
   const WeightsOptions& options_;
-  Pace pace_;
+  StepCosts step_costs_;
   std::vector<WeightGroup> groups_;
   std::vector<WeightLoad> loads_;
   Arena arena_;
@@ -254,7 +254,7 @@ class Planner {
   double compute_ = 0;
 };
 
-[[noreturn]] void too_small(const Planner& planner, const Graph& graph, std::uint64_t budget, Here here) {
+[[noreturn]] void too_small(const WeightsPlanner& planner, const Graph& graph, std::uint64_t budget, Here here) {
   const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
   throw Error(
       Code::kOutOfMemory,
@@ -281,7 +281,7 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
 
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
-  const Planner planner(graph, costs, options);
+  const WeightsPlanner planner(graph, costs, options);
   // A ring that was asked for may be larger than all weights.
   const std::uint64_t most =
       std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));

@@ -10,15 +10,15 @@ namespace slip {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kCloseEnough = 1.0005;  // of the bound: better is not worth the search
+constexpr double kCloseEnough = 1.0005;  // times the bound: a better choice is not worth the search
 using ResidentSet = std::vector<char>;   // by group: 1 stays resident
 
-// The cost of a choice, and bounds on choices that are made in part.
+// The length of a step with a given choice, and lower bounds for choices that are only partly made.
 class ChoiceCosts {
  public:
   explicit ChoiceCosts(const ResidentProblem& problem) : problem_(problem), load_times_(problem.groups.size(), 0.0) {
-    for (const WeightLoad& load : problem.loads) load_times_[load.unit] += problem.pace.loads[load.unit];
-    compute_ = std::accumulate(problem.pace.ops.begin(), problem.pace.ops.end(), 0.0);
+    for (const WeightLoad& load : problem.loads) load_times_[load.unit] += problem.step_costs.loads[load.unit];
+    compute_ = std::accumulate(problem.step_costs.ops.begin(), problem.step_costs.ops.end(), 0.0);
     by_worth_.resize(problem.groups.size());
     std::iota(by_worth_.begin(), by_worth_.end(), 0U);
     std::ranges::stable_sort(by_worth_, [&](std::uint32_t a, std::uint32_t b) { return worth(a) > worth(b); });
@@ -32,13 +32,13 @@ class ChoiceCosts {
 
   double step_of(const ResidentSet& resident) {
     ++looked_at;
-    effort += 3 * problem_.pace.ops.size();
+    effort += 3 * problem_.step_costs.ops.size();
     if (!streamed_loads(problem_, resident, scratch_)) return kInfinite;
-    return period_of(problem_.pace, scratch_).step;
+    return steady_step_of(problem_.step_costs, scratch_).step;
   }
 
-  // Groups by_worth_[from...] are open, `room` is left for them, the others load for `loading`: the open ones that are
-  // worth most stay, the last of them in part.
+  // Lower bound when the groups by_worth_[from...] are undecided, `room` bytes are left for them, and the decided ones
+  // load for `loading`. As in a fractional knapsack, the groups worth most stay, the last of them in part.
   double bound(std::size_t from, std::uint64_t room, double loading) {
     effort += by_worth_.size() - from;
     for (std::size_t i = from; i < by_worth_.size(); ++i) {
@@ -47,16 +47,17 @@ class ChoiceCosts {
       loading += load_times_[group] * (1 - part);
       room -= std::min(room, bytes(group));
     }
-    return min_period(problem_.pace, compute_, loading);
+    return min_steady_step(problem_.step_costs, compute_, loading);
   }
 
-  // The recurrence for the groups that are surely streamed, with a ring that knows no borders and nothing that slows:
-  // more loads never make its steady state shorter, so it bounds every choice that streams at least these. Of the ends
-  // of all ops and loads, the one that moves least from a step to the next bounds the steady state from below.
+  // Lower bound for every choice that streams at least the groups that are not in `maybe_resident`. It is the
+  // recurrence for these groups with a ring that loses no bytes at its end and without slowdowns: more loads never make
+  // its steady state shorter. Of the ends of all ops and loads, the smallest increase from one step to the next is the
+  // bound.
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
-  std::uint64_t looked_at = 0;  // choices
+  std::uint64_t looked_at = 0;  // complete choices
   std::uint64_t effort = 0;     // ops looked at: the same on every machine, unlike time
 
  private:
@@ -72,16 +73,16 @@ class ChoiceCosts {
 
 double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
   constexpr std::size_t kSteps = 4;
-  effort += kSteps * problem_.pace.ops.size();
+  effort += kSteps * problem_.step_costs.ops.size();
   scratch_.clear();
   for (const WeightLoad& load : problem_.loads) {
     if (!maybe_resident[load.unit]) scratch_.push_back(load);
   }
-  const std::size_t ops = problem_.pace.ops.size(), loads = scratch_.size();
+  const std::size_t ops = problem_.step_costs.ops.size(), loads = scratch_.size();
   op_ends_.assign(ops * kSteps, 0.0);
   load_ends_.assign(loads * kSteps, 0.0);
   double load_end = 0, op_end = 0;
-  std::size_t oldest = 0, next = 0;  // of the loads that fill the ring, over all steps
+  std::size_t oldest = 0, next = 0;  // loads in the ring: [oldest, next), counted over all steps
   std::uint64_t in_ring = 0;
   for (std::size_t at = 0; at < ops * kSteps; ++at) {
     const std::size_t op = at % ops, step_loads = at / ops * loads;
@@ -93,11 +94,11 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
         if (used_by < at) load_end = std::max(load_end, op_ends_[used_by]);
         in_ring -= bytes(old.unit);
       }
-      load_end += problem_.pace.loads[group];
+      load_end += problem_.step_costs.loads[group];
       load_ends_[next] = load_end;
       op_end = std::max(op_end, load_end);
     }
-    op_end += problem_.pace.ops[op];
+    op_end += problem_.step_costs.ops[op];
     op_ends_[at] = op_end;
   }
   double least = kInfinite;
@@ -108,7 +109,7 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
   return least;
 }
 
-// Fills what room is left, the most worth first.
+// Makes more groups resident while they fit into `room`, in the order of their worth.
 void fill_up(const ChoiceCosts& costs, ResidentSet& resident, std::uint64_t room) {
   for (const std::uint32_t group : costs.by_worth()) {
     if (resident[group] || costs.bytes(group) > room) continue;
@@ -117,7 +118,7 @@ void fill_up(const ChoiceCosts& costs, ResidentSet& resident, std::uint64_t room
   }
 }
 
-// Takes groups in this order while they fit. False: those that must stay do not fit.
+// Makes groups resident in this order while they fit. Returns false if the groups that must stay do not fit.
 bool take_in_order(const ChoiceCosts& costs, std::span<const std::uint32_t> order, std::uint64_t room,
                    ResidentSet& resident) {
   resident.assign(order.size(), 0);
@@ -135,7 +136,7 @@ bool take_in_order(const ChoiceCosts& costs, std::span<const std::uint32_t> orde
   return true;
 }
 
-// Streams the share of the bytes that must be, spread evenly over the step.
+// Spreads the streamed groups evenly over the step.
 bool take_strided(const ChoiceCosts& costs, std::uint64_t room, double phase, ResidentSet& resident) {
   const auto groups = static_cast<std::uint32_t>(costs.problem().groups.size());
   resident.assign(groups, 0);
@@ -164,9 +165,9 @@ bool take_strided(const ChoiceCosts& costs, std::uint64_t room, double phase, Re
   return true;
 }
 
-class Search {
+class ResidentSearch {
  public:
-  explicit Search(const ResidentProblem& problem) : costs_(problem) {
+  explicit ResidentSearch(const ResidentProblem& problem) : costs_(problem) {
     best_.bound = costs_.bound(0, problem.capacity, 0);
     best_.step = kInfinite;
   }
@@ -175,7 +176,7 @@ class Search {
     const std::uint64_t room = costs_.problem().capacity;
     ResidentSet set;
     for (const double phase : {0.0, 0.5, 1.0}) {
-      if (!take_strided(costs_, room, phase, set)) return;  // what must stay does not fit
+      if (!take_strided(costs_, room, phase, set)) return;  // the groups that must stay do not fit
       offer(set);
       if (close_enough()) return;
     }
@@ -195,7 +196,7 @@ class Search {
     try_order();
   }
 
-  // Exchanges a resident group for a streamed one while that helps.
+  // Exchanges a resident group for a streamed one as long as the step gets shorter.
   void exchange(std::uint64_t effort) {
     if (best_.step == kInfinite) return;
     for (bool better = true; better && !close_enough();) {
@@ -216,12 +217,12 @@ class Search {
     }
   }
 
-  // Decides group after group, the most worth first, to stay and then to pass.
+  // Decides group by group in the order of worth: first it is resident, then it is streamed.
   void branch_and_bound(std::uint64_t effort) {
     if (close_enough()) return;
     max_effort_ = effort;
     open_ = kInfinite;
-    ResidentSet set(costs_.problem().groups.size(), 1);  // undecided ones count as resident: that only shortens
+    ResidentSet set(costs_.problem().groups.size(), 1);  // undecided groups count as resident: still a lower bound
     descend(set, 0, costs_.problem().capacity, 0, best_.bound);
     best_.bound = std::max(best_.bound, std::min(best_.step, open_));
   }
@@ -244,7 +245,7 @@ class Search {
   }
 
   void descend(ResidentSet& set, std::size_t depth, std::uint64_t room, double loading, double bound) {
-    if (bound * kCloseEnough >= best_.step) return;  // nothing better below
+    if (bound * kCloseEnough >= best_.step) return;  // no choice in this branch is better
     if (costs_.effort > max_effort_) {
       open_ = std::min(open_, bound);
       return;
@@ -256,7 +257,8 @@ class Search {
     const std::uint32_t group = costs_.by_worth()[depth];
     if (costs_.bytes(group) <= room) descend(set, depth + 1, room - costs_.bytes(group), loading, bound);
     if (costs_.must_stay(group)) return;
-    // The way back from the last group bounds what was left open at each, which takes time for each group again.
+    // When the effort is used up, each level on the way back still computes the bound of its other branch; this limits
+    // that work, too.
     if (costs_.effort > 2 * max_effort_) {
       open_ = std::min(open_, bound);
       return;
@@ -272,7 +274,7 @@ class Search {
   ChoiceCosts costs_;
   ResidentChoice best_;
   std::uint64_t max_effort_ = 0;
-  double open_ = kInfinite;  // the lowest bound of what was not looked at
+  double open_ = kInfinite;  // the lowest bound of all branches that were not searched
 };
 
 }  // namespace
@@ -286,13 +288,13 @@ bool streamed_loads(const ResidentProblem& problem, const std::vector<char>& res
 }
 
 ResidentChoice guess_resident(const ResidentProblem& problem) {
-  Search search(problem);
+  ResidentSearch search(problem);
   search.guess();
   return search.result();
 }
 
 ResidentChoice search_resident(const ResidentProblem& problem, std::uint64_t effort) {
-  Search search(problem);
+  ResidentSearch search(problem);
   search.guess();
   search.exchange(effort / 2);
   search.branch_and_bound(effort);

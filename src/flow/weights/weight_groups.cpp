@@ -7,9 +7,9 @@
 namespace slip {
 namespace {
 
-constexpr std::uint32_t kNear = 8;  // ops: uses this close share a load, small weights this close a group
+constexpr std::uint32_t kNear = 8;  // ops: uses this close share a load, and small weights this close share a group
 
-// Bytes of one weight that some ops use; pieces never overlap.
+// A piece of one weight and the ops that use it. Pieces never overlap.
 struct UsedBytes {
   ValueBytes bytes;
   std::vector<std::uint32_t> ops;
@@ -101,16 +101,16 @@ const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& byt
 
 namespace {
 
-struct Lying {
+struct RingRange {
   std::uint64_t begin = 0, end = 0;
   std::uint32_t first_op = 0, last_op = 0;
   bool overlaps(std::uint64_t from, std::uint64_t to) const { return begin < to && from < end; }
 };
 
-// The end of a load that is still needed and in the way, or nothing.
-std::optional<std::uint64_t> in_the_way(const std::deque<Lying>& lying, std::uint64_t from, std::uint64_t to,
-                                        std::uint32_t first_op) {
-  for (const Lying& load : lying) {
+// If [from, to) overlaps a load that is still needed at `first_op`: the end of that load.
+std::optional<std::uint64_t> blocked_until(const std::deque<RingRange>& laid, std::uint64_t from, std::uint64_t to,
+                                           std::uint32_t first_op) {
+  for (const RingRange& load : laid) {
     if (load.overlaps(from, to) && load.last_op >= first_op) return load.end;
   }
   return std::nullopt;
@@ -120,7 +120,7 @@ std::optional<std::uint64_t> in_the_way(const std::deque<Lying>& lying, std::uin
 
 bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
               std::uint32_t* needs) {
-  std::deque<Lying> lying;  // this step's, latest last; those wholly overwritten are dropped
+  std::deque<RingRange> laid;  // loads of this step, the latest last; completely overwritten ones are dropped
   std::uint64_t head = 0;
   for (WeightLoad& load : loads) {
     const std::uint64_t size = ring_bytes_of(groups[load.unit]);
@@ -134,28 +134,27 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
         }
         if (size > bytes) continue;
       }
-      const auto blocked = in_the_way(lying, head, head + size, load.first_op);
+      const auto blocked = blocked_until(laid, head, head + size, load.first_op);
       if (!blocked) break;
       head = *blocked;
     }
     load.offset = head;
     load.after_op = kNoOp;
     load.step_before = false;
-    for (const Lying& old : lying) {
+    for (const RingRange& old : laid) {
       if (old.overlaps(head, head + size) && (load.after_op == kNoOp || old.last_op > load.after_op))
         load.after_op = old.last_op;
     }
-    std::erase_if(lying, [&](const Lying& old) { return old.begin >= head && old.end <= head + size; });
-    lying.push_back({head, head + size, load.first_op, load.last_op});
+    std::erase_if(laid, [&](const RingRange& old) { return old.begin >= head && old.end <= head + size; });
+    laid.push_back({head, head + size, load.first_op, load.last_op});
     head += size;
   }
-  // The first loads of a step overwrite the last ones of the step before. Only what no load of this step lay upon
-  // before is still the old step's.
+  // The first loads of a step overwrite the last ones of the step before, where no earlier load of this step did.
   for (std::size_t i = 0; i < loads.size(); ++i) {
     WeightLoad& load = loads[i];
     if (load.after_op != kNoOp) continue;
     for (const WeightLoad& old : loads) {
-      const Lying there{old.offset, old.offset + ring_bytes_of(groups[old.unit]), old.first_op, old.last_op};
+      const RingRange there{old.offset, old.offset + ring_bytes_of(groups[old.unit]), old.first_op, old.last_op};
       if (!there.overlaps(load.offset, load.offset + ring_bytes_of(groups[load.unit]))) continue;
       if (load.after_op == kNoOp || old.last_op > load.after_op) load.after_op = old.last_op;
       load.step_before = true;
@@ -167,7 +166,7 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
 WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads) {
   WorkingSet most;
   std::vector<const WeightLoad*> live;
-  for (const WeightLoad& load : loads) {  // in the order of the first use: the most live at the start of some load
+  for (const WeightLoad& load : loads) {  // in the order of first use: the maximum is reached when some load starts
     std::erase_if(live, [&](const WeightLoad* old) { return old->last_op < load.first_op; });
     live.push_back(&load);
     std::uint64_t sum = 0;

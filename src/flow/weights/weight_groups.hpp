@@ -1,4 +1,5 @@
-// Which weights lie and are loaded together.
+// Weight groups: which weights are placed and loaded together, where their loads lie in the ring, and whether a plan
+// for them can run. The planner, the runner and the reader of plan files use these functions.
 #pragma once
 
 #include <optional>
@@ -9,44 +10,41 @@
 
 namespace slip {
 
-// Alignment of everything in device memory: enough for any kernel, and for a fast copy.
+// Alignment of all values in device memory: enough for any kernel and for fast copies.
 inline constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A large weight has some bytes behind it in the ring: so many that a direct read, which wants the same place in a page
-// as in the file, can put it there without another copy, with whole pages around it.
+// A weight of at least kLargePart bytes gets kLandingRoom extra bytes in the ring. A direct read writes whole pages and
+// keeps the offset in a page that the data has in the file; with this room it needs no further copy.
 inline constexpr std::uint64_t kLargePart = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kLandingRoom = 3 * 4096;
 
-// In the order of their first use. Small weights join a neighbour (GraphOptions::join_bytes).
+// The weight groups of a graph, in the order of their first use. Small weights join a neighbour
+// (GraphOptions::join_bytes).
 std::vector<WeightGroup> make_weight_groups(const Graph& graph);
 
-// The loads of one step if all groups were streamed, in the order of use; their places in the ring are not set.
+// The loads of one step with all groups streamed, in the order of use. Their offsets in the ring are not set.
 std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups);
 
-// Where the bytes of a weight lie in a group; null: not in this one.
+// The part of the group that holds these bytes of a weight; null if no part does.
 const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& bytes);
 
-// Where loads lie in the ring, and what each must wait for.
-
-// What a group takes of the ring.
 constexpr std::uint64_t ring_bytes_of(const WeightGroup& group) { return aligned(group.bytes + group.room); }
 
-// Lays the loads, in their order, one behind the other into a ring of `bytes`, from its begin in each step, and says
-// which op must have ended before each. False: an op needs more at a time than the ring holds; `needs` is that op.
+// Places the loads one after the other in a ring of `bytes` bytes, from its beginning in each step, and sets the op
+// that each must wait for. Returns false if an op needs more bytes at a time than the ring has; `needs` is that op.
 bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
               std::uint32_t* needs = nullptr);
 
-// The most that the loads of any one op take together, with that op: no ring can be smaller.
+// The op whose loads together take the most bytes of the ring: no ring can be smaller.
 struct WorkingSet {
   std::uint64_t bytes = 0;
   std::uint32_t op = kNoOp;
 };
 WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads);
 
-// Whether a plan can be run: it is for this graph, all lies within its memory and nothing on what is still needed.
-
-// Throws kInvalidValue with the names and places. verify_weights proves the order of a plan that passes.
+// Throws kInvalidValue unless the plan is for this graph, all of it lies within its memory, and nothing lies on bytes
+// that are still needed. verify_weights then proves the order of its ops.
 void check_plan(const WeightsPlan& plan, const Graph& graph, Here here);
 
 }  // namespace slip

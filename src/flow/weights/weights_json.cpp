@@ -35,9 +35,9 @@ Json group_json(const WeightGroup& group, const Graph& graph) {
 }
 
 // Reads fields with their place in the file in every error.
-class Fields {
+class PlanFields {
  public:
-  Fields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
+  PlanFields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
     if (!json.is_object()) fail("is no object");
   }
   std::uint64_t number(const char* key, std::uint64_t most = std::uint64_t{1} << 60) const {
@@ -62,7 +62,7 @@ class Fields {
     return value;
   }
   bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
-  Fields item(const char* key, std::size_t index) const {
+  PlanFields item(const char* key, std::size_t index) const {
     return {list(key)[index], fmt::format("{}.{}[{}]", place_, key, index), here_};
   }
   [[noreturn]] void fail(const std::string& what) const {
@@ -80,12 +80,12 @@ class Fields {
 };
 
 // Of the groups that this graph has: which stay, and where.
-void read_groups(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_groups(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.units = make_weight_groups(graph);
   if (fields.list("units").size() != plan.units.size())
     fields.fail(fmt::format("has {} groups, but this graph has {}", fields.list("units").size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    const Fields one = fields.item("units", i);
+    const PlanFields one = fields.item("units", i);
     WeightGroup& group = plan.units[i];
     const std::string& name = graph[group.parts.front().bytes.value].name;
     if (one.number("bytes") != group.bytes || one.item("parts", 0).text("weight") != name)
@@ -98,7 +98,7 @@ void read_groups(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
   }
 }
 
-std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph) {
+std::uint32_t read_op(const PlanFields& fields, const char* key, const Graph& graph) {
   const std::string name = fields.text(key);
   for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
     if (graph.ops()[op].name == name) return op;
@@ -106,9 +106,9 @@ std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph)
   fields.fail(fmt::format("names op '{}', which this graph does not have", name));
 }
 
-void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_loads(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
   for (std::size_t i = 0; i < fields.list("loads").size(); ++i) {
-    const Fields one = fields.item("loads", i);
+    const PlanFields one = fields.item("loads", i);
     WeightLoad load;
     load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
     if (load.unit >= plan.units.size())
@@ -123,11 +123,11 @@ void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
   }
 }
 
-void read_values(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_values(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.value_offsets.assign(graph.values().size(), 0);
   std::vector<bool> missing = placed_values(graph);
   for (std::size_t i = 0; i < fields.list("values").size(); ++i) {
-    const Fields one = fields.item("values", i);
+    const PlanFields one = fields.item("values", i);
     const std::optional<Value> value = graph.find(one.text("name"));
     if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", one.text("name")));
     plan.value_offsets[value->index] = one.number("offset");
@@ -183,7 +183,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   } catch (const Json::exception& error) {
     throw Error(Code::kParse, fmt::format("'{}' is no JSON: {}", path, error.what()), here);
   }
-  const Fields fields(json, fmt::format("'{}':", path), here);
+  const PlanFields fields(json, fmt::format("'{}':", path), here);
   if (fields.text("format") != kFormat)
     fields.fail(fmt::format("has the format \"{}\", not \"{}\"", fields.text("format"), kFormat));
   WeightsPlan plan;
@@ -196,7 +196,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   read_loads(fields, graph, plan);
   read_values(fields, graph, plan);
   if (json.contains("predicted_ps")) {
-    const Fields times(json.at("predicted_ps"), fmt::format("'{}': predicted_ps", path), here);
+    const PlanFields times(json.at("predicted_ps"), fmt::format("'{}': predicted_ps", path), here);
     plan.step = static_cast<Picos>(times.number("step"));
     plan.bound = static_cast<Picos>(times.number("bound"));
     plan.compute = static_cast<Picos>(times.number("compute"));
