@@ -26,7 +26,7 @@ std::vector<Waits> gather_waits(const Studied& studied) {
   std::unordered_map<std::uint64_t, std::size_t> places;
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
     if (!studied.spans[i].run || studied.spans[i].annotation) continue;
-    const Start& start = studied.analysis.starts[i];
+    const StartReason& start = studied.analysis.starts[i];
     const std::uint32_t op = studied.name_of[i];
     const std::uint32_t after = start.after == kNoSpan ? nothing : studied.name_of[start.after];
     // Names are fewer than ops, and those fewer than 2^30: three numbers in one.
@@ -104,7 +104,7 @@ Table op_table(const Studied& studied) {
   for (const std::uint32_t op : studied.analysis.critical) critical[op] = true;
   for (std::uint32_t i = 0; i < studied.spans.size(); ++i) {
     const TraceSpan& span = studied.spans[i];
-    const Start& start = studied.analysis.starts[i];
+    const StartReason& start = studied.analysis.starts[i];
     const auto count = [](std::uint64_t value) { return number(static_cast<std::int64_t>(value)); };
     const auto when = [&](bool known, Picos value) { return known ? time(value) : none(); };
     const bool ran = span.run != nullptr;

@@ -117,9 +117,16 @@ std::vector<Device> Device::open_all(std::string_view name, int count, const Dev
   return devices;
 }
 
-Stream Device::stream(StreamFlags flags, int priority, Here here) const { return stream({}, flags, priority, here); }
+Stream Device::stream(StreamFlags flags, int priority, Here here) const {
+  return stream(StreamOptions{.flags = flags, .priority = priority}, here);
+}
 
 Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) const {
+  return stream(StreamOptions{name, flags, priority}, here);
+}
+
+Stream Device::stream(const StreamOptions& options, Here here) const {
+  const auto& [name, flags, priority] = options;
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);

@@ -6,6 +6,6 @@
 namespace slip {
 
 // This machine as hwloc sees it; asked once in a process, since that takes some milliseconds.
-const System& probed_topology(Here here);
+const TopoSystem& probed_topology(Here here);
 
 }  // namespace slip

@@ -142,6 +142,26 @@ TEST(Collectives, EachRankHasAFactorOfItsOwn) {
   }));
 }
 
+TEST(Collectives, FactorsApplyToReduceAndReduceScatter) {
+  expect_no_errors(with_ranks(3, [&](Rank& rank) {
+    const ReduceSpec scaled = premul_sum(std::pow(10.0, rank.comm.rank()));
+    for (const std::uint64_t elements : {std::uint64_t{3}, std::uint64_t{60'000}}) {
+      const std::vector<float> ones(elements, 1.0F), wanted(elements, 111.0F);
+      const std::uint64_t bytes = elements * 4;
+      Bytes from(bytes), sums(bytes);
+      std::memcpy(from.data(), ones.data(), bytes);
+      std::memcpy(sums.data(), wanted.data(), bytes);
+      const Buffer in = rank.upload(from), out = rank.upload(from);
+      rank.comm.reduce(out, in, DataType::kF32, scaled, 1, rank.stream);
+      if (rank.comm.rank() == 1) EXPECT_EQ(rank.download(out, bytes), sums);
+      rank.comm.reduce_scatter(out.slice(0, bytes / 3), in, DataType::kF32, scaled, rank.stream);
+      Bytes block = rank.download(out, bytes);
+      block.resize(bytes / 3), sums.resize(bytes / 3);
+      EXPECT_EQ(block, sums);
+    }
+  }));
+}
+
 // Calls of all sizes one behind the other, nobody waits in between: slots, boxes and halves go round many times.
 TEST(Collectives, ManyCallsUnderWayAtOnce) {
   const unsigned calls = 400 / kShare + 20;

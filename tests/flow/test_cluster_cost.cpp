@@ -7,12 +7,12 @@
 namespace slip {
 namespace {
 
-System machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
+TopoSystem machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
 
 // Rings of six machines and trees of sixteen, simulated whole: as many as take a second. A sanitizer takes a hundred,
 // and sees the smallest.
 TEST(ClusterCost, GoesOnFromFewerMachines) {
-  const System one = machine();
+  const TopoSystem one = machine();
   const bool slow = test::kShare > 1;
   for (const bool by_tree : {false, true}) {
     if (slow && !by_tree) continue;

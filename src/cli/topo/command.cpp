@@ -31,12 +31,12 @@ Cluster cluster_asked(const Asked& asked) {
     throw UsageError(fmt::format("--nodes {}: must be 1 to {}", asked.nodes, kMaxNodes));
   if (asked.channels < 1 || asked.channels > 64)
     throw UsageError(fmt::format("--channels {}: must be 1 to 64", asked.channels));
-  std::vector<System> systems;
+  std::vector<TopoSystem> systems;
   for (const std::string& file : asked.files) systems.push_back(read_topology(file, {}));
   if (systems.empty()) systems.push_back(this_topology({}));
   Cluster cluster;
   for (int copy = 0; copy < asked.nodes; ++copy) {
-    for (const System& system : systems) {
+    for (const TopoSystem& system : systems) {
       const auto node = static_cast<int>(cluster.nodes.size());
       for (std::size_t device = 0; device < system.devices.size(); ++device)
         cluster.ranks.push_back({node, static_cast<int>(device)});
@@ -61,7 +61,7 @@ int run_topo(const Asked& asked) {
   if (predicts) return print_prediction(asked.predict, cluster, plan), kSuccess;
   const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
   for (std::size_t i = 0; i < kinds; ++i) {
-    const System& system = cluster.nodes[i];
+    const TopoSystem& system = cluster.nodes[i];
     fmt::print("{}: {}, {}\n\n{}\n{}\n", system.name, counted(system.devices.size(), device_word(system)),
                counted(system.nets.size(), "net"), draw_tree(system), draw_paths(system));
   }

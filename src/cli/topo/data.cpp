@@ -11,7 +11,7 @@ constexpr const char* kLinks[] = {"nvlink", "pci", "memory", "sys", "net"};
 
 constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about a kilobyte while it is JSON
 
-Json json_of(const System& system) {
+Json json_of(const TopoSystem& system) {
   Json nodes = Json::array(), links = Json::array(), paths = Json::array();
   for (const TopoNode& node : system.nodes) {
     Json item = {{"kind", kKinds[static_cast<std::size_t>(node.kind)]}, {"index", node.index}, {"name", node.name}};
@@ -48,8 +48,8 @@ Json json_of(const System& system) {
 
 Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
   Json systems = Json::array(), ranks = Json::array(), channels = Json::array();
-  std::vector<const System*> seen;
-  for (const System& system : cluster.nodes) {
+  std::vector<const TopoSystem*> seen;
+  for (const TopoSystem& system : cluster.nodes) {
     std::size_t number = 0;
     while (number < seen.size() && seen[number]->xml != system.xml) ++number;
     if (number == seen.size()) {

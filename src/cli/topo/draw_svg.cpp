@@ -305,7 +305,7 @@ class Picture {
 
   const Cluster& cluster_;
   const ChannelPlan& plan_;
-  const System& system_;
+  const TopoSystem& system_;
   std::vector<Place> place_;
   std::vector<std::vector<int>> below_;
   std::string out_;

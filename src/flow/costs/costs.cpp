@@ -76,7 +76,7 @@ Picos on_the_line(const std::vector<const CostSample*>& samples, const CostSampl
 
 }  // namespace
 
-Picos Link::time_for(std::uint64_t bytes) const {
+Picos LinkCost::time_for(std::uint64_t bytes) const {
   if (!(bytes_per_second > 0))
     throw Error(Code::kInvalidValue,
                 fmt::format("the time for {} bytes at {} bytes/s: the rate of this way is not known; measure_link it",

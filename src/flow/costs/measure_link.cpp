@@ -17,7 +17,7 @@ struct Timed {
 };
 
 // The line time = latency + bytes x slope whose relative errors are least: else the largest piece alone would decide.
-Link fit(const std::vector<Timed>& pieces) {
+LinkCost fit(const std::vector<Timed>& pieces) {
   double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
   for (const Timed& piece : pieces) {
     const double weight = 1 / (piece.time * piece.time);
@@ -41,8 +41,8 @@ Link fit(const std::vector<Timed>& pieces) {
 
 }  // namespace
 
-Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
-                  std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
+LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
+                      std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
   if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
     throw Error(Code::kInvalidValue,
                 fmt::format("measure_link: pieces of {} bytes in units of {}{}; give at least one unit and how it is "

@@ -24,7 +24,7 @@ Costs model_costs(const Graph& graph, std::string_view device, Here here) {
                 here);
   const std::string_view rest = device.substr(kPrefix.size());
   const sim::Description description = sim::load_description(rest);
-  const auto link = [&](std::uint64_t rate) { return Link{static_cast<double>(rate), description.copies.latency}; };
+  const auto link = [&](std::uint64_t rate) { return LinkCost{static_cast<double>(rate), description.copies.latency}; };
   Costs costs;
   costs.device = sim::is_description_text(rest) ? fmt::format("{}{}", kPrefix, description.name) : std::string(device);
   costs.load = link(description.copies.in);

@@ -28,7 +28,7 @@ Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<doub
 
 // The stages as they are beside each other. Each chunk has one launch, which stands for all that it costs else.
 std::string description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
-  const auto rate = [&](const Link& link) {
+  const auto rate = [&](const LinkCost& link) {
     const double bounded = std::clamp(link.bytes_per_second / (1 + stages.beside), 1e6, 1e15);  // what may be described
     return sim::write_quantity(static_cast<std::uint64_t>(bounded), sim::Dimension::kBytesPerSecond);
   };

@@ -19,8 +19,8 @@ constexpr int kProvenSteps = 3;  // the third has two steps before it, as every 
 // A device that is nothing but these costs.
 std::string description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
   const auto ppm = [](double share) { return static_cast<std::uint64_t>(share * 1e6 + 0.5); };
-  const auto rate = [](const Link& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };
-  const Link& out = costs.unload.bytes_per_second > 0 ? costs.unload : costs.load;
+  const auto rate = [](const LinkCost& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };
+  const LinkCost& out = costs.unload.bytes_per_second > 0 ? costs.unload : costs.load;
   return fmt::format(
       R"(sim:{{"name": "plan", "memory": "{} B", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", )"
       R"("copy_slowdown_ppm": {}}}, "copies": {{"in": "{} B/s", "out": "{} B/s", "latency": "{} ps", )"
@@ -32,7 +32,7 @@ std::string description_of(const Costs& costs, double kernel_slowdown, std::uint
 // Reads of units that are left on disk: each into one of a few places, from which it is then copied.
 class RehearsedReads {
  public:
-  RehearsedReads(const Device& device, const Link& disk)
+  RehearsedReads(const Device& device, const LinkCost& disk)
       : disk_(disk), stream_(device.stream("reads from disk", StreamFlags::kNonBlocking)) {}
 
   void issue(StreamRef loads, Range to, Range from, Name name) {
@@ -49,7 +49,7 @@ class RehearsedReads {
   struct Place {
     Event read, copied;
   };
-  const Link disk_;
+  const LinkCost disk_;
   const Stream stream_;
   std::array<Place, 3> places_;
   std::size_t next_ = 0;
@@ -121,7 +121,7 @@ void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
                             unit, least, most),
                 here);
   };
-  const auto require_link = [&](const char* what, const Link& link) {
+  const auto require_link = [&](const char* what, const LinkCost& link) {
     if (link.bytes_per_second > 0)
       require(what, link.bytes_per_second, sim::kMinRate, static_cast<double>(sim::kMaxRate), " B/s");
   };
