@@ -5,13 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
-#include "cli/read_traces.hpp"
+#include "cli/inputs.hpp"
+#include "cli/table.hpp"
 
 namespace slip::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "backend/sim/embedded.hpp"
-#include "cli/app_tree.hpp"
 #include "cli/commands.hpp"
+#include "cli/help.hpp"
 #include "cli/lab/lab.hpp"
 
 namespace slip::cli {

@@ -7,8 +7,8 @@
 #include <iterator>
 #include <set>
 
-#include "cli/text.hpp"
-#include "cli/topo/draw.hpp"
+#include "cli/table.hpp"
+#include "cli/topo/topo.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "cli/text.hpp"
-#include "cli/topo/draw.hpp"
+#include "cli/topo/topo.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
