@@ -31,7 +31,7 @@ class WorldOfLinks {
  public:
   WorldOfLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
       : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
-    for (const System& system : cluster.nodes) {
+    for (const TopoSystem& system : cluster.nodes) {
       const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
         return one.first->xml == system.xml && one.first->name == system.name;
       });
@@ -96,7 +96,7 @@ class WorldOfLinks {
     const auto index = static_cast<std::size_t>(rank);
     return index < cluster_.ranks.size() ? cluster_.ranks[index] : RankPlace{kInNetwork, 0};
   }
-  const System& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
+  const TopoSystem& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
   const TopoPaths& paths(int node) const { return paths_[of_node_[static_cast<std::size_t>(node)]].second; }
   int device(const RankPlace& place) const {
     return system(place.node).devices[static_cast<std::size_t>(place.device)];
@@ -130,7 +130,7 @@ class WorldOfLinks {
   }
   double memory_gbps() const {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;
-    const System& first = cluster_.nodes.front();
+    const TopoSystem& first = cluster_.nodes.front();
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
     return gpus ? 2000 : 20;
   }
@@ -144,7 +144,7 @@ class WorldOfLinks {
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const System*, TopoPaths>> paths_;  // of machines that differ
+  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // of machines that differ
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
