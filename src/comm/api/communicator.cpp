@@ -8,7 +8,7 @@
 #include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/api/split.hpp"
-#include "comm/reduce/factor.hpp"
+#include "comm/reduce/reduce.hpp"
 #include "transport/job/launch_info.hpp"
 
 namespace slip {
