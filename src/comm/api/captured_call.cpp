@@ -12,7 +12,7 @@ namespace slip {
 
 class Communicator::State::CapturedCall final : public ExchangeSource {
  public:
-  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<Parcel> parcels)
+  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> parcels)
       : comm_(comm), line_(comm.get()), name_(op.name), call_(call), parcels_(std::move(parcels)) {
     for (const Range& range : op.reads) reads_.push_back(range.bytes);
     for (const Range& range : op.writes) writes_.push_back(range.bytes);
@@ -50,11 +50,12 @@ class Communicator::State::CapturedCall final : public ExchangeSource {
   const void* const line_;
   const Name name_;
   const Call call_;
-  const std::vector<Parcel> parcels_;          // of messages
+  const std::vector<UserMessage> parcels_;     // of messages
   std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
 };
 
-void Communicator::State::capture(StreamState& stream, const Op& op, const Call& call, std::vector<Parcel> messages) {
+void Communicator::State::capture(StreamState& stream, const Op& op, const Call& call,
+                                  std::vector<UserMessage> messages) {
   require_stream(stream, op.here);
   stream.capture
       .load(std::memory_order_acquire)  // acquire: the capture is built

@@ -12,8 +12,8 @@
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "comm/link/measure_links.hpp"
-#include "comm/placement/places.hpp"
-#include "comm/plan/overlaps.hpp"
+#include "comm/placement/rank_placement.hpp"
+#include "comm/plan/message_program.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -24,7 +24,7 @@ struct Crowds {
   double cores_each = 1;  // on this rank's machine
   bool anywhere = false;  // more ranks than cores
 };
-Crowds find_crowds(const Bootstrap& bootstrap, const std::vector<Presence>& ranks) {
+Crowds find_crowds(const Bootstrap& bootstrap, const std::vector<RankLocation>& ranks) {
   struct Machine {
     const Placement* of = nullptr;
     CoreSet cores;
@@ -48,15 +48,15 @@ Crowds find_crowds(const Bootstrap& bootstrap, const std::vector<Presence>& rank
 }
 
 // Within what was asked for, what is useful.
-void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool crowded, Site& site) {
+void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool crowded, TuningInputs& tuning) {
   std::map<int, int> ranks;
   for (const int host : hosts) ++ranks[host];
-  int each = site.nranks;
+  int each = tuning.nranks;
   for (const auto& [host, count] : ranks) each = std::min(each, count);
   const int most = wishes.max_channels == 0 ? kMaxChannels : wishes.max_channels;
-  site.min_channels = std::max(wishes.min_channels, 1);
-  site.max_channels =
-      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, crowded), site.min_channels, most);
+  tuning.min_channels = std::max(wishes.min_channels, 1);
+  tuning.max_channels =
+      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, crowded), tuning.min_channels, most);
 }
 
 // Made once: a name is looked up when it is made.
@@ -105,36 +105,36 @@ void Communicator::State::set_up(int stood_for, Here here) {
   require_same_heartbeat(bootstrap, options, here);
   const std::vector<Wishes> all = bootstrap.all_gather(wishes);
   require_same_wishes(all, rank, here);
-  const Places places = find_places(bootstrap, hosts_of(bootstrap.placements(), all), Presence::own(options, stood_for),
-                                    topology_file(options), here);
+  const RankPlacement places = find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), all),
+                                                   RankLocation::own(options, stood_for), topology_file(options), here);
   stands_for = places.device_of(rank);
   const std::vector<int>& hosts = places.hosts;
   std::vector<int> members;
   for (int other = 0; other < nranks; ++other) {
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
   }
-  site.nranks = nranks;
+  tuning.nranks = nranks;
   // Without shared memory a relay would be a second way through the network.
   const std::set<int> apart(hosts.begin(), hosts.end());
-  site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  tuning.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
   const Crowds crowds = find_crowds(bootstrap, places.ranks);
-  set_channels(wishes, hosts, crowds.anywhere, site);
+  set_channels(wishes, hosts, crowds.anywhere, tuning);
   const bool whole = members.size() == static_cast<std::size_t>(nranks);
   if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
-    host.emplace(bootstrap, members, site.max_channels);
+    host.emplace(bootstrap, members, tuning.max_channels);
   all_share = host && whole;
   if (all_share) memory.emplace(bootstrap, options.direct);
-  formations = agree_on_formations(bootstrap, places, site.max_channels, here);
+  graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.max_channels);
-  site.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, tuning.max_channels);
+  tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   witness = std::make_shared<CallWitness>(seat);
   bootstrap.set_witness(witness);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
   cores_each = crowds.cores_each;
   calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
-  sim = SimRanks::meet(bootstrap, device, {site, formations, wishes.algorithm, wishes.deterministic}, here);
+  sim = SimRanks::meet(bootstrap, device, {tuning, graphs, wishes.algorithm, wishes.deterministic}, here);
   calls->in_turns = sim != nullptr;
   calls->history = &witness->history;
 }
@@ -152,11 +152,11 @@ SharedRun& Communicator::State::take_run() {
 
 bool Communicator::State::is_shared(const Call& call) const {
   return all_share && (bootstrap.nranks() == 1 || wishes.algorithm == Algorithm::kAuto ||
-                       wishes.algorithm == Algorithm::kDirect || find_recipe(wishes.algorithm, call.kind) == nullptr);
+                       wishes.algorithm == Algorithm::kDirect || find_schedule(wishes.algorithm, call.kind) == nullptr);
 }
 
-Choice Communicator::State::choice_of(const Call& call, bool explain) const {
-  return choose(call, site, wishes.algorithm, wishes.deterministic, explain);
+ScheduleChoice Communicator::State::choice_of(const Call& call, bool explain) const {
+  return choose(call, tuning, wishes.algorithm, wishes.deterministic, explain);
 }
 
 // On devices that run no functions the ranks only meet.
@@ -165,14 +165,14 @@ void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& 
   const Call& call = moves_bytes() ? asked : kMeet;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
-    plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
+    plan.emplace<HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
     return;
   }
   const bool explain = env().debugs("tune");
-  const Choice choice = choice_of(call, explain);
+  const ScheduleChoice choice = choice_of(call, explain);
   if (explain && rank == 0 && explained.insert(choice.text).second) log_line(choice.text);
-  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},
-                            std::span(formations).first(static_cast<std::size_t>(choice.channels)));
+  plan.emplace<MessageProgramBuilder>(*choice.schedule, Task{call, rank, nranks, in_place, choice.chunk_bytes},
+                                      std::span(graphs).first(static_cast<std::size_t>(choice.channels)));
 }
 
 std::uint64_t Communicator::State::start_run(SharedRun& run, Op& op, StreamState& stream, Door& door) {
@@ -198,7 +198,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   const bool in_place = from && to && is_in_place(*to, *from, own);
   SharedRun& run = take_run();
   make_plan(call, in_place, run.plan());
-  const auto* const shared = std::get_if<HostPlan>(&run.plan());
+  const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, turn, next, {output, input, hidden});
@@ -216,7 +216,7 @@ std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamS
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
   std::vector<SimCall::Letter> simulated;
-  for (Parcel& parcel : run.parcels) {
+  for (UserMessage& parcel : run.parcels) {
     Range range;
     if (parcel.bytes > 0) range = *(parcel.out ? from : to)++;
     if (sim) simulated.push_back({parcel.out, parcel.rank, range});
@@ -224,7 +224,7 @@ std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamS
     if (!moves_bytes()) parcel.bytes = 0;
     if (parcel.bytes > 0) parcel.data = address(range);
   }
-  run.plan().emplace<MessagePlan>(run.parcels);
+  run.plan().emplace<MessageProgramBuilder>(run.parcels);
   run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
   if (sim) in_virtual_time(run).prepare(turn, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, door);

@@ -35,8 +35,8 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   void fail(Code code, const std::string& text) noexcept override;
   std::weak_ptr<PostOffice> weak() override { return weak_from_this(); }
   StreamState& require_stream_for(std::span<const Letter> letters, StreamRef stream) const;
-  bool is_shared(const Call& call) const;                  // goes through the memory that all ranks share
-  Choice choice_of(const Call& call, bool explain) const;  // for those that do not
+  bool is_shared(const Call& call) const;                          // goes through the memory that all ranks share
+  ScheduleChoice choice_of(const Call& call, bool explain) const;  // for those that do not
   bool moves_bytes() const { return !sim || device.options().run_functions; }
   void make_plan(const Call& asked, bool in_place, CallPlan& plan);
   // Those that follow need the lock. `op` has its ranges; it gets an exchange. A run of messages has its parcels, whose
@@ -55,7 +55,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   // The op becomes one of the plan that `stream` captures, and each launch a call of this communicator; in
   // captured_call.cpp.
   class CapturedCall;
-  void capture(StreamState& stream, const Op& op, const Call& call, std::vector<Parcel> messages);
+  void capture(StreamState& stream, const Op& op, const Call& call, std::vector<UserMessage> messages);
 
   std::optional<Error> error() const;
   void require_usable(Here here) const;
@@ -79,8 +79,8 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   std::optional<SharedMemory> memory;  // only if they do
   std::mutex allocating;               // keeps the order of allocations the same on all ranks
   int stands_for = -1;                 // device of the host's topology file; -1: there is none
-  std::vector<Formation> formations;   // by channel
-  Site site;
+  std::vector<CommGraph> graphs;       // by channel
+  TuningInputs tuning;
   double cores_each = 1;  // of this host, by rank
   std::optional<Links> links;
   std::optional<SharedCalls> calls;
@@ -93,7 +93,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   std::vector<std::unique_ptr<SharedRun>> runs;
   std::map<const SharedRun*, std::unique_ptr<SimRun>> sim_runs;
   std::vector<Range> sent, received, sorted;  // of the letters being issued; kept, so that nothing is allocated
-  std::vector<Parcel> parcels;
+  std::vector<UserMessage> parcels;
   std::set<std::string> explained;     // SLIP_DEBUG=tune: each choice once
   std::atomic<bool> finalized{false};  // relaxed: nothing is passed with it
   mutable std::mutex error_mutex;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "comm/api/communicator_state.hpp"
-#include "comm/plan/overlaps.hpp"
+#include "comm/plan/message_program.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -97,7 +97,7 @@ void Communicator::State::issue_letters(std::span<const Letter> letters, StreamR
   }
   if (parcels.empty()) return;
   std::uint64_t bytes = 0;
-  for (const Parcel& parcel : parcels) bytes += parcel.bytes;
+  for (const UserMessage& parcel : parcels) bytes += parcel.bytes;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
         .name = message_name(),

@@ -5,12 +5,12 @@
 namespace slip {
 
 int SharedRun::channels() const {
-  const auto* const messages = std::get_if<MessagePlan>(&plan_);
+  const auto* const messages = std::get_if<MessageProgramBuilder>(&plan_);
   return messages ? messages->channels() : 1;
 }
 
 void SharedRun::begin_channels() {
-  const MessagePlan& plan = std::get<MessagePlan>(plan_);
+  const MessageProgramBuilder& plan = std::get<MessageProgramBuilder>(plan_);
   std::uint64_t scratch = 0;
   for (int i = 0; i < plan.channels(); ++i) {
     SharedCalls::Channel& one = calls_.channels[static_cast<std::size_t>(i)];
@@ -52,7 +52,7 @@ bool SharedRun::run_channel(int channel) {
     }
     one.step = 0;
     one.program.clear();
-    if (++one.piece < one.pieces) std::get<MessagePlan>(plan_).write(channel, one.piece, one.program);
+    if (++one.piece < one.pieces) std::get<MessageProgramBuilder>(plan_).write(channel, one.piece, one.program);
     moved = true;
   }
   return moved;
@@ -70,7 +70,7 @@ bool SharedRun::run_channels() {
     if (moved) continue;
     const bool goes_on = waits_for_ == Wait::kChannels;  // its deadline does
     if (!goes_on) look_at(waiting);
-    if (!await(Wait::kChannels, 0, goes_on ? whom_ : calls_.channels[static_cast<std::size_t>(waiting)].next().whom))
+    if (!await(Wait::kChannels, 0, goes_on ? whom_ : calls_.channels[static_cast<std::size_t>(waiting)].next().peer))
       return false;
   }
 }
@@ -88,7 +88,7 @@ void SharedRun::look_at(int channel) {
   const Primitive& step = calls_.channels[static_cast<std::size_t>(channel)].next();
   link_ = &link_of(step, channel);
   link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
-  whom_ = step.whom;
+  whom_ = step.peer;
 }
 
 }  // namespace slip

@@ -19,14 +19,15 @@ bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std:
 
 Offer SharedRun::make_offer(bool hidden) const {
   const int rank = calls_.rank;
-  const DirectPlan::Needs needs = DirectPlan::needs(call_, rank);
+  const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call_, rank);
   Offer offer;
   offer.scale = call_.scale;
   if (!needs.input && !needs.output) return offer;
   const Blocks blocks = blocks_of(call_, rank, calls_.nranks);
   const std::uint64_t in = blocks.in * call_.block_bytes(), out = blocks.out * call_.block_bytes();
   offer.stance = Stance::kPrivate;
-  if (overlap(input_, in, output_, out) && !DirectPlan::may_overlap(call_, rank, output_, input_)) return offer;
+  if (overlap(input_, in, output_, out) && !DirectProgramBuilder::may_overlap(call_, rank, output_, input_))
+    return offer;
   if (needs.input) {
     const Reach reach = calls_.memory->find(input_, in, hidden);
     if (reach.segment == Reach::kNowhere) return offer;
@@ -48,15 +49,15 @@ bool SharedRun::has_posted_the_same(int rank) const {
   return calls_.host->has_posted(rank, slot_) && calls_.host->posted(rank, slot_) == signature_;
 }
 
-// Whether all have posted on whom the path depends.
-bool SharedRun::offers_are_there(const HostPlan& plan) const {
+// Whether all have posted on peer the path depends.
+bool SharedRun::offers_are_there(const HostProgramBuilder& plan) const {
   for (int rank = 0; rank < calls_.nranks; ++rank) {
     if (rank != calls_.rank && plan.depends_on(rank) && !has_posted_the_same(rank)) return false;
   }
   return true;
 }
 
-void SharedRun::choose_path(HostPlan& plan) {
+void SharedRun::choose_path(HostProgramBuilder& plan) {
   bool any_private = false, any_offered = false;
   const SharedHost& host = *calls_.host;
   for (int rank = 0; rank < calls_.nranks; ++rank) {
@@ -66,7 +67,7 @@ void SharedRun::choose_path(HostPlan& plan) {
     any_offered = any_offered || stance == Stance::kOffered;
   }
   plan.choose(any_private, any_offered);
-  if (plan.path() != Path::kDirect) return;
+  if (plan.path() != HostPath::kDirect) return;
   for (int rank = 0; rank < calls_.nranks; ++rank) {
     if (rank == calls_.rank || !plan.depends_on(rank)) continue;
     const Offer offer = host.offered(rank, slot_);
@@ -105,19 +106,19 @@ void SharedRun::require_sound() const {
 void SharedRun::retreat() noexcept {
   if (!begun_) return;  // the links are another call's
   calls_.links.close();
-  auto* const plan = std::get_if<HostPlan>(&plan_);
+  auto* const plan = std::get_if<HostProgramBuilder>(&plan_);
   if (!plan || !plan->asks()) return;
   SharedHost& host = *calls_.host;
-  const std::uint64_t inside = calls_.phase + DirectPlan::kInside;
+  const std::uint64_t inside = calls_.phase + DirectProgramBuilder::kInside;
   full_fence();  // the failure is there for all, before the looks at others
   try {
-    if (plan->path() == Path::kOpen) {
+    if (plan->path() == HostPath::kOpen) {
       if (!offers_are_there(*plan)) return;  // so nobody is inside, and who comes later sees the failure
       choose_path(*plan);
     }
-    if (plan->path() != Path::kDirect) return;
+    if (plan->path() != HostPath::kDirect) return;
     // If it is inside itself: others that see it leave see the failure, too.
-    if (host.is_in(calls_.rank, inside)) host.signal(calls_.phase + DirectPlan::kOutside);
+    if (host.is_in(calls_.rank, inside)) host.signal(calls_.phase + DirectProgramBuilder::kOutside);
     // Processes that are at memory of a rank which has freed it do no harm; threads would.
     const auto bytes = static_cast<std::int64_t>(call_.block_bytes()) * calls_.nranks;
     const std::int64_t patience = calls_.memory->one_process() ? calls_.timeout_ns : kRetreatNs + bytes;

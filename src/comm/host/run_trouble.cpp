@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "base/clock.hpp"
+#include "comm/diagnose/missing_ranks.hpp"
 #include "comm/host/shared_run.hpp"
-#include "comm/placement/whereabouts.hpp"
 
 namespace slip {
 namespace {
@@ -83,7 +83,7 @@ void SharedRun::look_for_trouble() {
 bool SharedRun::is_missing(int rank) const {
   if (rank == calls_.rank) return false;
   if (waits_for_ == Wait::kTurn) return false;
-  if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
+  if (whom_ != kAllPeers && whom_ != static_cast<std::uint64_t>(rank)) return false;
   if (on_link()) return true;
   const std::uint64_t last = calls_.host->last_posted(rank);
   if (waits_for_ == Wait::kRoom) return last < value_;
@@ -96,11 +96,12 @@ void SharedRun::time_out() const {
     if (is_missing(rank)) missing.push_back(rank);
   }
   const char* const what = !on_link() ? "" : link_sends_ ? ", to take what it sends" : ", to send";
-  throw Error(Code::kTimeout,
-              fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank,
-                          static_cast<double>(calls_.timeout_ns) / 1e9, signature_.text(),
-                          missing.empty() ? "its own earlier call" : whereabouts(calls_.bootstrap, missing), what),
-              {});
+  throw Error(
+      Code::kTimeout,
+      fmt::format("rank {} waited {:.1f} s in {} for {}{}", calls_.rank, static_cast<double>(calls_.timeout_ns) / 1e9,
+                  signature_.text(),
+                  missing.empty() ? "its own earlier call" : missing_ranks_text(calls_.bootstrap, missing), what),
+      {});
 }
 
 }  // namespace slip

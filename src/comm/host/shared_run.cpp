@@ -47,7 +47,7 @@ void SharedRun::prepare(const Call& call, std::uint64_t turn, std::uint64_t numb
   output_ = buffers.output;
   input_ = buffers.input;
   signature_ = Signature::of(call, number);
-  if (auto* const shared = std::get_if<HostPlan>(&plan_)) {
+  if (auto* const shared = std::get_if<HostProgramBuilder>(&plan_)) {
     slot_ = shared->number();
     shift_ = shared->box_shift();
     if (shared->asks()) shared->take((offer_ = make_offer(buffers.hidden)).stance);
@@ -116,10 +116,10 @@ bool SharedRun::go_on() {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run(program_->steps[step_])) return false;
     }
-    auto* const shared = std::get_if<HostPlan>(&plan_);
-    if (shared && shared->path() == Path::kOpen) choose_path(*shared);
+    auto* const shared = std::get_if<HostProgramBuilder>(&plan_);
+    if (shared && shared->path() == HostPath::kOpen) choose_path(*shared);
     if (++piece_ >= pieces()) {
-      if (shared && shared->path() == Path::kDirect) require_sound();
+      if (shared && shared->path() == HostPath::kDirect) require_sound();
       if (!shared && calls_.memory) calls_.host->compare_posted();
       return true;
     }
@@ -129,19 +129,19 @@ bool SharedRun::go_on() {
 }
 
 std::uint64_t SharedRun::pieces() const {
-  if (const auto* shared = std::get_if<HostPlan>(&plan_)) return shared->pieces();
-  if (const auto* messages = std::get_if<MessagePlan>(&plan_)) return messages->pieces(0);
+  if (const auto* shared = std::get_if<HostProgramBuilder>(&plan_)) return shared->pieces();
+  if (const auto* messages = std::get_if<MessageProgramBuilder>(&plan_)) return messages->pieces(0);
   return 0;
 }
 
 bool SharedRun::asks() const {
-  const auto* const shared = std::get_if<HostPlan>(&plan_);
+  const auto* const shared = std::get_if<HostProgramBuilder>(&plan_);
   return shared && shared->asks();
 }
 
 void SharedRun::write_program() {
   program_ = &calls_.program;
-  const auto* const shared = std::get_if<HostPlan>(&plan_);
+  const auto* const shared = std::get_if<HostProgramBuilder>(&plan_);
   if (!shared) return write_messages();
   if (shared->chunks() > 0) {
     calls_.program.clear();
@@ -159,8 +159,8 @@ void SharedRun::write_program() {
 }
 
 void SharedRun::write_messages() {
-  const MessagePlan& plan = std::get<MessagePlan>(plan_);
-  const std::span<const Parcel> asked = plan.parcels();
+  const MessageProgramBuilder& plan = std::get<MessageProgramBuilder>(plan_);
+  const std::span<const UserMessage> asked = plan.messages();
   if (asked.empty() || pieces() > 1) {
     calls_.program.clear();
     if (piece_ >= pieces()) return;
@@ -178,7 +178,7 @@ void SharedRun::write_messages() {
 // What comes after it in the communicator may run. A call that failed leaves no phase that others could count on, but
 // nobody will: the failure is everybody's.
 void SharedRun::end() {
-  if (const auto* shared = std::get_if<HostPlan>(&plan_); shared && begun_) calls_.phase += shared->phases();
+  if (const auto* shared = std::get_if<HostProgramBuilder>(&plan_); shared && begun_) calls_.phase += shared->phases();
   if (noted_) calls_.seat.wait_over();  // it failed in a wait
   noted_ = false;
   calls_.seat.end(turn_);
@@ -216,10 +216,10 @@ void SharedRun::finish(const Failure* cause) {
     case Primitive::Kind::kReduce: reduce(step); return true;
     case Primitive::Kind::kRoom: return step.value >= slot_ || await(Wait::kRoom, slot_ - step.value);
     case Primitive::Kind::kPost: calls_.host->post(slot_, signature_, asks() ? &offer_ : nullptr); return true;
-    case Primitive::Kind::kMeet: return await(Wait::kMeet, slot_, step.whom);
+    case Primitive::Kind::kMeet: return await(Wait::kMeet, slot_, step.peer);
     case Primitive::Kind::kSignal: calls_.host->signal(calls_.phase + step.value); return true;
     case Primitive::Kind::kEnter: enter(calls_.phase + step.value); return true;
-    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value, step.whom);
+    case Primitive::Kind::kWait: return await(Wait::kPhase, calls_.phase + step.value, step.peer);
     case Primitive::Kind::kSend:
     case Primitive::Kind::kReceive: return begin_message(step);
     case Primitive::Kind::kSent:
@@ -230,42 +230,42 @@ void SharedRun::finish(const Failure* cause) {
 
 bool SharedRun::run_of_channel(const Primitive& step) { return run(step); }
 
-[[gnu::always_inline]] inline std::byte* SharedRun::at(const Place& place) const {
+[[gnu::always_inline]] inline std::byte* SharedRun::at(const BufferLocation& place) const {
   switch (place.space) {
-    case Space::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
-    case Space::kOutput: return output_ + place.offset;
-    case Space::kStaging: return calls_.host->memory(place.rank) + shift_ + place.offset;
-    case Space::kPeerInput: return calls_.peers[place.rank].input + place.offset;
-    case Space::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
-    case Space::kScratch: return calls_.scratch.data() + scratch_ + place.offset;
-    case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
+    case BufferSpace::kInput: return const_cast<std::byte*>(input_) + place.offset;  // only read
+    case BufferSpace::kOutput: return output_ + place.offset;
+    case BufferSpace::kStaging: return calls_.host->memory(place.rank) + shift_ + place.offset;
+    case BufferSpace::kPeerInput: return calls_.peers[place.rank].input + place.offset;
+    case BufferSpace::kPeerOutput: return calls_.peers[place.rank].output + place.offset;
+    case BufferSpace::kScratch: return calls_.scratch.data() + scratch_ + place.offset;
+    case BufferSpace::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
   return nullptr;
 }
 
 [[gnu::always_inline]] inline void SharedRun::copy(const Primitive& step) const {
-  const Place& from = program_->places[step.first + 1];
-  void* const to = at(program_->places[step.first]);
-  if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != Space::kInput)
+  const BufferLocation& from = program_->locations[step.first + 1];
+  void* const to = at(program_->locations[step.first]);
+  if (call_.op != ReduceOp::kPreMulSum || !reduces(call_.kind) || from.space != BufferSpace::kInput)
     return slip::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // others are to find it multiplied
   slip::reduce({call_.type, call_.op, 1, {&call_.scale, 1}}, to, {&source, 1}, step.bytes / bytes_of(call_.type));
 }
 
 void SharedRun::reduce(const Primitive& step) const {
-  const Place* const places = program_->places.data() + step.first;
+  const BufferLocation* const locations = program_->locations.data() + step.first;
   const std::span<const void*> from(calls_.sources.data(), step.sources);
   const std::span<void*> to(calls_.targets.data(), step.targets);
-  for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
-  for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(places[step.targets + i]);
+  for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(locations[i]);
+  for (std::uint16_t i = 0; i < step.sources; ++i) from[i] = at(locations[step.targets + i]);
   const bool divides = call_.op == ReduceOp::kAvg && step.whole;
   Reduction how{call_.type, call_.op, divides ? static_cast<std::uint64_t>(calls_.nranks) : 1, {}};
   if (call_.op == ReduceOp::kPreMulSum) {
     for (std::uint16_t i = 0; i < step.sources; ++i) {
-      const Place& source = places[step.targets + i];  // elsewhere it is multiplied already
-      calls_.scales[i] = source.space == Space::kInput       ? call_.scale
-                         : source.space == Space::kPeerInput ? calls_.peers[source.rank].scale
-                                                             : ReduceScale::one(call_.type);
+      const BufferLocation& source = locations[step.targets + i];  // elsewhere it is multiplied already
+      calls_.scales[i] = source.space == BufferSpace::kInput       ? call_.scale
+                         : source.space == BufferSpace::kPeerInput ? calls_.peers[source.rank].scale
+                                                                   : ReduceScale::one(call_.type);
     }
     how.scales = {calls_.scales.data(), step.sources};
   }
@@ -274,14 +274,14 @@ void SharedRun::reduce(const Primitive& step) const {
 
 LinkEnd& SharedRun::link_of(const Primitive& step, int channel) const {
   const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
-  const auto rank = static_cast<int>(step.whom);
+  const auto rank = static_cast<int>(step.peer);
   return out ? calls_.links.to(rank, channel) : calls_.links.from(rank, channel);
 }
 
 bool SharedRun::await_link(Wait what, const Primitive& step, std::uint64_t value) {
   link_ = &link_of(step, channel_);
   link_sends_ = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
-  return await(what, value, step.whom);
+  return await(what, value, step.peer);
 }
 
 bool SharedRun::begin_message(const Primitive& step) {
@@ -289,8 +289,8 @@ bool SharedRun::begin_message(const Primitive& step) {
   if (link.full() && !await_link(Wait::kLinkRoom, step, 0)) return false;
   std::vector<SharedCalls::Said>& all = step.kind == Primitive::Kind::kSend ? calls_.said_to : calls_.said_from;
   const auto before = static_cast<std::uint64_t>(channel_) * static_cast<std::uint64_t>(calls_.nranks);
-  SharedCalls::Said& said = all[before + step.whom];
-  std::byte* const place = at(program_->places[step.first]);
+  SharedCalls::Said& said = all[before + step.peer];
+  std::byte* const place = at(program_->locations[step.first]);
   if (call_.kind == Collective::kMessage) {
     const Signature message = Signature::of_message(step.value, said.messages);
     if (step.begins) {
@@ -302,7 +302,7 @@ bool SharedRun::begin_message(const Primitive& step) {
     const bool first = std::exchange(said.turn, turn_) != turn_;
     link.begin(place, step.bytes, first ? &signature_ : nullptr);
   }
-  static_cast<void>(calls_.links.drive(link, static_cast<int>(step.whom)));
+  static_cast<void>(calls_.links.drive(link, static_cast<int>(step.peer)));
   return true;
 }
 
@@ -323,7 +323,7 @@ bool SharedRun::is_there() {
     case Wait::kPhase: break;
   }
   for (; next_rank_ < calls_.nranks; ++next_rank_) {
-    if (next_rank_ == calls_.rank || (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(next_rank_))) continue;
+    if (next_rank_ == calls_.rank || (whom_ != kAllPeers && whom_ != static_cast<std::uint64_t>(next_rank_))) continue;
     if (waits_for_ == Wait::kPhase) {
       if (!host->has_reached(next_rank_, value_)) return false;
     } else {
@@ -334,16 +334,16 @@ bool SharedRun::is_there() {
   return true;
 }
 
-bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t whom) {
-  if (waits_for_ != what || value_ != value || whom_ != whom) {
+bool SharedRun::await(Wait what, std::uint64_t value, std::uint64_t peer) {
+  if (waits_for_ != what || value_ != value || whom_ != peer) {
     waits_for_ = what;
     value_ = value;
-    whom_ = whom;
+    whom_ = peer;
     next_rank_ = 0;
     deadline_ns_ = 0;
   }
-  const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(whom));
-  const bool cheap = (what == Wait::kMeet && whom == kEverybody) || (what == Wait::kLink && !by_net);
+  const bool by_net = on_link() && !calls_.links.through_memory(static_cast<int>(peer));
+  const bool cheap = (what == Wait::kMeet && peer == kAllPeers) || (what == Wait::kLink && !by_net);
   const int crowded = by_net ? kSpinsCrowdedNet : kSpinsCrowded;
   const bool slow = by_net && !calls_.crowded && calls_.slow_waits > 0;
   const int spins = calls_.in_turns || slow ? 1

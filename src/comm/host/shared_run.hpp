@@ -13,8 +13,8 @@
 #include "comm/host/shared_host.hpp"
 #include "comm/host/shared_memory.hpp"
 #include "comm/link/links.hpp"
-#include "comm/plan/host_plan.hpp"
-#include "comm/plan/message_plan.hpp"
+#include "comm/plan/host_program.hpp"
+#include "comm/plan/message_program.hpp"
 #include "runtime/exchange.hpp"
 #include "transport/ledger/ledger.hpp"
 
@@ -64,7 +64,7 @@ struct SharedCalls {
   };
   std::array<Written, 8> small;  // by a hash of the call
   struct WrittenParcels {
-    std::vector<Parcel> parcels;
+    std::vector<UserMessage> parcels;
     Program program;
   };
   WrittenParcels messages;  // of a user's, in one piece
@@ -103,7 +103,7 @@ struct SharedCalls {
 };
 
 // What a rank does in a call: through shared memory, all at once, or by messages.
-using CallPlan = std::variant<std::monostate, HostPlan, MessagePlan>;
+using CallPlan = std::variant<std::monostate, HostProgramBuilder, MessageProgramBuilder>;
 
 // This rank's, as the call names them. `hidden`: see SharedMemory::find.
 struct CallBuffers {
@@ -132,7 +132,7 @@ class SharedRun final : public Exchange {
   // Tells the ranks of this host and all others why, unless the communicator has failed before.
   void fail(Code code, const std::string& text) const;
 
-  std::vector<Parcel> parcels;  // of a call of messages: for its plan to refer to
+  std::vector<UserMessage> parcels;  // of a call of messages: for its plan to refer to
 
   std::atomic<bool> free{true};  // for the next call. release when finished, acquire when taken
 
@@ -149,7 +149,7 @@ class SharedRun final : public Exchange {
   bool await_link(Wait what, const Primitive& step, std::uint64_t value);
   LinkEnd& link_of(const Primitive& step, int channel) const;
   std::uint64_t pieces() const;
-  bool await(Wait what, std::uint64_t value, std::uint64_t whom = kEverybody);
+  bool await(Wait what, std::uint64_t value, std::uint64_t peer = kAllPeers);
   bool yield_until_there(std::uint64_t begun, std::uint64_t limit, bool by_net);
   bool is_there();
   bool in_trouble();
@@ -173,7 +173,7 @@ class SharedRun final : public Exchange {
   void ask_for_history();
   bool is_missing(int rank) const;
   [[noreturn]] void time_out() const;
-  std::byte* at(const Place& place) const;
+  std::byte* at(const BufferLocation& place) const;
   void end();
   bool asks() const;
   // Several channels; in channel_run.cpp.
@@ -187,8 +187,8 @@ class SharedRun final : public Exchange {
   // For calls that may be done where buffers lie; in direct_run.cpp.
   Offer make_offer(bool hidden) const;
   bool has_posted_the_same(int rank) const;
-  bool offers_are_there(const HostPlan& plan) const;
-  void choose_path(HostPlan& plan);
+  bool offers_are_there(const HostProgramBuilder& plan) const;
+  void choose_path(HostProgramBuilder& plan);
   void enter(std::uint64_t phase);
   void require_sound() const;
   void retreat() noexcept;
@@ -196,7 +196,7 @@ class SharedRun final : public Exchange {
   SharedCalls& calls_;
   Call call_;
   std::uint64_t turn_ = 0;
-  std::uint64_t slot_ = 0;   // the plan's number, if it is a HostPlan
+  std::uint64_t slot_ = 0;   // the plan's number, if it is a HostProgramBuilder
   std::uint64_t shift_ = 0;  // of its places in staging memory, if it is a small call
   std::byte* output_ = nullptr;
   const std::byte* input_ = nullptr;
