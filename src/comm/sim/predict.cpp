@@ -17,6 +17,9 @@ namespace slip {
 namespace {
 
 constexpr double kMaxSteps = 1e6;  // of predict(): some seconds, and a gigabyte
+// Of a CallPredictor: ranks, and steps that take a second or two.
+constexpr int kMaxRanks = 64;
+constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
 // Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire is four streams.
 constexpr std::size_t kQueues = 128, kMaxPipelined = 31, kMaxWires = 126;
@@ -213,55 +216,6 @@ void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t track
                 here);
 }
 
-// --- the links of a communicator ---
-
-constexpr int kMaxRanks = 64;
-constexpr std::size_t kMaxCommSteps = 400'000;  // a second or two
-
-// Each rank sends at the rate of a link and receives at the same time. Between ranks of one host the cores move the
-// bytes, so all messages there share the cores. Ranks that have less than a core each copy and reduce more slowly.
-std::vector<Device> open_ranks(const Communicator::State& comm) {
-  const int nranks = comm.bootstrap.nranks();
-  const std::vector<Placement>& placements = comm.bootstrap.placements();
-  const LinkRates& rates = comm.tuning.rates;
-  MachineText machine;
-  std::vector<int> hosts;
-  for (int rank = 0; rank < nranks; ++rank) {
-    const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };
-    hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
-    machine.add_link(fmt::format("out {}", rank), rates.gbps);
-    machine.add_link(fmt::format("in {}", rank), rates.gbps);
-    if (hosts.back() != rank) continue;
-    const auto ranks_there = static_cast<double>(std::count_if(placements.begin(), placements.end(), same));
-    machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm.cores_each * ranks_there, 2.0));
-  }
-  for (int from = 0; from < nranks; ++from) {
-    for (int to = 0; to < nranks; ++to) {
-      if (from == to) continue;
-      std::vector<std::string> names = {fmt::format("out {}", from), fmt::format("in {}", to)};
-      const int host = hosts[static_cast<std::size_t>(from)];
-      if (host == hosts[static_cast<std::size_t>(to)]) names.push_back(fmt::format("cores {}", host));
-      machine.add_path(from, to, rates.latency_us, names);
-    }
-  }
-  return machine.open(nranks, kMemoryGbps * std::min(comm.cores_each, 1.0));
-}
-
-std::vector<RankPrograms> programs_of(const Communicator::State& comm, const Call& call, bool reachable, int calls) {
-  const int nranks = comm.bootstrap.nranks();
-  const auto count = static_cast<std::size_t>(calls);
-  if (nranks < 2 || nranks > kMaxRanks) return {};
-  if (comm.is_shared(call)) {
-    Reachable buffers;
-    if (reachable || comm.memory->one_process()) buffers.offers = [](std::size_t, int) { return true; };
-    return host_rank_programs(std::vector<Call>(count, call), nranks, buffers);
-  }
-  const ScheduleChoice choice = comm.choice_of(call, false);
-  const CallSpec spec{choice.schedule, call, false, choice.chunk_bytes};
-  const std::span<const CommGraph> graphs(comm.graphs);
-  return std::vector<RankPrograms>(count, rank_programs(spec, graphs.first(static_cast<std::size_t>(choice.channels))));
-}
-
 }  // namespace
 
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked, Here here) {
@@ -303,10 +257,55 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   return result;
 }
 
-double predict_us(const Communicator& comm, const Call& call, bool reachable, int calls, Here here) {
-  const Communicator::State& state = comm.state();
-  const int nranks = state.bootstrap.nranks();
-  const std::vector<RankPrograms> sequence = programs_of(state, call, reachable, calls);
+// --- the links of a communicator ---
+
+// Each rank sends at the rate of a link and receives at the same time. Between ranks of one host the cores move the
+// bytes, so all messages there share the cores. Ranks that have less than a core each copy and reduce more slowly.
+std::vector<Device> CallPredictor::open_ranks() const {
+  const int nranks = comm_.bootstrap.nranks();
+  const std::vector<Placement>& placements = comm_.bootstrap.placements();
+  const LinkRates& rates = comm_.tuning.rates;
+  MachineText machine;
+  std::vector<int> hosts;
+  for (int rank = 0; rank < nranks; ++rank) {
+    const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };
+    hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
+    machine.add_link(fmt::format("out {}", rank), rates.gbps);
+    machine.add_link(fmt::format("in {}", rank), rates.gbps);
+    if (hosts.back() != rank) continue;
+    const auto ranks_there = static_cast<double>(std::count_if(placements.begin(), placements.end(), same));
+    machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
+  }
+  for (int from = 0; from < nranks; ++from) {
+    for (int to = 0; to < nranks; ++to) {
+      if (from == to) continue;
+      std::vector<std::string> names = {fmt::format("out {}", from), fmt::format("in {}", to)};
+      const int host = hosts[static_cast<std::size_t>(from)];
+      if (host == hosts[static_cast<std::size_t>(to)]) names.push_back(fmt::format("cores {}", host));
+      machine.add_path(from, to, rates.latency_us, names);
+    }
+  }
+  return machine.open(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0));
+}
+
+std::vector<RankPrograms> CallPredictor::programs_of(const Call& call, bool reachable, int calls) const {
+  const int nranks = comm_.bootstrap.nranks();
+  const auto count = static_cast<std::size_t>(calls);
+  if (nranks < 2 || nranks > kMaxRanks) return {};
+  if (comm_.is_shared(call)) {
+    Reachable buffers;
+    if (reachable || comm_.memory->one_process()) buffers.offers = [](std::size_t, int) { return true; };
+    return host_rank_programs(std::vector<Call>(count, call), nranks, buffers);
+  }
+  const ScheduleChoice choice = comm_.choice_of(call, false);
+  const CallSpec spec{choice.schedule, call, false, choice.chunk_bytes};
+  const std::span<const CommGraph> graphs(comm_.graphs);
+  return std::vector<RankPrograms>(count, rank_programs(spec, graphs.first(static_cast<std::size_t>(choice.channels))));
+}
+
+double CallPredictor::us(const Call& call, bool reachable, int calls, Here here) const {
+  const int nranks = comm_.bootstrap.nranks();
+  const std::vector<RankPrograms> sequence = programs_of(call, reachable, calls);
   std::size_t steps = 0;
   int channels = 1;
   for (const RankPrograms& programs : sequence) {
@@ -319,7 +318,7 @@ double predict_us(const Communicator& comm, const Call& call, bool reachable, in
                             nranks, kMaxCommSteps, kMaxRanks),
                 here);
   const PrivateScope predicting;  // keeps the simulation out of the program's trace
-  const std::vector<Device> devices = open_ranks(state);
+  const std::vector<Device> devices = open_ranks();
   for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads the staging memory of the others
     for (std::size_t j = 0; j < devices.size(); ++j) {
       if (i != j) devices[i].enable_peer_access(devices[j]);
@@ -328,7 +327,7 @@ double predict_us(const Communicator& comm, const Call& call, bool reachable, in
   std::vector<Device> tracks;  // the channels of a rank share its device
   for (const Device& device : devices) tracks.insert(tracks.end(), static_cast<std::size_t>(channels), device);
   ProgramSimulation simulation(tracks, wire_kind(static_cast<std::size_t>(nranks)), channels);
-  simulation.set_flag_latency(static_cast<Picos>(state.tuning.rates.latency_us * 1e6));
+  simulation.set_flag_latency(static_cast<Picos>(comm_.tuning.rates.latency_us * 1e6));
   for (const RankPrograms& programs : sequence) simulation.add(programs);
   return run(simulation, devices.front()) / calls;
 }

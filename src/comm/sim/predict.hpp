@@ -1,9 +1,10 @@
 // Predicted times of collectives: the programs that the ranks would run, simulated on sim devices (ProgramSimulation).
 // Messages share the links max-min fair. predict() takes machines from topology files, which need not exist;
-// predict_us() takes the links that a communicator has measured.
+// CallPredictor takes the links that a communicator has measured.
 #pragma once
 
 #include "comm/plan/algorithm.hpp"
+#include "comm/sim/program_simulation.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip {
@@ -37,9 +38,20 @@ struct CallPrediction {
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
                        Here here = Here::at());
 
-// Microseconds for one of `calls` equal calls of the communicator, one after the other. The links are those by which
-// the communicator chooses algorithms: measured when it was made, or typical pipes of one host. `reachable`: all
-// buffers are from Communicator::allocate. Throws kInvalidValue if there are too many steps to simulate.
-double predict_us(const Communicator& comm, const Call& call, bool reachable, int calls, Here here = Here::at());
+// Predicts calls of a communicator, over the links by which it chooses algorithms: measured when it was made, or
+// typical pipes of one host. It must not outlive the communicator.
+class CallPredictor {
+ public:
+  explicit CallPredictor(const Communicator& comm) : comm_(comm.state()) {}
+
+  // Microseconds for one of `calls` equal calls, one after the other. `reachable`: all buffers are from
+  // Communicator::allocate. Throws kInvalidValue if there are too many steps to simulate.
+  double us(const Call& call, bool reachable, int calls, Here here = Here::at()) const;
+
+ private:
+  std::vector<Device> open_ranks() const;
+  std::vector<RankPrograms> programs_of(const Call& call, bool reachable, int calls) const;
+  const Communicator::State& comm_;
+};
 
 }  // namespace slip
