@@ -1,4 +1,4 @@
-// Where the ranks are that a call waits for, for the error of a deadline.
+// What the ranks are doing that a call waits for, for the error text of a missed deadline.
 #pragma once
 
 #include <span>

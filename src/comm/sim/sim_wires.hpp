@@ -1,5 +1,5 @@
 // SimWires: the virtual time that calls between ranks on sim devices take. It plays the programs of all ranks (see
-// ProgramPlayer) on the links of their devices. No byte moves here: SharedRun moves the bytes.
+// ProgramPlayer) on the links of their devices. No byte moves here: CallRun moves the bytes.
 //
 // All its streams are wires as the backend knows them (StreamSpec::wire), and live as long as the communicator.
 //
