@@ -215,7 +215,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
 std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  std::vector<SimCall::Letter> simulated;
+  std::vector<SimCall::Message> simulated;
   for (UserMessage& parcel : run.parcels) {
     Range range;
     if (parcel.bytes > 0) range = *(parcel.out ? from : to)++;
