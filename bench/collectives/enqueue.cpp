@@ -10,7 +10,7 @@
 
 #include "bars.hpp"
 #include "base/cores.hpp"
-#include "comm/host/shared_run.hpp"
+#include "comm/host/call_run.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip::bench {
@@ -49,8 +49,8 @@ class Direct {
   SharedMemory memory_;
   Links links_;
   LedgerSeat seat_;
-  SharedCalls calls_;
-  SharedRun run_;
+  CallContext calls_;
+  CallRun run_;
   std::uint64_t next_ = 1;  // number and turn of the next call
 };
 

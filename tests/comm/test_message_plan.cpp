@@ -271,9 +271,9 @@ TEST(MessagePlanOf, AWaitLeftOutIsFound) {
 }
 
 // A group of each rank: messages between two ranks in the same order on both sides, else any.
-std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::uint64_t max_bytes,
-                                               std::mt19937& random) {
-  std::vector<std::vector<Parcel>> groups(static_cast<std::size_t>(nranks));
+std::vector<std::vector<UserMessage>> random_groups(int nranks, int messages, std::uint64_t max_bytes,
+                                                    std::mt19937& random) {
+  std::vector<std::vector<UserMessage>> groups(static_cast<std::size_t>(nranks));
   std::vector<std::uint64_t> used(groups.size(), 0);
   const auto add = [&](std::size_t rank, bool out, std::size_t other, std::uint64_t bytes) {
     groups[rank].push_back({out, static_cast<int>(other), reinterpret_cast<std::byte*>(used[rank]), bytes});
@@ -286,15 +286,15 @@ std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::ui
     add(from, true, to, bytes);
     add(to, false, from, bytes);
   }
-  for (std::vector<Parcel>& group : groups) {
-    std::vector<Parcel> mixed = group;
+  for (std::vector<UserMessage>& group : groups) {
+    std::vector<UserMessage> mixed = group;
     std::shuffle(mixed.begin(), mixed.end(), random);
-    std::map<std::pair<bool, int>, std::vector<Parcel>> in_order;
-    for (auto parcel = group.rbegin(); parcel != group.rend(); ++parcel)
-      in_order[{parcel->out, parcel->rank}].push_back(*parcel);
-    for (Parcel& parcel : mixed) {
-      std::vector<Parcel>& left = in_order[{parcel.out, parcel.rank}];
-      parcel = left.back();
+    std::map<std::pair<bool, int>, std::vector<UserMessage>> in_order;
+    for (auto message = group.rbegin(); message != group.rend(); ++message)
+      in_order[{message->out, message->rank}].push_back(*message);
+    for (UserMessage& message : mixed) {
+      std::vector<UserMessage>& left = in_order[{message.out, message.rank}];
+      message = left.back();
       left.pop_back();
     }
     group = mixed;
@@ -319,7 +319,7 @@ TEST(MessagePlanOf, GroupsOfSendsAndReceivesAreProven) {
 // Both ways between two ranks, more than a link holds.
 TEST(MessagePlanOf, GroupsOfMoreThanALinkHoldsAreProven) {
   for (const std::uint64_t count : {LinkEnd::kDepth, LinkEnd::kDepth + 1, 3 * LinkEnd::kDepth + 5}) {
-    std::vector<std::vector<Parcel>> groups(2);
+    std::vector<std::vector<UserMessage>> groups(2);
     for (std::uint64_t i = 0; i < count; ++i) {
       for (const bool out : {true, false}) {
         auto* const place = reinterpret_cast<std::byte*>((2 * i + (out ? 1 : 0)) * 100);

@@ -40,7 +40,7 @@ std::uint64_t HostPlan::phases() const {
 
 void HostPlan::write(std::uint64_t piece, Program& program) const {
   if (piece == 0) {
-    if (!asks_ || own_ == Stance::kPrivate) return shared_.write(0, program);
+    if (!asks_ || own_ == PeerAccess::kUnreachable) return shared_.write(0, program);
     program.room(SharedLayout::kTurns - 1);
     program.post();
     if (!DirectPlan::from_root(call_.kind)) program.meet();
@@ -49,12 +49,12 @@ void HostPlan::write(std::uint64_t piece, Program& program) const {
   }
   if (path_ == Path::kDirect) return direct_.write(program);
   if (path_ == Path::kLate && piece == 1) {
-    if (own_ != Stance::kPrivate) shared_.copy_in(0, program);
+    if (own_ != PeerAccess::kUnreachable) shared_.copy_in(0, program);
     program.signal(1);
     return program.wait(1);
   }
   // Who has met the root alone.
-  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != Stance::kPrivate) program.meet();
+  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
   if (path_ == Path::kStaged) return shared_.write(piece, program);
   const std::size_t begin = program.steps.size();
   shared_.write(piece - 1, program);

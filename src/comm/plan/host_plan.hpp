@@ -6,11 +6,17 @@
 // no other way. So nothing is lost where nobody offers. If only some do, they stage late, and all wait once more.
 #pragma once
 
-#include "comm/host/offer.hpp"
 #include "comm/plan/direct_plan.hpp"
 #include "comm/plan/shared_plan.hpp"
 
 namespace slip {
+
+// Whether the peers of a rank need its buffers in a call, and can reach them.
+enum class PeerAccess : std::uint32_t {
+  kNotNeeded,
+  kUnreachable,  // needed, but the peers cannot map them
+  kShared,
+};
 
 enum class Path : std::uint8_t {
   kOpen,    // not chosen yet
@@ -24,7 +30,7 @@ class HostPlan {
   // As SharedPlan's.
   HostPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
   // What this rank offers, if the call asks for it; before the first piece.
-  void take(Stance own) { own_ = own; }
+  void take(PeerAccess own) { own_ = own; }
 
   // Whether ranks make offers for such a call: below some size staging takes less time than meeting twice.
   static bool asks(const Call& call, int nranks);
@@ -46,7 +52,7 @@ class HostPlan {
   Call call_;
   int rank_;
   bool asks_;
-  Stance own_ = Stance::kPrivate;
+  PeerAccess own_ = PeerAccess::kUnreachable;
   SharedPlan shared_;
   DirectPlan direct_;
   Path path_;

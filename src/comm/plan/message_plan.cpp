@@ -12,25 +12,26 @@ namespace {
 // other does.
 constexpr std::uint64_t kPartBytes = 512 << 10, kParts = LinkEnd::kDepth / 2;
 
-std::uint64_t parts_of(const Parcel& parcel) {
-  return std::max<std::uint64_t>((parcel.bytes + kPartBytes - 1) / kPartBytes, 1);
+std::uint64_t parts_of(const UserMessage& message) {
+  return std::max<std::uint64_t>((message.bytes + kPartBytes - 1) / kPartBytes, 1);
 }
 
-// Parts of the parcels before this one on its link.
-std::uint64_t parts_before(std::span<const Parcel> parcels, std::size_t index) {
+// Parts of the messages before this one on its link.
+std::uint64_t parts_before(std::span<const UserMessage> messages, std::size_t index) {
   std::uint64_t parts = 0;
   for (std::size_t i = 0; i < index; ++i) {
-    if (parcels[i].rank == parcels[index].rank && parcels[i].out == parcels[index].out) parts += parts_of(parcels[i]);
+    if (messages[i].rank == messages[index].rank && messages[i].out == messages[index].out)
+      parts += parts_of(messages[i]);
   }
   return parts;
 }
 
 }  // namespace
 
-MessagePlan::MessagePlan(std::span<const Parcel> parcels) : parcels_(parcels) {
-  for (std::size_t i = 0; i < parcels.size(); ++i) {
-    const std::uint64_t parts = parts_before(parcels, i) + parts_of(parcels[i]);
-    parcel_pieces_ = std::max(parcel_pieces_, (parts + kParts - 1) / kParts);
+MessagePlan::MessagePlan(std::span<const UserMessage> messages) : messages_(messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::uint64_t parts = parts_before(messages, i) + parts_of(messages[i]);
+    message_pieces_ = std::max(message_pieces_, (parts + kParts - 1) / kParts);
   }
 }
 
@@ -44,34 +45,35 @@ Task MessagePlan::task_of(int channel) const {
 
 void MessagePlan::write(int channel, std::uint64_t piece, Program& program) const {
   if (recipe_) recipe_->write(task_of(channel), piece, program);
-  else write_parcels(piece, program);
+  else write_messages(piece, program);
 }
 
-void MessagePlan::write_parcels(std::uint64_t piece, Program& program) const {
+void MessagePlan::write_messages(std::uint64_t piece, Program& program) const {
   const std::uint64_t begin = piece * kParts, end = begin + kParts;
-  for (std::size_t i = 0; i < parcels_.size(); ++i) {
-    const Parcel& parcel = parcels_[i];
-    const std::uint64_t before = parts_before(parcels_, i), parts = parts_of(parcel);
+  for (std::size_t i = 0; i < messages_.size(); ++i) {
+    const UserMessage& message = messages_[i];
+    const std::uint64_t before = parts_before(messages_, i), parts = parts_of(message);
     for (std::uint64_t part = begin > before ? begin - before : 0; part < parts && before + part < end; ++part) {
-      const std::uint64_t offset = part * kPartBytes, bytes = std::min(kPartBytes, parcel.bytes - offset);
-      const Place place{Space::kAddress, 0, reinterpret_cast<std::uint64_t>(parcel.data) + offset};
-      if (parcel.out) program.send(parcel.rank, place, bytes);
-      else program.receive(parcel.rank, place, bytes);
+      const std::uint64_t offset = part * kPartBytes, bytes = std::min(kPartBytes, message.bytes - offset);
+      const Place place{Space::kAddress, 0, reinterpret_cast<std::uint64_t>(message.data) + offset};
+      if (message.out) program.send(message.rank, place, bytes);
+      else program.receive(message.rank, place, bytes);
       program.steps.back().begins = part == 0;
-      program.steps.back().value = parcel.bytes;
+      program.steps.back().value = message.bytes;
     }
   }
-  // Until those of the piece before are done, or all of them. A link is looked at once, with its last parcel.
-  const bool last = piece + 1 == parcel_pieces_;
-  for (std::size_t i = 0; i < parcels_.size(); ++i) {
-    const Parcel& parcel = parcels_[i];
-    const bool later = std::any_of(parcels_.begin() + static_cast<std::ptrdiff_t>(i) + 1, parcels_.end(),
-                                   [&](const Parcel& one) { return one.rank == parcel.rank && one.out == parcel.out; });
-    const std::uint64_t parts = parts_before(parcels_, i) + parts_of(parcel);
+  // Until those of the piece before are done, or all of them. A link is looked at once, with its last message.
+  const bool last = piece + 1 == message_pieces_;
+  for (std::size_t i = 0; i < messages_.size(); ++i) {
+    const UserMessage& message = messages_[i];
+    const bool later =
+        std::any_of(messages_.begin() + static_cast<std::ptrdiff_t>(i) + 1, messages_.end(),
+                    [&](const UserMessage& one) { return one.rank == message.rank && one.out == message.out; });
+    const std::uint64_t parts = parts_before(messages_, i) + parts_of(message);
     if (later || (!last && parts <= begin)) continue;
     const std::uint64_t left = last ? 0 : std::min(parts, end) - begin;
-    if (parcel.out) program.sent(parcel.rank, left);
-    else program.received(parcel.rank, left);
+    if (message.out) program.sent(message.rank, left);
+    else program.received(message.rank, left);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <bit>
 
 #include "base/small_floats.hpp"
-#include "comm/host/copy.hpp"
 #include "comm/reduce/reduce_kernel.hpp"
 
 namespace slip {

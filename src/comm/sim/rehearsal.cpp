@@ -72,10 +72,10 @@ Scene scene_of(const Practice& practice, std::span<const Formation> formations) 
   return scene;
 }
 
-Scene scene_of(std::span<const std::vector<Parcel>> parcels) {
+Scene scene_of(std::span<const std::vector<UserMessage>> messages) {
   Scene scene;
   scene.call = {.kind = Collective::kMessage, .type = DataType::kU8};
-  for (const std::vector<Parcel>& own : parcels) scene.programs.push_back(whole(MessagePlan(own), 0));
+  for (const std::vector<UserMessage>& own : messages) scene.programs.push_back(whole(MessagePlan(own), 0));
   return scene;
 }
 
@@ -94,13 +94,13 @@ std::vector<Scene> shared_scenes(std::span<const Call> calls, int nranks, const 
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectPlan::Needs needs = DirectPlan::needs(call, rank);
       const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // nobody could read the input
-      const Stance stance = !needs.input && !needs.output                               ? Stance::kNothing
-                            : reachable.offers && !one_way && reachable.offers(i, rank) ? Stance::kOffered
-                                                                                        : Stance::kPrivate;
-      plans.emplace_back(call, scene.number, chunks, rank, nranks).take(stance);
+      const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
+                                : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
+                                                                                            : PeerAccess::kUnreachable;
+      plans.emplace_back(call, scene.number, chunks, rank, nranks).take(access);
       if (!DirectPlan::depends_on(call, rank)) continue;
-      any_private = any_private || stance == Stance::kPrivate;
-      any_offered = any_offered || stance == Stance::kOffered;
+      any_private = any_private || access == PeerAccess::kUnreachable;
+      any_offered = any_offered || access == PeerAccess::kShared;
     }
     for (HostPlan& plan : plans) {
       if (plan.asks()) plan.choose(any_private, any_offered);

@@ -54,8 +54,8 @@ Scene scene_of(const Practice& practice, std::span<const Formation> formations);
 inline Scene scene_of(const Practice& practice, const Formation& formation) {
   return scene_of(practice, std::span(&formation, 1));
 }
-// Sends and receives: the addresses of rank i's parcels are offsets into memory of its own.
-Scene scene_of(std::span<const std::vector<Parcel>> parcels);
+// Sends and receives: the addresses of rank i's messages are offsets into memory of its own.
+Scene scene_of(std::span<const std::vector<UserMessage>> messages);
 // Who lets others at its buffers, by call and rank (null: nobody); and whether they are one, as with Scene.
 struct Reachable {
   std::function<bool(std::size_t call, int rank)> offers;

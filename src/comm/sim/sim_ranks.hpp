@@ -1,6 +1,6 @@
 // SimRanks: the ranks of a communicator on sim devices, all in one process and of one world.
 //
-// A call is the same run as on the cpu device (SharedRun), which moves the bytes, compares what the ranks ask for, and
+// A call is the same run as on the cpu device (CallRun), which moves the bytes, compares what the ranks ask for, and
 // knows deadlines; it goes on when the world does, without a thread that waits. In virtual time a rank comes when its
 // stream does. When all have come the bytes are there at once, as functions of sim ops run when their op starts, and
 // from then on the call takes what its programs take on the wires (SimWires). So bits are those of the cpu device with
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/host/shared_run.hpp"
+#include "comm/host/call_run.hpp"
 #include "comm/sim/sim_wires.hpp"
 
 namespace slip {
@@ -40,7 +40,7 @@ struct SimCall {
 // A call of one rank under way.
 class SimRun final : public Exchange {
  public:
-  SimRun(SimRanks& ranks, SharedCalls& calls, SharedRun& run)
+  SimRun(SimRanks& ranks, CallContext& calls, CallRun& run)
       : ranks_(ranks), calls_(calls), run_(run), rank_(calls.rank) {}
   // After the run's own. `turn`: as there.
   void prepare(std::uint64_t turn, SimCall call);
@@ -64,8 +64,8 @@ class SimRun final : public Exchange {
     std::uint64_t number;
   };
   SimRanks& ranks_;
-  SharedCalls& calls_;
-  SharedRun& run_;
+  CallContext& calls_;
+  CallRun& run_;
   const int rank_;
   std::uint64_t turn_ = 0;
   SimCall call_;

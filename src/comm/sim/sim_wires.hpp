@@ -1,5 +1,5 @@
 // SimWires: what the calls of ranks on sim devices take. The programs of all ranks are played in virtual time, on the
-// links of their devices, without a byte that moves: that is the business of SharedRun.
+// links of their devices, without a byte that moves: that is the business of CallRun.
 //
 // As in a Rehearsal each rank is a stream, and each way from one rank to another is a wire, a few streams on which as
 // many messages are under way at the same time. To begin a message is to write a word that counts, a wire waits for
