@@ -33,7 +33,7 @@ class Direct {
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
-    run_.plan().emplace<HostPlan>(call, next_, 0, calls_.rank, kRanks);
+    run_.plan().emplace<HostProgramBuilder>(call, next_, 0, calls_.rank, kRanks);
     run_.prepare(call, next_, next_, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
     ++next_;
     if (!run_.begin()) {

@@ -14,16 +14,16 @@ namespace slip {
 namespace {
 
 using topo::Fabric;
-using topo::Loads;
+using topo::LinkLoads;
 
 // A binary tree has the shorter way; it is taken where it costs no more than this share of a chain's rate.
 constexpr double kWorthOfDepth = 0.9;
 
 topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here here) {
   const bool several = fabric.used_nodes().size() > 1;
-  std::vector<topo::Members> machines;
+  std::vector<topo::RingMembers> machines;
   for (const int node : fabric.used_nodes()) {
-    topo::Members members{&fabric.system(node), &fabric.paths(node), {}, several};
+    topo::RingMembers members{&fabric.system(node), &fabric.paths(node), {}, several};
     for (const int rank : fabric.ranks_of(node)) members.nodes.push_back(fabric.device_of(rank));
     if (several && members.system->nets.empty())
       throw Error(
@@ -102,7 +102,7 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
 }
 
 double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, double most) {
-  Loads loads(fabric);
+  LinkLoads loads(fabric);
   for (const Channel& channel : channels) {
     const double share = 1.0 / static_cast<double>(channels.size() * channel.trees.size());
     for (const CommTree& tree : channel.trees) {
@@ -117,7 +117,7 @@ double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, dou
 }
 
 double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, double most) {
-  Loads loads(fabric);
+  LinkLoads loads(fabric);
   const double share = 1.0 / static_cast<double>(channels.size());
   for (const Channel& channel : channels) {
     for (int rank = 0; rank < fabric.ranks(); ++rank) {

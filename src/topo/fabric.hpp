@@ -30,9 +30,9 @@ class Fabric {
 };
 
 // Adds up what each link carries; rates follow from the busiest.
-class Loads {
+class LinkLoads {
  public:
-  explicit Loads(const Fabric& fabric);
+  explicit LinkLoads(const Fabric& fabric);
   // `nets`: by node, the port that leads to others.
   void send(int from, int to, const std::vector<int>& nets, double share);
   void send_out(int rank, int net, double share);  // up to a switch in the network

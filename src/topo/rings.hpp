@@ -12,7 +12,7 @@
 namespace slip::topo {
 
 // The ranks of one machine as nodes of its graph.
-struct Members {
+struct RingMembers {
   const System* system = nullptr;
   const TopoPaths* paths = nullptr;
   std::vector<int> nodes;    // by member; several may be the same
@@ -20,14 +20,14 @@ struct Members {
 };
 
 // One machine's part of a ring.
-struct Segment {
+struct RingSegment {
   std::vector<int> order;  // of members
   int net = -1;            // of System::nets
 };
 
 struct RingSet {
-  std::int64_t rate = 0;                       // of each channel
-  std::vector<std::vector<Segment>> segments;  // by machine, then channel; as many for each machine
+  std::int64_t rate = 0;                           // of each channel
+  std::vector<std::vector<RingSegment>> segments;  // by machine, then channel; as many for each machine
   PathType within = PathType::kLoc, between = PathType::kLoc;
 };
 
@@ -35,6 +35,6 @@ inline constexpr double kRatesInGbps = 1e6;
 inline std::int64_t to_rate(double gbps) { return std::llround(gbps * kRatesInGbps); }
 
 // The rings with the highest rate over all channels; of equal ones those with nearer paths, then with fewer channels.
-RingSet search_rings(const std::vector<Members>& machines, const ChannelLimits& limits);
+RingSet search_rings(const std::vector<RingMembers>& machines, const ChannelLimits& limits);
 
 }  // namespace slip::topo

@@ -8,13 +8,13 @@
 #include <optional>
 
 #include "slip/topology.hpp"
-#include "topo/attributes.hpp"
 #include "topo/rates.hpp"
+#include "topo/xml.hpp"
 
 namespace slip {
 namespace {
 
-using topo::Attributes;
+using topo::XmlAttributes;
 using topo::XmlElement;
 
 constexpr std::size_t kMaxNodes = 1024;  // paths are kept for all pairs
@@ -32,9 +32,9 @@ constexpr Nesting kNesting[] = {
     {"nic", " cpu pci "}, {"net", " nic "},     {"cache", " cpu "}, {"core", " cpu cache "},
 };
 
-class Builder {
+class GraphBuilder {
  public:
-  Builder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
+  GraphBuilder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
 
   System build(const XmlElement& root) {
     if (root.name != "system")
@@ -56,7 +56,7 @@ class Builder {
   [[noreturn]] void fail(const XmlElement& at, const std::string& what) const {
     throw Error(Code::kParse, fmt::format("'{}', line {}: {}", file_, at.line, what), here_);
   }
-  Attributes of(const XmlElement& element) const { return {element, file_, here_}; }
+  XmlAttributes of(const XmlElement& element) const { return {element, file_, here_}; }
 
   void check_nesting(const XmlElement& parent) const {
     for (const XmlElement& child : parent.children) {
@@ -88,7 +88,7 @@ class Builder {
   }
 
   void add_cpu(const XmlElement& cpu) {
-    const Attributes values = of(cpu);
+    const XmlAttributes values = of(cpu);
     const auto numa = static_cast<int>(values.number("numaid", -1, kMaxIndex));
     claim(cpu, "numaid", std::to_string(numa));
     const std::string host = values.text_or("host_hash", "");
@@ -126,7 +126,7 @@ class Builder {
   }
 
   double add_core(const XmlElement& core, int parent) {
-    const Attributes values = of(core);
+    const XmlAttributes values = of(core);
     const auto dev = static_cast<int>(values.number("dev", 0, kMaxIndex));
     claim(core, "dev", std::to_string(dev));
     const double gbps = values.real_or("bw", topo::kCoreGbps, 0.001, topo::kLocalGbps);
@@ -138,7 +138,7 @@ class Builder {
   }
 
   void add_pci(const XmlElement& pci, int parent) {
-    const Attributes values = of(pci);
+    const XmlAttributes values = of(pci);
     const std::string bus_id = topo::lower_case(values.text("busid"));
     if (!topo::is_bus_id(bus_id)) values.refuse("busid", "must be a PCI address such as 0000:10:1c.0");
     claim(pci, "busid", bus_id);
@@ -182,7 +182,7 @@ class Builder {
     }
     TopoNode node{.kind = TopoKind::kGpu, .index = -1, .parent = parent, .name = {}, .bus_id = bus_id};
     if (gpu) {
-      const Attributes values = of(*gpu);
+      const XmlAttributes values = of(*gpu);
       node.index = static_cast<int>(values.number("dev", 0, kMaxIndex));
       node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
       values.number_or("rank", -1, -1, kMaxIndex);
@@ -217,7 +217,7 @@ class Builder {
     connect(nic, parent, LinkKind::kPci, gbps);
     for (const XmlElement& net : element.children) {
       if (net.name != "net") continue;
-      const Attributes values = of(net);
+      const XmlAttributes values = of(net);
       const auto dev = static_cast<int>(values.number("dev", 0, kMaxIndex));
       claim(net, "dev", std::to_string(dev));
       auto mbps = static_cast<double>(values.number_or("speed", 0, -1, 100'000'000));
@@ -256,7 +256,7 @@ class Builder {
   };
 
   void read_nvlink(int gpu, const XmlElement& nvlink, const std::map<std::string, int>& gpu_at, NvLinks& into) const {
-    const Attributes values = of(nvlink);
+    const XmlAttributes values = of(nvlink);
     const std::string target = topo::lower_case(values.text("target"));
     if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
     const auto count = static_cast<int>(values.number("count", 1, 1024));
@@ -351,7 +351,7 @@ class Builder {
 
 System parse_topology(std::string_view xml, const std::string& name, Here here) {
   const XmlElement root = topo::parse_xml(xml, name, here);
-  return Builder(name, here).build(root);
+  return GraphBuilder(name, here).build(root);
 }
 
 }  // namespace slip

@@ -116,14 +116,14 @@ TEST(Predict, RelaysSpareTheSwitchOfANic) {
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.kind == Collective::kBarrier) continue;
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.kind == Collective::kBarrier) continue;
     PredictionAsked asked;
-    asked.call = {.kind = recipe.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
-    asked.algorithm = recipe.algorithm;
+    asked.call = {.kind = schedule.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
+    asked.algorithm = schedule.algorithm;
     const double first = predict(cluster, plan, asked).us;
     EXPECT_GT(first, 0);
-    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(recipe.kind);
+    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(schedule.kind);
   }
 }
 

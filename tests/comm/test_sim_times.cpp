@@ -19,14 +19,14 @@ using test::WorldRanks;
 
 // The programs of the call on a world of the same description, as the checker and `slip topo --predict` see them.
 double rehearsed_us(const std::string& world, const Call& call, Algorithm algorithm, int count) {
-  const Choice choice = choose(call, {.nranks = count}, algorithm, false, false);
+  const ScheduleChoice choice = choose(call, {.nranks = count}, algorithm, false, false);
   std::vector<int> order;
   for (int rank = 0; rank < count; ++rank) order.push_back(rank);
   const std::vector<Device> devices = Device::open_all(world, count, {.queue_depth = 1 << 20, .run_functions = false});
-  Rehearsal rehearsal(devices, Wires::kPipelined);
-  const Practice practice{choice.recipe, call, true, choice.chunk_bytes};
-  rehearsal.add(scene_of(practice, Formation::of(order)));
-  Plan plan = rehearsal.plan();
+  ProgramSimulation simulation(devices, WireKind::kPipelined);
+  const CallSpec spec{choice.schedule, call, true, choice.chunk_bytes};
+  simulation.add(rank_programs(spec, CommGraph::of(order)));
+  Plan plan = simulation.plan();
   const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
   const Picos begun = devices.front().now();
   stream.launch(plan);
@@ -34,7 +34,7 @@ double rehearsed_us(const std::string& world, const Call& call, Algorithm algori
   return static_cast<double>(devices.front().now() - begun) / 1e6;
 }
 
-// With a queue for each stream of a rehearsal, which has one for each wire.
+// With a queue for each stream of a simulation, which has one for each wire.
 std::string with_many_queues(std::string world) {
   const std::string few = "\"queues\": 8";
   return world.replace(world.find(few), few.size(), "\"queues\": 128");

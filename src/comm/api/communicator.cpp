@@ -9,7 +9,7 @@
 #include "base/error_text.hpp"
 #include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"
-#include "comm/reduce/factor.hpp"
+#include "comm/reduce/reduce.hpp"
 #include "transport/bootstrap/recovery.hpp"
 #include "transport/job/launch_info.hpp"
 

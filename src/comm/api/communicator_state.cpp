@@ -9,7 +9,7 @@
 #include "base/env.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
-#include "comm/plan/overlaps.hpp"
+#include "comm/plan/message_program.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange_source.hpp"
@@ -172,14 +172,14 @@ void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& 
   const Call& call = moves_bytes() ? asked : kMeet;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
-    plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
+    plan.emplace<HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
     return;
   }
   const bool explain = env().debugs("tune");
-  const Choice choice = choice_of(call, explain);
+  const ScheduleChoice choice = choice_of(call, explain);
   if (explain && rank == 0 && explained.insert(choice.text).second) log_line(choice.text);
-  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},
-                            std::span(formations).first(static_cast<std::size_t>(choice.channels)));
+  plan.emplace<MessageProgramBuilder>(*choice.schedule, Task{call, rank, nranks, in_place, choice.chunk_bytes},
+                                      std::span(graphs).first(static_cast<std::size_t>(choice.channels)));
 }
 
 std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, StreamState& stream, Submit& submit) {
@@ -205,7 +205,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   const bool in_place = from && to && is_in_place(*to, *from, own);
   CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
-  const auto* const shared = std::get_if<HostPlan>(&run.plan());
+  const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
   const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
@@ -231,7 +231,7 @@ std::uint64_t Communicator::State::start_messages(CallRun& run, Op& op, StreamSt
     if (!moves_bytes()) message.bytes = 0;
     if (message.bytes > 0) message.data = address(range);
   }
-  run.plan().emplace<MessagePlan>(run.messages);
+  run.plan().emplace<MessageProgramBuilder>(run.messages);
   run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0, {});
   if (sim) sim_run_of(run).prepare(ticket, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
   return start_run(run, op, stream, submit);

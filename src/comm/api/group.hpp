@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include "comm/plan/message_plan.hpp"
+#include "comm/plan/message_program.hpp"
 #include "slip/device.hpp"
 
 namespace slip {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
-#include "comm/placement/places.hpp"
+#include "comm/placement/rank_placement.hpp"
 
 namespace slip {
 namespace {
@@ -16,7 +16,7 @@ struct CoreShare {
   double each = 1;                  // on this rank's machine
   bool any_oversubscribed = false;  // a machine has more ranks than cores
 };
-CoreShare find_core_share(const Bootstrap& bootstrap, const std::vector<Presence>& ranks) {
+CoreShare find_core_share(const Bootstrap& bootstrap, const std::vector<RankLocation>& ranks) {
   struct Machine {
     const Placement* of = nullptr;
     CoreSet cores;
@@ -40,15 +40,15 @@ CoreShare find_core_share(const Bootstrap& bootstrap, const std::vector<Presence
 }
 
 // The useful number of channels, within the limits that were requested.
-void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool oversubscribed, Site& site) {
+void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool oversubscribed, TuningInputs& tuning) {
   std::map<int, int> ranks;
   for (const int host : hosts) ++ranks[host];
-  int each = site.nranks;
+  int each = tuning.nranks;
   for (const auto& [host, count] : ranks) each = std::min(each, count);
   const int max = wishes.max_channels == 0 ? kMaxChannels : wishes.max_channels;
-  site.min_channels = std::max(wishes.min_channels, 1);
-  site.max_channels =
-      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, oversubscribed), site.min_channels, max);
+  tuning.min_channels = std::max(wishes.min_channels, 1);
+  tuning.max_channels =
+      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, oversubscribed), tuning.min_channels, max);
 }
 
 }  // namespace
@@ -78,42 +78,43 @@ void RankConnections::set_up(int inherited_device, Here here) {
   require_same_heartbeat(bootstrap, options, here);
   const std::vector<Wishes> all = bootstrap.all_gather(wishes);
   require_same_wishes(all, rank, here);
-  const Places places = find_places(bootstrap, hosts_of(bootstrap.placements(), all),
-                                    Presence::own(options, inherited_device), topology_file(options), here);
+  const RankPlacement places =
+      find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), all),
+                          RankLocation::own(options, inherited_device), topology_file(options), here);
   stands_for = places.device_of(rank);
   const std::vector<int>& hosts = places.hosts;
   std::vector<int> members;
   for (int other = 0; other < nranks; ++other) {
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
   }
-  site.nranks = nranks;
+  tuning.nranks = nranks;
   // Without shared memory a relay would send everything through the network a second time.
   const std::set<int> apart(hosts.begin(), hosts.end());
-  site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  tuning.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
   const CoreShare cores = find_core_share(bootstrap, places.ranks);
   cores_each = cores.each;
-  set_channels(wishes, hosts, cores.any_oversubscribed, site);
+  set_channels(wishes, hosts, cores.any_oversubscribed, tuning);
   if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
-    host.emplace(bootstrap, members, site.max_channels);
+    host.emplace(bootstrap, members, tuning.max_channels);
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
-  formations = agree_on_formations(bootstrap, places, site.max_channels, here);
-  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout_ns(), site.max_channels);
-  site.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
+  graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout_ns(), tuning.max_channels);
+  tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   witness = std::make_shared<CallWitness>(seat);
   bootstrap.set_witness(witness);
-  sim = SimRanks::meet(bootstrap, device, {site, formations, wishes.algorithm, wishes.deterministic}, here);
+  sim = SimRanks::meet(bootstrap, device, {tuning, graphs, wishes.algorithm, wishes.deterministic}, here);
 }
 
 std::int64_t RankConnections::timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
 
 bool RankConnections::is_shared(const Call& call) const {
   return memory && (bootstrap.nranks() == 1 || wishes.algorithm == Algorithm::kAuto ||
-                    wishes.algorithm == Algorithm::kDirect || find_recipe(wishes.algorithm, call.kind) == nullptr);
+                    wishes.algorithm == Algorithm::kDirect || find_schedule(wishes.algorithm, call.kind) == nullptr);
 }
 
-Choice RankConnections::choice_of(const Call& call, bool explain) const {
-  return choose(call, site, wishes.algorithm, wishes.deterministic, explain);
+ScheduleChoice RankConnections::choice_of(const Call& call, bool explain) const {
+  return choose(call, tuning, wishes.algorithm, wishes.deterministic, explain);
 }
 
 }  // namespace slip

@@ -27,7 +27,7 @@ struct RankConnections {
 
   std::int64_t timeout_ns() const;
   bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
-  Choice choice_of(const Call& call, bool explain) const;  // for the other calls
+  ScheduleChoice choice_of(const Call& call, bool explain) const;  // for the other calls
 
   const Device device;
   const std::uint64_t world;  // of the device
@@ -39,8 +39,8 @@ struct RankConnections {
   std::optional<SharedHost> host;
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
   int stands_for = -1;                 // this rank's device of the host's topology file; -1: there is no file
-  std::vector<Formation> formations;   // by channel
-  Site site;
+  std::vector<CommGraph> graphs;       // by channel
+  TuningInputs tuning;
   double cores_each = 1;  // cores of this host for each of its ranks
   std::optional<Links> links;
   std::shared_ptr<SimRanks> sim;  // null: in real time

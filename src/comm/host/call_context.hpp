@@ -16,14 +16,14 @@
 #include "comm/host/shared_host.hpp"
 #include "comm/host/shared_memory.hpp"
 #include "comm/link/links.hpp"
-#include "comm/plan/host_plan.hpp"
-#include "comm/plan/message_plan.hpp"
+#include "comm/plan/host_program.hpp"
+#include "comm/plan/message_program.hpp"
 #include "transport/ledger/ledger.hpp"
 
 namespace slip {
 
 // How a rank runs a call: through shared memory with all others at once, or by messages between pairs of ranks.
-using CallPlan = std::variant<std::monostate, HostPlan, MessagePlan>;
+using CallPlan = std::variant<std::monostate, HostProgramBuilder, MessageProgramBuilder>;
 
 // The call that a CallRun runs at present.
 struct ActiveCall {
@@ -31,22 +31,22 @@ struct ActiveCall {
   Signature signature;
   CallPlan plan;
   std::uint64_t ticket = 0;  // its position among all calls of this rank
-  std::uint64_t slot = 0;    // of a HostPlan: the plan's number
+  std::uint64_t slot = 0;    // of a HostProgramBuilder: the plan's number
   std::byte* output = nullptr;
   const std::byte* input = nullptr;
 
   // Inline: every call asks.
   std::uint64_t pieces() const {
-    if (const auto* const shared = std::get_if<HostPlan>(&plan)) return shared->pieces();
-    if (const auto* const messages = std::get_if<MessagePlan>(&plan)) return messages->pieces(0);
+    if (const auto* const shared = std::get_if<HostProgramBuilder>(&plan)) return shared->pieces();
+    if (const auto* const messages = std::get_if<MessageProgramBuilder>(&plan)) return messages->pieces(0);
     return 0;
   }
-  int channels() const {  // more than 1 only with a MessagePlan
-    const auto* const messages = std::get_if<MessagePlan>(&plan);
+  int channels() const {  // more than 1 only with a MessageProgramBuilder
+    const auto* const messages = std::get_if<MessageProgramBuilder>(&plan);
     return messages ? messages->channels() : 1;
   }
-  bool publishes_buffers() const {  // see HostPlan::asks
-    const auto* const shared = std::get_if<HostPlan>(&plan);
+  bool publishes_buffers() const {  // see HostProgramBuilder::asks
+    const auto* const shared = std::get_if<HostProgramBuilder>(&plan);
     return shared && shared->asks();
   }
 };
@@ -130,7 +130,7 @@ struct CallContext {
 // The end of the link that a send or receive step uses.
 inline LinkEnd& link_of(Links& links, const Primitive& step, int channel) {
   const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
-  const auto rank = static_cast<int>(step.whom);
+  const auto rank = static_cast<int>(step.peer);
   return out ? links.to(rank, channel) : links.from(rank, channel);
 }
 // Whether a step of a channel need not wait.

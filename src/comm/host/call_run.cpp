@@ -81,7 +81,7 @@ bool CallRun::go_on() {
 void CallRun::give_up() noexcept {
   if (!begun_) return;  // the links belong to another call
   context_.links.close();
-  if (auto* const plan = std::get_if<HostPlan>(&runner_.call().plan); plan && plan->asks())
+  if (auto* const plan = std::get_if<HostProgramBuilder>(&runner_.call().plan); plan && plan->asks())
     runner_.peers().leave(*plan);
 }
 
@@ -89,7 +89,7 @@ void CallRun::give_up() noexcept {
 // because all ranks have the failure.
 void CallRun::end() {
   const ActiveCall& call = runner_.call();
-  if (const auto* const shared = std::get_if<HostPlan>(&call.plan); shared && begun_)
+  if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
     context_.running.phase += shared->phases();
   runner_.waiter().end_wait();  // it may have failed in a wait
   context_.seat.end(call.ticket);

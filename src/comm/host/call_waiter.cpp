@@ -41,10 +41,10 @@ constexpr std::int64_t kSleepNs = 20'000;
 
 }  // namespace
 
-bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t whom) {
-  if (condition_.set(kind, value, whom)) failures_.restart();
-  const bool by_net = condition_.on_link() && !context_.links.through_memory(static_cast<int>(whom));
-  const bool cheap = (kind == Kind::kMeet && whom == kEverybody) || (kind == Kind::kLink && !by_net);
+bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
+  if (condition_.set(kind, value, peer)) failures_.restart();
+  const bool by_net = condition_.on_link() && !context_.links.through_memory(static_cast<int>(peer));
+  const bool cheap = (kind == Kind::kMeet && peer == kAllPeers) || (kind == Kind::kLink && !by_net);
   const int oversubscribed = by_net ? kSpinsOversubscribedNet : kSpinsOversubscribed;
   const bool slow = by_net && !context_.oversubscribed && context_.running.slow_waits > 0;
   const int spins = context_.one_thread || slow ? 1
@@ -73,12 +73,12 @@ bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t whom) {
 
 bool CallWaiter::await_link(Kind kind, LinkEnd& link, const Primitive& step, std::uint64_t value) {
   condition_.set_link(link, step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent);
-  return await(kind, value, step.whom);
+  return await(kind, value, step.peer);
 }
 
 bool CallWaiter::await_channels(int waiting) {
   if (condition_.kind() != Kind::kChannels) condition_.set_channel(waiting);  // otherwise the wait goes on
-  return await(Kind::kChannels, 0, condition_.whom());
+  return await(Kind::kChannels, 0, condition_.peer());
 }
 
 // Looks until the condition holds, or `limit` ticks have passed since `begun`. Lets other threads run meanwhile.

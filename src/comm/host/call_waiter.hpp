@@ -32,7 +32,7 @@ class CallWaiter {
 
   // True: the condition holds. False: the thread has waited long enough; the same call continues the wait. Throws if
   // the condition can no longer hold.
-  bool await(Kind kind, std::uint64_t value, std::uint64_t whom = kEverybody);
+  bool await(Kind kind, std::uint64_t value, std::uint64_t peer = kAllPeers);
   bool await_link(Kind kind, LinkEnd& link, const Primitive& step, std::uint64_t value);
   bool await_channels(int waiting);  // `waiting`: a channel that cannot run
   // Whether await() would return true, or throw.

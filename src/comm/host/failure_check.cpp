@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "comm/placement/whereabouts.hpp"
+#include "comm/diagnose/missing_ranks.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip {
@@ -165,11 +165,12 @@ void FailureCheck::throw_timeout() const {
   const char* const what = !condition_.on_link()     ? ""
                            : condition_.link_sends() ? ", to take what it sends"
                                                      : ", to send";
-  throw Error(Code::kTimeout,
-              fmt::format("rank {} waited {:.1f} s in {} for {}{}", context_.rank,
-                          static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
-                          missing.empty() ? "its own earlier call" : whereabouts(context_.bootstrap, missing), what),
-              {});
+  throw Error(
+      Code::kTimeout,
+      fmt::format("rank {} waited {:.1f} s in {} for {}{}", context_.rank,
+                  static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
+                  missing.empty() ? "its own earlier call" : missing_ranks_text(context_.bootstrap, missing), what),
+      {});
 }
 
 }  // namespace slip

@@ -23,14 +23,15 @@ bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std:
 PublishedBuffers PeerBuffers::find_own(bool hidden) const {
   const Call& call = call_.call;
   const int rank = context_.rank;
-  const DirectPlan::Needs needs = DirectPlan::needs(call, rank);
+  const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
   PublishedBuffers result;
   result.scale = call.scale;
   if (!needs.input && !needs.output) return result;
   const Blocks blocks = blocks_of(call, rank, context_.nranks);
   const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
   result.access = PeerAccess::kUnreachable;
-  if (overlap(call_.input, in, call_.output, out) && !DirectPlan::may_overlap(call, rank, call_.output, call_.input))
+  if (overlap(call_.input, in, call_.output, out) &&
+      !DirectProgramBuilder::may_overlap(call, rank, call_.output, call_.input))
     return result;
   if (needs.input) {
     const SharedAddress found = context_.memory->find(call_.input, in, hidden);
@@ -53,7 +54,7 @@ bool PeerBuffers::is_in_this_call(int rank) const {
 }
 
 // All ranks that the path depends on.
-bool PeerBuffers::all_have_published(const HostPlan& plan) const {
+bool PeerBuffers::all_have_published(const HostProgramBuilder& plan) const {
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (rank != context_.rank && plan.depends_on(rank) && !is_in_this_call(rank)) return false;
   }
@@ -70,7 +71,7 @@ std::byte* PeerBuffers::resolve(int rank, const SharedAddress& address, std::uin
               {});
 }
 
-void PeerBuffers::choose_path(HostPlan& plan) {
+void PeerBuffers::choose_path(HostProgramBuilder& plan) {
   bool any_unreachable = false, any_shared = false;
   const SharedHost& host = *context_.host;
   for (int rank = 0; rank < context_.nranks; ++rank) {
@@ -80,7 +81,7 @@ void PeerBuffers::choose_path(HostPlan& plan) {
     any_shared = any_shared || access == PeerAccess::kShared;
   }
   plan.choose(any_unreachable, any_shared);
-  if (plan.path() != Path::kDirect) return;
+  if (plan.path() != HostPath::kDirect) return;
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (rank == context_.rank || !plan.depends_on(rank)) continue;
     const PublishedBuffers theirs = host.published(rank, call_.slot);
@@ -106,18 +107,18 @@ void PeerBuffers::require_unfailed() const {
 
 // Peers inside wait for no other and are soon outside, unless they were killed or stopped. A peer that reports an abort
 // is still inside until it says that it has left.
-void PeerBuffers::leave(HostPlan& plan) noexcept {
+void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
   SharedHost& host = *context_.host;
-  const std::uint64_t inside = context_.running.phase + DirectPlan::kInside;
+  const std::uint64_t inside = context_.running.phase + DirectProgramBuilder::kInside;
   full_fence();  // all ranks can see the failure before this rank looks at them
   try {
-    if (plan.path() == Path::kOpen) {
+    if (plan.path() == HostPath::kOpen) {
       if (!all_have_published(plan)) return;  // so no peer is inside, and those that come later see the failure
       choose_path(plan);
     }
-    if (plan.path() != Path::kDirect) return;
+    if (plan.path() != HostPath::kDirect) return;
     // If this rank is inside: peers that see it leave see the failure, too.
-    if (host.is_in(context_.rank, inside)) host.signal(context_.running.phase + DirectPlan::kOutside);
+    if (host.is_in(context_.rank, inside)) host.signal(context_.running.phase + DirectProgramBuilder::kOutside);
     // A process that reads memory which this rank has freed does no harm, a thread would.
     const auto bytes = static_cast<std::int64_t>(call_.call.block_bytes()) * context_.nranks;
     const std::int64_t limit_ns = context_.memory->one_process() ? context_.timeout_ns : kLeaveNs + bytes;

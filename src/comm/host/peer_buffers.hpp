@@ -21,18 +21,18 @@ class PeerBuffers {
   const PublishedBuffers& own() const { return own_; }
 
   // Chooses the path of the call from what its ranks have published, and finds their buffers in this process.
-  void choose_path(HostPlan& plan);
+  void choose_path(HostProgramBuilder& plan);
   // From this phase on this rank works in its peers' buffers. Throws if a rank has failed.
   void enter(std::uint64_t phase);
   // Throws if a rank failed while this one read its buffers, because that rank may have overwritten them.
   void require_unfailed() const;
   // After this rank failed: returns when no peer works in its buffers any more, or a peer is lost or too slow.
-  void leave(HostPlan& plan) noexcept;
+  void leave(HostProgramBuilder& plan) noexcept;
 
  private:
   PublishedBuffers find_own(bool hidden) const;
   bool is_in_this_call(int rank) const;
-  bool all_have_published(const HostPlan& plan) const;
+  bool all_have_published(const HostProgramBuilder& plan) const;
   std::byte* resolve(int rank, const SharedAddress& address, std::uint64_t blocks) const;
   void wait_until_outside(int rank, std::uint64_t inside, std::int64_t deadline_ns) const;
 

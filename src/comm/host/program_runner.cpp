@@ -14,7 +14,7 @@ constexpr std::uint64_t kScratchAlignment = 64;
 }  // namespace
 
 void ProgramRunner::prepare(bool hidden) {
-  if (auto* const shared = std::get_if<HostPlan>(&call_.plan)) {
+  if (auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan)) {
     call_.slot = shared->number();
     staging_shift_ = shared->box_shift();
     if (shared->asks()) shared->take(peers_.publish(hidden));
@@ -41,10 +41,10 @@ bool ProgramRunner::run() {
     for (; step_ < program_->steps.size(); ++step_) {
       if (!run_step(program_->steps[step_])) return false;
     }
-    auto* const shared = std::get_if<HostPlan>(&call_.plan);
-    if (shared && shared->path() == Path::kOpen) peers_.choose_path(*shared);
+    auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
+    if (shared && shared->path() == HostPath::kOpen) peers_.choose_path(*shared);
     if (++piece_ >= call_.pieces()) {
-      if (shared && shared->path() == Path::kDirect) peers_.require_unfailed();
+      if (shared && shared->path() == HostPath::kDirect) peers_.require_unfailed();
       if (!shared && context_.memory) context_.host->compare_posted();
       return true;
     }
@@ -56,7 +56,7 @@ bool ProgramRunner::run() {
 void ProgramRunner::write_program() {
   RunningState& running = context_.running;
   program_ = &running.program;
-  const auto* const shared = std::get_if<HostPlan>(&call_.plan);
+  const auto* const shared = std::get_if<HostProgramBuilder>(&call_.plan);
   if (!shared) return write_messages();
   if (shared->chunks() > 0) {
     running.program.clear();
@@ -75,7 +75,7 @@ void ProgramRunner::write_program() {
 
 void ProgramRunner::write_messages() {
   RunningState& running = context_.running;
-  const MessagePlan& plan = std::get<MessagePlan>(call_.plan);
+  const MessageProgramBuilder& plan = std::get<MessageProgramBuilder>(call_.plan);
   const std::span<const UserMessage> asked = plan.messages();
   if (asked.empty() || call_.pieces() > 1) {
     running.program.clear();
@@ -102,10 +102,10 @@ void ProgramRunner::write_messages() {
     case Primitive::Kind::kPost:
       context_.host->post(slot, call_.signature, call_.publishes_buffers() ? &peers_.own() : nullptr);
       return true;
-    case Primitive::Kind::kMeet: return waiter_.await(Kind::kMeet, slot, step.whom);
+    case Primitive::Kind::kMeet: return waiter_.await(Kind::kMeet, slot, step.peer);
     case Primitive::Kind::kSignal: context_.host->signal(context_.running.phase + step.value); return true;
     case Primitive::Kind::kEnter: peers_.enter(context_.running.phase + step.value); return true;
-    case Primitive::Kind::kWait: return waiter_.await(Kind::kPhase, context_.running.phase + step.value, step.whom);
+    case Primitive::Kind::kWait: return waiter_.await(Kind::kPhase, context_.running.phase + step.value, step.peer);
     case Primitive::Kind::kSend:
     case Primitive::Kind::kReceive: return begin_message(step);
     case Primitive::Kind::kSent:
@@ -117,24 +117,24 @@ void ProgramRunner::write_messages() {
 
 bool ProgramRunner::run_channel_step(const Primitive& step) { return run_step(step); }
 
-[[gnu::always_inline]] inline std::byte* ProgramRunner::at(const Place& place) const {
+[[gnu::always_inline]] inline std::byte* ProgramRunner::at(const BufferLocation& place) const {
   switch (place.space) {
-    case Space::kInput: return const_cast<std::byte*>(call_.input) + place.offset;  // only read
-    case Space::kOutput: return call_.output + place.offset;
-    case Space::kStaging: return context_.host->memory(place.rank) + staging_shift_ + place.offset;
-    case Space::kPeerInput: return context_.running.peers[place.rank].input + place.offset;
-    case Space::kPeerOutput: return context_.running.peers[place.rank].output + place.offset;
-    case Space::kScratch: return context_.running.scratch.data() + scratch_ + place.offset;
-    case Space::kAddress: return reinterpret_cast<std::byte*>(place.offset);
+    case BufferSpace::kInput: return const_cast<std::byte*>(call_.input) + place.offset;  // only read
+    case BufferSpace::kOutput: return call_.output + place.offset;
+    case BufferSpace::kStaging: return context_.host->memory(place.rank) + staging_shift_ + place.offset;
+    case BufferSpace::kPeerInput: return context_.running.peers[place.rank].input + place.offset;
+    case BufferSpace::kPeerOutput: return context_.running.peers[place.rank].output + place.offset;
+    case BufferSpace::kScratch: return context_.running.scratch.data() + scratch_ + place.offset;
+    case BufferSpace::kAddress: return reinterpret_cast<std::byte*>(place.offset);
   }
   return nullptr;
 }
 
 [[gnu::always_inline]] inline void ProgramRunner::copy(const Primitive& step) const {
   const Call& call = call_.call;
-  const Place& from = program_->places[step.first + 1];
-  void* const to = at(program_->places[step.first]);
-  if (call.op != ReduceOp::kPreMulSum || !reduces(call.kind) || from.space != Space::kInput)
+  const BufferLocation& from = program_->locations[step.first + 1];
+  void* const to = at(program_->locations[step.first]);
+  if (call.op != ReduceOp::kPreMulSum || !reduces(call.kind) || from.space != BufferSpace::kInput)
     return slip::copy(to, at(from), step.bytes);
   const void* const source = at(from);  // other ranks expect it multiplied
   slip::reduce({call.type, call.op, 1, {&call.scale, 1}}, to, {&source, 1}, step.bytes / bytes_of(call.type));
@@ -143,7 +143,7 @@ bool ProgramRunner::run_channel_step(const Primitive& step) { return run_step(st
 void ProgramRunner::reduce(const Primitive& step) const {
   const Call& call = call_.call;
   RunningState& running = context_.running;
-  const Place* const places = program_->places.data() + step.first;
+  const BufferLocation* const places = program_->locations.data() + step.first;
   const std::span<const void*> from(running.sources.data(), step.sources);
   const std::span<void*> to(running.targets.data(), step.targets);
   for (std::uint16_t i = 0; i < step.targets; ++i) to[i] = at(places[i]);
@@ -152,10 +152,10 @@ void ProgramRunner::reduce(const Primitive& step) const {
   Reduction how{call.type, call.op, divides ? static_cast<std::uint64_t>(context_.nranks) : 1, {}};
   if (call.op == ReduceOp::kPreMulSum) {
     for (std::uint16_t i = 0; i < step.sources; ++i) {
-      const Place& source = places[step.targets + i];  // values in other spaces are multiplied already
-      running.scales[i] = source.space == Space::kInput       ? call.scale
-                          : source.space == Space::kPeerInput ? running.peers[source.rank].scale
-                                                              : ReduceScale::one(call.type);
+      const BufferLocation& source = places[step.targets + i];  // values in other spaces are multiplied already
+      running.scales[i] = source.space == BufferSpace::kInput       ? call.scale
+                          : source.space == BufferSpace::kPeerInput ? running.peers[source.rank].scale
+                                                                    : ReduceScale::one(call.type);
     }
     how.scales = {running.scales.data(), step.sources};
   }
@@ -167,8 +167,8 @@ bool ProgramRunner::begin_message(const Primitive& step) {
   if (link.full() && !waiter_.await_link(WaitCondition::Kind::kLinkRoom, link, step, 0)) return false;
   auto& all = step.kind == Primitive::Kind::kSend ? context_.running.sent : context_.running.received;
   const auto before = static_cast<std::uint64_t>(channel_) * static_cast<std::uint64_t>(context_.nranks);
-  RunningState::MessageCount& count = all[before + step.whom];
-  std::byte* const place = at(program_->places[step.first]);
+  RunningState::MessageCount& count = all[before + step.peer];
+  std::byte* const place = at(program_->locations[step.first]);
   if (call_.call.kind == Collective::kMessage) {
     const Signature message = Signature::of_message(step.value, count.messages);
     if (step.begins) {
@@ -180,12 +180,12 @@ bool ProgramRunner::begin_message(const Primitive& step) {
     const bool first = std::exchange(count.ticket, call_.ticket) != call_.ticket;
     link.begin(place, step.bytes, first ? &call_.signature : nullptr);
   }
-  static_cast<void>(context_.links.drive(link, static_cast<int>(step.whom)));
+  static_cast<void>(context_.links.drive(link, static_cast<int>(step.peer)));
   return true;
 }
 
 void ProgramRunner::start_channels() {
-  const MessagePlan& plan = std::get<MessagePlan>(call_.plan);
+  const MessageProgramBuilder& plan = std::get<MessageProgramBuilder>(call_.plan);
   std::uint64_t scratch = 0;
   for (int i = 0; i < plan.channels(); ++i) {
     ChannelProgress& one = context_.running.channels[static_cast<std::size_t>(i)];
@@ -214,7 +214,7 @@ bool ProgramRunner::run_channel(int channel) {
     }
     one.step = 0;
     one.program.clear();
-    if (++one.piece < one.pieces) std::get<MessagePlan>(call_.plan).write(channel, one.piece, one.program);
+    if (++one.piece < one.pieces) std::get<MessageProgramBuilder>(call_.plan).write(channel, one.piece, one.program);
     moved = true;
   }
   return moved;

@@ -37,7 +37,7 @@ class ProgramRunner {
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
   bool begin_message(const Primitive& step);
-  std::byte* at(const Place& place) const;
+  std::byte* at(const BufferLocation& place) const;
   void start_channels();
   bool run_channels();
   bool run_channel(int channel);

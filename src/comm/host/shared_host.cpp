@@ -15,7 +15,7 @@ constexpr std::size_t kHeaderBytes = 4096;
 constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
 
 std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels) {
-  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
+  return kHeaderBytes + (whole ? members * StagingLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ int SharedHost::index_of(int rank) const {
 
 PipeMemory& SharedHost::pipe(int from, int to, int channel) const {
   const std::size_t members = members_.size();
-  std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
+  std::byte* const pipes = regions_ + (whole_ ? members * StagingLayout::kRankBytes : 0);
   const std::size_t index =
       (static_cast<std::size_t>(channel) * members + static_cast<std::size_t>(index_of(from))) * members +
       static_cast<std::size_t>(index_of(to));
@@ -81,7 +81,7 @@ PublishedBuffers SharedHost::published(int rank, std::uint64_t number) const {
 
 std::uint64_t SharedHost::last_posted(int rank) const {
   std::uint64_t last = 0;
-  for (std::uint64_t turn = 0; turn < SharedLayout::kSlots; ++turn)
+  for (std::uint64_t turn = 0; turn < StagingLayout::kSlots; ++turn)
     last = std::max(last, slot(rank, turn).number.load(std::memory_order_acquire));
   return last;
 }

@@ -6,7 +6,7 @@ void WaitCondition::set_channel(int channel) {
   const Primitive& step = context_.running.channels[static_cast<std::size_t>(channel)].next();
   set_link(link_of(context_.links, step, channel),
            step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent);
-  whom_ = step.whom;
+  peer_ = step.peer;
 }
 
 bool WaitCondition::any_channel_can_run() const {
@@ -20,7 +20,7 @@ bool WaitCondition::any_channel_can_run() const {
 bool WaitCondition::is_missing(int rank) const {
   if (rank == context_.rank) return false;
   if (kind_ == Kind::kTicket) return false;
-  if (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(rank)) return false;
+  if (peer_ != kAllPeers && peer_ != static_cast<std::uint64_t>(rank)) return false;
   if (on_link()) return true;
   const std::uint64_t last = context_.host->last_posted(rank);
   if (kind_ == Kind::kRoom) return last < value_;

@@ -15,8 +15,8 @@ class WaitCondition {
     kNothing,
     kTicket,    // the call's ticket is `value`: all earlier calls of this rank have ended
     kRoom,      // all ranks have posted call `value`
-    kMeet,      // `whom` have posted call `value`, with the same signature
-    kPhase,     // `whom` have reached phase `value`
+    kMeet,      // `peer` have posted call `value`, with the same signature
+    kPhase,     // `peer` have reached phase `value`
     kLinkRoom,  // the link takes another message
     kLink,      // at most `value` messages of the link are under way
     kChannels,  // a channel of the call can run its next step
@@ -25,11 +25,11 @@ class WaitCondition {
   WaitCondition(CallContext& context, const ActiveCall& call) : context_(context), call_(call) {}
 
   // False: this is the present condition already, so a deadline that runs goes on.
-  bool set(Kind kind, std::uint64_t value, std::uint64_t whom) {
-    if (kind_ == kind && value_ == value && whom_ == whom) return false;
+  bool set(Kind kind, std::uint64_t value, std::uint64_t peer) {
+    if (kind_ == kind && value_ == value && peer_ == peer) return false;
     kind_ = kind;
     value_ = value;
-    whom_ = whom;
+    peer_ = peer;
     next_rank_ = 0;
     return true;
   }
@@ -49,9 +49,9 @@ class WaitCondition {
   bool on_link() const { return kind_ == Kind::kLink || kind_ == Kind::kLinkRoom || kind_ == Kind::kChannels; }
   bool link_sends() const { return link_sends_; }
   const LinkEnd& link() const { return *link_; }
-  std::uint64_t whom() const { return whom_; }
+  std::uint64_t peer() const { return peer_; }
   // The rank that it waits for, or the first of them.
-  int rank() const { return on_link() ? static_cast<int>(whom_) : next_rank_; }
+  int rank() const { return on_link() ? static_cast<int>(peer_) : next_rank_; }
   // Whether the rank has not joined this call, or not progressed as far as the condition needs.
   bool is_missing(int rank) const;
 
@@ -63,7 +63,7 @@ class WaitCondition {
   const ActiveCall& call_;
   Kind kind_ = Kind::kNothing;
   std::uint64_t value_ = 0;
-  std::uint64_t whom_ = 0;
+  std::uint64_t peer_ = 0;
   int next_rank_ = 0;  // the first that it still waits for
   LinkEnd* link_ = nullptr;
   bool link_sends_ = false;
@@ -73,7 +73,7 @@ class WaitCondition {
 inline bool WaitCondition::others_are_there() {
   SharedHost& host = *context_.host;
   for (; next_rank_ < context_.nranks; ++next_rank_) {
-    if (next_rank_ == context_.rank || (whom_ != kEverybody && whom_ != static_cast<std::uint64_t>(next_rank_)))
+    if (next_rank_ == context_.rank || (peer_ != kAllPeers && peer_ != static_cast<std::uint64_t>(next_rank_)))
       continue;
     if (kind_ == Kind::kPhase) {
       if (!host.has_reached(next_rank_, value_)) return false;

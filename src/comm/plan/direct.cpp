@@ -41,11 +41,11 @@ bool takes_from(const Task& task, int rank) {
 }
 
 // Where the bytes for a rank are, and those from it go.
-Place given(const Task& task, int rank, std::uint64_t begin) {
+BufferLocation given(const Task& task, int rank, std::uint64_t begin) {
   const bool blocks = task.call.kind == Collective::kAllToAll || task.call.kind == Collective::kScatter;
   return input_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
 }
-Place taken(const Task& task, int rank, std::uint64_t begin) {
+BufferLocation taken(const Task& task, int rank, std::uint64_t begin) {
   const bool blocks = task.call.kind != Collective::kBroadcast && task.call.kind != Collective::kScatter;
   return output_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
 }
@@ -56,7 +56,9 @@ void each_other(const Task& task, auto&& body) {
 }
 
 // In scratch memory: what came from a rank.
-Place come(const Task& task, int rank) { return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes); }
+BufferLocation come(const Task& task, int rank) {
+  return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes);
+}
 
 // What was sent from this rank's output's place is still its input there: it must be gone before something comes.
 void exchange_in_place(const Task& task, const Span& chunk, Program& program) {
@@ -71,17 +73,17 @@ void exchange_in_place(const Task& task, const Span& chunk, Program& program) {
   each_other(task, [&](int, int from) { program.copy(taken(task, from, chunk.begin), come(task, from), chunk.bytes); });
 }
 
-void reduce_own(const Task& task, Place to, const Span& own, Program& program) {
+void reduce_own(const Task& task, BufferLocation to, const Span& own, Program& program) {
   if (own.bytes == 0) return;
-  const std::span<Place> from = program.reduce({to}, task.nranks, own.bytes);
+  const std::span<BufferLocation> from = program.reduce({to}, task.nranks, own.bytes);
   for (int rank = 0; rank < task.nranks; ++rank)
     from[static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : come(task, rank);
 }
 
 // Scaled input for others, one place for each: theirs may not see the plain one.
-Place scaled(const Task& task, int rank, const Span& part, Program& program) {
+BufferLocation scaled(const Task& task, int rank, const Span& part, Program& program) {
   if (!task.scales()) return input_at(part.begin);
-  const Place there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);
+  const BufferLocation there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);
   program.copy(there, input_at(part.begin), part.bytes);
   return there;
 }

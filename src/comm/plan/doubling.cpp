@@ -22,7 +22,7 @@ void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
   const std::uint64_t bytes = task.block();
   const int own = task.position(), extra = task.nranks - paired(task), last = rounds(task) - 1;
   const auto slot = [&](int index) { return scratch_at(static_cast<std::uint64_t>(index) * bytes); };
-  Place value = input_at(0);
+  BufferLocation value = input_at(0);
   if (task.scales()) program.copy(slot(0), value, bytes);
   if (task.scales()) value = slot(0);
   if (own >= paired(task)) {
@@ -36,21 +36,21 @@ void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
     const int partner = task.at(own + paired(task));
     program.receive(partner, slot(1), bytes);
     program.received(partner);
-    const std::span<Place> from = program.reduce({slot(0)}, 2, bytes, false);
+    const std::span<BufferLocation> from = program.reduce({slot(0)}, 2, bytes, false);
     from[0] = value;
     from[1] = slot(1);
     value = slot(0);
   }
   for (int round = 0; round <= last; ++round) {
     const int other = own ^ (1 << round), partner = task.at(other);
-    const Place come = slot(2 * round + 3), made = round == last ? output_at(0) : slot(2 * round + 2);
+    const BufferLocation come = slot(2 * round + 3), made = round == last ? output_at(0) : slot(2 * round + 2);
     program.send(partner, value, bytes);
     program.receive(partner, come, bytes);
     program.received(partner);
     if (round == last) {  // the output may be what is still sent
       for (int past = 0; past <= last; ++past) program.sent(task.at(own ^ (1 << past)));
     }
-    const std::span<Place> from = program.reduce({made}, 2, bytes, round == last);
+    const std::span<BufferLocation> from = program.reduce({made}, 2, bytes, round == last);
     from[0] = own < other ? value : come;
     from[1] = own < other ? come : value;
     value = made;

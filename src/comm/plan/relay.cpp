@@ -1,7 +1,7 @@
 // Relay: all_to_all between hosts with few messages. What the ranks of a host have for a rank of another goes to one
 // of them first, which stands beside the net on the receiver's rail; that one sends it all as one message, and the
 // receiver puts the blocks where they belong. Where the receiver's own way would crowd the net's switch, another rank
-// of its host takes the message and hands it on. Who hands over to whom is the formation's (`relays`).
+// of its host takes the message and hands it on. Who hands over to whom is the graph's (`relays`).
 //
 // On a link what is handed over comes first, then what is sent, then what is handed on. Where a link carries several
 // messages of a kind they go in rounds, in which each rank gives and takes: so nobody waits for room on a link that
@@ -47,7 +47,7 @@ std::vector<Bundle> sent_to(const Relays& relays, int by, int peer) {
 
 // For whom a rank hands its blocks to another one of its host, in order.
 std::vector<int> handed(const Task& task, int from, int by) {
-  const Relays& relays = task.formation->relays;
+  const Relays& relays = task.graph->relays;
   std::vector<int> to;
   if (relays.none() || !relays.same_host(from, by)) return to;
   for (int rank = 0; rank < task.nranks; ++rank) {
@@ -59,7 +59,7 @@ std::vector<int> handed(const Task& task, int from, int by) {
 class Exchange {
  public:
   explicit Exchange(const Task& task) : task_(task) {
-    const Relays& relays = task.formation->relays;
+    const Relays& relays = task.graph->relays;
     for (int step = 1; step < task.nranks; ++step) {  // neighbours first, so that not all go to the same
       const int to = (task.rank + step) % task.nranks, from = (task.rank - step + task.nranks) % task.nranks;
       give_.push_back({to, handed(task, task.rank, to)});
@@ -147,18 +147,18 @@ class Exchange {
     }
   }
 
-  Place input(int rank, const Span& chunk) const {
+  BufferLocation input(int rank, const Span& chunk) const {
     return input_at(static_cast<std::uint64_t>(rank) * task_.block() + chunk.begin);
   }
-  Place output(int rank, const Span& chunk) const {
+  BufferLocation output(int rank, const Span& chunk) const {
     return output_at(static_cast<std::uint64_t>(rank) * task_.block() + chunk.begin);
   }
   // Where a part of a message in scratch memory is: they lie one behind the other.
-  static Place part(const Bundle& one, std::size_t index, const Span& chunk) {
+  static BufferLocation part(const Bundle& one, std::size_t index, const Span& chunk) {
     return scratch_at(one.scratch + index * chunk.bytes);
   }
   // Where this rank keeps what `from` hands it for `to`.
-  Place slot(int to, int from, const Span& chunk) const {
+  BufferLocation slot(int to, int from, const Span& chunk) const {
     for (const Link& link : out_) {
       for (const Bundle& one : link.bundles) {
         const auto place = std::find(one.from.begin(), one.from.end(), from);

@@ -61,7 +61,8 @@ class Loop {
       const bool last = step + 2 == task_.nranks;
       const bool goes_on = !last || task_.call.kind == Collective::kAllReduce;
       if (!last && by_blocks(task_) && step + 1 >= 2) program_.sent(next_, begun_since(position + 2));
-      const Place to = last && by_blocks(task_) ? output_at(task_.chunk(loop_).begin) : partial(slice, step + 1);
+      const BufferLocation to =
+          last && by_blocks(task_) ? output_at(task_.chunk(loop_).begin) : partial(slice, step + 1);
       const std::uint64_t part = part_bytes(slice.bytes);
       const std::uint64_t count = parts_of(slice.bytes);
       for (std::uint64_t i = 0; i < count; ++i)
@@ -69,9 +70,9 @@ class Loop {
       for (std::uint64_t i = 0; i < count; ++i) {
         const std::uint64_t bytes = std::min(part, slice.bytes - i * part);
         program_.received(previous_, count - 1 - i);
-        Place there = to;
+        BufferLocation there = to;
         there.offset += i * part;
-        const std::span<Place> from = program_.reduce({there}, 2, bytes, last);
+        const std::span<BufferLocation> from = program_.reduce({there}, 2, bytes, last);
         from[0] = scratch_at(i * part);
         from[1] = input_at(slice.begin + i * part);
         if (goes_on) send(there, bytes);
@@ -84,7 +85,7 @@ class Loop {
   void all_gather(bool sent) {
     if (!sent) {
       const Span own = slice_of(task_, loop_, position_);
-      const Place from = input_at(task_.chunk(loop_).begin);
+      const BufferLocation from = input_at(task_.chunk(loop_).begin);
       if (!task_.in_place) program_.copy(output_at(own.begin), from, own.bytes);
       send_all(from, own.bytes);
       note_sent(position_);
@@ -105,11 +106,11 @@ class Loop {
   }
 
  private:
-  void send(Place from, std::uint64_t bytes) {
+  void send(BufferLocation from, std::uint64_t bytes) {
     program_.send(next_, from, bytes);
     ++begun_;
   }
-  void send_all(Place from, std::uint64_t bytes) {
+  void send_all(BufferLocation from, std::uint64_t bytes) {
     const std::uint64_t part = part_bytes(bytes);
     for (std::uint64_t done = 0; done < bytes; done += part) {
       send(from, std::min(part, bytes - done));
@@ -127,7 +128,7 @@ class Loop {
   std::uint64_t begun_since(int position) const { return begun_ - sent_[index(position)]; }
 
   // Where a slice is kept that is not reduced by all yet: in the output, if that has room for all slices.
-  Place partial(const Span& slice, int step) const {
+  BufferLocation partial(const Span& slice, int step) const {
     if (!by_blocks(task_)) return output_at(slice.begin);
     return scratch_at(task_.chunk_bytes * static_cast<std::uint64_t>(1 + step % 2));
   }
@@ -168,7 +169,7 @@ std::uint64_t chain_scratch(const Task& task) {
 }
 
 void write_broadcast(const Task& task, std::uint64_t piece, Program& program) {
-  const int root = task.formation->position[static_cast<std::size_t>(task.call.root)];
+  const int root = task.graph->position[static_cast<std::size_t>(task.call.root)];
   const int distance = (task.position() - root + task.nranks) % task.nranks;
   const int next = task.at(task.position() + 1), previous = task.at(task.position() - 1);
   const bool last = piece + 1 == task.chunks(), sends = distance + 1 < task.nranks;
@@ -178,20 +179,20 @@ void write_broadcast(const Task& task, std::uint64_t piece, Program& program) {
     if (!last) program.receive(previous, output_at(task.chunk(piece + 1).begin), task.chunk(piece + 1).bytes);
     program.received(previous, last ? 0 : 1);
   }
-  const Place from = distance == 0 ? input_at(chunk.begin) : output_at(chunk.begin);
+  const BufferLocation from = distance == 0 ? input_at(chunk.begin) : output_at(chunk.begin);
   if (sends) program.send(next, from, chunk.bytes);
   if (distance == 0 && !task.in_place) program.copy(output_at(chunk.begin), from, chunk.bytes);
   if (sends && last) program.sent(next);
 }
 
 void write_reduce(const Task& task, std::uint64_t piece, Program& program) {
-  const int root = task.formation->position[static_cast<std::size_t>(task.call.root)];
+  const int root = task.graph->position[static_cast<std::size_t>(task.call.root)];
   const int distance = (root - task.position() + task.nranks) % task.nranks;  // that it still goes
   const int next = task.at(task.position() + 1), previous = task.at(task.position() - 1);
   const bool first = distance + 1 == task.nranks, last = piece + 1 == task.chunks();
   const Span chunk = task.chunk(piece);
   const std::uint64_t turn = piece % 2;
-  const Place made = scratch_at(task.chunk_bytes * turn);
+  const BufferLocation made = scratch_at(task.chunk_bytes * turn);
   const auto come = [&](std::uint64_t index) { return scratch_at(task.chunk_bytes * (2 + index % 2)); };
   if (first) {
     if (task.scales()) {
@@ -204,7 +205,7 @@ void write_reduce(const Task& task, std::uint64_t piece, Program& program) {
     if (!last) program.receive(previous, come(piece + 1), task.chunk(piece + 1).bytes);
     program.received(previous, last ? 0 : 1);
     if (distance > 0 && piece >= 2) program.sent(next, 1);
-    const std::span<Place> from =
+    const std::span<BufferLocation> from =
         program.reduce({distance == 0 ? output_at(chunk.begin) : made}, 2, chunk.bytes, distance == 0);
     from[0] = come(piece);
     from[1] = input_at(chunk.begin);

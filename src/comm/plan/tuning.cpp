@@ -18,12 +18,12 @@ constexpr double kReduceGbps = kMemoryGbps / 3;  // two in, one out
 // A relay keeps a chunk of each rank of its host for each that it relays to: about one of every rank.
 constexpr std::uint64_t kRelayBytes = 16 << 20, kMinRelayChunk = 16 << 10;
 
-std::uint64_t chunk_bytes(const Recipe& recipe, int nranks) {
+std::uint64_t chunk_bytes(const Schedule& schedule, int nranks) {
   const auto n = static_cast<std::uint64_t>(nranks);
-  if (recipe.algorithm == Algorithm::kRelay)
+  if (schedule.algorithm == Algorithm::kRelay)
     return std::clamp(kRelayBytes / n / 64 * 64, kMinRelayChunk, kDirectChunkBytes);
-  if (recipe.algorithm != Algorithm::kDirect) return kChunkBytes;
-  return recipe.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
+  if (schedule.algorithm != Algorithm::kDirect) return kChunkBytes;
+  return schedule.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
 }
 
 constexpr std::uint64_t kMinShare = 512 << 10;  // of a channel: less is all latency
@@ -32,9 +32,9 @@ int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1))
 
 }  // namespace
 
-double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site) {
-  const int nranks = site.nranks;
-  const LinkRates& rates = site.rates;
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const TuningInputs& tuning) {
+  const int nranks = tuning.nranks;
+  const LinkRates& rates = tuning.rates;
   const double n = nranks, levels = log2_up(nranks), block = static_cast<double>(bytes) / (rates.gbps * 1e3);
   const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // of a block and another
   const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of a pipeline's hop
@@ -60,8 +60,8 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
       return rates.latency_us + messages + (n - 1) * (block + sum);
     }
     case Algorithm::kRelay: {  // a message for each rank that this one relays to, all bytes through memory twice more
-      if (site.hosts < 2 || site.hosts == nranks) break;  // nobody could relay
-      const double each = n / site.hosts, far = n - each;
+      if (tuning.hosts < 2 || tuning.hosts == nranks) break;  // nobody could relay
+      const double each = n / tuning.hosts, far = n - each;
       return rates.latency_us + kPipeLatencyUs + (far / each - 1) * rates.message_us + n * kPipeMessageUs +
              (n - 1) * block + 2 * far * static_cast<double>(bytes) / (kPipeGbps * 1e3);
     }
@@ -75,32 +75,34 @@ int useful_channels(int hosts, int each, bool crowded) {
   return hosts < 2 || crowded ? 1 : std::clamp(each, 1, kMax);
 }
 
-Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain) {
-  const int nranks = site.nranks;
+ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain) {
+  const int nranks = tuning.nranks;
   // Nothing to move, but all ranks come to it and ask for the same.
   const bool empty = call.block_bytes() == 0;
   const Collective kind = empty ? Collective::kBarrier : call.kind;
-  Choice choice;
+  ScheduleChoice choice;
   double least = std::numeric_limits<double>::infinity();
   std::string said;
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.kind != kind || (rank_order && !recipe.rank_order)) continue;
-    const double us = predicted_us(recipe.algorithm, kind, call.block_bytes(), site);
-    if (explain) said += fmt::format("{}{} {:.1f} us", said.empty() ? "" : ", ", algorithm_name(recipe.algorithm), us);
-    const bool forced = recipe.algorithm == wanted;
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.kind != kind || (rank_order && !schedule.rank_order)) continue;
+    const double us = predicted_us(schedule.algorithm, kind, call.block_bytes(), tuning);
+    if (explain)
+      said += fmt::format("{}{} {:.1f} us", said.empty() ? "" : ", ", algorithm_name(schedule.algorithm), us);
+    const bool forced = schedule.algorithm == wanted;
     if (!forced && us >= least) continue;
-    choice.recipe = &recipe;
+    choice.schedule = &schedule;
     least = forced ? -1 : us;
   }
-  choice.chunk_bytes = chunk_bytes(*choice.recipe, nranks);
-  if (choice.recipe->by_channels) {
+  choice.chunk_bytes = chunk_bytes(*choice.schedule, nranks);
+  if (choice.schedule->by_channels) {
     const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kMinShare, 1000));
-    choice.channels = std::clamp(worth, site.min_channels, site.max_channels);
+    choice.channels = std::clamp(worth, tuning.min_channels, tuning.max_channels);
   }
   if (explain)
-    choice.text = fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
-                              call.block_bytes(), nranks, said, algorithm_name(choice.recipe->algorithm),
-                              least < 0 ? " (asked for)" : "", choice.channels, site.min_channels, site.max_channels);
+    choice.text =
+        fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
+                    call.block_bytes(), nranks, said, algorithm_name(choice.schedule->algorithm),
+                    least < 0 ? " (asked for)" : "", choice.channels, tuning.min_channels, tuning.max_channels);
   return choice;
 }
 

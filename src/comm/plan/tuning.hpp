@@ -20,7 +20,7 @@ struct LinkRates {
 };
 
 // Where the ranks are, and what a link between them does.
-struct Site {
+struct TuningInputs {
   int nranks = 1;
   int hosts = 1;
   LinkRates rates = {};
@@ -28,20 +28,20 @@ struct Site {
 };
 
 // By the model, in microseconds. `bytes`: of a block.
-double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site);
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const TuningInputs& tuning);
 
 // How many channels are worth it: so many that each rank of a host has its own way to the next one, where each has a
 // core for it. `each`: the fewest ranks of a host.
 int useful_channels(int hosts, int each, bool crowded);
 
-struct Choice {
-  const Recipe* recipe = nullptr;
+struct ScheduleChoice {
+  const Schedule* schedule = nullptr;
   std::uint64_t chunk_bytes = 0;
   int channels = 1;
   std::string text;  // why, for who wants to see it; only if asked for
 };
 // `wanted`: kAuto, or what was asked for, where it can do the call. `rank_order`: only those that reduce in the order
 // of the ranks.
-Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain);
+ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain);
 
 }  // namespace slip

@@ -26,7 +26,7 @@ Picos picos(double us) { return static_cast<Picos>(us * 1e6); }
 std::string Forecast::machine() const {
   const int nranks = comm_.bootstrap.nranks();
   const std::vector<Placement>& places = comm_.bootstrap.placements();
-  const LinkRates& rates = comm_.site.rates;
+  const LinkRates& rates = comm_.tuning.rates;
   std::string links, paths;
   const auto add_link = [&](const std::string& name, double gbps) {
     links += fmt::format("{}\"{}\": \"{} MB/s\"", links.empty() ? "" : ", ", name, megabytes(gbps));
@@ -61,28 +61,28 @@ std::string Forecast::machine() const {
       kQueues, megabytes(memory), links, paths);
 }
 
-std::vector<Scene> Forecast::scenes_of(const Call& call, bool reachable, int calls) const {
+std::vector<RankPrograms> Forecast::rank_programs_of(const Call& call, bool reachable, int calls) const {
   const int nranks = comm_.bootstrap.nranks();
   if (nranks < 2 || nranks > kMaxRanks) return {};
   if (comm_.is_shared(call)) {
     const std::vector<Call> all(static_cast<std::size_t>(calls), call);
     Reachable who;
     if (reachable || comm_.memory->one_process()) who.offers = [](std::size_t, int) { return true; };
-    return shared_scenes(all, nranks, who);
+    return host_rank_programs(all, nranks, who);
   }
-  const Choice choice = comm_.choice_of(call, false);
-  const Practice practice{choice.recipe, call, false, choice.chunk_bytes};
-  return std::vector<Scene>(
+  const ScheduleChoice choice = comm_.choice_of(call, false);
+  const CallSpec spec{choice.schedule, call, false, choice.chunk_bytes};
+  return std::vector<RankPrograms>(
       static_cast<std::size_t>(calls),
-      scene_of(practice, std::span(comm_.formations).first(static_cast<std::size_t>(choice.channels))));
+      rank_programs(spec, std::span(comm_.graphs).first(static_cast<std::size_t>(choice.channels))));
 }
 
 double Forecast::us(const Call& call, bool reachable, int calls, Here here) const {
   const int nranks = comm_.bootstrap.nranks();
-  const std::vector<Scene> scenes = scenes_of(call, reachable, calls);
+  const std::vector<RankPrograms> sequence = rank_programs_of(call, reachable, calls);
   std::size_t steps = 0;
-  for (const Scene& scene : scenes) {
-    for (const Program& program : scene.programs) steps += program.steps.size();
+  for (const RankPrograms& programs : sequence) {
+    for (const Program& program : programs.by_rank) steps += program.steps.size();
   }
   if (steps == 0 || steps > kMaxSteps)
     throw Error(Code::kInvalidValue,
@@ -90,7 +90,7 @@ double Forecast::us(const Call& call, bool reachable, int calls, Here here) cons
                             kMaxSteps, kMaxRanks),
                 here);
   int channels = 1;
-  for (const Scene& scene : scenes) channels = std::max(channels, scene.channels);
+  for (const RankPrograms& programs : sequence) channels = std::max(channels, programs.channels);
   const PrivateScope predicting;  // no part of the program's trace
   const std::vector<Device> devices =
       Device::open_all(machine(), nranks, {.queue_depth = kQueueDepth, .run_functions = false});
@@ -101,10 +101,10 @@ double Forecast::us(const Call& call, bool reachable, int calls, Here here) cons
   }
   std::vector<Device> tracks;  // a rank's channels share its device
   for (const Device& device : devices) tracks.insert(tracks.end(), static_cast<std::size_t>(channels), device);
-  Rehearsal rehearsal(tracks, nranks > kMaxPipelined ? Wires::kRendezvous : Wires::kPipelined, channels);
-  rehearsal.set_sight(picos(comm_.site.rates.latency_us));
-  for (const Scene& scene : scenes) rehearsal.add(scene);
-  Plan plan = rehearsal.plan();
+  ProgramSimulation simulation(tracks, nranks > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined, channels);
+  simulation.set_flag_latency(picos(comm_.tuning.rates.latency_us));
+  for (const RankPrograms& programs : sequence) simulation.add(programs);
+  Plan plan = simulation.plan();
   const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
   const Picos begun = devices.front().now();
   stream.launch(plan);

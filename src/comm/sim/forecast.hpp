@@ -3,7 +3,7 @@
 // pipes of one host are like.
 #pragma once
 
-#include "comm/sim/rehearsal.hpp"
+#include "comm/sim/program_simulation.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip {
@@ -19,7 +19,7 @@ class Forecast {
 
  private:
   std::string machine() const;
-  std::vector<Scene> scenes_of(const Call& call, bool reachable, int calls) const;
+  std::vector<RankPrograms> rank_programs_of(const Call& call, bool reachable, int calls) const;
   const Communicator::State& comm_;
 };
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "comm/placement/formations.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
 #include "slip/stream.hpp"
 
@@ -77,7 +77,7 @@ class WorldOfLinks {
                            picos(within ? costs_.latency_us : costs_.net_latency_us), names);
   }
 
-  Wires wires() const { return max_wires_ > kMaxPipelined ? Wires::kRendezvous : Wires::kPipelined; }
+  WireKind wires() const { return max_wires_ > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined; }
   std::vector<Device> open(int ranks) const {
     std::string links;
     for (const auto& [name, gbps] : rates_)
@@ -151,11 +151,11 @@ class WorldOfLinks {
   std::string routes_;
 };
 
-void add_routes(WorldOfLinks& world, const Scene& scene, int track, const Channel* channel) {
-  for (std::size_t rank = 0; rank < scene.programs.size(); ++rank) {
-    for (const Primitive& step : scene.programs[rank].steps) {
+void add_routes(WorldOfLinks& world, const RankPrograms& programs, int track, const Channel* channel) {
+  for (std::size_t rank = 0; rank < programs.by_rank.size(); ++rank) {
+    for (const Primitive& step : programs.by_rank[rank].steps) {
       if (step.kind == Primitive::Kind::kSend)
-        world.add(static_cast<int>(rank), static_cast<int>(step.whom), track, channel);
+        world.add(static_cast<int>(rank), static_cast<int>(step.peer), track, channel);
     }
   }
 }
@@ -166,10 +166,10 @@ std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t co
 }
 
 // By the first piece of the first rank: before the programs are written, which alone could fill the memory.
-void require_few(const Practice& practice, const Formation& formation, std::size_t tracks, Here here) {
-  const auto nranks = static_cast<int>(formation.order.size());
-  const MessagePlan plan(*practice.recipe, {practice.call, 0, nranks, practice.in_place, practice.chunk_bytes},
-                         {&formation, 1});
+void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t tracks, Here here) {
+  const auto nranks = static_cast<int>(graph.order.size());
+  const MessageProgramBuilder plan(*spec.schedule, {spec.call, 0, nranks, spec.in_place, spec.chunk_bytes},
+                                   {&graph, 1});
   Program first;
   plan.write(0, 0, first);
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
@@ -183,10 +183,11 @@ void require_few(const Practice& practice, const Formation& formation, std::size
 }
 
 // All at once, each a track. In microseconds.
-double simulate(std::span<const Scene> scenes, const std::vector<Device>& devices, Wires wires) {
-  Rehearsal rehearsal(devices, wires, static_cast<int>(scenes.size()));
-  for (std::size_t track = 0; track < scenes.size(); ++track) rehearsal.add(scenes[track], static_cast<int>(track));
-  Plan plan = rehearsal.plan();
+double simulate(std::span<const RankPrograms> sequence, const std::vector<Device>& devices, WireKind wires) {
+  ProgramSimulation simulation(devices, wires, static_cast<int>(sequence.size()));
+  for (std::size_t track = 0; track < sequence.size(); ++track)
+    simulation.add(sequence[track], static_cast<int>(track));
+  Plan plan = simulation.plan();
   const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
   const Picos begun = devices.front().now();
   stream.launch(plan);
@@ -198,10 +199,10 @@ double simulate(std::span<const Scene> scenes, const std::vector<Device>& device
 
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked, Here here) {
   const auto nranks = static_cast<int>(cluster.ranks.size());
-  const Recipe* const recipe = find_recipe(asked.algorithm, asked.call.kind);
+  const Schedule* const schedule = find_schedule(asked.algorithm, asked.call.kind);
   const bool by_tree = asked.algorithm == Algorithm::kTree && asked.call.kind == Collective::kAllReduce;
   const bool has_switch = by_tree && !plan.channels.empty() && !plan.channels.front().switch_tree.parent.empty();
-  if (!recipe || nranks < 2 || asked.call.block_bytes() == 0 || (asked.through_switch && !has_switch))
+  if (!schedule || nranks < 2 || asked.call.block_bytes() == 0 || (asked.through_switch && !has_switch))
     throw Error(Code::kInvalidValue,
                 fmt::format("prediction: {} of {} bytes by {}{} among {} ranks", collective_name(asked.call.kind),
                             asked.call.block_bytes(), algorithm_name(asked.algorithm),
@@ -214,21 +215,21 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
                                   ? asked.chunk_bytes
                                   : choose(asked.call, {.nranks = nranks}, asked.algorithm, false, false).chunk_bytes;
   WorldOfLinks world(cluster, asked.costs, static_cast<int>(tracks), asked.rails);
-  std::vector<Scene> scenes;
+  std::vector<RankPrograms> sequence;
   CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
   for (std::size_t track = 0; track < tracks; ++track) {
     const Channel& channel = plan.channels[track];
-    Practice practice{recipe, asked.call, true, chunk};
-    practice.call.elements = share_of(asked.call.elements, track, tracks);
-    Formation formation = asked.through_switch ? switch_formation_of(channel) : formation_of(channel);
-    if (asked.algorithm == Algorithm::kRelay) formation.relays = relays_of(cluster);
-    require_few(practice, formation, tracks, here);
-    scenes.push_back(scene_of(practice, formation));
-    if (asked.through_switch) make_switch(scenes.back().programs.back());
-    for (const Program& program : scenes.back().programs) result.steps += program.steps.size();
-    add_routes(world, scenes.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
+    CallSpec spec{schedule, asked.call, true, chunk};
+    spec.call.elements = share_of(asked.call.elements, track, tracks);
+    CommGraph graph = asked.through_switch ? switch_comm_graph(channel) : comm_graph(channel);
+    if (asked.algorithm == Algorithm::kRelay) graph.relays = relays_of(cluster);
+    require_few(spec, graph, tracks, here);
+    sequence.push_back(rank_programs(spec, graph));
+    if (asked.through_switch) make_switch(sequence.back().by_rank.back());
+    for (const Program& program : sequence.back().by_rank) result.steps += program.steps.size();
+    add_routes(world, sequence.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
   }
-  result.us = simulate(scenes, world.open(nranks + (asked.through_switch ? 1 : 0)), world.wires());
+  result.us = simulate(sequence, world.open(nranks + (asked.through_switch ? 1 : 0)), world.wires());
   return result;
 }
 

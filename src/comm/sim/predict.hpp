@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/plan/algorithm.hpp"
-#include "comm/sim/rehearsal.hpp"
+#include "comm/sim/program_simulation.hpp"
 
 namespace slip {
 
@@ -16,7 +16,7 @@ struct PredictedCosts {
 
 struct PredictionAsked {
   Call call;
-  Algorithm algorithm = Algorithm::kRing;  // one that has a recipe for the call
+  Algorithm algorithm = Algorithm::kRing;  // one that has a schedule for the call
   bool through_switch = false;             // all_reduce: by the plan's trees whose root is a switch that reduces
   // Between machines only nets of the same number reach each other: what is for another rail's rank crosses its own
   // machine first, the processor's way, unless a relay takes it. Rings and trees have nets of their own.

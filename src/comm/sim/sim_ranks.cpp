@@ -95,7 +95,8 @@ void SimRun::finish(const Failure* cause) {
 
 // --- the ranks ---
 
-SimRanks::SimRanks(Manner manner) : manner_(std::move(manner)), seats_(static_cast<std::size_t>(manner_.site.nranks)) {}
+SimRanks::SimRanks(Manner manner)
+    : manner_(std::move(manner)), seats_(static_cast<std::size_t>(manner_.tuning.nranks)) {}
 
 // One makes it, and the others find it where that one says.
 std::shared_ptr<SimRanks> SimRanks::meet(Bootstrap& bootstrap, const Device& device, Manner manner, Here here) {
@@ -125,7 +126,7 @@ void SimRanks::begin() {
   std::vector<Device> devices;
   for (const Seat& one : seats_) devices.push_back(*one.device);
   wires_.emplace(std::move(devices));
-  if (seats_.size() > 1) manner_.site.rates = wires_->measure();
+  if (seats_.size() > 1) manner_.tuning.rates = wires_->measure();
 }
 
 void SimRanks::come(SimRun& run) {
@@ -184,19 +185,19 @@ void SimRanks::begin_collective() {
   }
   if (std::any_of(seats_.begin(), seats_.end(), [](const Seat& one) { return one.here->failed(); })) return;
   const Call& call = seats_.front().here->call_.call;
-  std::vector<SimWires::Memory> memory;
+  std::vector<RankBuffers> memory;
   for (const Seat& one : seats_) memory.push_back(one.here->call_.memory);
   try {
-    wires_->play(call, choice_of(call), manner_.formations, memory);
+    wires_->play(call, choice_of(call), manner_.graphs, memory);
   } catch (const Error& error) {  // nobody is left waiting
     for (Seat& one : seats_) one.here->trouble_ = error;
   }
   for (Seat& one : seats_) one.here->begun_ = true;
 }
 
-Choice SimRanks::choice_of(const Call& call) {
+ScheduleChoice SimRanks::choice_of(const Call& call) {
   const bool explain = env().debugs("tune");
-  Choice choice = choose(call, manner_.site, manner_.algorithm, manner_.rank_order, explain);
+  ScheduleChoice choice = choose(call, manner_.tuning, manner_.algorithm, manner_.rank_order, explain);
   if (explain && explained_.insert(choice.text).second) log_line("in virtual time: " + choice.text);
   return choice;
 }

@@ -33,7 +33,7 @@ struct SimCall {
     Range range;   // empty: no bytes
   };
   Call call;
-  SimWires::Memory memory;
+  RankBuffers memory;
   std::vector<Letter> letters;  // kMessage
 };
 
@@ -82,8 +82,8 @@ class SimRanks {
  public:
   // How the model chooses.
   struct Manner {
-    Site site;
-    std::vector<Formation> formations;
+    TuningInputs tuning;
+    std::vector<CommGraph> graphs;
     Algorithm algorithm = Algorithm::kAuto;
     bool rank_order = false;
   };
@@ -111,7 +111,7 @@ class SimRanks {
   bool ask_for_the_same();  // false: they do not, and all calls have failed
   void post_letters(SimRun& run);
   void match(int from, int to);
-  Choice choice_of(const Call& call);
+  ScheduleChoice choice_of(const Call& call);
 
   Manner manner_;
   std::vector<Seat> seats_;

@@ -1,4 +1,4 @@
-#include "comm/placement/formations.hpp"
+#include "comm/placement/comm_graph.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/hash.hpp"
+#include "topo/trees.hpp"
 
 namespace slip {
 namespace {
@@ -27,23 +28,57 @@ CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position
 }
 
 // "0>2 2>3": each rank with its parent.
-std::string tree_text(const Formation& formation, const CommTree& tree) {
+std::string tree_text(const CommGraph& graph, const CommTree& tree) {
   std::string text;
   for (std::size_t own = 0; own < tree.parent.size(); ++own) {
     const int parent = tree.parent[own];
-    text += parent == kNobody
-                ? fmt::format(" {} on top", formation.order[own])
-                : fmt::format(" {}>{}", formation.order[own], formation.order[static_cast<std::size_t>(parent)]);
+    text += parent == kNobody ? fmt::format(" {} on top", graph.order[own])
+                              : fmt::format(" {}>{}", graph.order[own], graph.order[static_cast<std::size_t>(parent)]);
   }
   return text;
 }
 
 }  // namespace
 
-std::vector<Formation> formations_of(const std::vector<int>& hosts, int channels) {
+Relays::Relays(const std::vector<int>& hosts) {
+  std::map<int, std::size_t> known;
+  std::vector<std::size_t> number;  // of a rank on its host
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto [host, fresh] = known.try_emplace(hosts[rank], known.size());
+    if (fresh) members_.emplace_back();
+    host_.push_back(host->second);
+    number.push_back(members_[host->second].size());
+    members_[host->second].push_back(static_cast<int>(rank));
+  }
+  for (const std::vector<int>& own : members_) {
+    for (const std::size_t rail : number) by_.push_back(own[rail % own.size()]);
+  }
+}
+
+void Relays::set_arrival(int to, int relay) {
+  if (arrival(to) == relay) return;
+  if (arrival_.empty()) {
+    for (std::size_t rank = 0; rank < host_.size(); ++rank) arrival_.push_back(static_cast<int>(rank));
+  }
+  arrival_[static_cast<std::size_t>(to)] = relay;
+}
+
+CommGraph CommGraph::of(std::vector<int> order) {
+  CommGraph result;
+  const auto count = static_cast<int>(order.size());
+  result.position.resize(order.size());
+  for (int i = 0; i < count; ++i) result.position[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
+  result.order = std::move(order);
+  for (std::vector<int>& parents : topo::double_binary_parents(count))
+    result.trees.push_back(topo::tree_of(std::move(parents)));
+  result.rooted = topo::tree_of(topo::heap_parents(count));
+  return result;
+}
+
+std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels) {
   std::map<int, std::vector<int>> members;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
-  std::vector<Formation> result;
+  std::vector<CommGraph> result;
   for (int channel = 0; channel < channels; ++channel) {
     std::vector<int> order;
     for (const auto& [host, ranks] : members) {
@@ -51,33 +86,33 @@ std::vector<Formation> formations_of(const std::vector<int>& hosts, int channels
         order.push_back(ranks[(i + static_cast<std::size_t>(channel)) % ranks.size()]);
     }
     if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
-    result.push_back(Formation::of(std::move(order)));
+    result.push_back(CommGraph::of(std::move(order)));
   }
   result.front().relays = Relays(hosts);  // a matter of one channel
   return result;
 }
 
-std::vector<Formation> formations_of(const Cluster& cluster, const ChannelPlan& plan, int channels) {
-  std::vector<Formation> result;
+std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels) {
+  std::vector<CommGraph> result;
   for (int channel = 0; channel < channels; ++channel)
-    result.push_back(formation_of(plan.channels[static_cast<std::size_t>(channel) % plan.channels.size()]));
+    result.push_back(comm_graph(plan.channels[static_cast<std::size_t>(channel) % plan.channels.size()]));
   result.front().relays = relays_of(cluster);
   return result;
 }
 
-Formation formation_of(const Channel& channel) {
-  Formation formation = Formation::of(channel.ring);
-  if (channel.trees.empty()) return formation;
-  formation.trees.clear();
-  for (const CommTree& tree : channel.trees) formation.trees.push_back(in_positions(tree, formation.position));
-  return formation;
+CommGraph comm_graph(const Channel& channel) {
+  CommGraph graph = CommGraph::of(channel.ring);
+  if (channel.trees.empty()) return graph;
+  graph.trees.clear();
+  for (const CommTree& tree : channel.trees) graph.trees.push_back(in_positions(tree, graph.position));
+  return graph;
 }
 
-Formation switch_formation_of(const Channel& channel) {
+CommGraph switch_comm_graph(const Channel& channel) {
   std::vector<int> order = channel.ring;
   const auto root = static_cast<int>(order.size());
   order.push_back(root);
-  Formation formation = Formation::of(order);
+  CommGraph graph = CommGraph::of(order);
   CommTree tree = channel.switch_tree;
   tree.children.emplace_back();
   for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
@@ -86,8 +121,8 @@ Formation switch_formation_of(const Channel& channel) {
     tree.children.back().push_back(static_cast<int>(rank));
   }
   tree.parent.push_back(kNobody);
-  formation.trees = {in_positions(tree, formation.position)};
-  return formation;
+  graph.trees = {in_positions(tree, graph.position)};
+  return graph;
 }
 
 Relays relays_of(const Cluster& cluster) {
@@ -106,9 +141,9 @@ Relays relays_of(const Cluster& cluster) {
   return relays;
 }
 
-std::uint64_t digest(const std::vector<Formation>& formations) {
+std::uint64_t digest(const std::vector<CommGraph>& graphs) {
   Hash hash;
-  for (const Formation& one : formations) {
+  for (const CommGraph& one : graphs) {
     for (const int rank : one.order) hash.add(rank);
     for (const CommTree& tree : one.trees) {
       for (const int parent : tree.parent) hash.add(parent);
@@ -122,10 +157,10 @@ std::uint64_t digest(const std::vector<Formation>& formations) {
   return hash.value();
 }
 
-std::string rings_text(const std::vector<Formation>& formations) {
+std::string rings_text(const std::vector<CommGraph>& graphs) {
   std::string text;
-  for (std::size_t channel = 0; channel < formations.size(); ++channel) {
-    const Formation& one = formations[channel];
+  for (std::size_t channel = 0; channel < graphs.size(); ++channel) {
+    const CommGraph& one = graphs[channel];
     text += fmt::format("  channel {}: ring {}\n", channel, fmt::join(one.order, " "));
     for (const CommTree& tree : one.trees) text += fmt::format("    tree{}\n", tree_text(one, tree));
   }

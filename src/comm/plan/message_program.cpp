@@ -1,8 +1,11 @@
-#include "comm/plan/message_plan.hpp"
+#include "comm/plan/message_program.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
 #include "comm/link/link.hpp"
+#include "runtime/core.hpp"
 
 namespace slip {
 namespace {
@@ -26,36 +29,49 @@ std::uint64_t parts_before(std::span<const UserMessage> messages, std::size_t in
   return parts;
 }
 
+std::string text_of(const Range& range) {
+  return fmt::format("bytes {} to {} of buffer '{}'", range.offset, range.offset + range.bytes,
+                     range.block->name.text());
+}
+
+[[noreturn]] void refuse(const Range& received, const Range& other, const char* what, Here here) {
+  throw Error(Code::kInvalidValue,
+              fmt::format("a group receives {} and {} {}: its messages travel at the same time, so give each its own "
+                          "bytes, or use two groups",
+                          text_of(received), what, text_of(other)),
+              here);
+}
+
 }  // namespace
 
-MessagePlan::MessagePlan(std::span<const UserMessage> messages) : messages_(messages) {
+MessageProgramBuilder::MessageProgramBuilder(std::span<const UserMessage> messages) : messages_(messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::uint64_t parts = parts_before(messages, i) + parts_of(messages[i]);
     message_pieces_ = std::max(message_pieces_, (parts + kParts - 1) / kParts);
   }
 }
 
-Task MessagePlan::task_of(int channel) const {
+Task MessageProgramBuilder::task_of(int channel) const {
   Task task = task_;
-  task.formation = &formations_[static_cast<std::size_t>(channel)];
+  task.graph = &graphs_[static_cast<std::size_t>(channel)];
   task.channel = channel;
   task.channels = channels();
   return task;
 }
 
-void MessagePlan::write(int channel, std::uint64_t piece, Program& program) const {
-  if (recipe_) recipe_->write(task_of(channel), piece, program);
+void MessageProgramBuilder::write(int channel, std::uint64_t piece, Program& program) const {
+  if (schedule_) schedule_->write(task_of(channel), piece, program);
   else write_messages(piece, program);
 }
 
-void MessagePlan::write_messages(std::uint64_t piece, Program& program) const {
+void MessageProgramBuilder::write_messages(std::uint64_t piece, Program& program) const {
   const std::uint64_t begin = piece * kParts, end = begin + kParts;
   for (std::size_t i = 0; i < messages_.size(); ++i) {
     const UserMessage& message = messages_[i];
     const std::uint64_t before = parts_before(messages_, i), parts = parts_of(message);
     for (std::uint64_t part = begin > before ? begin - before : 0; part < parts && before + part < end; ++part) {
       const std::uint64_t offset = part * kPartBytes, bytes = std::min(kPartBytes, message.bytes - offset);
-      const Place place{Space::kAddress, 0, reinterpret_cast<std::uint64_t>(message.data) + offset};
+      const BufferLocation place{BufferSpace::kAddress, 0, reinterpret_cast<std::uint64_t>(message.data) + offset};
       if (message.out) program.send(message.rank, place, bytes);
       else program.receive(message.rank, place, bytes);
       program.steps.back().begins = part == 0;
@@ -74,6 +90,26 @@ void MessagePlan::write_messages(std::uint64_t piece, Program& program) const {
     const std::uint64_t left = last ? 0 : std::min(parts, end) - begin;
     if (message.out) program.sent(message.rank, left);
     else program.received(message.rank, left);
+  }
+}
+
+bool overlap(const Range& a, const Range& b) {
+  return address(a) < address(b) + b.bytes && address(b) < address(a) + a.bytes;
+}
+
+void require_apart(std::span<const Range> sent, std::span<const Range> received, std::vector<Range>& sorted,
+                   Here here) {
+  if (received.empty()) return;
+  const auto by_address = [](const Range& a, const Range& b) { return address(a) < address(b); };
+  sorted.assign(received.begin(), received.end());
+  std::sort(sorted.begin(), sorted.end(), by_address);
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    if (overlap(sorted[i - 1], sorted[i])) refuse(sorted[i], sorted[i - 1], "also", here);
+  }
+  for (const Range& range : sent) {  // those received are apart, so only two of them can be next to where it begins
+    const auto after = std::upper_bound(sorted.begin(), sorted.end(), range, by_address);
+    if (after != sorted.end() && overlap(*after, range)) refuse(*after, range, "sends", here);
+    if (after != sorted.begin() && overlap(*std::prev(after), range)) refuse(*std::prev(after), range, "sends", here);
   }
 }
 

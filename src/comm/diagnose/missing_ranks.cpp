@@ -1,4 +1,4 @@
-#include "comm/placement/whereabouts.hpp"
+#include "comm/diagnose/missing_ranks.hpp"
 
 #include <fmt/format.h>
 
@@ -94,7 +94,7 @@ class Search {
 
 }  // namespace
 
-std::string whereabouts(const Bootstrap& bootstrap, std::span<const int> ranks) {
+std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks) {
   return Search(bootstrap, ranks).text();
 }
 

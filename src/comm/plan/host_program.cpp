@@ -1,4 +1,4 @@
-#include "comm/plan/shared_plan.hpp"
+#include "comm/plan/host_program.hpp"
 
 #include <algorithm>
 
@@ -9,10 +9,10 @@ constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no 
 // Of a broadcast: some, so that copies overlap, but each longer than it takes to say that it is there.
 constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
 
-using Layout = SharedLayout;
+using Layout = StagingLayout;
 
-Place input(std::uint64_t offset) { return {Space::kInput, 0, offset}; }
-Place output(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
+BufferLocation input(std::uint64_t offset) { return {BufferSpace::kInput, 0, offset}; }
+BufferLocation output(std::uint64_t offset) { return {BufferSpace::kOutput, 0, offset}; }
 
 bool goes_by_blocks(Collective kind) {
   return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
@@ -20,11 +20,12 @@ bool goes_by_blocks(Collective kind) {
 
 }  // namespace
 
-bool SharedPlan::is_small(const Call& call, int nranks) {
+bool StagedProgramBuilder::is_small(const Call& call, int nranks) {
   return call.block_bytes() * (goes_by_blocks(call.kind) ? static_cast<std::uint64_t>(nranks) : 1) <= Layout::kBoxBytes;
 }
 
-SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks)
+StagedProgramBuilder::StagedProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before,
+                                           int rank, int nranks)
     : call_(call),
       rank_(rank),
       nranks_(nranks),
@@ -50,34 +51,34 @@ SharedPlan::SharedPlan(const Call& call, std::uint64_t number, std::uint64_t chu
   if (chunks_ > 0) chunk_bytes_ = (block_ + chunks_ * grain - 1) / (chunks_ * grain) * grain;
 }
 
-SharedPlan::Span SharedPlan::span(std::uint64_t chunk) const {
+StagedProgramBuilder::Span StagedProgramBuilder::span(std::uint64_t chunk) const {
   const std::uint64_t begin = chunk * chunk_bytes_;
   return {begin, std::min(chunk_bytes_, block_ - begin)};
 }
 
 // The part of a chunk of so many bytes that one rank reduces.
-SharedPlan::Span SharedPlan::slice(std::uint64_t bytes, int rank) const {
+StagedProgramBuilder::Span StagedProgramBuilder::slice(std::uint64_t bytes, int rank) const {
   const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
   const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
   return {begin, std::min(share, bytes - begin)};
 }
 
-Place SharedPlan::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
+BufferLocation StagedProgramBuilder::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
   const std::uint64_t turn = (chunks_before_ + chunk / in_half_) % 2;
-  return {Space::kStaging, static_cast<std::uint16_t>(rank),
+  return {BufferSpace::kStaging, static_cast<std::uint16_t>(rank),
           Layout::kHalves + turn * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
 }
 
-bool SharedPlan::in_slot() const {
+bool StagedProgramBuilder::in_slot() const {
   return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot;
 }
 
-std::uint64_t SharedPlan::box_shift() const {
+std::uint64_t StagedProgramBuilder::box_shift() const {
   if (!small_) return 0;
   return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
 }
 
-void SharedPlan::write(std::uint64_t piece, Program& program) const {
+void StagedProgramBuilder::write(std::uint64_t piece, Program& program) const {
   if (small_) return write_small(program, box_shift());
   if (call_.kind == Collective::kBroadcast)
     return piece == 0 ? open_broadcast(program) : write_broadcast(piece - 1, program);
@@ -101,7 +102,7 @@ void SharedPlan::write(std::uint64_t piece, Program& program) const {
   if (stage < chunks_) program.signal(stage + 1);
 }
 
-void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
+void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
   switch (call_.kind) {
@@ -136,7 +137,7 @@ void SharedPlan::copy_in(std::uint64_t chunk, Program& program) const {
   }
 }
 
-void SharedPlan::open_broadcast(Program& program) const {
+void StagedProgramBuilder::open_broadcast(Program& program) const {
   if (is_root()) {
     program.room(1);
     program.copy(half(rank_, 0, 0), input(0), span(0).bytes);
@@ -149,7 +150,7 @@ void SharedPlan::open_broadcast(Program& program) const {
 
 // Who has signalled chunk k has copied it in, or out. That all have ended the call before, which the root must know
 // before it comes to the half that this one filled, is told by their posts.
-void SharedPlan::write_broadcast(std::uint64_t chunk, Program& program) const {
+void StagedProgramBuilder::write_broadcast(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   if (!is_root()) {
     if (chunk > 0) program.wait(chunk + 1, static_cast<std::uint64_t>(call_.root));
@@ -165,17 +166,18 @@ void SharedPlan::write_broadcast(std::uint64_t chunk, Program& program) const {
   if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
 }
 
-void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {
+void StagedProgramBuilder::reduce(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   const bool scatters = call_.kind == Collective::kReduceScatter;
   const auto block = static_cast<std::uint64_t>(rank_);
   const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
   if (own.bytes == 0) return;
-  const Place there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
+  const BufferLocation there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
   const bool rooted = call_.kind == Collective::kReduce;
-  const std::span<Place> sources = scatters || (rooted && is_root()) ? program.reduce({there}, nranks_, own.bytes)
-                                   : rooted                          ? program.reduce({shown}, nranks_, own.bytes)
-                                            : program.reduce({there, shown}, nranks_, own.bytes);
+  const std::span<BufferLocation> sources = scatters || (rooted && is_root())
+                                                ? program.reduce({there}, nranks_, own.bytes)
+                                            : rooted ? program.reduce({shown}, nranks_, own.bytes)
+                                                     : program.reduce({there, shown}, nranks_, own.bytes);
   for (int from = 0; from < nranks_; ++from) {
     const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
     sources[static_cast<std::size_t>(from)] =
@@ -183,12 +185,12 @@ void SharedPlan::reduce(std::uint64_t chunk, Program& program) const {
   }
 }
 
-void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
+void StagedProgramBuilder::copy_out(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   for (int step = 0; step < nranks_; ++step) {
     const int from = (rank_ + step) % nranks_;  // each begins with itself: not all at the same place at once
     const auto block = static_cast<std::uint64_t>(from);
-    const Place there = output(block * block_ + now.begin);
+    const BufferLocation there = output(block * block_ + now.begin);
     switch (call_.kind) {
       case Collective::kAllReduce:
       case Collective::kReduce: {
@@ -224,12 +226,12 @@ void SharedPlan::copy_out(std::uint64_t chunk, Program& program) const {
   }
 }
 
-void SharedPlan::write_small(Program& program, std::uint64_t shift) const {
+void StagedProgramBuilder::write_small(Program& program, std::uint64_t shift) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
   const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
   const std::uint64_t box = (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift;
-  const auto boxed = [&](int from, std::uint64_t offset) -> Place {
-    return {Space::kStaging, static_cast<std::uint16_t>(from), box + offset};
+  const auto boxed = [&](int from, std::uint64_t offset) -> BufferLocation {
+    return {BufferSpace::kStaging, static_cast<std::uint16_t>(from), box + offset};
   };
   program.room(Layout::kTurns - 1);
   if (!from_root || is_root()) program.copy(boxed(rank_, 0), input(0), block_ * (by_blocks_ ? all : 1));
@@ -245,7 +247,7 @@ void SharedPlan::write_small(Program& program, std::uint64_t shift) const {
   if (reduces(call_.kind)) {
     program.meet();
     if (block_ == 0) return;
-    const std::span<Place> sources = program.reduce({output(0)}, nranks_, block_);
+    const std::span<BufferLocation> sources = program.reduce({output(0)}, nranks_, block_);
     for (int from = 0; from < nranks_; ++from)
       sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
     return;
@@ -254,6 +256,168 @@ void SharedPlan::write_small(Program& program, std::uint64_t shift) const {
   program.meet();
   for (int from = 0; from < nranks_; ++from) {
     if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
+  }
+}
+
+DirectProgramBuilder::NeededBuffers DirectProgramBuilder::needed_buffers(const Call& call, int rank) {
+  const bool root = rank == call.root;
+  switch (call.kind) {
+    case Collective::kAllReduce: return {true, true};
+    case Collective::kReduce: return {true, root};
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kAllToAll: return {true, false};
+    case Collective::kBroadcast:
+    case Collective::kScatter: return {root, false};
+    // Nobody fetches inputs, but a rank that stages must know it before it comes, and the root alone cannot tell.
+    case Collective::kGather: return {!root, root};
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
+  }
+  return {};
+}
+
+bool DirectProgramBuilder::may_overlap(const Call& call, int rank, const std::byte* output, const std::byte* input) {
+  const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
+  switch (call.kind) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast: return output == input;
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return output == input + own;
+    case Collective::kAllGather:
+    case Collective::kGather: return input == output + own;
+    case Collective::kAllToAll:
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
+  }
+  return false;
+}
+
+bool DirectProgramBuilder::enters() const {
+  if (nranks_ == 1) return false;
+  return is_root() ? !from_root(call_.kind) && call_.kind != Collective::kGather : true;
+}
+
+bool DirectProgramBuilder::is_visited() const {
+  const NeededBuffers mine = needed_buffers(call_, rank_);
+  return nranks_ > 1 && (call_.kind == Collective::kGather ? is_root() : mine.input || mine.output);
+}
+
+BufferLocation DirectProgramBuilder::input_of(int rank, std::uint64_t offset) const {
+  return rank == rank_ ? BufferLocation{BufferSpace::kInput, 0, offset}
+                       : BufferLocation{BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
+}
+
+BufferLocation DirectProgramBuilder::output_of(int rank, std::uint64_t offset) const {
+  return rank == rank_ ? BufferLocation{BufferSpace::kOutput, 0, offset}
+                       : BufferLocation{BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
+}
+
+void DirectProgramBuilder::write(Program& program) const {
+  if (enters()) program.enter(kInside);
+  if (reduces(call_.kind)) reduce(program);
+  else copies(program);
+  if (enters()) program.signal(kOutside);
+  if (is_visited()) program.wait(kOutside);
+}
+
+void DirectProgramBuilder::reduce(Program& program) const {
+  const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
+  const bool scatters = call_.kind == Collective::kReduceScatter;
+  // Slices begin at cache lines, if the buffers do, so that no two ranks write to one.
+  const std::uint64_t share = scatters ? block_ : (block_ + all * kLine - 1) / (all * kLine) * kLine;
+  const std::uint64_t begin = scatters ? own * block_ : std::min(own * share, block_);
+  const std::uint64_t bytes = scatters ? block_ : std::min(share, block_ - begin);
+  if (bytes == 0) return;
+  const int targets = call_.kind == Collective::kAllReduce ? nranks_ : 1;
+  const std::span<BufferLocation> locations = program.reduce_to(targets, nranks_, bytes);
+  if (scatters) locations[0] = output_of(rank_, 0);
+  else if (call_.kind == Collective::kReduce) locations[0] = output_of(call_.root, begin);
+  else {
+    for (int step = 0; step < nranks_; ++step)  // its own comes first, for it is there that it is computed
+      locations[static_cast<std::size_t>(step)] = output_of((rank_ + step) % nranks_, begin);
+  }
+  for (int from = 0; from < nranks_; ++from)
+    locations[static_cast<std::size_t>(targets + from)] = input_of(from, begin);
+}
+
+void DirectProgramBuilder::copies(Program& program) const {
+  const auto own = static_cast<std::uint64_t>(rank_);
+  const auto root = call_.root;
+  switch (call_.kind) {
+    case Collective::kBroadcast: return program.copy(output_of(rank_, 0), input_of(root, 0), block_);
+    case Collective::kScatter: return program.copy(output_of(rank_, 0), input_of(root, own * block_), block_);
+    case Collective::kGather: return program.copy(output_of(root, own * block_), input_of(rank_, 0), block_);
+    default: break;
+  }
+  for (int step = 0; step < nranks_; ++step) {
+    const int from = (rank_ + step) % nranks_;  // each begins with itself: not all at the same place at once
+    const std::uint64_t offset = call_.kind == Collective::kAllToAll ? own * block_ : 0;
+    program.copy(output_of(rank_, static_cast<std::uint64_t>(from) * block_), input_of(from, offset), block_);
+  }
+}
+
+HostProgramBuilder::HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank,
+                                       int nranks)
+    : call_(call),
+      rank_(rank),
+      asks_(asks(call, nranks)),
+      shared_(call, number, chunks_before, rank, nranks),
+      direct_(call, rank, nranks),
+      path_(asks_ ? HostPath::kOpen : HostPath::kStaged) {}
+
+bool HostProgramBuilder::asks(const Call& call, int nranks) {
+  return call.kind != Collective::kBarrier && !StagedProgramBuilder::is_small(call, nranks);
+}
+
+void HostProgramBuilder::choose(bool any_private, bool any_offered) {
+  path_ = !any_private ? HostPath::kDirect : any_offered ? HostPath::kLate : HostPath::kStaged;
+}
+
+std::uint64_t HostProgramBuilder::pieces() const {
+  switch (path_) {
+    case HostPath::kDirect: return 2;
+    case HostPath::kLate: return shared_.pieces() + 1;
+    case HostPath::kOpen:
+    case HostPath::kStaged: break;
+  }
+  return shared_.pieces();
+}
+
+std::uint64_t HostProgramBuilder::phases() const {
+  switch (path_) {
+    case HostPath::kDirect: return DirectProgramBuilder::kOutside;
+    case HostPath::kLate: return shared_.phases() + 1;
+    case HostPath::kOpen:
+    case HostPath::kStaged: break;
+  }
+  return shared_.phases();
+}
+
+void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
+  if (piece == 0) {
+    if (!asks_ || own_ == PeerAccess::kUnreachable) return shared_.write(0, program);
+    program.room(StagingLayout::kTurns - 1);
+    program.post();
+    if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
+    else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
+    return;
+  }
+  if (path_ == HostPath::kDirect) return direct_.write(program);
+  if (path_ == HostPath::kLate && piece == 1) {
+    if (own_ != PeerAccess::kUnreachable) shared_.copy_in(0, program);
+    program.signal(1);
+    return program.wait(1);
+  }
+  // Who has met the root alone.
+  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
+  if (path_ == HostPath::kStaged) return shared_.write(piece, program);
+  const std::size_t begin = program.steps.size();
+  shared_.write(piece - 1, program);
+  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // one phase is behind it
+    Primitive& step = program.steps[i];
+    if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) ++step.value;
   }
 }
 

@@ -10,6 +10,6 @@ namespace slip {
 
 // "rank 2 (it ended ...), rank 3 (...)", and the circle of waits, if this rank is in one. Ranks of this host are read
 // from the ledgers of their processes, which may be stopped; others are asked and have a second to answer.
-std::string whereabouts(const Bootstrap& bootstrap, std::span<const int> ranks);
+std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks);
 
 }  // namespace slip

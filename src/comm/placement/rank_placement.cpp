@@ -1,6 +1,7 @@
-#include "comm/placement/places.hpp"
+#include "comm/placement/rank_placement.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +11,6 @@
 #include "base/env.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
-#include "comm/placement/spread_text.hpp"
 #include "store/numa.hpp"
 #include "store/topology_file.hpp"
 
@@ -37,13 +37,13 @@ std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts) {
   return members;
 }
 
-std::string given(const Presence& one) {
+std::string given(const RankLocation& one) {
   return one.file == 0 ? std::string("no topology file") : fmt::format("the topology file '{}'", one.file_name);
 }
 
-void require_same_file(const std::vector<int>& members, const std::vector<Presence>& ranks, Here here) {
+void require_same_file(const std::vector<int>& members, const std::vector<RankLocation>& ranks, Here here) {
   for (const int rank : members) {
-    const Presence &first = ranks[at(members.front())], &other = ranks[at(rank)];
+    const RankLocation &first = ranks[at(members.front())], &other = ranks[at(rank)];
     if (other.file == first.file) continue;
     throw Error(Code::kMismatch,
                 fmt::format("rank {} has {}, rank {} of the same host {}: give all ranks of a host the same "
@@ -54,15 +54,37 @@ void require_same_file(const std::vector<int>& members, const std::vector<Presen
 }
 
 // Whether the ranks of a host are bound to NUMA nodes, and to more than one.
-bool are_apart(const std::vector<int>& members, const std::vector<Presence>& ranks) {
+bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>& ranks) {
   std::set<int> nodes;
   for (const int rank : members) nodes.insert(ranks[at(rank)].numa);
   return nodes.size() > 1 && !nodes.contains(-1);
 }
 
+constexpr std::uint64_t kTag = 0x7e873577;
+
+// All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
+// that no rank sends it often. Counted from the owner on, rank r hears it from r less its lowest bit, and tells it to r
+// plus each lower bit.
+std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text) {
+  const int nranks = bootstrap.nranks();
+  const auto rank_at = [&](int place) { return (place + owner) % nranks; };
+  const int own = (bootstrap.rank() - owner + nranks) % nranks;
+  std::string heard = text;
+  int bit = 1;
+  while (bit < nranks && (own & bit) == 0) bit <<= 1;
+  if (own != 0) {
+    const std::vector<std::byte> bytes = bootstrap.recv(rank_at(own ^ bit), kTag);
+    heard.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  for (bit >>= 1; bit > 0; bit >>= 1) {
+    if (own + bit < nranks) bootstrap.send(rank_at(own + bit), kTag, std::as_bytes(std::span(heard)));
+  }
+  return heard;
+}
+
 class Finding {
  public:
-  Finding(Bootstrap& bootstrap, Places& places, Here here)
+  Finding(Bootstrap& bootstrap, RankPlacement& places, Here here)
       : bootstrap_(bootstrap), places_(places), here_(here), members_(members_of(places.hosts)) {}
 
   void run(const std::string& file) {
@@ -129,7 +151,7 @@ class Finding {
   }
 
   std::string reason_of(int host) const {
-    const Presence& one = places_.ranks[at(host)];
+    const RankLocation& one = places_.ranks[at(host)];
     return one.file == 0 ? fmt::format("host {}", bootstrap_.placements()[at(host)].host) : std::string(one.file_name);
   }
 
@@ -139,7 +161,7 @@ class Finding {
     System system = found.document == 0 ? plain_machine() : known_[found.document];
     if (found.by_numa != 0) system = by_numa_nodes(std::move(system));
     for (std::size_t i = 0; i < members.size(); ++i) {
-      const Presence& one = places_.ranks[at(members[i])];
+      const RankLocation& one = places_.ranks[at(members[i])];
       int device = 0;
       if (found.by_numa != 0) device = device_of_numa(system, one.numa, members[i]);
       else if (found.document != 0) device = one.device >= 0 ? one.device : static_cast<int>(i);
@@ -173,17 +195,33 @@ class Finding {
   }
 
   Bootstrap& bootstrap_;
-  Places& places_;
+  RankPlacement& places_;
   const Here here_;
   const std::map<int, std::vector<int>> members_;
   std::string document_;                   // that this rank has read
   std::map<std::uint64_t, System> known_;  // by the hash of its document
 };
 
+std::string net_name(const System& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
+
+std::string route_text(const Cluster& cluster, const RailRoute& route) {
+  const System& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
+  const System& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
+  std::string text;
+  if (route.senders == std::vector{route.relay}) text = fmt::format("    to {}: {} itself", route.to, route.relay);
+  else
+    text = fmt::format("    to {}: {} through {}, handed over by {}", route.to, fmt::join(route.senders, " "),
+                       route.relay, path_name(route.gather));
+  text += fmt::format(", {} to {}", net_name(here, route.out_net), net_name(there, route.in_net));
+  text += route.spares_out ? ", away from its switch" : "";
+  if (route.spares_in) text += fmt::format(", taken by {} away from the switch there", route.arrival);
+  return text + fmt::format(", {:.3g} GB/s\n", route.gbps);
+}
+
 }  // namespace
 
-Presence Presence::own(const CommunicatorOptions& options, int stood_for) {
-  Presence result;
+RankLocation RankLocation::own(const CommunicatorOptions& options, int stood_for) {
+  RankLocation result;
   result.cores = core_set();
   result.numa = numa_node_of(result.cores);
   const std::string& file = topology_file(options);
@@ -197,7 +235,7 @@ Presence Presence::own(const CommunicatorOptions& options, int stood_for) {
   return result;
 }
 
-int Places::device_of(int rank) const {
+int RankPlacement::device_of(int rank) const {
   return cluster && ranks[at(rank)].file != 0 ? cluster->ranks[at(rank)].device : -1;
 }
 
@@ -212,31 +250,32 @@ std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::v
   return hosts;
 }
 
-Places find_places(Bootstrap& bootstrap, std::vector<int> hosts, const Presence& own, const std::string& file,
-                   Here here) {
-  Places places;
+RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
+                                  const std::string& file, Here here) {
+  RankPlacement places;
   places.hosts = std::move(hosts);
   places.ranks = bootstrap.all_gather(own);
   Finding(bootstrap, places, here).run(file);
   return places;
 }
 
-std::vector<Formation> agree_on_formations(Bootstrap& bootstrap, const Places& places, int channels, Here here) {
-  std::vector<Formation> formations;
+std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& places, int channels,
+                                            Here here) {
+  std::vector<CommGraph> graphs;
   if (places.cluster) {
     const ChannelPlan plan = plan_channels(*places.cluster, {.max_channels = channels}, here);
-    formations = formations_of(*places.cluster, plan, channels);
+    graphs = comm_graphs(*places.cluster, plan, channels);
   } else {
-    formations = formations_of(places.hosts, channels);
+    graphs = comm_graphs(places.hosts, channels);
   }
-  require_agreement(bootstrap, formations, here);
+  require_agreement(bootstrap, graphs, here);
   if (bootstrap.rank() == 0 && env().debugs("topo"))
-    log_line(fmt::format("{} ranks:\n{}{}{}", places.hosts.size(), places_text(places, bootstrap.placements()),
-                         rings_text(formations), relays_text(places, formations.front().relays)));
-  return formations;
+    log_line(fmt::format("{} ranks:\n{}{}{}", places.hosts.size(), placement_text(places, bootstrap.placements()),
+                         rings_text(graphs), relays_text(places, graphs.front().relays)));
+  return graphs;
 }
 
-void require_agreement(Bootstrap& bootstrap, const std::vector<Formation>& own, Here here) {
+void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here) {
   const std::vector<std::uint64_t> digests = bootstrap.all_gather(digest(own));
   const auto other = std::find_if(digests.begin(), digests.end(), [&](std::uint64_t one) { return one != digests[0]; });
   if (other == digests.end()) return;
@@ -261,6 +300,45 @@ System by_numa_nodes(System system) {
     if (system.nodes[node].kind == TopoKind::kCpu) system.devices.push_back(static_cast<int>(node));
   }
   return system;
+}
+
+std::string placement_text(const RankPlacement& places, const std::vector<Placement>& placements) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < places.hosts.size(); ++rank)
+    members[places.hosts[rank]].push_back(static_cast<int>(rank));
+  std::string text;
+  std::size_t number = 0;
+  for (const auto& [host, ranks] : members) {
+    text += fmt::format("  host '{}', {}: ranks", placements[at(host)].host, places.reasons[number++]);
+    for (const int rank : ranks) {
+      text += fmt::format(" {}", rank);
+      if (!places.cluster) continue;
+      const RankPlace& place = places.cluster->ranks[at(rank)];
+      const System& system = places.cluster->nodes[at(place.node)];
+      text += fmt::format(" ({})", system.nodes[at(system.devices[at(place.device)])].name);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string relays_text(const RankPlacement& places, const Relays& relays) {
+  std::string text;
+  const auto nranks = static_cast<int>(places.hosts.size());
+  for (int host = 0; host < nranks; ++host) {
+    if (places.hosts[at(host)] != host || relays.beside(host).size() == places.hosts.size()) continue;
+    text += fmt::format("  relays of rank {}'s host{}\n", host,
+                        places.cluster ? "" : ", by the numbers of the ranks on their hosts");
+    if (places.cluster) {
+      for (const RailRoute& route : rail_routes(*places.cluster, places.cluster->ranks[at(host)].node))
+        text += route_text(*places.cluster, route);
+      continue;
+    }
+    for (int to = 0; to < nranks; ++to) {
+      if (!relays.same_host(host, to)) text += fmt::format("    to {}: through {}\n", to, relays.via(host, to));
+    }
+  }
+  return text;
 }
 
 }  // namespace slip
