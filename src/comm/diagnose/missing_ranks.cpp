@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/diagnose/call_history.hpp"
-#include "comm/diagnose/hold_ups.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 
 namespace slip {
@@ -66,7 +66,7 @@ class MissingRanks {
       std::optional<LedgerView> view = CallWitness::view_in(answer);
       if (!view) continue;
       make_safe(*view);
-      const RankSight sight{.view = *view};
+      const RankState sight{.view = *view};
       sights_[rank] = sight;
       all_.push_back(sight);
     }
@@ -76,10 +76,10 @@ class MissingRanks {
     LedgerView own;
     own.communicator = bootstrap_.id();
     const std::string name = fmt::format("rank {} of {}", bootstrap_.rank(), communicator_text(own));
-    for (const HoldUp& one : hold_ups(all_)) {
-      const bool is_circle = one.kind == HoldUp::Kind::kDeadlock || one.kind == HoldUp::Kind::kCircle;
+    for (const Stall& one : find_stalls(all_)) {
+      const bool is_circle = one.kind == Stall::Kind::kDeadlock || one.kind == Stall::Kind::kCircle;
       if (is_circle && one.text.find(name) != std::string::npos)
-        return fmt::format("; {}: {}", hold_up_name(one.kind), one.text);
+        return fmt::format("; {}: {}", stall_name(one.kind), one.text);
     }
     return "";
   }
@@ -88,8 +88,8 @@ class MissingRanks {
   const std::span<const int> named_;
   const std::size_t more_;
   std::set<int> processes_;          // whose ledgers were read
-  std::map<int, RankSight> sights_;  // of this communicator
-  std::vector<RankSight> all_;
+  std::map<int, RankState> sights_;  // of this communicator
+  std::vector<RankState> all_;
 };
 
 }  // namespace

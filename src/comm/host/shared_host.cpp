@@ -57,11 +57,11 @@ bool SharedHost::all_have_posted(std::uint64_t number) {
   return true;
 }
 
-void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) {
+void SharedHost::post(std::uint64_t number, const Signature& signature, const PublishedBuffers* buffers) {
   Slot& own = slot(rank_, number);
   own.signature = signature;
-  static_assert(sizeof(Offer) <= sizeof(own.data));
-  if (offer) std::memcpy(own.data, offer, sizeof(Offer));
+  static_assert(sizeof(PublishedBuffers) <= sizeof(own.data));
+  if (buffers) std::memcpy(own.data, buffers, sizeof(PublishedBuffers));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
   posted_ = number;
 }
@@ -73,10 +73,10 @@ void SharedHost::compare_posted() {
   }
 }
 
-Offer SharedHost::offered(int rank, std::uint64_t number) const {
-  Offer offer;
-  std::memcpy(&offer, slot(rank, number).data, sizeof(offer));
-  return offer;
+PublishedBuffers SharedHost::published(int rank, std::uint64_t number) const {
+  PublishedBuffers result;
+  std::memcpy(&result, slot(rank, number).data, sizeof(result));
+  return result;
 }
 
 std::uint64_t SharedHost::last_posted(int rank) const {

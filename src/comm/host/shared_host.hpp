@@ -11,12 +11,23 @@
 
 #include "base/sync.hpp"
 #include "comm/api/call.hpp"
-#include "comm/host/offer.hpp"
+#include "comm/host/shared_memory.hpp"
 #include "comm/link/pipe.hpp"
 #include "comm/plan/host_program.hpp"
 #include "transport/memory/segment.hpp"
 
 namespace slip {
+
+// Where peers find the buffers of a rank in one larger call. A rank publishes it when it posts the call; all ranks read
+// the same values, so all choose the same path.
+struct PublishedBuffers {
+  std::uint64_t input = 0, output = 0;  // SharedAddress::offset
+  ReduceScale scale = {};               // this rank's factor
+  std::uint32_t input_segment = SharedAddress::kNowhere, output_segment = SharedAddress::kNowhere;
+  PeerAccess access = PeerAccess::kNotNeeded;
+  std::uint32_t unused = 0;
+};
+static_assert(sizeof(PublishedBuffers) == 40);
 
 class SharedHost {
  public:
@@ -32,7 +43,7 @@ class SharedHost {
 
   // Whether everybody has come to the call of that number, and so has ended all before it. Throws as compare() does.
   bool all_have_posted(std::uint64_t number);
-  void post(std::uint64_t number, const Signature& signature, const Offer* offer);  // null: none is made
+  void post(std::uint64_t number, const Signature& signature, const PublishedBuffers* buffers);  // or null
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number) {
     // A later call in the slot means this one, too.
@@ -59,8 +70,8 @@ class SharedHost {
   }
   // The same with all ranks that have come to this rank's last post: for calls that go another way.
   void compare_posted();
-  // Of a call for which offers are made.
-  Offer offered(int rank, std::uint64_t number) const;
+  // What the rank posted with the call, if ranks publish their buffers for it.
+  PublishedBuffers published(int rank, std::uint64_t number) const;
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;
 

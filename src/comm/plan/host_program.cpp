@@ -397,7 +397,7 @@ std::uint64_t HostProgramBuilder::phases() const {
 
 void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   if (piece == 0) {
-    if (!asks_ || own_ == Stance::kPrivate) return staged_.write(0, program);
+    if (!asks_ || own_ == PeerAccess::kUnreachable) return staged_.write(0, program);
     program.room(StagingLayout::kTurns - 1);
     program.post();
     if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
@@ -406,12 +406,12 @@ void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   }
   if (path_ == HostPath::kDirect) return direct_.write(program);
   if (path_ == HostPath::kLate && piece == 1) {
-    if (own_ != Stance::kPrivate) staged_.copy_in(0, program);
+    if (own_ != PeerAccess::kUnreachable) staged_.copy_in(0, program);
     program.signal(1);
     return program.wait(1);
   }
   // A rank that offered its buffers has waited for the root's post only.
-  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != Stance::kPrivate) program.meet();
+  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
   if (path_ == HostPath::kStaged) return staged_.write(piece, program);
   const std::size_t begin = program.steps.size();
   staged_.write(piece - 1, program);

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "comm/api/call.hpp"
-#include "comm/host/offer.hpp"
 #include "comm/plan/primitive.hpp"
 
 namespace slip {
@@ -131,6 +130,13 @@ class DirectProgramBuilder {
   std::uint64_t block_;
 };
 
+// Whether the peers of a rank need its buffers in a call, and can reach them.
+enum class PeerAccess : std::uint32_t {
+  kNotNeeded,
+  kUnreachable,  // needed, but the peers cannot map them
+  kShared,
+};
+
 enum class HostPath : std::uint8_t {
   kOpen,    // not chosen yet
   kStaged,  // all ranks staged their data before they posted
@@ -148,7 +154,7 @@ class HostProgramBuilder {
   // The arguments are those of StagedProgramBuilder.
   HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
   // States what this rank offers. REQUIRES: asks(), and no piece was written.
-  void take(Stance own) { own_ = own; }
+  void take(PeerAccess own) { own_ = own; }
 
   // Whether ranks offer buffers for such a call: a small call is faster when staged than with a second wait for peers.
   static bool asks(const Call& call, int nranks);
@@ -170,7 +176,7 @@ class HostProgramBuilder {
   Call call_;
   int rank_;
   bool asks_;
-  Stance own_ = Stance::kPrivate;
+  PeerAccess own_ = PeerAccess::kUnreachable;
   StagedProgramBuilder staged_;
   DirectProgramBuilder direct_;
   HostPath path_;

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "base/small_floats.hpp"
-#include "comm/host/copy.hpp"
 #include "comm/reduce/reduce_kernel.hpp"
 
 #if defined(__aarch64__) && defined(__linux__)

@@ -61,4 +61,10 @@ inline void reduce(const Reduction& how, void* to, std::span<const void* const> 
   reduce(how, std::span<void* const>(&to, 1), from, elements, here);
 }
 
+// `to` equals `from`, or is disjoint from it. Stores that bypass the caches gain nothing over memcpy: on a Neoverse V1
+// memcpy reaches 33.2, 26.8 and 23.9 GB/s for 4, 32 and 128 MiB, stnp 31.4, 27.2 and 22.8.
+inline void copy(void* to, const void* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
 }  // namespace slip

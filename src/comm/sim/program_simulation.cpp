@@ -73,13 +73,13 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
       const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // nobody could read the input
-      const Stance stance = !needs.input && !needs.output                               ? Stance::kNothing
-                            : reachable.offers && !one_way && reachable.offers(i, rank) ? Stance::kOffered
-                                                                                        : Stance::kPrivate;
-      plans.emplace_back(call, programs.number, chunks, rank, nranks).take(stance);
+      const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
+                                : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
+                                                                                            : PeerAccess::kUnreachable;
+      plans.emplace_back(call, programs.number, chunks, rank, nranks).take(access);
       if (!DirectProgramBuilder::depends_on(call, rank)) continue;
-      any_private = any_private || stance == Stance::kPrivate;
-      any_offered = any_offered || stance == Stance::kOffered;
+      any_private = any_private || access == PeerAccess::kUnreachable;
+      any_offered = any_offered || access == PeerAccess::kShared;
     }
     for (HostProgramBuilder& plan : plans) {
       if (plan.asks()) plan.choose(any_private, any_offered);

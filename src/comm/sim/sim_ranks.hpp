@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/host/shared_run.hpp"
+#include "comm/host/call_run.hpp"
 #include "comm/sim/sim_wires.hpp"
 
 namespace slip {
@@ -40,7 +40,7 @@ struct SimCall {
 // A call of one rank that is under way.
 class SimRun final : public Exchange {
  public:
-  SimRun(SimRanks& ranks, SharedCalls& calls, SharedRun& run)
+  SimRun(SimRanks& ranks, CallContext& calls, CallRun& run)
       : ranks_(ranks), calls_(calls), run_(run), rank_(calls.rank) {}
   // After the preparation of the CallRun. `turn`: the number of the call on this rank.
   void prepare(std::uint64_t turn, SimCall call);
@@ -64,8 +64,8 @@ class SimRun final : public Exchange {
     std::uint64_t number;
   };
   SimRanks& ranks_;
-  SharedCalls& calls_;
-  SharedRun& run_;
+  CallContext& calls_;
+  CallRun& run_;
   const int rank_;
   std::uint64_t turn_ = 0;
   SimCall call_;

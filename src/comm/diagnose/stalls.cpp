@@ -1,4 +1,4 @@
-#include "comm/diagnose/hold_ups.hpp"
+#include "comm/diagnose/stalls.hpp"
 
 #include <fmt/format.h>
 
@@ -10,6 +10,26 @@
 
 namespace slip {
 namespace {
+
+// "a moment ago", "4.2 s ago": what has only just happened has no time yet.
+std::string ago(std::int64_t ns) { return ns <= 0 ? "a moment ago" : seconds_text(ns) + " ago"; }
+
+std::string last_call(const LedgerView& view) {
+  if (view.ended == 0) return fmt::format("has made no call since it joined {}", ago(view.opened_ns));
+  if (view.begun != view.ended) return fmt::format("ended call {}, {}", view.ended, ago(view.ended_ns));
+  return fmt::format("ended {}, {}", call_text(view), ago(view.ended_ns));
+}
+
+std::string doing_alive(const LedgerView& view) {
+  if (view.in_call() && view.waits_for != kWaitsForNobody)
+    return fmt::format("waits in {} for rank {}, since {}", call_text(view), view.waits_for,
+                       seconds_text(view.waits_ns));
+  if (view.in_call()) return fmt::format("moves data in {}", call_text(view));
+  if (view.enqueued > view.ended)
+    return fmt::format("has enqueued call {}, but its stream has not come to it; it {}", view.ended + 1,
+                       last_call(view));
+  return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
+}
 
 // Edges lead from a rank in a communicator to what it waits for: another rank of the same one, or its own call in
 // another communicator, which stands before it.
@@ -28,15 +48,15 @@ constexpr std::int64_t kNoticeableNs = 100'000'000, kLongNs = 500'000'000;
 
 class Waits {
  public:
-  explicit Waits(std::span<const RankSight> ranks) : ranks_(ranks), edges_(ranks.size()) {
+  explicit Waits(std::span<const RankState> ranks) : ranks_(ranks), edges_(ranks.size()) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (ranks[i].waits()) add_waits_of(i);
       else if (ranks[i].alive() && !ranks[i].view.in_call()) add_own_calls_before(i);
     }
   }
 
-  std::vector<HoldUp> circles();
-  std::vector<HoldUp> blockers() const;
+  std::vector<Stall> circles();
+  std::vector<Stall> blockers() const;
 
  private:
   bool same_communicator(std::size_t a, std::size_t b) const {
@@ -58,9 +78,9 @@ class Waits {
     return fmt::format("rank {} of {}", ranks_[rank].view.rank, communicator_text(ranks_[rank].view));
   }
   std::string circle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& ways) const;
-  HoldUp blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const;
+  Stall blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const;
 
-  std::span<const RankSight> ranks_;
+  std::span<const RankState> ranks_;
   std::vector<std::vector<Edge>> edges_;
   std::set<std::size_t> in_circle_;
 };
@@ -77,7 +97,7 @@ void Waits::add_waits_of(std::size_t waiting) {
 }
 
 bool Waits::only_one_of_its_process(std::size_t rank) const {
-  return std::ranges::count_if(ranks_, [&](const RankSight& other) {
+  return std::ranges::count_if(ranks_, [&](const RankState& other) {
            return other.view.pid == ranks_[rank].view.pid && other.view.communicator == ranks_[rank].view.communicator;
          }) == 1;
 }
@@ -88,7 +108,7 @@ void Waits::add_own_calls_before(std::size_t rank) {
   const LedgerView& view = ranks_[rank].view;
   const bool enqueued = view.enqueued > view.ended;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const RankSight& other = ranks_[i];
+    const RankState& other = ranks_[i];
     if (!other.waits() || other.view.pid != view.pid || same_communicator(i, rank)) continue;
     if (enqueued && view.next_stream != 0 && view.next_stream == other.view.stream)
       edges_[rank].push_back({i, Edge::Kind::kBehind});
@@ -117,8 +137,8 @@ std::string Waits::circle_text(const std::vector<std::size_t>& nodes, const std:
 }
 
 // Depth first from each; the first way back to a node on the way is a circle. Those that nothing can end come first.
-std::vector<HoldUp> Waits::circles() {
-  std::vector<HoldUp> result;
+std::vector<Stall> Waits::circles() {
+  std::vector<Stall> result;
   for (const bool certain : {true, false}) {
     std::set<std::size_t> done;
     std::vector<std::size_t> path;
@@ -130,7 +150,7 @@ std::vector<HoldUp> Waits::circles() {
         const std::vector<std::size_t> nodes(begin, path.end());
         if (std::ranges::any_of(nodes, [&](std::size_t one) { return in_circle_.contains(one); })) return;
         in_circle_.insert(nodes.begin(), nodes.end());
-        result.push_back({certain ? HoldUp::Kind::kDeadlock : HoldUp::Kind::kCircle,
+        result.push_back({certain ? Stall::Kind::kDeadlock : Stall::Kind::kCircle,
                           circle_text(nodes, {ways.begin() + skipped, ways.end()})});
         return;
       }
@@ -149,42 +169,42 @@ std::vector<HoldUp> Waits::circles() {
   return result;
 }
 
-HoldUp Waits::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const {
-  const RankSight& sight = ranks_[rank];
+Stall Waits::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const {
+  const RankState& state = ranks_[rank];
   std::string who;
   std::int64_t longest = 0;
   for (const std::size_t one : waiting) {
     who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[one].view.rank);
     longest = std::max(longest, ranks_[one].view.waits_ns);
   }
-  const RankSight& first = ranks_[waiting.front()];
-  const bool came = sight.view.begun >= first.view.begun;
-  HoldUp result;
-  if (!sight.alive()) result.kind = HoldUp::Kind::kEnded;
-  else if (sight.stopped()) result.kind = HoldUp::Kind::kStopped;
+  const RankState& first = ranks_[waiting.front()];
+  const bool came = state.view.begun >= first.view.begun;
+  Stall result;
+  if (!state.alive()) result.kind = Stall::Kind::kEnded;
+  else if (state.stopped()) result.kind = Stall::Kind::kStopped;
   result.text = fmt::format("{} {} {}: it {}; {} {} {} for it, since {}", name(rank),
-                            came ? "is waited for in" : "has not come to", call_text(first.view), doing(sight),
+                            came ? "is waited for in" : "has not come to", call_text(first.view), doing(state),
                             waiting.size() == 1 ? "rank" : "ranks", who, waiting.size() == 1 ? "waits" : "wait",
                             seconds_text(longest));
   return result;
 }
 
 // Who is waited for and does not wait itself.
-std::vector<HoldUp> Waits::blockers() const {
+std::vector<Stall> Waits::blockers() const {
   std::map<std::size_t, std::vector<std::size_t>> waiting;
-  std::vector<HoldUp> result;
+  std::vector<Stall> result;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].waits()) continue;
     for (const Edge& edge : edges_[i]) {
       if ((edges_[edge.to].empty() || ranks_[edge.to].stopped()) && !in_circle_.contains(edge.to))
         waiting[edge.to].push_back(i);
     }
-    const auto is_asked = [&](const RankSight& other) {
+    const auto is_asked = [&](const RankState& other) {
       return other.view.communicator == ranks_[i].view.communicator && other.view.rank == ranks_[i].view.waits_for;
     };
     if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_asked))
       result.push_back(
-          {HoldUp::Kind::kNotCome,
+          {Stall::Kind::kNotCome,
            fmt::format("{} waits in {} for rank {}, since {}: that rank is not seen here, it is on another "
                        "host, of another user or gone",
                        name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
@@ -199,21 +219,70 @@ std::vector<HoldUp> Waits::blockers() const {
 
 }  // namespace
 
-const char* hold_up_name(HoldUp::Kind kind) {
+std::string call_text(const LedgerView& view) { return Signature{view.call[0], view.call[1]}.text(); }
+
+std::string communicator_text(const LedgerView& view) { return fmt::format("{:08x}", view.communicator & 0xffffffff); }
+
+std::string seconds_text(std::int64_t ns) {
+  const double seconds = static_cast<double>(ns) / 1e9;
+  if (seconds < 120) return fmt::format("{:.1f} s", seconds);
+  return seconds < 7200 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+std::string state_word(const RankState& state) {
+  const LedgerView& view = state.view;
+  switch (view.life) {
+    case LedgerLife::kFailed: return "failed";
+    case LedgerLife::kAborted: return "aborted";
+    case LedgerLife::kLeft: return "left";
+    case LedgerLife::kFree:
+    case LedgerLife::kThere: break;
+  }
+  if (state.stopped()) return "stopped";
+  if (state.waits()) return "waits";
+  if (view.in_call()) return "moves data";
+  return view.enqueued > view.ended ? "enqueued" : "outside";
+}
+
+std::int64_t in_state_ns(const RankState& state) {
+  const LedgerView& view = state.view;
+  if (!state.alive()) return 0;
+  if (state.stopped()) return view.looked_ns;
+  if (state.waits()) return view.waits_ns;
+  if (view.in_call()) return view.begun_ns;
+  return view.ended > 0 ? view.ended_ns : view.opened_ns;
+}
+
+std::string doing(const RankState& state) {
+  const LedgerView& view = state.view;
+  switch (view.life) {
+    case LedgerLife::kFailed: return fmt::format("failed: {}", view.text);
+    case LedgerLife::kAborted: return fmt::format("aborted: {}", view.text);
+    case LedgerLife::kLeft: return fmt::format("has left the communicator after call {}", view.ended);
+    case LedgerLife::kFree:
+    case LedgerLife::kThere: break;
+  }
+  if (state.stopped())
+    return fmt::format("is stopped (process {}, by a signal or a debugger), since {} at most; it {}", view.pid,
+                       seconds_text(view.looked_ns), doing_alive(view));
+  return doing_alive(view);
+}
+
+const char* stall_name(Stall::Kind kind) {
   switch (kind) {
-    case HoldUp::Kind::kNotCome: return "held up";
-    case HoldUp::Kind::kStopped: return "stopped";
-    case HoldUp::Kind::kDeadlock: return "deadlock";
-    case HoldUp::Kind::kCircle: return "circle of waits";
-    case HoldUp::Kind::kEnded: return "ended";
+    case Stall::Kind::kNotCome: return "held up";
+    case Stall::Kind::kStopped: return "stopped";
+    case Stall::Kind::kDeadlock: return "deadlock";
+    case Stall::Kind::kCircle: return "circle of waits";
+    case Stall::Kind::kEnded: return "ended";
   }
   return "";
 }
 
-std::vector<HoldUp> hold_ups(std::span<const RankSight> ranks) {
+std::vector<Stall> find_stalls(std::span<const RankState> ranks) {
   Waits waits(ranks);
-  std::vector<HoldUp> result = waits.circles();
-  for (HoldUp& one : waits.blockers()) result.push_back(std::move(one));
+  std::vector<Stall> result = waits.circles();
+  for (Stall& one : waits.blockers()) result.push_back(std::move(one));
   return result;
 }
 
