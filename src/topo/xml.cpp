@@ -80,7 +80,7 @@ class XmlReader {
   void append_reference(std::string& out) {
     constexpr std::pair<std::string_view, char> kNamed[] = {
         {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
-    for (const auto& [ reference, c ] : kNamed) {
+    for (const auto& [reference, c] : kNamed) {
       if (!starts(reference)) continue;
       out += c;
       at_ += reference.size();
