@@ -10,7 +10,7 @@
 
 #include "bars.hpp"
 #include "base/cores.hpp"
-#include "comm/host/shared_run.hpp"
+#include "comm/host/call_run.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip::bench {
@@ -33,7 +33,7 @@ class Direct {
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
-    run_.plan().emplace<HostPlan>(call, next_, 0, calls_.rank, kRanks);
+    run_.plan().emplace<HostProgramBuilder>(call, next_, 0, calls_.rank, kRanks);
     run_.prepare(call, next_, next_, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
     ++next_;
     if (!run_.begin()) {
@@ -49,8 +49,8 @@ class Direct {
   SharedMemory memory_;
   Links links_;
   LedgerSeat seat_;
-  SharedCalls calls_;
-  SharedRun run_;
+  CallContext calls_;
+  CallRun run_;
   std::uint64_t next_ = 1;  // number and turn of the next call
 };
 

@@ -285,8 +285,8 @@ TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
   EXPECT_EQ(useful_channels(2, 3, true), 1);
   const auto chosen = [](std::uint64_t bytes, int least, int most, Algorithm algorithm = Algorithm::kRing) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kU8, .elements = bytes};
-    const Site site{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = least, .max_channels = most};
-    return choose(call, site, algorithm, false, false).channels;
+    const TuningInputs tuning{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = least, .max_channels = most};
+    return choose(call, tuning, algorithm, false, false).channels;
   };
   EXPECT_EQ(chosen(1000, 1, 4), 1);
   EXPECT_EQ(chosen(1000, 2, 4), 2);

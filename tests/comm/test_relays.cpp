@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "comm/plan/relays.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
 #include "job.hpp"
 #include "slip/communicator.hpp"
@@ -32,8 +32,8 @@ TEST(Relays, StandOnTheRailOfTheReceiver) {
 TEST(Relays, AreChosenForSmallBlocksBetweenHosts) {
   const auto chosen = [](std::uint64_t bytes, int hosts) {
     const Call call{.kind = Collective::kAllToAll, .type = DataType::kU8, .elements = bytes};
-    const Site site{.nranks = 8, .hosts = hosts, .rates = {.latency_us = 20, .gbps = 1, .message_us = 5}};
-    return choose(call, site, Algorithm::kAuto, false, false).recipe->algorithm;
+    const TuningInputs tuning{.nranks = 8, .hosts = hosts, .rates = {.latency_us = 20, .gbps = 1, .message_us = 5}};
+    return choose(call, tuning, Algorithm::kAuto, false, false).schedule->algorithm;
   };
   EXPECT_EQ(chosen(64, 2), Algorithm::kRelay);
   EXPECT_EQ(chosen(1 << 20, 2), Algorithm::kDirect);

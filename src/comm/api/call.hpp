@@ -8,6 +8,7 @@
 
 #include "comm/reduce/reduce.hpp"
 #include "slip/data_type.hpp"
+#include "slip/error.hpp"
 #include "slip/reduction.hpp"
 
 namespace slip {
@@ -61,5 +62,15 @@ struct Signature {
   std::string text() const;                                                  // "all_reduce of 1024 f32 by sum, call 7"
 };
 static_assert(sizeof(Signature) == 16);
+
+// Two ranks made different calls. Both are in the text.
+struct CallMismatch : Error {
+  CallMismatch(int rank, const Signature& own, int other_rank, const Signature& other);
+  int other_rank;
+  Signature own, other;
+};
+
+// Throws CallMismatch if a rank asks for something else than this one.
+void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
 
 }  // namespace slip

@@ -109,7 +109,7 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
                     "-1 leaves it to the rank's number on its host",
                     options.topo_device),
         here);
-  constexpr int kMax = std::numeric_limits<decltype(Place::rank)>::max();
+  constexpr int kMax = std::numeric_limits<decltype(BufferLocation::rank)>::max();
   if (nranks > kMax)
     throw Error(Code::kUnsupported, fmt::format("a communicator of {} ranks: at most {} are possible", nranks, kMax),
                 here);

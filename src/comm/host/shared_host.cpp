@@ -15,7 +15,7 @@ constexpr std::size_t kHeaderBytes = 4096;
 constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
 
 std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels) {
-  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
+  return kHeaderBytes + (whole ? members * StagingLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ int SharedHost::index_of(int rank) const {
 
 PipeMemory& SharedHost::pipe(int from, int to, int channel) const {
   const std::size_t members = members_.size();
-  std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
+  std::byte* const pipes = regions_ + (whole_ ? members * StagingLayout::kRankBytes : 0);
   const std::size_t index =
       (static_cast<std::size_t>(channel) * members + static_cast<std::size_t>(index_of(from))) * members +
       static_cast<std::size_t>(index_of(to));
@@ -57,11 +57,11 @@ bool SharedHost::all_have_posted(std::uint64_t number) {
   return true;
 }
 
-void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) {
+void SharedHost::post(std::uint64_t number, const Signature& signature, const PublishedBuffers* buffers) {
   Slot& own = slot(rank_, number);
   own.signature = signature;
-  static_assert(sizeof(Offer) <= sizeof(own.data));
-  if (offer) std::memcpy(own.data, offer, sizeof(Offer));
+  static_assert(sizeof(PublishedBuffers) <= sizeof(own.data));
+  if (buffers) std::memcpy(own.data, buffers, sizeof(PublishedBuffers));
   own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
   posted_ = number;
 }
@@ -73,15 +73,15 @@ void SharedHost::compare_posted() {
   }
 }
 
-Offer SharedHost::offered(int rank, std::uint64_t number) const {
-  Offer offer;
-  std::memcpy(&offer, slot(rank, number).data, sizeof(offer));
-  return offer;
+PublishedBuffers SharedHost::published(int rank, std::uint64_t number) const {
+  PublishedBuffers result;
+  std::memcpy(&result, slot(rank, number).data, sizeof(result));
+  return result;
 }
 
 std::uint64_t SharedHost::last_posted(int rank) const {
   std::uint64_t last = 0;
-  for (std::uint64_t turn = 0; turn < SharedLayout::kSlots; ++turn)
+  for (std::uint64_t turn = 0; turn < StagingLayout::kSlots; ++turn)
     last = std::max(last, slot(rank, turn).number.load(std::memory_order_acquire));
   return last;
 }

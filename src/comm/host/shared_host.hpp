@@ -11,12 +11,23 @@
 
 #include "base/sync.hpp"
 #include "comm/api/call.hpp"
-#include "comm/host/offer.hpp"
+#include "comm/host/shared_memory.hpp"
 #include "comm/link/pipe.hpp"
-#include "comm/plan/shared_plan.hpp"
+#include "comm/plan/host_program.hpp"
 #include "transport/memory/segment.hpp"
 
 namespace slip {
+
+// Where peers find the buffers of a rank in one larger call. A rank publishes it when it posts the call; all ranks read
+// the same values, so all choose the same path.
+struct PublishedBuffers {
+  std::uint64_t input = 0, output = 0;  // SharedAddress::offset
+  ReduceScale scale = {};               // this rank's factor
+  std::uint32_t input_segment = SharedAddress::kNowhere, output_segment = SharedAddress::kNowhere;
+  PeerAccess access = PeerAccess::kNotNeeded;
+  std::uint32_t unused = 0;
+};
+static_assert(sizeof(PublishedBuffers) == 40);
 
 class SharedHost {
  public:
@@ -28,11 +39,11 @@ class SharedHost {
   int nranks() const { return nranks_; }
   bool has(int rank) const { return index_of(rank) >= 0; }
   PipeMemory& pipe(int from, int to, int channel) const;
-  std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * SharedLayout::kRankBytes; }
+  std::byte* memory(int rank) const { return regions_ + static_cast<std::uint64_t>(rank) * StagingLayout::kRankBytes; }
 
   // Whether everybody has come to the call of that number, and so has ended all before it. Throws as compare() does.
   bool all_have_posted(std::uint64_t number);
-  void post(std::uint64_t number, const Signature& signature, const Offer* offer);  // null: none is made
+  void post(std::uint64_t number, const Signature& signature, const PublishedBuffers* buffers);  // or null
   // Whether the rank has posted the call. acquire: what it put into its box is seen.
   bool has_posted(int rank, std::uint64_t number) {
     // A later call in the slot means this one, too.
@@ -49,7 +60,7 @@ class SharedHost {
   // it has posted at most n + kTurns - 1, the others are at most kTurns - 1 calls further, and slot n is written again
   // with call n + kSlots.
   void compare(int rank, std::uint64_t number) {
-    static_assert(SharedLayout::kSlots > 2 * (SharedLayout::kTurns - 1));
+    static_assert(StagingLayout::kSlots > 2 * (StagingLayout::kTurns - 1));
     std::uint64_t& done = compared_[static_cast<std::size_t>(rank)];
     for (; done < number; ++done) {
       const Signature &own = posted(rank_, done + 1), &other = posted(rank, done + 1);
@@ -59,8 +70,8 @@ class SharedHost {
   }
   // The same with all ranks that have come to this rank's last post: for calls that go another way.
   void compare_posted();
-  // Of a call for which offers are made.
-  Offer offered(int rank, std::uint64_t number) const;
+  // What the rank posted with the call, if ranks publish their buffers for it.
+  PublishedBuffers published(int rank, std::uint64_t number) const;
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;
 
@@ -85,19 +96,19 @@ class SharedHost {
   struct Slot {
     std::atomic<std::uint64_t> number{0};
     Signature signature;
-    std::byte data[SharedLayout::kInSlot];
+    std::byte data[StagingLayout::kInSlot];
   };
-  static_assert(sizeof(Slot) == SharedLayout::kSlotBytes);
+  static_assert(sizeof(Slot) == StagingLayout::kSlotBytes);
   struct Failure {
     std::atomic<std::uint32_t> state{0};  // 1: being written, 2: there
     std::int32_t code = 0;
     char text[1000] = {};
   };
   Slot& slot(int rank, std::uint64_t number) const {
-    return reinterpret_cast<Slot*>(memory(rank))[number % SharedLayout::kSlots];
+    return reinterpret_cast<Slot*>(memory(rank))[number % StagingLayout::kSlots];
   }
   std::atomic<std::uint64_t>& phase_of(int rank) const {
-    return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + SharedLayout::kPhase);
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory(rank) + StagingLayout::kPhase);
   }
   int index_of(int rank) const;  // among the members; -1: it is none
   Failure& failure() const { return *reinterpret_cast<Failure*>(segment_.data()); }

@@ -59,7 +59,7 @@ void SharedRegistry::clear() noexcept {
   by_address_.clear();
 }
 
-Reach SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
+SharedAddress SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
   const std::lock_guard lock(lock_);
   auto after = by_address_.upper_bound(data);
   if (after == by_address_.begin()) return {};
@@ -69,13 +69,13 @@ Reach SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
   return {offset, mapping.id};
 }
 
-std::byte* SharedRegistry::at(const Reach& reach, std::uint64_t bytes) const {
+std::byte* SharedRegistry::at(const SharedAddress& address, std::uint64_t bytes) const {
   const std::lock_guard lock(lock_);
-  const auto found = by_id_.find(reach.segment);
+  const auto found = by_id_.find(address.segment);
   if (found == by_id_.end()) return nullptr;
   const Segment& segment = found->second->segment;
-  if (reach.offset > segment.bytes() || bytes > segment.bytes() - reach.offset) return nullptr;
-  return segment.data() + reach.offset;
+  if (address.offset > segment.bytes() || bytes > segment.bytes() - address.offset) return nullptr;
+  return segment.data() + address.offset;
 }
 
 SharedMemory::SharedMemory(Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
@@ -129,15 +129,15 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const Setu
   return std::make_shared<SharedPart>(registry_, mapping);
 }
 
-Reach SharedMemory::find(const std::byte* data, std::uint64_t bytes, bool hidden) const {
+SharedAddress SharedMemory::find(const std::byte* data, std::uint64_t bytes, bool hidden) const {
   if (!direct_) return {};
   if (!one_process_) return registry_->find(data, bytes);
-  return hidden ? Reach{} : Reach{reinterpret_cast<std::uintptr_t>(data), Reach::kAddress};
+  return hidden ? SharedAddress{} : SharedAddress{reinterpret_cast<std::uintptr_t>(data), SharedAddress::kAddress};
 }
 
-std::byte* SharedMemory::at(const Reach& reach, std::uint64_t bytes) const {
-  if (reach.segment == Reach::kAddress) return reinterpret_cast<std::byte*>(reach.offset);
-  return registry_->at(reach, bytes);
+std::byte* SharedMemory::at(const SharedAddress& address, std::uint64_t bytes) const {
+  if (address.segment == SharedAddress::kAddress) return reinterpret_cast<std::byte*>(address.offset);
+  return registry_->at(address, bytes);
 }
 
 }  // namespace slip

@@ -2,15 +2,24 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "base/sync.hpp"
-#include "comm/host/offer.hpp"
 #include "transport/memory/segment.hpp"
 
 namespace slip {
+
+// A position in memory of one rank that its peers can reach.
+struct SharedAddress {
+  static constexpr std::uint32_t kNowhere = 0;                  // no peer can reach it
+  static constexpr std::uint32_t kAddress = ~std::uint32_t{0};  // all ranks are one process: `offset` is the address
+
+  std::uint64_t offset = 0;  // bytes from the start of the segment
+  std::uint32_t segment = kNowhere;
+};
 
 // What one call of allocate has made: a part for each rank, behind a page that counts who has freed its part.
 struct SharedMapping {
@@ -30,8 +39,8 @@ class SharedRegistry {
   // Those that every rank has freed: no call can name them any more.
   void unmap_freed();
   void clear() noexcept;
-  Reach find(const std::byte* data, std::uint64_t bytes) const;
-  std::byte* at(const Reach& reach, std::uint64_t bytes) const;  // null: there is no such memory
+  SharedAddress find(const std::byte* data, std::uint64_t bytes) const;
+  std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;  // null: there is no such memory
 
  private:
   using Mapping = std::shared_ptr<SharedMapping>;
@@ -72,9 +81,9 @@ class SharedMemory {
   std::shared_ptr<SharedPart> allocate(std::size_t bytes, const SetupCall& call, Here here);
 
   // Where others find these bytes of this rank. `hidden`: their pages are protected while no op of this rank runs.
-  Reach find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
+  SharedAddress find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
   // The bytes that another rank has told so.
-  std::byte* at(const Reach& reach, std::uint64_t bytes) const;
+  std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;
 
  private:
   Bootstrap& bootstrap_;

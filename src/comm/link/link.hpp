@@ -50,14 +50,4 @@ class LinkEnd {
   std::uint64_t begun_ = 0, done_ = 0;
 };
 
-// Two ranks made different calls. Both are in the text.
-struct CallMismatch : Error {
-  CallMismatch(int rank, const Signature& own, int other_rank, const Signature& other);
-  int other_rank;
-  Signature own, other;
-};
-
-// Throws CallMismatch if a rank asks for something else than this one.
-void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
-
 }  // namespace slip

@@ -7,6 +7,7 @@
 
 #include "comm/host/shared_host.hpp"
 #include "comm/link/link.hpp"
+#include "comm/plan/tuning.hpp"
 #include "transport/net/net.hpp"
 
 namespace slip {
@@ -61,5 +62,10 @@ class Links {
   std::vector<pollfd> watched_;  // kept, so that nothing is allocated
   int failed_ = -1;
 };
+
+// Measures the figures of the tuning model. All ranks call it when they make a communicator. Rank 0 measures with the
+// first rank that it reaches only over the network, and tells the others. Without a network the result is the constants
+// for pipes of one host. Takes a few milliseconds, on slow networks some tens.
+LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns);
 
 }  // namespace slip

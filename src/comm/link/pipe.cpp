@@ -7,7 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "comm/host/copy.hpp"
+#include "comm/reduce/reduce.hpp"
 #include "transport/memory/process_memory.hpp"
 
 namespace slip {
@@ -17,20 +17,6 @@ namespace {
 constexpr std::uint64_t kInTurns = 8, kTryEvery = 32;
 
 }  // namespace
-
-CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)
-    : Error(Code::kMismatch,
-            fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
-                        "the same order",
-                        rank, mine.text(), there, theirs.text()),
-            {}),
-      other_rank(there),
-      own(mine),
-      other(theirs) {}
-
-void require_same(int rank, const Signature& own, int other_rank, const Signature& other) {
-  if (other != own) throw CallMismatch(rank, own, other_rank, other);
-}
 
 void PipeOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   messages_[begun_ % kDepth] = {

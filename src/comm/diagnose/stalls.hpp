@@ -1,0 +1,48 @@
+// Stalls: which ranks keep others waiting, read from the ledgers of all ranks that this process can see, over all their
+// communicators. `slip ranks`, deadlock reports and timeouts use it. Pure functions of what was read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/ledger/ledger_entry.hpp"
+
+namespace slip {
+
+// A rank as its ledger describes it.
+struct RankState {
+  LedgerView view;
+  char process = 0;  // its state as in proc(5); 0: not known
+
+  bool stopped() const { return process == 'T' || process == 't'; }
+  bool waits() const { return view.in_call() && view.waits_for != kWaitsForNobody && alive(); }
+  bool alive() const { return view.life == LedgerLife::kThere; }
+};
+
+std::string call_text(const LedgerView& view);          // of the call begun last
+std::string communicator_text(const LedgerView& view);  // short
+std::string seconds_text(std::int64_t ns);              // "4.2 s"
+std::string state_word(const RankState& state);         // one or two words, for a table
+std::int64_t in_state_ns(const RankState& state);       // for how long; 0: not known
+std::string doing(const RankState& state);              // what may follow "rank 2 " or "it "
+
+struct Stall {
+  enum class Kind {
+    kNotCome,   // a rank that others wait for
+    kStopped,   // a process that others wait for, and that is stopped
+    kDeadlock,  // a circle of waits that nothing can end
+    kCircle,    // a circle, unless a rank's host thread comes by itself: it may wait for the call that it is in
+    kEnded,     // failed, aborted or left, while others are in a call
+  };
+  Kind kind = Kind::kNotCome;
+  std::string text;
+};
+
+const char* stall_name(Stall::Kind kind);
+
+// Circles first. A rank that only waits for one that is held up itself is not named again.
+std::vector<Stall> find_stalls(std::span<const RankState> ranks);
+
+}  // namespace slip
