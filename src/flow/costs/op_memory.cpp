@@ -1,8 +1,8 @@
-#include "flow/weights/op_memory.hpp"
+#include "flow/costs/op_memory.hpp"
 
 #include <algorithm>
 
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {
@@ -25,7 +25,7 @@ OpMemory::OpMemory(const Graph& graph, const GraphOp& op) : op_(op) {
   for (const ValueBytes& read : op.reads) include(graph, read);
   for (const ValueBytes& write : op.writes) include(graph, write);
   for (Part& part : parts_) {
-    part.first -= part.first % kAlignment;  // as aligned as in the value itself
+    part.first -= part.first % kAlignment;  // keeps the alignment that the bytes have in the value
     part.at = bytes_;
     bytes_ += (part.last - part.first + kAlignment - 1) / kAlignment * kAlignment;
   }

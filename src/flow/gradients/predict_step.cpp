@@ -1,10 +1,11 @@
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/predict_step.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "backend/sim/sim.hpp"
 #include "flow/gradients/bucket_plan.hpp"
 #include "flow/gradients/gradient_clock.hpp"
 #include "flow/gradients/gradient_report.hpp"
@@ -13,22 +14,26 @@
 namespace slip {
 namespace {
 
-// No overheads: what is predicted is what the plan makes of the times that it is given.
-constexpr const char* kPlainDevice =
-    R"(sim:{"name": "step", "memory": "1 GB", "queues": 32,
-       "compute": {"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", "launch": "0 us"},
-       "copies": {"engines": 2, "in": "1 GB/s", "out": "1 GB/s", "latency": "0 us"}})";
+// A device without overheads: the prediction is what the plan makes of the given times.
+Device open_plain_device(Here here) {
+  return sim::open_device({.name = "step",
+                           .memory = 1'000'000'000,
+                           .queues = 32,
+                           .compute = {.flops = 1'000'000'000'000, .bandwidth = 1'000'000'000'000},
+                           .copies = {.in = 1'000'000'000, .out = 1'000'000'000}},
+                          {.queue_depth = 1 << 16, .run_functions = false}, here);
+}
 
 const Kernel kBackward{"backward"}, kReduce{"reduce"}, kUse{"use"};
 
-class Player {
+class StepSimulation {
  public:
-  Player(const Device& device, const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
-         StepManner manner, Here here)
+  StepSimulation(const Device& device, const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                 WaitPolicy policy, Here here)
       : profile_(profile),
         cost_(cost),
         plan_(plan),
-        manner_(manner),
+        policy_(policy),
         here_(here),
         compute_(device.stream(StreamFlags::kNonBlocking, 0, here)),
         network_(device.stream(StreamFlags::kNonBlocking, device.info().greatest_priority, here)),
@@ -46,10 +51,10 @@ class Player {
   void record(GradientClock& clock) { clock_ = &clock; }
   std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
 
-  StepPrediction play() {
+  StepPrediction run() {
     const TimedEvent begun = compute_.record_timed(here_);
     backward();
-    if (manner_ == StepManner::kAtTheEnd) compute_.wait(network_.record(here_), here_);
+    if (policy_ == WaitPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
     use();
     const TimedEvent ended = compute_.record_timed(here_);
     compute_.sync(here_);
@@ -84,7 +89,7 @@ class Player {
       if (clock_) clock_->arrived(gradient, compute_, here_);
       there[gradient] = true;
       for (; next < plan_.buckets.size() && has_come(next, there); ++next)
-        reduce(next, manner_ == StepManner::kInCompute ? compute_ : network_);
+        reduce(next, policy_ == WaitPolicy::kInCompute ? compute_ : network_);
     }
     compute(kBackward, profile_.backward_end - now, "backward end");
   }
@@ -130,7 +135,7 @@ class Player {
       const Picos needed = profile_.gradients[gradient].needed;
       compute(kUse, needed - now, fmt::format("until {} is used", gradient));
       now = std::max(now, needed);
-      if (manner_ != StepManner::kByNeed) continue;
+      if (policy_ != WaitPolicy::kByNeed) continue;
       const std::uint32_t call = calls_of_[gradient].back();
       if (clock_) clock_->reached(gradient, call, compute_, here_);
       compute_.wait(done_[call], here_);
@@ -141,7 +146,7 @@ class Player {
   const GradientProfile& profile_;
   const ReduceCost& cost_;
   const BucketPlan& plan_;
-  const StepManner manner_;
+  const WaitPolicy policy_;
   const Here here_;
   const Stream compute_, network_;
   std::vector<Event> arrived_, done_;
@@ -153,32 +158,32 @@ class Player {
 
 }  // namespace
 
-StepPrediction play_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                         const BucketPlan& plan, StepManner manner, Here here) {
+StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
+                             const BucketPlan& plan, WaitPolicy policy, Here here) {
   require_whole(profile, plan, here);
-  return Player(device, profile, cost, plan, manner, here).play();
+  return StepSimulation(device, profile, cost, plan, policy, here).run();
 }
 
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here) {
   require_whole(profile, plan, here);
   const PrivateScope predicting;  // no part of the program's trace
-  const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
-  Player player(device, profile, cost, plan, StepManner::kByNeed, here);
+  const Device device = open_plain_device(here);
+  StepSimulation simulation(device, profile, cost, plan, WaitPolicy::kByNeed, here);
   GradientClock clock(profile.gradients.size());
   clock.begin_step(true, plan.buckets.size());
-  player.record(clock);
-  player.play();
+  simulation.record(clock);
+  simulation.run();
   GradientTimes times;
   if (!clock.wait_for(0, times)) return {};  // a step without gradients
   return report_of(
-      times, [&](std::uint32_t gradient) { return player.calls_of(gradient); }, plan, cost);
+      times, [&](std::uint32_t gradient) { return simulation.calls_of(gradient); }, plan, cost);
 }
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
   const PrivateScope predicting;  // no part of the program's trace
-  const Device device = Device::open(kPlainDevice, {.queue_depth = 1 << 16, .run_functions = false}, here);
-  return play_step(device, profile, cost, plan, StepManner::kByNeed, here);
+  const Device device = open_plain_device(here);
+  return simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed, here);
 }
 
 }  // namespace slip
