@@ -41,7 +41,7 @@ TEST(ClosedLinks, TheProxyNoLongerReceives) {
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   inlet.begin(in.data(), in.size(), nullptr);
   static_cast<void>(inlet.drive());
-  inlet.attend(false);
+  inlet.set_driven(false);
   inlet.close();
   EXPECT_TRUE(ends_early(sender, out));
   EXPECT_TRUE(untouched(in));
@@ -53,7 +53,7 @@ TEST(ClosedLinks, TheProxyNoLongerSends) {
   NetOutlet outlet([&] { return std::move(ends.sender); });
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   outlet.begin(out.data(), out.size(), nullptr);
-  outlet.attend(false);
+  outlet.set_driven(false);
   outlet.close();
   std::fill(out.begin(), out.end(), std::byte{2});
   EXPECT_TRUE(ends_early(receiver, in));

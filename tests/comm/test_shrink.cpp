@@ -65,7 +65,7 @@ using test::fails;
 using test::Met;
 using test::RankProcess;
 
-CommunicatorOptions patient() {
+CommunicatorOptions long_timeouts() {
   CommunicatorOptions options;
   options.init_timeout = seconds(40);
   options.silence = seconds(30);  // only what ends counts: a busy machine is no loss
@@ -73,7 +73,7 @@ CommunicatorOptions patient() {
 }
 
 CommunicatorOptions short_beats() {
-  CommunicatorOptions options = patient();
+  CommunicatorOptions options = long_timeouts();
   options.heartbeat = milliseconds(100);
   options.silence = milliseconds(1500);
   return options;
@@ -110,7 +110,8 @@ void end_in(int microseconds) {
 // Adds with the others; after each loss with those that are left, until there are as many as expected.
 std::string add_with_who_is_left(const LaunchInfo& info, const Orders& orders) {
   const Adder adder;
-  std::optional<Communicator> comm(Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient()));
+  std::optional<Communicator> comm(
+      Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
   std::optional<Adder> work(adder.device());
   int good = 0;
   for (unsigned call = 1; comm->nranks() != orders.left || good < 20; ++call) {
@@ -222,7 +223,8 @@ TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoWords) {
 TEST(Shrink, DISABLED_DownToOne) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Adder adder;
-    std::optional<Communicator> comm(Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient()));
+    std::optional<Communicator> comm(
+        Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
     for (;;) {
       const Adder work(adder.device());
       if (const std::string wrong = work.wrong_sum(*comm); !wrong.empty()) return wrong;
@@ -286,7 +288,7 @@ std::vector<Met> with_comms(int count, const CommunicatorOptions& options,
 }
 
 TEST(Shrink, WithAListOfWhoIsLeftOut) {
-  expect_no_errors(with_comms(5, patient(), [](Communicator& comm, const Adder& adder) {
+  expect_no_errors(with_comms(5, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     if (comm.rank() != 0 && comm.rank() != 3) {
       Communicator less = comm.shrink({3, 0});
       EXPECT_EQ(less.nranks(), 3);
@@ -298,7 +300,7 @@ TEST(Shrink, WithAListOfWhoIsLeftOut) {
 }
 
 TEST(Shrink, WithoutALossIsAllAgain) {
-  expect_no_errors(with_comms(3, patient(), [](Communicator& comm, const Adder& adder) {
+  expect_no_errors(with_comms(3, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     Communicator again = comm.shrink();
     EXPECT_EQ(again.nranks(), 3);
     EXPECT_EQ(adder.wrong_sum(again), "");
@@ -306,7 +308,7 @@ TEST(Shrink, WithoutALossIsAllAgain) {
 }
 
 TEST(Shrink, AfterOneAborted) {
-  const std::vector<Met> met = with_comms(3, patient(), [](Communicator& comm, const Adder& adder) {
+  const std::vector<Met> met = with_comms(3, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     if (comm.rank() == 1) comm.abort();
     Communicator less = comm.shrink();
     EXPECT_EQ(less.nranks(), 2);
@@ -318,7 +320,7 @@ TEST(Shrink, AfterOneAborted) {
 }
 
 TEST(Shrink, ListsThatDifferAreToldToAll) {
-  const std::vector<Met> met = with_comms(4, patient(), [](Communicator& comm, const Adder&) {
+  const std::vector<Met> met = with_comms(4, long_timeouts(), [](Communicator& comm, const Adder&) {
     if (comm.rank() != 3) comm.shrink(comm.rank() == 2 ? std::vector<int>{1} : std::vector<int>{3});
   });
   EXPECT_FALSE(met[3].code);
@@ -330,14 +332,14 @@ TEST(Shrink, ListsThatDifferAreToldToAll) {
 }
 
 TEST(Shrink, BadListsAreRefused) {
-  expect_no_errors(with_comms(2, patient(), [](Communicator& comm, const Adder&) {
+  expect_no_errors(with_comms(2, long_timeouts(), [](Communicator& comm, const Adder&) {
     EXPECT_TRUE(fails([&] { comm.shrink({2}); }, Code::kInvalidValue, {"rank 2 of 2"}));
     EXPECT_TRUE(fails([&] { comm.shrink({comm.rank()}); }, Code::kInvalidValue, {"itself"}));
   }));
 }
 
 TEST(Shrink, WhoDoesNotComeIsNamed) {
-  CommunicatorOptions options = patient();
+  CommunicatorOptions options = long_timeouts();
   options.init_timeout = milliseconds(1000);
   const std::vector<Met> met = with_comms(3, options, [](Communicator& comm, const Adder&) {
     if (comm.rank() != 1) comm.shrink();

@@ -220,7 +220,7 @@ std::string route_text(const Cluster& cluster, const RailRoute& route) {
 
 }  // namespace
 
-RankLocation RankLocation::own(const CommunicatorOptions& options, int stood_for) {
+RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited_topology_device) {
   RankLocation result;
   result.cores = core_set();
   result.numa = numa_node_of(result.cores);
@@ -231,7 +231,7 @@ RankLocation RankLocation::own(const CommunicatorOptions& options, int stood_for
   const std::string shown = file.size() <= kMax ? file : "..." + file.substr(file.size() - kMax + 3);
   shown.copy(result.file_name, kMax);
   const int asked = options.topo_device >= 0 ? options.topo_device : env().topo_device;
-  result.device = asked >= 0 ? asked : stood_for;
+  result.device = asked >= 0 ? asked : inherited_topology_device;
   return result;
 }
 
@@ -239,11 +239,11 @@ int RankPlacement::device_of(int rank) const {
   return cluster && ranks[at(rank)].file != 0 ? cluster->ranks[at(rank)].device : -1;
 }
 
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<Wishes>& wishes) {
+std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested) {
   std::vector<int> hosts(placements.size(), -1);
   for (std::size_t i = 0; i < placements.size(); ++i) {
     for (std::size_t j = 0; j < i && hosts[i] < 0; ++j) {
-      if (share_memory(placements[i], placements[j]) && wishes[i].host == wishes[j].host) hosts[i] = hosts[j];
+      if (share_memory(placements[i], placements[j]) && requested[i].host == requested[j].host) hosts[i] = hosts[j];
     }
     if (hosts[i] < 0) hosts[i] = static_cast<int>(i);
   }

@@ -26,8 +26,8 @@ struct RankLocation {
   std::int32_t numa = -1;    // the NUMA node that has all its cores; -1: several do, or there is one only
   char file_name[104] = {};  // its end, for errors
 
-  // `stood_for`: the device in the communicator that this one is made from; -1: none.
-  static RankLocation own(const CommunicatorOptions& options, int stood_for);
+  // `inherited_topology_device`: the device in the communicator that this one is made from; -1: none.
+  static RankLocation own(const CommunicatorOptions& options, int inherited_topology_device);
 };
 
 struct RankPlacement {
@@ -40,7 +40,7 @@ struct RankPlacement {
 };
 
 // The number of each rank's host: ranks of one can share memory.
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<Wishes>& wishes);
+std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested);
 
 // All ranks call it. Throws on all of them what is wrong with a file, or with who says what.
 RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
