@@ -157,7 +157,7 @@ class Communicator {
   void fail(Code code, const std::string& text) noexcept;
 
  private:
-  friend class Forecast;
+  friend class CallPredictor;
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
   State& state(Here here = Here::at()) const;  // throws if this communicator was moved from

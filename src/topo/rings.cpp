@@ -10,12 +10,14 @@
 namespace slip::topo {
 namespace {
 
+// A path between two nodes, with its rate in kB/s.
 struct Route {
   PathType type = PathType::kNone;
   std::int64_t rate = 0;
   std::vector<int> links;
 };
 
+// The routes between the members of one machine and to its ports, and bounds that cut the search short.
 class MachineRoutes {
  public:
   explicit MachineRoutes(const RingMembers& members);
@@ -26,27 +28,27 @@ class MachineRoutes {
   const Route& between(int a, int b) const { return between_[index(a, b)]; }
   const Route& in(int port, int member) const { return in_[index(port, member)]; }
   const Route& out(int member, int port) const { return out_[index(port, member)]; }
-  // RingMembers in the order in which to try them: near and wide first, then the next number.
+  // Members in the order in which to try them: near paths first, then wide ones, then the next number.
   const std::vector<int>& after(int member) const { return after_[static_cast<std::size_t>(member)]; }
   const std::vector<int>& beside(int port) const { return beside_[static_cast<std::size_t>(port)]; }
 
-  // Can paths of this type join all members, and some port?
+  // Whether paths up to this type join all members and, if needed, a port.
   bool joined(PathType limit) const;
-  // No more channels of this rate can be, and never more than `most`.
-  int max_channels(std::int64_t rate, PathType limit, int most) const;
+  // An upper bound for the number of channels of this rate; at most `limit_channels`.
+  int max_channels(std::int64_t rate, PathType limit, int limit_channels) const;
 
  private:
-  // A part of the machine that every ring must leave: what leads out of it, and from which path type on it is used.
+  // Links that lead out of a part of the machine.
   struct Exit {
     std::int64_t capacity = 0;
-    PathType from = PathType::kLoc;
-    std::int64_t links = 1;  // that are alike
+    PathType from = PathType::kLoc;  // nearer paths do not use them
+    std::int64_t links = 1;          // how many have this capacity and type
     friend auto operator<=>(const Exit&, const Exit&) = default;
   };
-  using Cut = std::vector<Exit>;
+  using Cut = std::vector<Exit>;  // all exits of a part that every ring must leave
 
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
-  void prefer();
+  void sort_members();
   void find_cuts(const RingMembers& members);
   void add_cut(const System& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
 
@@ -64,7 +66,7 @@ Route route_between(const RingMembers& members, int from, int to) {
 
 bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
 
-// The nearest type of path that uses the link.
+// The nearest path type that uses the link.
 PathType used_from(const System& system, const TopoLink& link) {
   const auto is_cpu = [&](int node) { return system.nodes[static_cast<std::size_t>(node)].kind == TopoKind::kCpu; };
   switch (link.kind) {
@@ -77,7 +79,7 @@ PathType used_from(const System& system, const TopoLink& link) {
   return is_cpu(link.from) || is_cpu(link.to) ? PathType::kPhb : PathType::kPix;
 }
 
-// The node itself and what hangs on it.
+// By node: 1 for `top` and all nodes below it.
 std::vector<char> below(const System& system, int top) {
   std::vector<char> inside(system.nodes.size(), 0);
   for (std::size_t node = 0; node < inside.size(); ++node) {
@@ -101,11 +103,11 @@ MachineRoutes::MachineRoutes(const RingMembers& members)
       out_.push_back(route_between(members, node, net));
     }
   }
-  prefer();
+  sort_members();
   find_cuts(members);
 }
 
-void MachineRoutes::prefer() {
+void MachineRoutes::sort_members() {
   for (std::size_t a = 0; a < count_; ++a) {
     std::vector<int>& order = after_.emplace_back();
     for (std::size_t i = 1; i < count_; ++i) order.push_back(static_cast<int>((a + i) % count_));
@@ -120,8 +122,8 @@ void MachineRoutes::prefer() {
   }
 }
 
-// Every device, switch and CPU with what hangs on it is a part that rings must leave, if there are members or, for
-// rings that go on to other machines, ports outside of it.
+// Every node with all nodes below it is a part of the machine. Each ring must leave it if it holds some members but not
+// all, or if the ring goes on to other machines and the part holds no port.
 void MachineRoutes::find_cuts(const RingMembers& members) {
   const System& system = *members.system;
   std::vector<std::vector<int>> links_of(system.nodes.size());
@@ -139,12 +141,12 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
     for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
     add_cut(system, links_of, inside);
   }
-  // Parts that are alike have one bound.
+  // Equal cuts give the same bound.
   std::sort(cuts_.begin(), cuts_.end());
   cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
 }
 
-// Links that are alike are counted: what leads out of a CPU is a link to every other one.
+// Counts equal links, because a CPU has a link to every other CPU.
 void MachineRoutes::add_cut(const System& system, const std::vector<std::vector<int>>& links_of,
                             const std::vector<char>& inside) {
   Cut all;
@@ -174,7 +176,7 @@ bool MachineRoutes::joined(PathType limit) const {
     open.pop_back();
     ++reached;
     for (const int next : after(here)) {
-      if (between(here, next).type > limit) break;  // they are sorted
+      if (between(here, next).type > limit) break;  // the members are sorted by type
       if (!seen[static_cast<std::size_t>(next)]) open.push_back(next);
       seen[static_cast<std::size_t>(next)] = 1;
     }
@@ -184,19 +186,20 @@ bool MachineRoutes::joined(PathType limit) const {
   return ports_ == 0 || (std::any_of(in_.begin(), in_.end(), usable) && std::any_of(out_.begin(), out_.end(), usable));
 }
 
-int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int most) const {
+int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_channels) const {
   for (const Cut& cut : cuts_) {
     std::int64_t sum = 0;
     for (const Exit& exit : cut) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
-    most = static_cast<int>(std::min<std::int64_t>(most, sum));
+    limit_channels = static_cast<int>(std::min<std::int64_t>(limit_channels, sum));
   }
-  return most;
+  return limit_channels;
 }
 
-// Candidates looked at: for one rate and path type, for all of them, and at least, so that a first try can end.
+// Limits of steps: for one rate and path type, for the whole search, and the minimum that lets a first try finish.
 constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEach = 4;
 
-// Puts ring after ring on the links, going back where the next does not fit; keeps the most that fitted together.
+// Depth-first search that places ring after ring on the links and backtracks if the next one does not fit. Keeps the
+// largest set of rings that fitted.
 class RingPacker {
  public:
   RingPacker(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted, std::int64_t effort)
@@ -219,7 +222,7 @@ class RingPacker {
   bool take(const Route& route) {
     --effort_;
     if (route.type > limit_) return false;
-    // A way may pass a link twice (PXN over the GPU's own switch): take one by one, give back where it ends.
+    // A route may use a link twice (PXN through the GPU's own switch), so it takes link by link and undoes on failure.
     for (std::size_t i = 0; i < route.links.size(); ++i) {
       std::int64_t& left = free_[static_cast<std::size_t>(route.links[i])];
       left -= rate_;
@@ -241,7 +244,7 @@ class RingPacker {
       start({}, 0);
       return;
     }
-    // Ports take turns, so that each serves as many rings.
+    // Each ring starts with the next port, so that all ports serve equally many rings.
     for (int i = 0; i < ports && !stop(); ++i) {
       const int port = (static_cast<int>(rings_.size()) + i) % ports;
       for (const int member : routes_.beside(port)) {
@@ -271,7 +274,7 @@ class RingPacker {
       if (stop()) break;
       if (used_[static_cast<std::size_t>(next)]) continue;
       const Route& route = routes_.between(member, next);
-      if (route.type > limit_) break;  // they are sorted
+      if (route.type > limit_) break;  // the members are sorted by type
       if (!take(route)) continue;
       visit(next);
       give_back(route);
@@ -300,17 +303,17 @@ class RingPacker {
   std::vector<char> used_;
 };
 
-// The best rate has some link filled by a whole number of channels: no other rates need be tried. One ring may pass a
-// link several times, with each of its hops and on its way to the port and from it.
+// At the best rate a whole number of channels fills some link, so only those rates are tried. One ring may use a link
+// several times: with each hop, and on its way from and to the port.
 std::vector<std::int64_t> candidate_rates(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
-  const std::int64_t most = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
-  rates.insert(most);
+  const std::int64_t max_rate = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
+  rates.insert(max_rate);
   for (const MachineRoutes& routes : kinds) {
     const int max_shares = std::max(limits.max_channels, static_cast<int>(routes.count()) + 2);
     for (const std::int64_t capacity : std::set<std::int64_t>(routes.capacity().begin(), routes.capacity().end())) {
       for (int share = 1; share <= max_shares; ++share) {
-        if (capacity / share > 0 && capacity / share <= most) rates.insert(capacity / share);
+        if (capacity / share > 0 && capacity / share <= max_rate) rates.insert(capacity / share);
       }
     }
   }
@@ -334,12 +337,12 @@ void note_types(const std::vector<MachineRoutes>& kinds, const std::vector<std::
   }
 }
 
-// Tries path types from the nearest on and rates from the highest down; keeps what is better in all.
+// Tries path types from the nearest on, and for each all rates from the highest down. Keeps the highest total rate.
 class RingSearch {
  public:
   RingSearch(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) : kinds_(kinds), limits_(limits) {}
 
-  // Rings by kind; none if nothing joins the members.
+  // Rings by kind of machine; empty if no paths join the members.
   std::vector<std::vector<RingSegment>> run(std::int64_t& rate) {
     const std::vector<std::int64_t> rates = candidate_rates(kinds_, limits_);
     for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
@@ -351,7 +354,7 @@ class RingSearch {
       }
     }
     for (std::vector<RingSegment>& rings : best_) {
-      // Rails: the same channel uses the same port on every machine.
+      // By rail: a channel uses the same port on every machine.
       std::stable_sort(rings.begin(), rings.end(),
                        [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
     }
@@ -365,8 +368,8 @@ class RingSearch {
     std::vector<std::vector<RingSegment>> found;
     for (const MachineRoutes& routes : kinds_) {
       if (wanted * rate <= best_sum_) return false;
-      const std::int64_t least = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
-      const std::int64_t effort = std::max(least, std::min(kEffort, effort_));
+      const std::int64_t min_effort = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
+      const std::int64_t effort = std::max(min_effort, std::min(kEffort, effort_));
       RingPacker packer(routes, rate, limit, wanted, effort);
       found.push_back(packer.run());
       effort_ -= effort - packer.effort_left();
@@ -382,14 +385,14 @@ class RingSearch {
   const std::vector<MachineRoutes>& kinds_;
   const ChannelLimits& limits_;
   std::vector<std::vector<RingSegment>> best_;
-  std::int64_t best_sum_ = 0;  // of all channels
+  std::int64_t best_sum_ = 0;  // the rate of all channels together
   std::int64_t effort_ = kEffortInAll;
 };
 
 }  // namespace
 
 RingSet search_rings(const std::vector<RingMembers>& machines, const ChannelLimits& limits) {
-  // Machines of one kind are searched once.
+  // Equal machines are searched once.
   std::vector<MachineRoutes> kinds;
   std::vector<std::size_t> kind_of;
   std::map<std::pair<std::string, std::vector<int>>, std::size_t> known;

@@ -42,7 +42,7 @@ class XmlReader {
     return c > ' ' && c < 127 ? fmt::format("'{}'", text_[at_]) : fmt::format("byte 0x{:02x}", c);
   }
 
-  bool starts(std::string_view word) const { return text_.substr(at_).starts_with(word); }
+  bool starts(std::string_view text) const { return text_.substr(at_).starts_with(text); }
   void step(std::size_t bytes) {
     line_ += static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          text_.begin() + static_cast<std::ptrdiff_t>(at_ + bytes), '\n'));
@@ -56,7 +56,7 @@ class XmlReader {
     if (found == std::string_view::npos) fail(fmt::format("{} does not end", what));
     step(found + end.size() - at_);
   }
-  // Space, comments and declarations.
+  // Skips space, comments and declarations.
   void skip_between() {
     for (;;) {
       skip_space();
@@ -80,10 +80,10 @@ class XmlReader {
   void append_reference(std::string& out) {
     constexpr std::pair<std::string_view, char> kNamed[] = {
         {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
-    for (const auto& [word, c] : kNamed) {
-      if (!starts(word)) continue;
+    for (const auto& [reference, c] : kNamed) {
+      if (!starts(reference)) continue;
       out += c;
-      at_ += word.size();
+      at_ += reference.size();
       return;
     }
     const std::size_t end = text_.find(';', at_);

@@ -52,7 +52,7 @@ class XmlAttributes {
   Here here_;
 };
 
-// Is the text a PCI address, "0000:10:1c.0"?
+// Whether the text is a PCI address such as "0000:10:1c.0".
 bool is_bus_id(std::string_view text);
 std::string lower_case(std::string text);
 

@@ -36,7 +36,7 @@ void expect_proven(std::span<const RankPrograms> sequence) {
   EXPECT_EQ(proof_of(sequence, WireKind::kBuffered), "proven") << "buffered";
 }
 
-std::string recipe_name(const Schedule& schedule) {
+std::string schedule_name(const Schedule& schedule) {
   return std::string(algorithm_name(schedule.algorithm)) + "_" + collective_name(schedule.kind);
 }
 
@@ -111,7 +111,7 @@ TEST_P(MessagePlans, OfMoreChunksThanALinkHoldsAreProven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, MessagePlans, testing::ValuesIn(schedules()),
-                         [](const auto& of) { return recipe_name(of.param); });
+                         [](const auto& of) { return schedule_name(of.param); });
 
 // Side by side in the same memory, each with its share; the last one often has none.
 TEST_P(MessagePlans, OfSeveralChannelsAreProven) {
@@ -223,7 +223,7 @@ struct Waits {
 
 Waits leave_out_each(const Without& how) {
   const CommGraph graph = comm_graph(how.nranks);
-  SCOPED_TRACE(recipe_name(how.schedule) + (how.in_place ? " in place" : "") + (how.scales ? " scaled" : ""));
+  SCOPED_TRACE(schedule_name(how.schedule) + (how.in_place ? " in place" : "") + (how.scales ? " scaled" : ""));
   const CallSpec spec = spec_of(how.schedule, 3 * 1024 + 300, 0, how.in_place, how.scales);
   std::vector<RankPrograms> whole(2, rank_programs(spec, graph));
   Waits result;
@@ -262,8 +262,8 @@ TEST(MessagePlanOf, AWaitLeftOutIsFound) {
       for (const bool scales : {false, true}) {
         if (scales && !reduces(schedule.kind)) continue;
         const Waits waits = leave_out_each({schedule, by_levels ? 4 : 3, in_place, scales});
-        EXPECT_GT(waits.needed, 0) << recipe_name(schedule);
-        RecordProperty(recipe_name(schedule) + (in_place ? "_in_place" : "") + (scales ? "_scaled" : ""),
+        EXPECT_GT(waits.needed, 0) << schedule_name(schedule);
+        RecordProperty(schedule_name(schedule) + (in_place ? "_in_place" : "") + (scales ? "_scaled" : ""),
                        std::to_string(waits.needed) + " needed, " + std::to_string(waits.pacing) + " for pace");
       }
     }

@@ -18,16 +18,16 @@ void expect_proven(const std::vector<Call>& calls, int nranks, const Reachable& 
 int expect_all_waits_needed(const std::vector<RankPrograms>& whole, std::size_t rank) {
   EXPECT_EQ(test::proof_of(whole, WireKind::kRendezvous), "proven");
   int found = 0;
-  for (std::size_t programs = 0; programs < whole.size(); ++programs) {
-    const std::vector<Primitive>& steps = whole[programs].by_rank[rank].steps;
+  for (std::size_t call = 0; call < whole.size(); ++call) {
+    const std::vector<Primitive>& steps = whole[call].by_rank[rank].steps;
     for (std::size_t step = 0; step < steps.size(); ++step) {
       const bool waits = steps[step].kind == Primitive::Kind::kMeet || steps[step].kind == Primitive::Kind::kWait;
       if (!waits) continue;
       std::vector<RankPrograms> cut = whole;
-      std::vector<Primitive>& others = cut[programs].by_rank[rank].steps;
+      std::vector<Primitive>& others = cut[call].by_rank[rank].steps;
       others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
       EXPECT_TRUE(test::proof_of(cut, WireKind::kRendezvous).starts_with("race"))
-          << "rank " << rank << " of " << whole[programs].by_rank.size() << ", call " << programs << ", step " << step;
+          << "rank " << rank << " of " << whole[call].by_rank.size() << ", call " << call << ", step " << step;
       ++found;
     }
   }

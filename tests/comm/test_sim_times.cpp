@@ -1,4 +1,5 @@
-// What calls of ranks on sim devices take: what is rehearsed and predicted, and what the links leave.
+// What calls of ranks on sim devices take: the times of the program simulation, the predicted times, and what the links
+// leave.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +19,7 @@ using test::with;
 using test::WorldRanks;
 
 // The programs of the call on a world of the same description, as the checker and `slip topo --predict` see them.
-double rehearsed_us(const std::string& world, const Call& call, Algorithm algorithm, int count) {
+double simulated_us(const std::string& world, const Call& call, Algorithm algorithm, int count) {
   const ScheduleChoice choice = choose(call, {.nranks = count}, algorithm, false, false);
   std::vector<int> order;
   for (int rank = 0; rank < count; ++rank) order.push_back(rank);
@@ -65,7 +66,7 @@ TEST_P(SimTimes, AreThoseOfTheRehearsal) {
       WorldRanks ranks(sim_world(memory_gbps), count, with(GetParam()));
       for (const std::uint64_t bytes : {64U, 100'000U, 8U << 20}) {
         const double expected =
-            rehearsed_us(with_many_queues(sim_world(memory_gbps)), all_reduce_of(bytes), GetParam(), count);
+            simulated_us(with_many_queues(sim_world(memory_gbps)), all_reduce_of(bytes), GetParam(), count);
         EXPECT_NEAR(all_reduce_us(ranks, bytes), expected, 1e-3) << count << " ranks, " << bytes << " bytes";
       }
     }

@@ -223,7 +223,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
 std::uint64_t Communicator::State::start_messages(CallRun& run, Op& op, StreamState& stream, Submit& submit) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  std::vector<SimCall::Letter> simulated;
+  std::vector<SimCall::Message> simulated;
   for (UserMessage& message : run.messages) {
     Range range;
     if (message.bytes > 0) range = *(message.out ? from : to)++;

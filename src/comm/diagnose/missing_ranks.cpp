@@ -15,11 +15,11 @@ namespace slip {
 namespace {
 
 constexpr std::chrono::milliseconds kAnswerTime{1000};
-constexpr std::size_t kMaxNamed = 16;  // ranks; a thousand of them help nobody
+constexpr std::size_t kMaxNamed = 16;  // a longer list of ranks would help no reader
 
-class Search {
+class MissingRanks {
  public:
-  Search(const Bootstrap& bootstrap, std::span<const int> ranks)
+  MissingRanks(const Bootstrap& bootstrap, std::span<const int> ranks)
       : bootstrap_(bootstrap),
         named_(ranks.first(std::min(ranks.size(), kMaxNamed))),
         more_(ranks.size() - named_.size()) {
@@ -48,7 +48,7 @@ class Search {
  private:
   const Placement& place(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)]; }
 
-  // All that the rank's process has, for circles lead over other communicators.
+  // Reads all ranks of the process, because a circle of waits may lead through other communicators.
   void read(int rank) {
     const Placement& own = place(bootstrap_.rank());
     const Placement& there = place(rank);
@@ -87,7 +87,7 @@ class Search {
   const Bootstrap& bootstrap_;
   const std::span<const int> named_;
   const std::size_t more_;
-  std::set<int> processes_;          // that were read
+  std::set<int> processes_;          // whose ledgers were read
   std::map<int, RankState> sights_;  // of this communicator
   std::vector<RankState> all_;
 };
@@ -95,7 +95,7 @@ class Search {
 }  // namespace
 
 std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks) {
-  return Search(bootstrap, ranks).text();
+  return MissingRanks(bootstrap, ranks).text();
 }
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-// Where the ranks are that a call waits for, for the error of a deadline.
+// What the ranks are doing that a call waits for, for the error text of a missed deadline.
 #pragma once
 
 #include <span>
@@ -8,8 +8,9 @@
 
 namespace slip {
 
-// "rank 2 (it ended ...), rank 3 (...)", and the circle of waits, if this rank is in one. Ranks of this host are read
-// from the ledgers of their processes, which may be stopped; others are asked and have a second to answer.
+// "rank 2 (it ended ...), rank 3 (...)", and the circle of waits if this rank is part of one. For ranks of this host it
+// reads the ledgers of their processes, which may even be stopped. It asks other ranks, and gives them a second to
+// answer.
 std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks);
 
 }  // namespace slip

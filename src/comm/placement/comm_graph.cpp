@@ -27,7 +27,7 @@ CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position
   return tree;
 }
 
-// "0>2 2>3": each rank with its parent.
+// "0>2 2>3": each rank and its parent.
 std::string tree_text(const CommGraph& graph, const CommTree& tree) {
   std::string text;
   for (std::size_t own = 0; own < tree.parent.size(); ++own) {
@@ -42,7 +42,7 @@ std::string tree_text(const CommGraph& graph, const CommTree& tree) {
 
 Relays::Relays(const std::vector<int>& hosts) {
   std::map<int, std::size_t> known;
-  std::vector<std::size_t> number;  // of a rank on its host
+  std::vector<std::size_t> number;  // of each rank on its host
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const auto [host, fresh] = known.try_emplace(hosts[rank], known.size());
     if (fresh) members_.emplace_back();
@@ -88,7 +88,7 @@ std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels) 
     if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
     result.push_back(CommGraph::of(std::move(order)));
   }
-  result.front().relays = Relays(hosts);  // a matter of one channel
+  result.front().relays = Relays(hosts);  // the relay algorithm has one channel
   return result;
 }
 

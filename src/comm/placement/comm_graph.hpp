@@ -17,27 +17,27 @@ namespace slip {
 // host takes the message there.
 class Relays {
  public:
-  Relays() = default;  // nobody relays
-  // Along the rails: rank j of a host is reached through rank j of the sender's, counted round. `hosts`: by rank, any
-  // numbers.
+  Relays() = default;  // no rank relays
+  // Along the rails: rank j of a host is reached through rank j (modulo the number of ranks) of the sender's host.
+  // `hosts`: the host of each rank, as any numbers.
   explicit Relays(const std::vector<int>& hosts);
 
-  // The rank that passes on what `from` has for `to`, or `from`.
+  // The rank of its host that sends the messages of `from` for `to`; `from` if it sends them itself.
   int via(int from, int to) const {
     if (host_.empty() || host_of(from) == host_of(to) || alone_.contains({from, to})) return from;
     return by_[index(host_of(from), to)];
   }
-  // The rank of its host that takes what others have for it, and hands it on; mostly itself.
+  // The rank of its host that receives the messages for `to`; mostly `to` itself.
   int arrival(int to) const { return arrival_.empty() ? to : arrival_[static_cast<std::size_t>(to)]; }
-  bool hands_on() const { return !arrival_.empty(); }  // somebody is not reached directly
-  // The ranks of its host, which alone may relay for it.
+  bool hands_on() const { return !arrival_.empty(); }  // some rank does not receive its messages itself
+  // All ranks of its host, itself included. Only these may relay for it.
   std::span<const int> beside(int rank) const { return members_[host_of(rank)]; }
   bool same_host(int a, int b) const { return host_of(a) == host_of(b); }
   bool none() const { return host_.empty(); }
 
-  // From the host of `rank` to `to`: through this one.
+  // Messages from the host of `rank` to `to` go through `relay`.
   void set(int rank, int to, int relay) { by_[index(host_of(rank), to)] = relay; }
-  void set_alone(int from, int to) { alone_.insert({from, to}); }  // which does not hand over
+  void set_alone(int from, int to) { alone_.insert({from, to}); }  // `from` sends them itself
   void set_arrival(int to, int relay);
 
  private:
@@ -46,41 +46,41 @@ class Relays {
 
   std::vector<std::size_t> host_;          // by rank, counted from 0
   std::vector<std::vector<int>> members_;  // by host, in order
-  std::vector<int> by_;                    // by host and receiver
-  std::set<std::pair<int, int>> alone_;
-  std::vector<int> arrival_;  // by receiver; empty: each itself
+  std::vector<int> by_;                    // the relay, by host and receiver
+  std::set<std::pair<int, int>> alone_;    // sender and receiver
+  std::vector<int> arrival_;               // by receiver; empty: each rank itself
 };
 
-// Who is whose neighbour; the same on all ranks.
+// The neighbours of all ranks on one channel; the same on all ranks.
 struct CommGraph {
-  std::vector<int> order;       // the ring: ranks of one host are next to each other
-  std::vector<int> position;    // of each rank in it
+  std::vector<int> order;       // ranks in the order of the ring; the ranks of a host are next to each other
+  std::vector<int> position;    // of each rank in `order`
   std::vector<CommTree> trees;  // of positions; each carries half of the chunks
-  CommTree rooted;              // of positions as counted from the root on
+  CommTree rooted;              // for collectives with a root: of positions, counted from the root's on
   Relays relays;
   static CommGraph of(std::vector<int> order);
 };
 
-// Where nothing but the hosts is known: a ring for each channel, host by host. In each the ranks of a host are counted
-// from another one on, so that all of them lead to other hosts in turn; on one host every second goes the other way
-// round. `hosts`: by rank, any numbers.
+// For ranks of which only the hosts are known (`hosts`: by rank, any numbers): each channel has a ring, host by host.
+// On each channel another rank of a host comes first, so that all of them take part in the traffic between hosts. On a
+// single host every second ring runs backwards.
 std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels);
 
-// As the search found them; where it found fewer channels they are used again.
+// The rings and trees of `plan`. If it has fewer channels they are used several times.
 std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels);
 
-// A channel's ring, and its trees, which are of ranks there and of positions here.
+// The ring and the trees of one channel. Channel's trees are of ranks, those of CommGraph of positions.
 CommGraph comm_graph(const Channel& channel);
-// The same with the switch of its tree as one more rank, the root.
+// The same with the switch in the network as one more rank, the root of the tree.
 CommGraph switch_comm_graph(const Channel& channel);
 
-// As the topology's routes along the rails say.
+// The relays along the rails that rail_routes() finds.
 Relays relays_of(const Cluster& cluster);
 
-// A number that differs if anything in them does.
+// A hash of all rings, trees and relays, by which ranks check that they agree.
 std::uint64_t digest(const std::vector<CommGraph>& graphs);
 
-// Rings and trees, a line each.
+// One line for each ring and each tree.
 std::string rings_text(const std::vector<CommGraph>& graphs);
 
 }  // namespace slip

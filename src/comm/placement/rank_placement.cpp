@@ -20,17 +20,17 @@ namespace {
 constexpr const char* kPlainMachine =
     R"(<system version="1"><cpu numaid="0"><nic><net name="tcp" dev="0" speed="10000" gdr="0"/></nic></cpu></system>)";
 
-// What the first rank of a host has found.
-struct Found {
-  std::uint64_t document = 0;  // its hash; 0: nothing of the machine counts
-  std::int32_t code = 0;       // of what went wrong, which is in the text
-  std::int32_t by_numa = 0;    // ranks stand for NUMA nodes
+// The topology that the first rank of a host has read or probed.
+struct HostTopology {
+  std::uint64_t document = 0;  // a hash of the document; 0: the topology does not matter
+  std::int32_t code = 0;       // of an error; `text` is its text
+  std::int32_t by_numa = 0;    // 1: the devices are the NUMA nodes
   char text[496] = {};
 };
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-// Hosts by their first rank, with all their ranks.
+// The ranks of each host, by its first rank.
 std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts) {
   std::map<int, std::vector<int>> members;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
@@ -53,7 +53,7 @@ void require_same_file(const std::vector<int>& members, const std::vector<RankLo
   }
 }
 
-// Whether the ranks of a host are bound to NUMA nodes, and to more than one.
+// Whether each rank of the host is bound to one NUMA node, and not all to the same.
 bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>& ranks) {
   std::set<int> nodes;
   for (const int rank : members) nodes.insert(ranks[at(rank)].numa);
@@ -63,8 +63,8 @@ bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>&
 constexpr std::uint64_t kTag = 0x7e873577;
 
 // All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
-// that no rank sends it often. Counted from the owner on, rank r hears it from r less its lowest bit, and tells it to r
-// plus each lower bit.
+// that no rank sends it often: counted from the owner on, rank r receives it from r without its lowest bit set, and
+// sends it to r plus each lower bit.
 std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text) {
   const int nranks = bootstrap.nranks();
   const auto rank_at = [&](int place) { return (place + owner) % nranks; };
@@ -82,43 +82,43 @@ std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text
   return heard;
 }
 
-class Finding {
+class PlacementFinder {
  public:
-  Finding(Bootstrap& bootstrap, RankPlacement& places, Here here)
-      : bootstrap_(bootstrap), places_(places), here_(here), members_(members_of(places.hosts)) {}
+  PlacementFinder(Bootstrap& bootstrap, RankPlacement& placement, Here here)
+      : bootstrap_(bootstrap), placement_(placement), here_(here), members_(members_of(placement.hosts)) {}
 
   void run(const std::string& file) {
-    if (places_.hosts.size() == 1) {  // there is nobody to be near to
-      places_.reasons.emplace_back("alone");
+    if (placement_.hosts.size() == 1) {  // there is no other rank
+      placement_.reasons.emplace_back("alone");
       return;
     }
     bool any = false;
     for (const auto& [host, members] : members_) {
-      require_same_file(members, places_.ranks, here_);
-      const bool has_file = places_.ranks[at(host)].file != 0, apart = are_apart(members, places_.ranks);
+      require_same_file(members, placement_.ranks, here_);
+      const bool has_file = placement_.ranks[at(host)].file != 0, apart = are_apart(members, placement_.ranks);
       any = any || has_file || apart;
-      places_.reasons.push_back(has_file ? fmt::format("as '{}' says", places_.ranks[at(host)].file_name)
-                                : apart  ? "as probed: its ranks are bound to several NUMA nodes"
-                                         : "one place: no file is given, and its ranks are not bound to several NUMA "
-                                           "nodes");
+      placement_.reasons.push_back(has_file ? fmt::format("as '{}' says", placement_.ranks[at(host)].file_name)
+                                   : apart  ? "as probed: its ranks are bound to several NUMA nodes"
+                                           : "one place: no file is given, and its ranks are not bound to several NUMA "
+                                             "nodes");
     }
     if (!any) return;
-    const std::vector<Found> found = bootstrap_.all_gather(look(file));
+    const std::vector<HostTopology> found = bootstrap_.all_gather(look(file));
     require_found(found);
-    hear_documents(found);
-    places_.cluster.emplace();
-    places_.cluster->ranks.resize(places_.hosts.size());
+    receive_documents(found);
+    placement_.cluster.emplace();
+    placement_.cluster->ranks.resize(placement_.hosts.size());
     for (const auto& [host, members] : members_) add_host(found[at(host)], members);
   }
 
  private:
-  // On the first rank of a host; what is wrong is for all to hear.
-  Found look(const std::string& file) {
-    Found found;
+  // On the first rank of a host. An error is returned, because all ranks are to throw it.
+  HostTopology look(const std::string& file) {
+    HostTopology found;
     const auto own = members_.find(bootstrap_.rank());
     if (own == members_.end()) return found;
     try {
-      const bool apart = are_apart(own->second, places_.ranks);
+      const bool apart = are_apart(own->second, placement_.ranks);
       if (!file.empty()) document_ = read_topology(file, {}).xml;
       else if (apart) document_ = probed_topology({}).xml;
       if (!document_.empty()) found.document = hash_of(document_);
@@ -130,9 +130,9 @@ class Finding {
     return found;
   }
 
-  void require_found(const std::vector<Found>& found) const {
+  void require_found(const std::vector<HostTopology>& found) const {
     for (const auto& [host, members] : members_) {
-      const Found& one = found[at(host)];
+      const HostTopology& one = found[at(host)];
       if (one.code == 0) continue;
       throw Error(static_cast<Code>(one.code),
                   fmt::format("rank {} on host '{}' cannot use the topology file of its host: {}; give another "
@@ -142,7 +142,7 @@ class Finding {
     }
   }
 
-  void hear_documents(const std::vector<Found>& found) {
+  void receive_documents(const std::vector<HostTopology>& found) {
     for (const auto& [host, members] : members_) {
       const std::uint64_t document = found[at(host)].document;
       if (document == 0 || known_.contains(document)) continue;
@@ -151,17 +151,17 @@ class Finding {
   }
 
   std::string reason_of(int host) const {
-    const RankLocation& one = places_.ranks[at(host)];
+    const RankLocation& one = placement_.ranks[at(host)];
     return one.file == 0 ? fmt::format("host {}", bootstrap_.placements()[at(host)].host) : std::string(one.file_name);
   }
 
-  void add_host(const Found& found, const std::vector<int>& members) {
-    Cluster& cluster = *places_.cluster;
+  void add_host(const HostTopology& found, const std::vector<int>& members) {
+    Cluster& cluster = *placement_.cluster;
     const auto node = static_cast<int>(cluster.nodes.size());
     System system = found.document == 0 ? plain_machine() : known_[found.document];
     if (found.by_numa != 0) system = by_numa_nodes(std::move(system));
     for (std::size_t i = 0; i < members.size(); ++i) {
-      const RankLocation& one = places_.ranks[at(members[i])];
+      const RankLocation& one = placement_.ranks[at(members[i])];
       int device = 0;
       if (found.by_numa != 0) device = device_of_numa(system, one.numa, members[i]);
       else if (found.document != 0) device = one.device >= 0 ? one.device : static_cast<int>(i);
@@ -195,11 +195,11 @@ class Finding {
   }
 
   Bootstrap& bootstrap_;
-  RankPlacement& places_;
+  RankPlacement& placement_;
   const Here here_;
   const std::map<int, std::vector<int>> members_;
-  std::string document_;                   // that this rank has read
-  std::map<std::uint64_t, System> known_;  // by the hash of its document
+  std::string document_;                   // the document that this rank has read or probed
+  std::map<std::uint64_t, System> known_;  // by the hash of the document
 };
 
 std::string net_name(const System& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
@@ -220,7 +220,7 @@ std::string route_text(const Cluster& cluster, const RailRoute& route) {
 
 }  // namespace
 
-RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited_topology_device) {
+RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited_device) {
   RankLocation result;
   result.cores = core_set();
   result.numa = numa_node_of(result.cores);
@@ -231,7 +231,7 @@ RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited
   const std::string shown = file.size() <= kMax ? file : "..." + file.substr(file.size() - kMax + 3);
   shown.copy(result.file_name, kMax);
   const int asked = options.topo_device >= 0 ? options.topo_device : env().topo_device;
-  result.device = asked >= 0 ? asked : inherited_topology_device;
+  result.device = asked >= 0 ? asked : inherited_device;
   return result;
 }
 
@@ -252,26 +252,26 @@ std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::v
 
 RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
                                   const std::string& file, Here here) {
-  RankPlacement places;
-  places.hosts = std::move(hosts);
-  places.ranks = bootstrap.all_gather(own);
-  Finding(bootstrap, places, here).run(file);
-  return places;
+  RankPlacement placement;
+  placement.hosts = std::move(hosts);
+  placement.ranks = bootstrap.all_gather(own);
+  PlacementFinder(bootstrap, placement, here).run(file);
+  return placement;
 }
 
-std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& places, int channels,
+std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& placement, int channels,
                                             Here here) {
   std::vector<CommGraph> graphs;
-  if (places.cluster) {
-    const ChannelPlan plan = plan_channels(*places.cluster, {.max_channels = channels}, here);
-    graphs = comm_graphs(*places.cluster, plan, channels);
+  if (placement.cluster) {
+    const ChannelPlan plan = plan_channels(*placement.cluster, {.max_channels = channels}, here);
+    graphs = comm_graphs(*placement.cluster, plan, channels);
   } else {
-    graphs = comm_graphs(places.hosts, channels);
+    graphs = comm_graphs(placement.hosts, channels);
   }
   require_agreement(bootstrap, graphs, here);
   if (bootstrap.rank() == 0 && env().debugs("topo"))
-    log_line(fmt::format("{} ranks:\n{}{}{}", places.hosts.size(), placement_text(places, bootstrap.placements()),
-                         rings_text(graphs), relays_text(places, graphs.front().relays)));
+    log_line(fmt::format("{} ranks:\n{}{}{}", placement.hosts.size(), placement_text(placement, bootstrap.placements()),
+                         rings_text(graphs), relays_text(placement, graphs.front().relays)));
   return graphs;
 }
 
@@ -281,9 +281,9 @@ void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, 
   if (other == digests.end()) return;
   struct Shown {
     char text[400] = {};
-  } words;
-  rings_text(own).copy(words.text, sizeof(words.text) - 1);
-  const std::vector<Shown> shown = bootstrap.all_gather(words);
+  } own_text;
+  rings_text(own).copy(own_text.text, sizeof(own_text.text) - 1);
+  const std::vector<Shown> shown = bootstrap.all_gather(own_text);
   const auto rank = static_cast<int>(other - digests.begin());
   throw Error(Code::kMismatch,
               fmt::format("rank 0 finds other rings, trees or relays than rank {}: start the same build of Slipstream "
@@ -302,19 +302,19 @@ System by_numa_nodes(System system) {
   return system;
 }
 
-std::string placement_text(const RankPlacement& places, const std::vector<Placement>& placements) {
+std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements) {
   std::map<int, std::vector<int>> members;
-  for (std::size_t rank = 0; rank < places.hosts.size(); ++rank)
-    members[places.hosts[rank]].push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < placement.hosts.size(); ++rank)
+    members[placement.hosts[rank]].push_back(static_cast<int>(rank));
   std::string text;
   std::size_t number = 0;
   for (const auto& [host, ranks] : members) {
-    text += fmt::format("  host '{}', {}: ranks", placements[at(host)].host, places.reasons[number++]);
+    text += fmt::format("  host '{}', {}: ranks", placements[at(host)].host, placement.reasons[number++]);
     for (const int rank : ranks) {
       text += fmt::format(" {}", rank);
-      if (!places.cluster) continue;
-      const RankPlace& place = places.cluster->ranks[at(rank)];
-      const System& system = places.cluster->nodes[at(place.node)];
+      if (!placement.cluster) continue;
+      const RankPlace& place = placement.cluster->ranks[at(rank)];
+      const System& system = placement.cluster->nodes[at(place.node)];
       text += fmt::format(" ({})", system.nodes[at(system.devices[at(place.device)])].name);
     }
     text += "\n";
@@ -322,16 +322,16 @@ std::string placement_text(const RankPlacement& places, const std::vector<Placem
   return text;
 }
 
-std::string relays_text(const RankPlacement& places, const Relays& relays) {
+std::string relays_text(const RankPlacement& placement, const Relays& relays) {
   std::string text;
-  const auto nranks = static_cast<int>(places.hosts.size());
+  const auto nranks = static_cast<int>(placement.hosts.size());
   for (int host = 0; host < nranks; ++host) {
-    if (places.hosts[at(host)] != host || relays.beside(host).size() == places.hosts.size()) continue;
+    if (placement.hosts[at(host)] != host || relays.beside(host).size() == placement.hosts.size()) continue;
     text += fmt::format("  relays of rank {}'s host{}\n", host,
-                        places.cluster ? "" : ", by the numbers of the ranks on their hosts");
-    if (places.cluster) {
-      for (const RailRoute& route : rail_routes(*places.cluster, places.cluster->ranks[at(host)].node))
-        text += route_text(*places.cluster, route);
+                        placement.cluster ? "" : ", by the numbers of the ranks on their hosts");
+    if (placement.cluster) {
+      for (const RailRoute& route : rail_routes(*placement.cluster, placement.cluster->ranks[at(host)].node))
+        text += route_text(*placement.cluster, route);
       continue;
     }
     for (int to = 0; to < nranks; ++to) {

@@ -5,8 +5,8 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to one
-// Of a broadcast: some, so that copies overlap, but each longer than it takes to say that it is there.
+constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to the same line
+// Pieces of a broadcast: several, so that copies overlap, but each takes longer than its signal.
 constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
 
 using Layout = StagingLayout;
@@ -42,12 +42,12 @@ StagedProgramBuilder::StagedProgramBuilder(const Call& call, std::uint64_t numbe
     in_half_ = Layout::kHalfBytes / chunk_bytes_;
     return;
   }
-  // As many chunks as it takes, of nearly the same size. Slices have a whole number of lines each and the same borders
-  // in all chunks, for a chunk is copied in while the one before the last is still read.
+  // Chunks have nearly the same size. A slice is a whole number of cache lines and has the same borders in all chunks,
+  // because a rank copies a chunk in while peers still read the last but one in the same half.
   const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;
-  const std::uint64_t most =
+  const std::uint64_t max_bytes =
       std::max((by_blocks_ ? Layout::kHalfBytes / all : Layout::kHalfBytes) / grain, 1UL) * grain;
-  chunks_ = (block_ + most - 1) / most;
+  chunks_ = (block_ + max_bytes - 1) / max_bytes;
   if (chunks_ > 0) chunk_bytes_ = (block_ + chunks_ * grain - 1) / (chunks_ * grain) * grain;
 }
 
@@ -56,7 +56,7 @@ StagedProgramBuilder::Span StagedProgramBuilder::span(std::uint64_t chunk) const
   return {begin, std::min(chunk_bytes_, block_ - begin)};
 }
 
-// The part of a chunk of so many bytes that one rank reduces.
+// The part of a chunk with `bytes` that the rank reduces.
 StagedProgramBuilder::Span StagedProgramBuilder::slice(std::uint64_t bytes, int rank) const {
   const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
   const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
@@ -107,7 +107,7 @@ void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const 
   const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
   switch (call_.kind) {
     case Collective::kAllReduce:
-    case Collective::kReduce: {  // all but the own slice, in two runs
+    case Collective::kReduce: {  // all but the own slice, in two copies
       const Span own = slice(now.bytes, rank_);
       program.copy(own_half(0), input(now.begin), own.begin);
       const std::uint64_t end = own.begin + own.bytes;
@@ -148,8 +148,8 @@ void StagedProgramBuilder::open_broadcast(Program& program) const {
   program.meet(static_cast<std::uint64_t>(call_.root));
 }
 
-// Who has signalled chunk k has copied it in, or out. That all have ended the call before, which the root must know
-// before it comes to the half that this one filled, is told by their posts.
+// A rank that has signalled chunk k has copied it in (the root) or out (a peer). Before the root writes the half that
+// the previous call filled, it waits for the posts of this call: a rank that has posted has ended the previous call.
 void StagedProgramBuilder::write_broadcast(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   if (!is_root()) {
@@ -162,7 +162,7 @@ void StagedProgramBuilder::write_broadcast(std::uint64_t chunk, Program& program
   if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
   program.signal(chunk + 1);
   program.copy(output(now.begin), input(now.begin), now.bytes);
-  // What is left for others to take when it ends is in one half.
+  // When the root's call ends, all chunks that peers have not copied out yet must lie in one half.
   if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
 }
 
@@ -172,12 +172,12 @@ void StagedProgramBuilder::reduce(std::uint64_t chunk, Program& program) const {
   const auto block = static_cast<std::uint64_t>(rank_);
   const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
   if (own.bytes == 0) return;
-  const BufferLocation there = output(now.begin + own.begin), shown = half(rank_, chunk, own.begin);
+  const BufferLocation there = output(now.begin + own.begin), staged = half(rank_, chunk, own.begin);
   const bool rooted = call_.kind == Collective::kReduce;
   const std::span<BufferLocation> sources = scatters || (rooted && is_root())
                                                 ? program.reduce({there}, nranks_, own.bytes)
-                                            : rooted ? program.reduce({shown}, nranks_, own.bytes)
-                                                     : program.reduce({there, shown}, nranks_, own.bytes);
+                                            : rooted ? program.reduce({staged}, nranks_, own.bytes)
+                                                     : program.reduce({there, staged}, nranks_, own.bytes);
   for (int from = 0; from < nranks_; ++from) {
     const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
     sources[static_cast<std::size_t>(from)] =
@@ -188,7 +188,7 @@ void StagedProgramBuilder::reduce(std::uint64_t chunk, Program& program) const {
 void StagedProgramBuilder::copy_out(std::uint64_t chunk, Program& program) const {
   const Span now = span(chunk);
   for (int step = 0; step < nranks_; ++step) {
-    const int from = (rank_ + step) % nranks_;  // each begins with itself: not all at the same place at once
+    const int from = (rank_ + step) % nranks_;  // each rank starts with itself, so ranks do not all read the same peer
     const auto block = static_cast<std::uint64_t>(from);
     const BufferLocation there = output(block * block_ + now.begin);
     switch (call_.kind) {
@@ -252,7 +252,7 @@ void StagedProgramBuilder::write_small(Program& program, std::uint64_t shift) co
       sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
     return;
   }
-  program.copy(output(own * block_), input(offset), block_);  // while what the others give is on its way
+  program.copy(output(own * block_), input(offset), block_);  // before the wait: peers' data is still on its way
   program.meet();
   for (int from = 0; from < nranks_; ++from) {
     if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
@@ -269,7 +269,7 @@ DirectProgramBuilder::NeededBuffers DirectProgramBuilder::needed_buffers(const C
     case Collective::kAllToAll: return {true, false};
     case Collective::kBroadcast:
     case Collective::kScatter: return {root, false};
-    // Nobody fetches inputs, but a rank that stages must know it before it comes, and the root alone cannot tell.
+    // Peers do not read inputs here. But each rank must decide whether to stage before it posts, so all make offers.
     case Collective::kGather: return {!root, root};
     case Collective::kBarrier:
     case Collective::kMessage: break;
@@ -325,7 +325,7 @@ void DirectProgramBuilder::write(Program& program) const {
 void DirectProgramBuilder::reduce(Program& program) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
   const bool scatters = call_.kind == Collective::kReduceScatter;
-  // Slices begin at cache lines, if the buffers do, so that no two ranks write to one.
+  // If the buffers begin at cache lines the slices do, too, so that no two ranks write to the same line.
   const std::uint64_t share = scatters ? block_ : (block_ + all * kLine - 1) / (all * kLine) * kLine;
   const std::uint64_t begin = scatters ? own * block_ : std::min(own * share, block_);
   const std::uint64_t bytes = scatters ? block_ : std::min(share, block_ - begin);
@@ -335,7 +335,7 @@ void DirectProgramBuilder::reduce(Program& program) const {
   if (scatters) locations[0] = output_of(rank_, 0);
   else if (call_.kind == Collective::kReduce) locations[0] = output_of(call_.root, begin);
   else {
-    for (int step = 0; step < nranks_; ++step)  // its own comes first, for it is there that it is computed
+    for (int step = 0; step < nranks_; ++step)  // the own output comes first: the reduction computes into it
       locations[static_cast<std::size_t>(step)] = output_of((rank_ + step) % nranks_, begin);
   }
   for (int from = 0; from < nranks_; ++from)
@@ -352,7 +352,7 @@ void DirectProgramBuilder::copies(Program& program) const {
     default: break;
   }
   for (int step = 0; step < nranks_; ++step) {
-    const int from = (rank_ + step) % nranks_;  // each begins with itself: not all at the same place at once
+    const int from = (rank_ + step) % nranks_;  // each rank starts with itself, so ranks do not all read the same peer
     const std::uint64_t offset = call_.kind == Collective::kAllToAll ? own * block_ : 0;
     program.copy(output_of(rank_, static_cast<std::uint64_t>(from) * block_), input_of(from, offset), block_);
   }
@@ -363,7 +363,7 @@ HostProgramBuilder::HostProgramBuilder(const Call& call, std::uint64_t number, s
     : call_(call),
       rank_(rank),
       asks_(asks(call, nranks)),
-      shared_(call, number, chunks_before, rank, nranks),
+      staged_(call, number, chunks_before, rank, nranks),
       direct_(call, rank, nranks),
       path_(asks_ ? HostPath::kOpen : HostPath::kStaged) {}
 
@@ -378,26 +378,26 @@ void HostProgramBuilder::choose(bool any_private, bool any_offered) {
 std::uint64_t HostProgramBuilder::pieces() const {
   switch (path_) {
     case HostPath::kDirect: return 2;
-    case HostPath::kLate: return shared_.pieces() + 1;
+    case HostPath::kLate: return staged_.pieces() + 1;
     case HostPath::kOpen:
     case HostPath::kStaged: break;
   }
-  return shared_.pieces();
+  return staged_.pieces();
 }
 
 std::uint64_t HostProgramBuilder::phases() const {
   switch (path_) {
     case HostPath::kDirect: return DirectProgramBuilder::kOutside;
-    case HostPath::kLate: return shared_.phases() + 1;
+    case HostPath::kLate: return staged_.phases() + 1;
     case HostPath::kOpen:
     case HostPath::kStaged: break;
   }
-  return shared_.phases();
+  return staged_.phases();
 }
 
 void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   if (piece == 0) {
-    if (!asks_ || own_ == PeerAccess::kUnreachable) return shared_.write(0, program);
+    if (!asks_ || own_ == PeerAccess::kUnreachable) return staged_.write(0, program);
     program.room(StagingLayout::kTurns - 1);
     program.post();
     if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
@@ -406,16 +406,16 @@ void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   }
   if (path_ == HostPath::kDirect) return direct_.write(program);
   if (path_ == HostPath::kLate && piece == 1) {
-    if (own_ != PeerAccess::kUnreachable) shared_.copy_in(0, program);
+    if (own_ != PeerAccess::kUnreachable) staged_.copy_in(0, program);
     program.signal(1);
     return program.wait(1);
   }
-  // Who has met the root alone.
+  // A rank that offered its buffers has waited for the root's post only.
   if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
-  if (path_ == HostPath::kStaged) return shared_.write(piece, program);
+  if (path_ == HostPath::kStaged) return staged_.write(piece, program);
   const std::size_t begin = program.steps.size();
-  shared_.write(piece - 1, program);
-  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // one phase is behind it
+  staged_.write(piece - 1, program);
+  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // the late staging was phase 1
     Primitive& step = program.steps[i];
     if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) ++step.value;
   }

@@ -1,6 +1,6 @@
 // Programs of collectives between ranks of one host, which share memory. HostProgramBuilder chooses between two ways
-// and CallRun runs the result: StagedProgramBuilder stages the data in shared memory, DirectProgramBuilder works on
-// the ranks' own buffers.
+// and ProgramRunner runs the result: StagedProgramBuilder stages the data in shared memory, DirectProgramBuilder works
+// on the ranks' own buffers.
 #pragma once
 
 #include "comm/api/call.hpp"
@@ -8,10 +8,10 @@
 
 namespace slip {
 
-// The memory of a rank in a segment, in bytes from its begin.
+// The layout of one rank's staging memory, in bytes from its begin: slots of posts, the phase, boxes, and two halves.
 struct StagingLayout {
-  static constexpr std::uint64_t kTurns = 8;   // boxes, by the call's number: a rank is at most kTurns - 1 calls ahead
-  static constexpr std::uint64_t kSlots = 16;  // by the call's number, too; see SharedHost::compare()
+  static constexpr std::uint64_t kTurns = 8;   // boxes, used in turn: a rank is at most kTurns - 1 calls ahead
+  static constexpr std::uint64_t kSlots = 16;  // slots of posts, used in turn; see SharedHost::compare()
   static constexpr std::uint64_t kSlotBytes = 64, kInSlot = 40, kSlotData = 24;
   static constexpr std::uint64_t kPhase = kSlots * kSlotBytes;
   static constexpr std::uint64_t kBoxes = 4096, kBoxBytes = 16 << 10;
@@ -19,48 +19,50 @@ struct StagingLayout {
   static constexpr std::uint64_t kRankBytes = kHalves + 2 * kHalfBytes;
 };
 
-// How ranks of one host do a collective through memory that they share: all at once, each with all others.
+// Collectives through staging memory: all ranks work at once, and each exchanges with all others.
 //
-// Small calls: each rank puts its whole input into a box and posts it; everybody takes what it needs from the boxes. No
-// rank waits for another to have taken something: boxes go round, and a rank that posts call s has taken all of s - 1.
+// Small calls: each rank copies its whole input into a box of its staging memory and posts the call. Each rank then
+// reads what it needs from the boxes. No rank waits for a peer to have read its box: the boxes are used in turn, and a
+// rank that posts call s has read all boxes of call s - 1.
 //
-// Others go in chunks through two halves of staging memory. For a chunk each rank
-//   A  copies in what others need of it,
-//   R  reduces its own slice of it from its input and the others' staging, into its output and its own staging,
-//   O  copies out what others made.
-// Stage k of a rank is: wait until all others have ended stage k - 1, then O(k - 1), R(k), A(k + 1): one wait a chunk.
-// A(k + 1) writes the half that O(k - 1) of others may still read, but not the same slices of it; R(k + 1), which
-// writes those, comes one wait later. Collectives that reduce nothing have O(k) in the place of R(k). A(0) comes before
-// the call is posted, so that meeting is its wait. Halves take turns from call to call, too: others may still copy out
-// the last chunk of the call before, which is in the other half.
+// Larger calls go in chunks through two halves of staging memory. For each chunk a rank
+//   A  copies in the bytes that peers need,
+//   R  reduces its own slice from its input and the peers' staging memory, into its output and its own staging memory,
+//   O  copies out the slices that peers have reduced.
+// In stage k a rank waits until all peers have ended stage k - 1, then does O(k - 1), R(k) and A(k + 1). So there is
+// one wait for each chunk. A(k + 1) writes the half that O(k - 1) of a peer may still read, but other slices of it. R(k
+// + 1) writes those slices, one wait later. Collectives that reduce nothing do O(k) instead of R(k). A(0) comes before
+// the post, so waiting for the posts is its wait. The halves also alternate from call to call, because peers may still
+// copy out the last chunk of the previous call, which is in the other half.
 //
-// A broadcast goes in pieces of a half, so that the others copy out one while the root copies in the next. The root
-// waits for nobody but for room: that all have ended what was in the half before.
+// A broadcast cuts each half into pieces, so that peers copy out one piece while the root copies in the next. The root
+// waits only for room: all peers must have read the half before it is filled again.
 class StagedProgramBuilder {
  public:
-  // `number`: among the calls that are done so; `chunks_before`: chunks() of all of them before this one.
+  // `number`: the call's number among the calls through shared memory. `chunks_before`: the sum of their chunks() so
+  // far.
   StagedProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
 
   std::uint64_t number() const { return number_; }
   static bool is_small(const Call& call, int nranks);
-  // Halves of staging that it fills: those of the next call come after them. 0: a small call, of one piece.
+  // How many halves of staging memory the call fills. 0: a small call, which has one piece.
   std::uint64_t chunks() const { return small_ ? 0 : (chunks_ + in_half_ - 1) / in_half_; }
   std::uint64_t pieces() const {
     if (small_) return 1;
     return chunks_ + (ends_with_copies() ? 2 : 1);
   }
-  // Adds the program of a piece: the call is all of them, in their order.
+  // Adds the steps of one piece. The call consists of all pieces, in order.
   void write(std::uint64_t piece, Program& program) const;
-  // A small call: the same for all numbers. Its places of staging memory lie box_shift() further on.
+  // A small call, without its number: its locations in staging memory must be moved by box_shift().
   void write_small(Program& program) const { write_small(program, 0); }
-  std::uint64_t box_shift() const;  // 0 for others
-  // Adds what the first piece has before the call is posted; not of a broadcast.
+  std::uint64_t box_shift() const;  // 0 for larger calls
+  // Adds the copies that come before the post. Not for a broadcast.
   void copy_in(std::uint64_t chunk, Program& program) const;
-  // Phases that are signalled in the whole call: the next one's come after them.
+  // How many phases the call signals. The phases of the next call are counted from there on.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
  private:
-  struct Span {  // of a chunk, in bytes: of the block, or of each block
+  struct Span {  // a chunk in bytes, of the block or of each block
     std::uint64_t begin = 0, bytes = 0;
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
@@ -80,35 +82,36 @@ class StagedProgramBuilder {
   int rank_, nranks_;
   std::uint64_t number_, chunks_before_, block_;
   bool small_ = false;
-  bool by_blocks_ = false;  // a chunk is the same span of each block, which is what one rank gets
+  bool by_blocks_ = false;  // a chunk is the same span of each rank's block
   std::uint64_t chunk_bytes_ = 0, chunks_ = 0;
   std::uint64_t in_half_ = 1;  // chunks that one half of staging holds
 };
 
-// How ranks of one host do a collective where their buffers lie, if all can reach those that are needed: nothing is
-// staged, each byte is read and written the least possible number of times.
+// Collectives directly on the ranks' buffers, if the ranks can reach all buffers that are needed. Nothing is staged,
+// and each byte is read and written as few times as possible.
 //
-// A rank that has come lets the others at its buffers; one that has ended with others' says so, and nobody leaves whose
-// buffers are still in use. While a rank is at others' buffers (between kEnter and its kSignal) it waits for nobody, so
-// that who fails can wait for it and then has its buffers for itself again.
-//   Reductions: rank r reduces slice r, or its block, from all inputs and writes it to whom it belongs.
-//   Copies: everybody fetches what it gets; in gather everybody brings, so that not the root alone is at work.
+// Once a rank has joined the call, peers may access its buffers. A rank signals when it is done with its peers'
+// buffers, and a rank whose buffers peers access waits for these signals. While a rank accesses peers' buffers (between
+// kEnter and its kSignal) it waits for no rank. So a rank whose call fails can wait for its peers and then owns its
+// buffers.
+//   Reductions: rank r reduces slice r, or its block, from all inputs and writes it to every rank that needs it.
+//   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all work.
 class DirectProgramBuilder {
  public:
-  static constexpr std::uint64_t kInside = 1, kOutside = 2;  // phases
+  static constexpr std::uint64_t kInside = 1, kOutside = 2;  // phases: the rank accesses peers' buffers; it is done
 
   DirectProgramBuilder(const Call& call, int rank, int nranks)
       : call_(call), rank_(rank), nranks_(nranks), block_(call.block_bytes()) {}
 
-  // What the others need of a rank where it lies.
+  // The buffers of a rank that its peers access.
   struct NeededBuffers {
     bool input = false, output = false;
   };
   static NeededBuffers needed_buffers(const Call& call, int rank);
-  // Whose offers decide for all.
+  // Whether this rank's offer counts when all ranks choose the path.
   static bool depends_on(const Call& call, int rank) { return !from_root(call.kind) || rank == call.root; }
   static bool from_root(Collective kind) { return kind == Collective::kBroadcast || kind == Collective::kScatter; }
-  // Input and output of this rank may be one if they lie so that nobody reads what another has overwritten.
+  // Whether input and output of this rank may overlap as they do: no rank may read bytes that another has overwritten.
   static bool may_overlap(const Call& call, int rank, const std::byte* output, const std::byte* input);
 
   void write(Program& program) const;
@@ -117,8 +120,8 @@ class DirectProgramBuilder {
   void reduce(Program& program) const;
   void copies(Program& program) const;
   bool is_root() const { return rank_ == call_.root; }
-  bool enters() const;      // touches what is others'
-  bool is_visited() const;  // others touch what is its own
+  bool enters() const;      // this rank accesses peers' buffers
+  bool is_visited() const;  // peers access this rank's buffers
   BufferLocation input_of(int rank, std::uint64_t offset) const;
   BufferLocation output_of(int rank, std::uint64_t offset) const;
 
@@ -136,38 +139,37 @@ enum class PeerAccess : std::uint32_t {
 
 enum class HostPath : std::uint8_t {
   kOpen,    // not chosen yet
-  kStaged,  // all have staged
-  kLate,    // some still have to
+  kStaged,  // all ranks staged their data before they posted
+  kLate,    // some ranks stage their data after the posts
   kDirect,
 };
 
-// HostProgramBuilder: which way a call between ranks of one host goes, and its program. Small calls and those with
-// buffers that others cannot reach are staged (StagedProgramBuilder); if all that is needed can be reached, they are
-// done in place (DirectProgramBuilder).
+// Chooses the path of a call between ranks of one host and builds its program. Small calls, and calls with a needed
+// buffer that peers cannot reach, are staged (StagedProgramBuilder). The others are direct (DirectProgramBuilder).
 //
-// A rank that offers its buffers does not stage before it posts, a rank that does not offer them does, as if there were
-// no other way. So nothing is lost where nobody offers. If only some do, they stage late, and all wait once more.
+// A rank that does not offer its buffers stages its data before it posts, so nothing is lost if no rank offers. A rank
+// that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait once more.
 class HostProgramBuilder {
  public:
-  // As StagedProgramBuilder's.
+  // The arguments are those of StagedProgramBuilder.
   HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
-  // What this rank offers, if the call asks for it; before the first piece.
+  // States what this rank offers. REQUIRES: asks(), and no piece was written.
   void take(PeerAccess own) { own_ = own; }
 
-  // Whether ranks make offers for such a call: below some size staging takes less time than meeting twice.
+  // Whether ranks offer buffers for such a call: a small call is faster when staged than with a second wait for peers.
   static bool asks(const Call& call, int nranks);
   bool asks() const { return asks_; }
   bool depends_on(int rank) const { return DirectProgramBuilder::depends_on(call_, rank); }
-  // After the first piece, by what those have posted that it depends on.
+  // Chooses the path after the first piece, from the posts of the ranks for which depends_on() holds.
   void choose(bool any_private, bool any_offered);
   HostPath path() const { return path_; }
 
-  std::uint64_t number() const { return shared_.number(); }
-  std::uint64_t chunks() const { return shared_.chunks(); }
+  std::uint64_t number() const { return staged_.number(); }
+  std::uint64_t chunks() const { return staged_.chunks(); }
   std::uint64_t pieces() const;
   void write(std::uint64_t piece, Program& program) const;
-  void write_small(Program& program) const { shared_.write_small(program); }  // see StagedProgramBuilder
-  std::uint64_t box_shift() const { return shared_.box_shift(); }
+  void write_small(Program& program) const { staged_.write_small(program); }  // see StagedProgramBuilder
+  std::uint64_t box_shift() const { return staged_.box_shift(); }
   std::uint64_t phases() const;
 
  private:
@@ -175,7 +177,7 @@ class HostProgramBuilder {
   int rank_;
   bool asks_;
   PeerAccess own_ = PeerAccess::kUnreachable;
-  StagedProgramBuilder shared_;
+  StagedProgramBuilder staged_;
   DirectProgramBuilder direct_;
   HostPath path_;
 };

@@ -10,16 +10,16 @@
 namespace slip {
 namespace {
 
-// A message is sent in parts, and a piece of the plan begins so many of them on each link: half of what a link holds,
-// for those of the piece before may still be under way. Both ranks count the same, so neither waits for room while the
-// other does.
+// A message is sent in parts. One piece of the program begins at most kParts of them on each link: half of what a link
+// holds, because the parts of the previous piece may still be under way. Both ranks count the same parts, so they never
+// wait for room on the link at the same time.
 constexpr std::uint64_t kPartBytes = 512 << 10, kParts = LinkEnd::kDepth / 2;
 
 std::uint64_t parts_of(const UserMessage& message) {
   return std::max<std::uint64_t>((message.bytes + kPartBytes - 1) / kPartBytes, 1);
 }
 
-// Parts of the messages before this one on its link.
+// The number of parts of all messages before this one on the same link.
 std::uint64_t parts_before(std::span<const UserMessage> messages, std::size_t index) {
   std::uint64_t parts = 0;
   for (std::size_t i = 0; i < index; ++i) {
@@ -78,7 +78,8 @@ void MessageProgramBuilder::write_messages(std::uint64_t piece, Program& program
       program.steps.back().value = message.bytes;
     }
   }
-  // Until those of the piece before are done, or all of them. A link is looked at once, with its last message.
+  // Wait until the parts of the previous piece are done, or all parts in the last piece. Once for each link: at its
+  // last message.
   const bool last = piece + 1 == message_pieces_;
   for (std::size_t i = 0; i < messages_.size(); ++i) {
     const UserMessage& message = messages_[i];
@@ -106,7 +107,8 @@ void require_apart(std::span<const Range> sent, std::span<const Range> received,
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     if (overlap(sorted[i - 1], sorted[i])) refuse(sorted[i], sorted[i - 1], "also", here);
   }
-  for (const Range& range : sent) {  // those received are apart, so only two of them can be next to where it begins
+  // The received ranges are disjoint, so only the two on either side of its first byte can overlap a sent range.
+  for (const Range& range : sent) {
     const auto after = std::upper_bound(sorted.begin(), sorted.end(), range, by_address);
     if (after != sorted.end() && overlap(*after, range)) refuse(*after, range, "sends", here);
     if (after != sorted.begin() && overlap(*std::prev(after), range)) refuse(*std::prev(after), range, "sends", here);

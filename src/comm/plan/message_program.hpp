@@ -1,5 +1,5 @@
-// MessageProgramBuilder: a call by messages between two ranks each, as one rank does it: a collective by an algorithm,
-// or the sends and receives that a user asked for, all at once.
+// MessageProgramBuilder: builds the program of one rank for a call by messages. The call is a collective by some
+// schedule, or a group of sends and receives, which all travel at the same time. ProgramRunner runs the program.
 #pragma once
 
 #include <span>
@@ -11,10 +11,10 @@
 
 namespace slip {
 
-// A message of the user's, between this rank and another.
+// A send or receive of the user.
 struct UserMessage {
-  bool out = true;
-  int rank = 0;  // the other one
+  bool out = true;  // this rank sends it
+  int rank = 0;     // the peer
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   friend bool operator==(const UserMessage&, const UserMessage&) = default;
@@ -22,16 +22,16 @@ struct UserMessage {
 
 class MessageProgramBuilder {
  public:
-  // By so many channels as there are graphs; the task's own channel does not count.
+  // With one channel for each graph; `task.channel` is ignored.
   MessageProgramBuilder(const Schedule& schedule, const Task& task, std::span<const CommGraph> graphs)
       : schedule_(&schedule), task_(task), graphs_(graphs) {}
   explicit MessageProgramBuilder(std::span<const UserMessage> messages);
 
-  // Each channel is a program of its own; they go on side by side, and do not know of each other.
+  // Each channel has its own program. All channels run at the same time and do not synchronise with each other.
   int channels() const { return schedule_ ? static_cast<int>(graphs_.size()) : 1; }
   std::uint64_t pieces(int channel) const { return schedule_ ? schedule_->pieces(task_of(channel)) : message_pieces_; }
   void write(int channel, std::uint64_t piece, Program& program) const;
-  std::span<const UserMessage> messages() const { return messages_; }  // none: it is a collective
+  std::span<const UserMessage> messages() const { return messages_; }  // empty for a collective
   std::uint64_t scratch(int channel) const { return schedule_ ? schedule_->scratch(task_of(channel)) : 0; }  // bytes
 
  private:
@@ -47,8 +47,8 @@ class MessageProgramBuilder {
 
 bool overlap(const Range& a, const Range& b);
 
-// Messages of a group travel at the same time, so none may be received where another is sent from or received. Throws
-// kInvalidValue. `sorted`: for the function's use; kept by the caller, so that nothing is allocated.
+// Throws kInvalidValue if a received range overlaps a sent range or another received range: the messages of a group
+// travel at the same time. `sorted`: work space that the caller keeps, so that the call allocates nothing.
 void require_apart(std::span<const Range> sent, std::span<const Range> received, std::vector<Range>& sorted, Here here);
 
 }  // namespace slip
