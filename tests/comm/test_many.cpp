@@ -22,7 +22,7 @@ constexpr int kMany = test::kShare == 1 ? 64 : 16;
 
 CommunicatorOptions long_timeouts() {
   CommunicatorOptions options;
-  options.silence = std::chrono::seconds(50);  // nobody is lost here
+  options.silence = std::chrono::seconds(50);  // no rank is lost here
   return options;
 }
 

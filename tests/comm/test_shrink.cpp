@@ -1,4 +1,4 @@
-// Ranks that are left after a loss go on with a smaller communicator.
+// After a loss the remaining ranks continue with a smaller communicator.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -19,10 +19,10 @@
 namespace slip {
 namespace {
 
-// How many times a rank tells another that shrink is done until it ends instead; 0: it does not end.
+// A rank ends itself when it is about to send this notification that shrink is done, counted from 1; 0: it does not.
 std::atomic<int> g_tellings{0};
 
-// Whether these bytes, on their way to another rank, tell it so. See transport/bootstrap/recovery.cpp.
+// Whether these bytes are such a notification. See transport/bootstrap/recovery.cpp.
 bool tells_of_success(std::span<const std::byte> bytes) {
   constexpr std::uint64_t kVerdictTag = 0x5e1ea7e6;
   constexpr std::uint32_t kDone = 1;
@@ -43,7 +43,7 @@ bool tells_of_success(std::span<const std::byte> bytes) {
 }  // namespace
 }  // namespace slip
 
-// In place of the C library's, for this program: so a rank can end just before it says something.
+// Replaces the C library's function in this program, so that a rank can end just before it sends.
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
   static const auto real =
       reinterpret_cast<ssize_t (*)(int, const void*, std::size_t, int)>(::dlsym(RTLD_NEXT, "send"));
@@ -107,7 +107,7 @@ void end_in(int microseconds) {
   ::setitimer(ITIMER_REAL, &time, nullptr);
 }
 
-// Adds with the others; after each loss with those that are left, until there are as many as expected.
+// Adds with the others; after each loss with the remaining ranks, until as many are left as expected.
 std::string add_with_who_is_left(const LaunchInfo& info, const Orders& orders) {
   const Adder adder;
   std::optional<Communicator> comm(
@@ -205,8 +205,8 @@ TEST(Shrink, WhileAnotherIsKilled) {
   }
 }
 
-// The lowest of those that are left leads the first shrink, and ends before it has told anybody that it is done, or
-// between two: those that were told go on, and the one that was not goes with them.
+// The lowest remaining rank leads the first shrink. It ends before it has notified any rank that shrink is done, or
+// between two notifications: the notified ranks continue, and the others join them.
 TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoWords) {
   for (const std::size_t first : {0, 3}) {
     const std::size_t leads = first == 0 ? 1 : 0;
@@ -279,7 +279,7 @@ TEST(Shrink, AfterOneWasStopped) {
   EXPECT_NE(report.find("given up by the others"), std::string::npos) << report;
 }
 
-// Threads, with a list of who is left out.
+// Ranks as threads, with a list of excluded ranks.
 std::vector<Met> with_comms(int count, const CommunicatorOptions& options,
                             const std::function<void(Communicator&, const Adder&)>& body) {
   const std::vector<Device> devices(static_cast<std::size_t>(count), Device::open("cpu", {.compute_workers = 2}));

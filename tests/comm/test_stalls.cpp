@@ -1,4 +1,4 @@
-// Who holds up whom, from what the ledgers say.
+// Which ranks keep others waiting, according to the ledgers.
 #include <gtest/gtest.h>
 
 #include "comm/api/call.hpp"
