@@ -225,7 +225,8 @@ std::vector<Case> cases() {
         if (test::kShare > 1 && nranks > 3) continue;
         const bool has_levels = algorithm == Algorithm::kTree || algorithm == Algorithm::kRelay;
         if (nranks == 8 && !has_levels && algorithm != Algorithm::kAuto) continue;
-        if (algorithm == Algorithm::kRelay && (way != Way::kBoth || nranks == 2)) continue;  // a relay needs two ranks on a host
+        if (algorithm == Algorithm::kRelay && (way != Way::kBoth || nranks == 2))
+          continue;  // needs two ranks on a host
         all.push_back({algorithm, way, nranks});
         const bool by_channels = algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
         if (by_channels && (nranks == 3 || (nranks == 5 && way == Way::kBoth)))

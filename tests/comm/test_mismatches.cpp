@@ -80,8 +80,8 @@ class Mismatches : public testing::TestWithParam<Way> {
     return options;
   }
 
-  // One rank makes another call than the others. Returns the error that each rank gets, in this call, in the next one or
-  // in finalize(): no rank continues.
+  // One rank makes another call than the others. Returns the error that each rank gets, in this call, in the next one
+  // or in finalize(): no rank continues.
   void expect_named(const Asked& asked, const Asked& different, int who, std::initializer_list<std::string> words) {
     SCOPED_TRACE(fmt::format("{} of {} words, rank {} differs", name_of(asked.kind), asked.words, who));
     const std::vector<Device> devices(kRanks, device_);

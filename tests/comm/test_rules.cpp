@@ -70,7 +70,7 @@ TEST_P(CollectiveRules, N1_ACallReturnsWhenItIsEnqueued) {
   const Buffer data[] = {numbers(ranks.devices[0], 1), numbers(ranks.devices[1], 2)};
   Gate gate(ranks.devices[0]);
   gate.hold(ranks.streams[0]);
-  for (int i = 0; i < 3; ++i) add(ranks.comms[0], data[0], ranks.streams[0]);  // returns, although no other rank has joined
+  for (int i = 0; i < 3; ++i) add(ranks.comms[0], data[0], ranks.streams[0]);  // returns without the others
   EXPECT_FALSE(ranks.streams[0].query());
   for (int i = 0; i < 3; ++i) add(ranks.comms[1], data[1], ranks.streams[1]);
   EXPECT_FALSE(ranks.streams[1].sync_for(kMoment));

@@ -1,6 +1,6 @@
-// Random programs of many calls on several communicators and streams; one thread computes the expected results. The same
-// while ranks are killed or stopped and the others continue. SLIP_TEST_SECONDS: how long; the seed is printed. A program
-// stops at that time, too, because on a busy machine one program may take longer.
+// Random programs of many calls on several communicators and streams; one thread computes the expected results. The
+// same while ranks are killed or stopped and the others continue. SLIP_TEST_SECONDS: how long; the seed is printed. A
+// program stops at that time, too, because on a busy machine one program may take longer.
 #include <gtest/gtest.h>
 
 #include <array>
