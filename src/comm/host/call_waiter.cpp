@@ -122,7 +122,7 @@ bool CallWaiter::over() {
   return true;
 }
 
-// Only long waits are noted: nobody asks about shorter ones. A call that waits for its ticket has not begun, and the
+// Only long waits are noted: reports leave out shorter ones. A call that waits for its ticket has not begun, and the
 // ledger describes the call that has.
 void CallWaiter::note_in_ledger() {
   if (condition_.kind() == Kind::kTicket) return;
