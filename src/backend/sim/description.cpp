@@ -20,6 +20,7 @@ constexpr int kMaxDevices = 4096;
 constexpr std::size_t kMaxLinks = 65536;
 constexpr std::size_t kMaxHops = 64;
 constexpr std::size_t kMaxName = 200;
+constexpr std::size_t kMaxText = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
 static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
 
@@ -153,7 +154,7 @@ std::string read_file(const std::string& path) {
 }  // namespace
 
 Description parse_description(std::string_view text, std::string_view file) {
-  const Json json = parse_json(text, file);
+  const Json json = parse_json(text, file, kMaxText);
   Fields fields(json, std::string(file));
   Description result;
   result.name = fields.text("name", kMaxName);

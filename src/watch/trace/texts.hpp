@@ -9,7 +9,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "base/json_scan.hpp"
+#include "base/json_reader.hpp"
 #include "base/json_text.hpp"
 
 namespace slip {
