@@ -8,9 +8,9 @@
 #include <unordered_map>
 
 #include "slip/analysis.hpp"
-#include "watch/analysis/ops_of_streams.hpp"
+#include "watch/analysis/op_graph.hpp"
+#include "watch/race/deadlock.hpp"
 #include "watch/race/race_check.hpp"
-#include "watch/race/stuck.hpp"
 #include "watch/race/superfluous.hpp"
 
 namespace slip {

@@ -3,7 +3,7 @@
 
 #include "made_trace.hpp"
 #include "support.hpp"
-#include "watch/race/replay.hpp"
+#include "watch/analysis/replay.hpp"
 
 namespace slip {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "watch/trace/time_order.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
 
 namespace slip {
 namespace {

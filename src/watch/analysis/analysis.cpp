@@ -1,9 +1,9 @@
 #include "slip/analysis.hpp"
 
 #include <algorithm>
+#include <limits>
 
-#include "watch/analysis/schedule.hpp"
-#include "watch/analysis/slack.hpp"
+#include "watch/analysis/starts.hpp"
 
 namespace slip {
 namespace {
@@ -83,6 +83,120 @@ EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans
   }
   result.done = extent.end - free;
   return result;
+}
+
+// --- Slack: how much later each op could have ended without a longer run ---
+
+// Goes through the nodes backwards in time. `latest_` is how late each may end: final when its turn comes.
+class SlackFinder {
+ public:
+  SlackFinder(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, const Holders& holders,
+              Picos last_end)
+      : graph_(graph), spans_(spans), table_(table), holders_(holders), latest_(graph.nodes.size(), last_end) {
+    for (const std::uint32_t last : graph.thread_last) threads_.push_back({.next = last});
+  }
+
+  std::vector<Picos> find(std::span<const std::uint32_t> order);
+
+ private:
+  // A host thread, gone through backwards as far as its waits need it.
+  struct Thread {
+    std::uint32_t next = kNoNode;  // submissions from here on have not been looked at
+    std::uint32_t done = kNoNode;  // the one after it
+    Picos latest = 0;              // how late `done` may be submitted
+  };
+  void limit(std::uint32_t node, Picos end) {
+    if (node != kNoNode) latest_[node] = std::min(latest_[node], end);
+  }
+  void limit_span(std::uint32_t span, Picos end) {
+    if (span != kNoSpan) limit(graph_.node_of[span], end);
+  }
+  // When at the latest the last thing that the op waits for must be over.
+  Picos latest_reason(std::uint32_t n) const {
+    const TraceSpan& span = spans_[graph_.nodes[n].span];
+    return latest_[n] - (span.ended - table_.facts[graph_.nodes[n].span].reason);
+  }
+  Picos latest_submission(std::uint32_t n) const;
+  void pass_op(std::uint32_t n);
+  void pass_sync(std::uint32_t n);
+
+  const OpGraph& graph_;
+  std::span<const TraceSpan> spans_;
+  const StartTable& table_;
+  const Holders& holders_;
+  std::vector<Picos> latest_;
+  std::vector<Picos> queue_latest_;  // by span, if a queue held anything: how late it may be submitted for those behind
+  std::vector<Thread> threads_;
+};
+
+void SlackFinder::pass_op(std::uint32_t n) {
+  const OpNode& node = graph_.nodes[n];
+  if (!spans_[node.span].run) return limit(node.prev, latest_[n]);
+  const Picos reason = latest_reason(n);
+  limit(node.prev, reason);
+  limit_span(holders_.engine[node.span], reason);
+  const StartFacts& facts = table_.facts[node.span];
+  if (facts.ahead == kNoSpan) return;
+  // Who is held in a queue waits for what the one ahead waits for, not for its end.
+  const StartFacts& ahead = table_.facts[facts.ahead];
+  limit_span(ahead.dependency_on, reason);
+  if (queue_latest_.empty()) queue_latest_.resize(spans_.size(), std::numeric_limits<Picos>::max());
+  queue_latest_[facts.ahead] = std::min(queue_latest_[facts.ahead], reason - (ahead.host - spans_[facts.ahead].queued));
+}
+
+// How late the op may be submitted, for itself and for those that it holds in a queue.
+Picos SlackFinder::latest_submission(std::uint32_t n) const {
+  const std::uint32_t index = graph_.nodes[n].span;
+  const TraceSpan& span = spans_[index];
+  const Picos own = span.run ? latest_reason(n) - (table_.facts[index].host - span.queued) : latest_[n];
+  return queue_latest_.empty() ? own : std::min(own, queue_latest_[index]);
+}
+
+// The host's waits hold up all that the thread submits later.
+void SlackFinder::pass_sync(std::uint32_t n) {
+  Thread& thread = threads_[graph_.nodes[n].thread];
+  for (; thread.next != kNoNode && thread.next > n; thread.next = graph_.nodes[thread.next].before) {
+    Picos latest = latest_submission(thread.next);
+    if (thread.done != kNoNode) {
+      const HostGap gap = host_gap(graph_, spans_, table_, thread.done);
+      if (gap.before != kNoNode) latest = std::min(latest, thread.latest - gap.gap);
+    }
+    thread.latest = latest;
+    thread.done = thread.next;
+  }
+  if (thread.done == kNoNode) return;
+  const HostGap gap = host_gap(graph_, spans_, table_, thread.done);
+  if (gap.sync != kNoNode) limit(graph_.nodes[n].other, thread.latest - gap.gap);
+}
+
+std::vector<Picos> SlackFinder::find(std::span<const std::uint32_t> order) {
+  for (auto n = order.rbegin(); n != order.rend(); ++n) {
+    const OpNode& node = graph_.nodes[*n];
+    switch (node.kind) {
+      case NodeKind::kOp: pass_op(*n); break;
+      case NodeKind::kSync: pass_sync(*n); break;
+      default:
+        limit(node.prev, latest_[*n]);
+        limit(node.other, latest_[*n]);
+        break;
+    }
+  }
+  std::vector<Picos> result(spans_.size());
+  for (std::size_t i = 0; i < spans_.size(); ++i) {
+    if (spans_[i].run && graph_.node_of[i] != kNoNode)
+      result[i] = std::max<Picos>(latest_[graph_.node_of[i]] - spans_[i].ended, 0);
+  }
+  return result;
+}
+
+// By span. What is submitted, waited for and run stays in its order, with its durations and latencies.
+std::vector<Picos> find_slack(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table,
+                              const Holders& holders, std::span<const std::uint32_t> order) {
+  Picos last_end = kNever;
+  for (const TraceSpan& span : spans) {
+    if (span.run && !span.annotation) last_end = std::max(last_end, span.ended);
+  }
+  return SlackFinder(graph, spans, table, holders, last_end).find(order);
 }
 
 }  // namespace

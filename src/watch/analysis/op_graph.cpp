@@ -4,8 +4,7 @@
 #include <map>
 #include <set>
 
-#include "watch/trace/by_number.hpp"
-#include "watch/trace/time_order.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 namespace {

@@ -17,8 +17,13 @@
 #include <vector>
 
 #include "slip/analysis.hpp"
+#include "slip/race.hpp"
 
 namespace slip {
+
+inline OpPlace place_of(const TraceSpan& span) {
+  return {span.stream, span.position, span.name.empty() ? kind_name(span.kind) : span.name, span.file, span.line};
+}
 
 inline constexpr std::uint32_t kNoNode = ~std::uint32_t{0};
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "watch/page/arrows.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 

@@ -11,7 +11,7 @@
 
 #include "slip/analysis.hpp"
 #include "slip/trace.hpp"
-#include "watch/page/page_columns.hpp"
+#include "watch/page/columns.hpp"
 
 namespace slip {
 

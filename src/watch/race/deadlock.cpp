@@ -1,6 +1,10 @@
 #include "watch/race/deadlock.hpp"
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "watch/analysis/op_graph.hpp"
 
 namespace slip {
 namespace {
@@ -70,6 +74,104 @@ std::vector<std::uint32_t> find_circle(const std::vector<Waits>& ops) {
   }
   way.erase(way.begin(), std::find(way.begin(), way.end(), op));
   return way;
+}
+
+namespace {
+
+// The ops that never ran, and what each waits for.
+class Stuck {
+ public:
+  Stuck(const TraceData& trace, std::span<const TraceSpan> spans) : spans_(spans), number_(spans.size(), kNoSpan) {
+    for (std::uint32_t span = 0; span < spans.size(); ++span) {
+      if (spans[span].run || !spans[span].submit) continue;
+      number_[span] = static_cast<std::uint32_t>(ops_.size());
+      ops_.push_back(span);
+    }
+    if (ops_.empty()) return;
+    waits_.resize(ops_.size());
+    follow_order(op_graph(trace, spans));
+    follow_words();
+    follow_queues();
+  }
+
+  std::vector<Deadlock> circles() const {
+    const std::vector<std::uint32_t> circle = find_circle(waits_);
+    if (circle.empty()) return {};
+    Deadlock result;
+    for (std::size_t i = 0; i < circle.size(); ++i) {
+      const std::uint32_t op = circle[i], next = circle[(i + 1) % circle.size()];
+      result.circle.push_back({place_of(spans_[ops_[op]]), why(op, next)});
+    }
+    return {result};
+  }
+
+ private:
+  const TraceSpan& span(std::uint32_t op) const { return spans_[ops_[op]]; }
+
+  void follow_order(const OpGraph& graph) {
+    std::vector<OpEdge> before;
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      graph.predecessors(ops_[op], before);
+      for (const OpEdge& edge : before) {
+        if (edge.from != kNoSpan && number_[edge.from] != kNoSpan) waits_[op].all.push_back(number_[edge.from]);
+      }
+    }
+  }
+
+  // A word that somebody wrote already, or that nobody in the trace writes, holds nobody as far as we know.
+  void follow_words() {
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<const TraceSpan*>> writers;
+    for (const TraceSpan& one : spans_) {
+      if (one.submit && one.kind == OpKind::kWriteValue && !one.writes.empty())
+        writers[{one.writes[0].buffer, one.writes[0].offset}].push_back(&one);
+    }
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      if (span(op).kind != OpKind::kWaitValue || span(op).reads.empty()) continue;
+      std::vector<std::uint32_t> any;
+      bool written = false;
+      for (const TraceSpan* writer : writers[{span(op).reads[0].buffer, span(op).reads[0].offset}]) {
+        if (!lets_go(writer->submit->value, span(op).submit->value)) continue;
+        const std::uint32_t number = number_[static_cast<std::size_t>(writer - spans_.data())];
+        written = written || number == kNoSpan;
+        any.push_back(number);
+      }
+      if (!written) waits_[op].any = std::move(any);
+    }
+  }
+
+  // What is behind an op in a hardware queue starts after it. Which queue a stream has is told by its ops that ran.
+  void follow_queues() {
+    std::unordered_map<std::uint64_t, std::int32_t> queue_of;
+    for (const TraceSpan& one : spans_) {
+      if (one.run && one.queue >= 0) queue_of[one.stream] = one.queue;
+    }
+    std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> last;
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      const auto queue = queue_of.find(span(op).stream);
+      if (queue == queue_of.end()) continue;
+      const auto [ahead, first] = last.try_emplace({span(op).device, queue->second}, op);
+      if (!first && span(ahead->second).stream != span(op).stream) waits_[op].all.push_back(ahead->second);
+      ahead->second = op;
+    }
+  }
+
+  std::string_view why(std::uint32_t op, std::uint32_t next) const {
+    const std::vector<std::uint32_t>& any = waits_[op].any;
+    if (std::find(any.begin(), any.end(), next) != any.end()) return "waits for the word that is written by";
+    if (span(op).stream == span(next).stream) return "comes in its stream after";
+    return "waits for";
+  }
+
+  std::span<const TraceSpan> spans_;
+  std::vector<std::uint32_t> number_;  // by span, of those that never ran
+  std::vector<std::uint32_t> ops_;     // spans
+  std::vector<Waits> waits_;
+};
+
+}  // namespace
+
+std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans) {
+  return Stuck(trace, spans).circles();
 }
 
 }  // namespace slip

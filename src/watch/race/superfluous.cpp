@@ -1,18 +1,52 @@
 #include "watch/race/superfluous.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "watch/analysis/ops_of_streams.hpp"
+#include "watch/analysis/op_graph.hpp"
+#include "watch/analysis/replay.hpp"
 #include "watch/race/race_check.hpp"
-#include "watch/race/replay.hpp"
 
 namespace slip {
 namespace {
+
+// The ops of a trace by stream, to find those on both sides of a wait.
+class OpsOfStreams {
+ public:
+  explicit OpsOfStreams(std::span<const TraceSpan> spans) {
+    for (const TraceSpan& span : spans) {
+      if (span.submit) streams_[span.stream].push_back(&span);
+    }
+  }
+
+  // The last op that a wait for the point covers, and the first op of the stream submitted after the record. Null:
+  // there is none.
+  const TraceSpan* last_until(std::uint64_t stream, std::uint64_t position) const {
+    const std::vector<const TraceSpan*>& ops = of(stream);
+    const auto later =
+        std::partition_point(ops.begin(), ops.end(), [&](const TraceSpan* op) { return op->position <= position; });
+    return later == ops.begin() ? nullptr : *std::prev(later);
+  }
+  const TraceSpan* first_after(std::uint64_t stream, std::uint64_t sequence) const {
+    const std::vector<const TraceSpan*>& ops = of(stream);
+    const auto first = std::partition_point(ops.begin(), ops.end(),
+                                            [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
+    return first == ops.end() ? nullptr : *first;
+  }
+
+ private:
+  const std::vector<const TraceSpan*>& of(std::uint64_t stream) const {
+    static const std::vector<const TraceSpan*> kNone;
+    const auto found = streams_.find(stream);
+    return found == streams_.end() ? kNone : found->second;
+  }
+  std::unordered_map<std::uint64_t, std::vector<const TraceSpan*>> streams_;
+};
 
 // All waits of one line of the source for the ops of one other line: they can go only if none of them is needed at any
 // time. Two waits on one line wait for different ops. Where the source is not known, those between two streams.

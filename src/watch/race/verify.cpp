@@ -8,9 +8,9 @@
 
 #include "runtime/core.hpp"
 #include "runtime/exchange_source.hpp"
-#include "watch/analysis/spans.hpp"
 #include "watch/race/deadlock.hpp"
 #include "watch/race/race_check.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {

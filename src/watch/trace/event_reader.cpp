@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
 
 namespace slip {
 

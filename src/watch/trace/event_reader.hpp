@@ -10,7 +10,7 @@
 
 #include "base/json_reader.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace/texts.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 

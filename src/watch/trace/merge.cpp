@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "slip/trace.hpp"
-#include "watch/trace/trace_limits.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/job_rank.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
-#include "watch/analysis/spans.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
@@ -354,5 +354,22 @@ TraceData RecordLog::collect() const {
   tidy(data);
   return data;
 }
+
+// --- Trace, the observer that fills a log ---
+
+Trace::Trace(const TraceOptions& options) : log_(std::make_unique<RecordLog>(options.max_bytes)), attached_(true) {
+  attach(*this);
+}
+
+Trace::~Trace() { stop(); }
+
+void Trace::stop() {
+  if (attached_) detach(*this);
+  attached_ = false;
+}
+
+void Trace::on(const Record& record) { log_->add(record); }
+TraceData Trace::data() const { return log_->collect(); }
+void Trace::write(const std::string& path, Here here) const { write_trace(data(), path, here); }
 
 }  // namespace slip

@@ -18,8 +18,8 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "slip/trace.hpp"
-#include "watch/page/arrows.hpp"
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {

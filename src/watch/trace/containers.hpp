@@ -1,4 +1,4 @@
-// Strings of a file, each kept once.
+// Containers that trace code uses in its inner loops, and a fast sort by time.
 #pragma once
 
 #include <array>
@@ -7,10 +7,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "base/json_reader.hpp"
 #include "base/json_text.hpp"
+#include "slip/op.hpp"
 
 namespace slip {
 
@@ -48,5 +52,32 @@ class Texts {
   std::unordered_set<std::string_view> index_;
   std::array<std::string_view, kRecent> recent_;
 };
+
+template <class Value>
+class ByNumber {
+ public:
+  ByNumber() = default;
+  ByNumber(const ByNumber&) = delete;
+  ByNumber& operator=(const ByNumber&) = delete;
+
+  // Made when it is not known yet. References stay valid.
+  Value& operator[](std::uint64_t number) {
+    auto& [key, value] = recent_[number % recent_.size()];
+    if (!value || key != number) key = number, value = &all_[number];
+    return *value;
+  }
+
+ private:
+  std::unordered_map<std::uint64_t, Value> all_;
+  std::array<std::pair<std::uint64_t, Value*>, 64> recent_{};  // a hash for every op would be felt
+};
+
+struct TimeKey {
+  Picos at = 0;
+  std::uint32_t index = 0;
+};
+
+// Stable. Linear: a radix sort of as many digits as the times differ in.
+void sort_by_time(std::vector<TimeKey>& keys);
 
 }  // namespace slip

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "watch/analysis/schedule.hpp"
+#include "watch/analysis/starts.hpp"
 
 namespace slip {
 

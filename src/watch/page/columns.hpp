@@ -21,7 +21,6 @@ class Columns {
   void integers(std::string_view key, const std::vector<std::int64_t>& values);
   // Indices: stored as they are, so that the page uses the bytes without a copy.
   void indices(std::string_view key, const std::vector<std::uint32_t>& values);
-  void reals(std::string_view key, const std::vector<double>& values);
 
   // {"key":{"type":"u16","at":0,"count":7,"base":0,"scale":1},...}: value i is base + scale * stored[i]. The type
   // "same" stores nothing: every value is the base. Numbers are little-endian, each column starts at a multiple of 8.

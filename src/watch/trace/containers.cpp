@@ -1,4 +1,4 @@
-#include "watch/trace/time_order.hpp"
+#include "watch/trace/containers.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,5 @@
-// The file that SLIP_TRACE names.
+// The observers that the environment asks for (SLIP_TRACE, SLIP_CHECK). runtime/observers.hpp declares
+// start_observers().
 #pragma once
 
 #include <optional>

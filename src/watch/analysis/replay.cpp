@@ -1,4 +1,4 @@
-#include "watch/race/replay.hpp"
+#include "watch/analysis/replay.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "watch/page/page_columns.hpp"
+#include "watch/page/columns.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -85,11 +85,6 @@ void Columns::integers(std::string_view key, const std::vector<std::int64_t>& va
 
 void Columns::indices(std::string_view key, const std::vector<std::uint32_t>& values) {
   store(key, {values.begin(), values.end()}, 0, 1);
-}
-
-void Columns::reals(std::string_view key, const std::vector<double>& values) {
-  describe(key, "f64", values.size(), 0, 1);
-  append_all<double>(bytes_, values);
 }
 
 }  // namespace slip

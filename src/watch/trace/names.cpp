@@ -1,4 +1,4 @@
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
 
 #include <array>
 
