@@ -10,8 +10,8 @@
 #include "slip/analysis.hpp"
 #include "watch/analysis/op_graph.hpp"
 #include "watch/race/deadlock.hpp"
-#include "watch/race/race_check.hpp"
 #include "watch/race/superfluous.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -57,12 +57,12 @@ CheckReport check(const TraceData& trace) {
   report.foreign = trace.foreign;
   if (report.foreign) return report;
   const std::vector<TraceSpan> spans = trace.spans();
-  Needs needs;
-  report.races = check_races(trace, false, &needs);
+  NeededEdges needed;
+  report.races = check_races(trace, false, &needed);
   report.deadlocks = find_deadlocks(trace, spans);
   // Where something races or is missing, nobody can say what is needed.
-  if (report.races.races.empty() && trace.dropped == 0 && !needs.gave_up()) {
-    Superfluous found = find_superfluous(trace, spans, needs);
+  if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up()) {
+    Superfluous found = find_superfluous(trace, spans, needed);
     report.superfluous = std::move(found.waits);
     report.false_dependencies = std::move(found.legacy_barriers);
   }

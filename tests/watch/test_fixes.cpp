@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "watch/race/race_check.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -134,7 +135,7 @@ TEST(Fixes, PastTheLimitItSaysWhatWasNotTried) {
     EXPECT_NE(each->report.text().find(std::to_string(each->report.fixes_untried) + " of "), std::string::npos)
         << each->report.text().substr(0, 1000);
   }
-  EXPECT_LE(large.steps, 2 * small.steps + 2 * FixReduction::kFewSteps);
+  EXPECT_LE(large.steps, 2 * small.steps + 2 * FixReduction::kMinSteps);
 }
 
 TEST(Fixes, AViewEndsBeforeTheFirstOpThatWasIssuedInIt) {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "support/share.hpp"
-#include "watch/race/race_check.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -344,10 +344,10 @@ TEST(RaceOracle, AgreesOnWhatIsSuperfluous) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 40).take();
     if (races(program, edges_of(program))) continue;
-    Needs needs;
-    static_cast<void>(check_races(program.trace, false, &needs));
+    NeededEdges needed;
+    static_cast<void>(check_races(program.trace, false, &needed));
     std::vector<bool> gone(program.trace.records.size());
-    for (const Needs::Edge& edge : needs.edges()) {
+    for (const NeededEdges::Edge& edge : needed.edges()) {
       if (program.trace.records[edge.record].kind != RecordKind::kEventWait) continue;
       gone[edge.record] = !edge.needed;
       ++(edge.needed ? kept : removed);

@@ -126,9 +126,9 @@ class Builder {
   std::span<const TraceSpan> spans_;
   const bool foreign_;
   OpGraph graph_;
-  ByNumber<StreamNodes> streams_;
-  ByNumber<Thread> threads_;
-  ByNumber<DeviceJoin> devices_;
+  CachedMap<StreamNodes> streams_;
+  CachedMap<Thread> threads_;
+  CachedMap<DeviceJoin> devices_;
   // By buffer and offset: the op that was told last to write the word.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> words_;
   // Further runs of a submitted op, such as the second half of a copy over the host, by the op.

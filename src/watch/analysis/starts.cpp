@@ -98,7 +98,7 @@ std::uint32_t StartFinder::host_after(const OpNode& node) const {
 // ops, by device and kind, that nothing else held up. Without it an op that the host was late with would count as held
 // up by whatever happened to end during its call.
 void StartFinder::add_call_times() {
-  ByNumber<Picos> least;
+  CachedMap<Picos> least;
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     const TraceSpan& span = spans_[i];
     const StartFacts& facts = table_.facts[i];
@@ -124,8 +124,8 @@ void StartFinder::Lane::pass(const StartFacts& facts, const TraceSpan& span, std
 
 // An op leaves its queue when it could start but for its engine; until then it holds those behind it.
 void StartFinder::follow_queues() {
-  ByNumber<Lane> lanes;
-  ByNumber<std::uint64_t> lane_of_stream;
+  CachedMap<Lane> lanes;
+  CachedMap<std::uint64_t> lane_of_stream;
   any_lane_.assign(spans_.size(), {kNever, kNoSpan});
   for (const OpNode& node : graph_.nodes) {
     if (node.kind != NodeKind::kOp || !spans_[node.span].run || spans_[node.span].queue < 0) continue;

@@ -5,14 +5,16 @@
 #include <unordered_map>
 
 #include "watch/analysis/op_graph.hpp"
+#include "watch/race/flag_writes.hpp"
 
 namespace slip {
 namespace {
 
-// Lets everything run that can; what is left waits for something that is left, too.
-class Run {
+// Ends every op that can end. Each op that is left waits for another one that is left.
+class DryRun {
  public:
-  explicit Run(const std::vector<Waits>& ops) : ops_(ops), left_(ops.size()), ended_(ops.size()), waiters_(ops.size()) {
+  explicit DryRun(const std::vector<OpWaits>& ops)
+      : ops_(ops), left_(ops.size()), ended_(ops.size()), waiters_(ops.size()) {
     for (std::uint32_t op = 0; op < ops.size(); ++op) {
       left_[op] = static_cast<std::uint32_t>(ops[op].all.size()) + (ops[op].any.empty() ? 0 : 1);
       for (const std::uint32_t other : ops[op].all) waiters_[other].push_back({op, false});
@@ -39,49 +41,50 @@ class Run {
   void release(const Waiter& waiter) {
     if (ended_[waiter.op]) return;
     if (waiter.any) {
-      if (let_go_.size() <= waiter.op) let_go_.resize(ops_.size());
-      if (let_go_[waiter.op]) return;
-      let_go_[waiter.op] = true;
+      if (any_ended_.size() <= waiter.op) any_ended_.resize(ops_.size());
+      if (any_ended_[waiter.op]) return;
+      any_ended_[waiter.op] = true;
     }
     if (--left_[waiter.op] == 0) end(waiter.op);
   }
 
-  const std::vector<Waits>& ops_;
+  const std::vector<OpWaits>& ops_;
   std::vector<std::uint32_t> left_;
-  std::vector<bool> ended_, let_go_;
+  std::vector<bool> ended_, any_ended_;
   std::vector<std::vector<Waiter>> waiters_;
   std::vector<std::uint32_t> ready_;
 };
 
 }  // namespace
 
-std::vector<std::uint32_t> find_circle(const std::vector<Waits>& ops) {
-  const Run run(ops);
+std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
+  const DryRun run(ops);
   const auto first_left = [&](const std::vector<std::uint32_t>& list) {
     return std::find_if(list.begin(), list.end(), [&](std::uint32_t op) { return !run.ended(op); });
   };
   std::uint32_t op = 0;
   while (op < ops.size() && run.ended(op)) ++op;
   if (op == ops.size()) return {};
-  // What is left waits for something that is left: walking on must come back.
-  std::vector<std::uint32_t> way;
+  // Each op that is left waits for another one that is left, so the path must come back to an op on it.
+  std::vector<std::uint32_t> path;
   std::vector<bool> seen(ops.size());
   while (!seen[op]) {
     seen[op] = true;
-    way.push_back(op);
+    path.push_back(op);
     const auto next = first_left(ops[op].all);
     op = next != ops[op].all.end() ? *next : *first_left(ops[op].any);
   }
-  way.erase(way.begin(), std::find(way.begin(), way.end(), op));
-  return way;
+  path.erase(path.begin(), std::find(path.begin(), path.end(), op));
+  return path;
 }
 
 namespace {
 
 // The ops that never ran, and what each waits for.
-class Stuck {
+class UnfinishedOps {
  public:
-  Stuck(const TraceData& trace, std::span<const TraceSpan> spans) : spans_(spans), number_(spans.size(), kNoSpan) {
+  UnfinishedOps(const TraceData& trace, std::span<const TraceSpan> spans)
+      : spans_(spans), number_(spans.size(), kNoSpan) {
     for (std::uint32_t span = 0; span < spans.size(); ++span) {
       if (spans[span].run || !spans[span].submit) continue;
       number_[span] = static_cast<std::uint32_t>(ops_.size());
@@ -90,16 +93,16 @@ class Stuck {
     if (ops_.empty()) return;
     waits_.resize(ops_.size());
     follow_order(op_graph(trace, spans));
-    follow_words();
+    follow_flags();
     follow_queues();
   }
 
-  std::vector<Deadlock> circles() const {
-    const std::vector<std::uint32_t> circle = find_circle(waits_);
-    if (circle.empty()) return {};
+  std::vector<Deadlock> deadlocks() const {
+    const std::vector<std::uint32_t> cycle = find_cycle(waits_);
+    if (cycle.empty()) return {};
     Deadlock result;
-    for (std::size_t i = 0; i < circle.size(); ++i) {
-      const std::uint32_t op = circle[i], next = circle[(i + 1) % circle.size()];
+    for (std::size_t i = 0; i < cycle.size(); ++i) {
+      const std::uint32_t op = cycle[i], next = cycle[(i + 1) % cycle.size()];
       result.circle.push_back({place_of(spans_[ops_[op]]), why(op, next)});
     }
     return {result};
@@ -118,8 +121,8 @@ class Stuck {
     }
   }
 
-  // A word that somebody wrote already, or that nobody in the trace writes, holds nobody as far as we know.
-  void follow_words() {
+  // A flag that an op of the trace wrote already, or that no op of the trace writes, blocks nothing as far as is known.
+  void follow_flags() {
     std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<const TraceSpan*>> writers;
     for (const TraceSpan& one : spans_) {
       if (one.submit && one.kind == OpKind::kWriteValue && !one.writes.empty())
@@ -130,7 +133,7 @@ class Stuck {
       std::vector<std::uint32_t> any;
       bool written = false;
       for (const TraceSpan* writer : writers[{span(op).reads[0].buffer, span(op).reads[0].offset}]) {
-        if (!lets_go(writer->submit->value, span(op).submit->value)) continue;
+        if (!ends_wait(writer->submit->value, span(op).submit->value)) continue;
         const std::uint32_t number = number_[static_cast<std::size_t>(writer - spans_.data())];
         written = written || number == kNoSpan;
         any.push_back(number);
@@ -139,7 +142,7 @@ class Stuck {
     }
   }
 
-  // What is behind an op in a hardware queue starts after it. Which queue a stream has is told by its ops that ran.
+  // An op starts after the ops ahead of it in its hardware queue. The ops of a stream that ran say which queue it has.
   void follow_queues() {
     std::unordered_map<std::uint64_t, std::int32_t> queue_of;
     for (const TraceSpan& one : spans_) {
@@ -165,13 +168,13 @@ class Stuck {
   std::span<const TraceSpan> spans_;
   std::vector<std::uint32_t> number_;  // by span, of those that never ran
   std::vector<std::uint32_t> ops_;     // spans
-  std::vector<Waits> waits_;
+  std::vector<OpWaits> waits_;
 };
 
 }  // namespace
 
 std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans) {
-  return Stuck(trace, spans).circles();
+  return UnfinishedOps(trace, spans).deadlocks();
 }
 
 }  // namespace slip

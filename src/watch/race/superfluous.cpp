@@ -10,7 +10,7 @@
 
 #include "watch/analysis/op_graph.hpp"
 #include "watch/analysis/replay.hpp"
-#include "watch/race/race_check.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -72,8 +72,8 @@ class Finder {
     }
   }
 
-  Superfluous find(const Needs& needs) {
-    for (const Needs::Edge& edge : needs.edges()) sort_in(edge);
+  Superfluous find(const NeededEdges& needed) {
+    for (const NeededEdges::Edge& edge : needed.edges()) sort_in(edge);
     Superfluous result;
     for (const auto& [key, group] : waits_) {
       if (!group.needed && !group.records.empty() && !waits_for_nothing_yet(key))
@@ -114,7 +114,7 @@ class Finder {
 
   // A wait of the legacy stream is a barrier itself: blocking streams come after it, and so after all that it follows.
   // Without it they would come after the command before it only.
-  void note_barrier_of_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+  void note_barrier_of_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || !legacy_.contains(barrier.other_stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.other_stream];
     const auto later = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
@@ -126,7 +126,7 @@ class Finder {
   }
   // A wait of a blocking stream comes after legacy work, as its next op does. If the host waits for the stream before
   // another command comes, it waits for the legacy work because of this wait alone.
-  void note_barrier_before_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+  void note_barrier_before_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || legacy_.contains(barrier.stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.stream];
     const auto first = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
@@ -139,7 +139,7 @@ class Finder {
     for (auto wait = first; wait != next; ++wait) group_of(trace_.records[*wait]).needed = true;
   }
 
-  void sort_in(const Needs::Edge& edge) {
+  void sort_in(const NeededEdges::Edge& edge) {
     const TraceRecord& record = trace_.records[edge.record];
     if (record.kind == RecordKind::kBarrier) {
       note_barrier_of_wait(edge, record);
@@ -158,7 +158,7 @@ class Finder {
     group->needed = group->needed || edge.needed;
     group->implied = group->implied && edge.implied;
     // A wait with nothing behind it costs nothing, and may be there for somebody whom the trace does not show.
-    if (edge.held || (edge.implied && ops_.first_after(record.stream, record.sequence)))
+    if (edge.used || (edge.implied && ops_.first_after(record.stream, record.sequence)))
       group->records.push_back(edge.record);
   }
 
@@ -203,7 +203,7 @@ class Finder {
   // Nothing: not tried any more. Each try is a look at the whole trace.
   std::optional<Picos> cost_of(const Group& group) {
     if (group.implied || !was_felt(group)) return 0;
-    if (trials_ >= kMaxLooks * trace_.records.size() + kMaxTrials) return std::nullopt;
+    if (trials_ >= kMaxLooks * trace_.records.size() + kMaxTrialSteps) return std::nullopt;
     if (!replay_) {
       replay_.emplace(trace_, spans_);
       length_ = replay_->length();
@@ -230,8 +230,8 @@ class Finder {
 
 }  // namespace
 
-Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const Needs& needs) {
-  return Finder(trace, spans).find(needs);
+Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed) {
+  return Finder(trace, spans).find(needed);
 }
 
 }  // namespace slip

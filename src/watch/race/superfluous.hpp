@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "slip/check.hpp"
-#include "watch/race/needs.hpp"
+#include "watch/race/needed_edges.hpp"
 
 namespace slip {
 
@@ -14,7 +14,7 @@ struct Superfluous {
   std::vector<FalseDependency> legacy_barriers;  // dearest first
 };
 
-// `needs` has seen the whole trace; `spans` are the trace's.
-Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const Needs& needs);
+// `needed` has seen the whole trace; `spans` are the trace's.
+Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed);
 
 }  // namespace slip

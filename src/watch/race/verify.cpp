@@ -9,7 +9,8 @@
 #include "runtime/core.hpp"
 #include "runtime/exchange_source.hpp"
 #include "watch/race/deadlock.hpp"
-#include "watch/race/race_check.hpp"
+#include "watch/race/flag_writes.hpp"
+#include "watch/race/trace_races.hpp"
 #include "watch/trace/trace_data.hpp"
 
 namespace slip {
@@ -84,9 +85,9 @@ Words writers_of_words(const Plan& plan) {
 }
 
 // What each op waits for; notes those whose word somebody else must write.
-std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
+std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
   const Words words = writers_of_words(plan);
-  std::vector<Waits> result(plan.nodes().size());
+  std::vector<OpWaits> result(plan.nodes().size());
   std::vector<std::uint32_t> last(plan.streams(), ~std::uint32_t{0});
   std::map<const void*, std::uint32_t> last_in_line;
   for (std::uint32_t op = 0; op < result.size(); ++op) {
@@ -105,7 +106,7 @@ std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknow
       std::vector<bool> has_one(plan.streams());
       for (const std::uint32_t writer : word->second) {
         const PlanNode& write = plan.nodes()[writer];
-        if (has_one[write.stream] || !lets_go(write.value, node.value)) continue;
+        if (has_one[write.stream] || !ends_wait(write.value, node.value)) continue;
         has_one[write.stream] = true;
         result[op].any.push_back(writer);
       }
@@ -117,7 +118,7 @@ std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknow
 
 // An order in which each op comes after what it waits for, writers of its word included: a wait for a word may be
 // issued long before the write.
-std::vector<std::uint32_t> run_order(const std::vector<Waits>& waits) {
+std::vector<std::uint32_t> run_order(const std::vector<OpWaits>& waits) {
   std::vector<std::uint32_t> order;
   std::vector<bool> begun(waits.size());
   std::vector<std::uint32_t> stack;
@@ -162,16 +163,16 @@ bool has_signals(const Plan& plan) {
 }
 
 // Those that the first look does not need and, where each can be tried, those that the others make unnecessary.
-std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace, const Needs& needs) {
+std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace, const NeededEdges& needed) {
   const std::vector<TraceRecord>& records = trace.data.records;
   std::vector<bool> left_out(records.size());
   std::vector<std::uint32_t> kept;
-  for (const Needs::Edge& edge : needs.edges()) {
+  for (const NeededEdges::Edge& edge : needed.edges()) {
     if (records[edge.record].kind != RecordKind::kEventWait) continue;
     if (edge.needed) kept.push_back(edge.record);
     else left_out[edge.record] = true;
   }
-  if (!has_signals(plan) && kept.size() * records.size() <= kMaxTrials) {
+  if (!has_signals(plan) && kept.size() * records.size() <= kMaxTrialSteps) {
     for (const std::uint32_t wait : kept) {
       left_out[wait] = true;
       left_out[wait] = is_clean_without(trace.data, left_out);
@@ -198,17 +199,17 @@ const char* verdict_name(Verdict verdict) {
 
 Verification verify(const Plan& plan) {
   Verification result;
-  const std::vector<Waits> waits = waits_of(plan, result.unknown);
-  result.circle = find_circle(waits);
+  const std::vector<OpWaits> waits = waits_of(plan, result.unknown);
+  result.circle = find_cycle(waits);
   const PlanTrace trace(plan, run_order(waits));
-  Needs needs;
-  note_races(result, check_races(trace.data, true, &needs));
+  NeededEdges needed;
+  note_races(result, check_races(trace.data, true, &needed));
   for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
     if (plan.nodes()[op].opaque) result.unknown.push_back(op);
   }
   std::sort(result.unknown.begin(), result.unknown.end());
   // With a race about, nobody can say what is needed.
-  if (result.races.empty()) result.superfluous = superfluous_waits(plan, trace, needs);
+  if (result.races.empty()) result.superfluous = superfluous_waits(plan, trace, needed);
   result.verdict = !result.races.empty()     ? Verdict::kRace
                    : !result.circle.empty()  ? Verdict::kDeadlock
                    : !result.unknown.empty() ? Verdict::kUnknown

@@ -53,23 +53,38 @@ class Texts {
   std::array<std::string_view, kRecent> recent_;
 };
 
+// A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers: they are
+// small numbers in all but damaged files, and a hash for every op would be measurable. References stay valid.
 template <class Value>
-class ByNumber {
+class CachedMap {
  public:
-  ByNumber() = default;
-  ByNumber(const ByNumber&) = delete;
-  ByNumber& operator=(const ByNumber&) = delete;
+  CachedMap() = default;
+  CachedMap(const CachedMap&) = delete;
+  CachedMap& operator=(const CachedMap&) = delete;
 
-  // Made when it is not known yet. References stay valid.
-  Value& operator[](std::uint64_t number) {
-    auto& [key, value] = recent_[number % recent_.size()];
-    if (!value || key != number) key = number, value = &all_[number];
-    return *value;
+  // Made if it is not known yet.
+  Value& operator[](std::uint64_t id) {
+    CacheEntry& entry = cache_[id % cache_.size()];
+    if (!entry.value || entry.id != id) entry = {id, &all_[id]};
+    return *entry.value;
+  }
+  Value* find(std::uint64_t id) {  // null: not known
+    const auto found = all_.find(id);
+    return found == all_.end() ? nullptr : &found->second;
+  }
+  void erase(std::uint64_t id) {
+    all_.erase(id);
+    CacheEntry& entry = cache_[id % cache_.size()];
+    if (entry.id == id) entry = {};
   }
 
  private:
+  struct CacheEntry {
+    std::uint64_t id = 0;
+    Value* value = nullptr;
+  };
   std::unordered_map<std::uint64_t, Value> all_;
-  std::array<std::pair<std::uint64_t, Value*>, 64> recent_{};  // a hash for every op would be felt
+  std::array<CacheEntry, 64> cache_{};
 };
 
 struct TimeKey {

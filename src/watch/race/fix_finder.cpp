@@ -1,43 +1,41 @@
-#include "watch/race/mending.hpp"
+#include "watch/race/fix_finder.hpp"
 
 #include <algorithm>
 
+#include "watch/race/open_views.hpp"
+
 namespace slip {
 
-Mending::Place Mending::place_of(const RaceSide& side) const {
-  return {side.stream, side.file, side.line, side.name, by_op_ ? side.position : 0};
-}
-
-bool Mending::is_ordered(const Access& earlier, std::uint32_t slot) const {
+bool FixFinder::is_ordered(const Access& earlier, std::uint32_t slot) const {
   if (earlier.point.slot == slot) return true;
   return slot == Clocks::kHostSlot ? clocks.before_host(earlier.point) : clocks.before(earlier.point, slot);
 }
 
-void Mending::order(std::uint32_t slot, Clocks::Point point) {
+void FixFinder::order(std::uint32_t slot, Clocks::Point point) {
   if (slot == Clocks::kHostSlot) clocks.host_wait(point);
   else clocks.wait(slot, point);
 }
 
-void Mending::add(const RaceSide& after, const RaceSide& before, Clocks::Point point) {
+void FixFinder::add(const RaceSide& after, const RaceSide& before, Clocks::Point point) {
   if (after.stream == 0 && after.name == kOpenView) {
-    of_views_.emplace(std::pair(place_of(after), place_of(before)), fixes_.size());
+    of_views_.emplace(std::pair(key_of(after), key_of(before)), fixes_.size());
   } else {
-    by_after_[place_of(after)].push_back(fixes_.size());
-    by_before_[place_of(before)].push_back(fixes_.size());
+    by_after_[key_of(after)].push_back(fixes_.size());
+    by_before_[key_of(before)].push_back(fixes_.size());
   }
   fixes_.push_back({after, before});
   last_.push_back(point);
   needed_.push_back(false);
 }
 
-void Mending::assume(const std::vector<Fix>& fixes) {
+void FixFinder::assume(const std::vector<Fix>& fixes) {
   for (const Fix& fix : fixes) add(fix.after, fix.before, {});
   notes_needed_ = true;
 }
 
-void Mending::before(const Access& access) {
+void FixFinder::apply(const Access& access) {
   applied_.clear();
-  const auto held = by_before_.find(place_of(access.side));
+  const auto held = by_before_.find(key_of(access.side));
   if (held == by_before_.end()) return;
   if (notes_needed_) without_ = clocks.present_clock(access.point.slot);
   for (const std::size_t fix : held->second) {
@@ -47,28 +45,27 @@ void Mending::before(const Access& access) {
   }
 }
 
-// A fix is needed if an earlier access that conflicts with this one is ordered through it, and neither through another
-// fix that holds here nor through what the stream came after before. All other fixes hold meanwhile, so no subset of
-// them orders the two either.
-void Mending::note_needed(const std::vector<Access>& unordered) {
-  constexpr std::size_t kMaxPairs = 4096;  // of one access: more would not be linear
+// A fix is needed if it orders an earlier access before this one, and neither another fix that holds here nor the
+// stream's own clock does. All other fixes are in force meanwhile, so no subset of them orders the two either.
+void FixFinder::note_needed(const std::vector<Access>& unordered) {
+  constexpr std::size_t kMaxPairs = 4096;  // of one access, so that the whole check stays linear
   if (applied_.empty() || unordered.size() * applied_.size() > kMaxPairs) return;
   for (const Access& earlier : unordered) {
     const Clocks::Point point = earlier.point;
     if (point.slot < without_->size() && (*without_)[point.slot] >= point.position) continue;
-    std::size_t only = 0, ways = 0;
+    std::size_t only = 0, paths = 0;
     for (const std::size_t fix : applied_) {
       if (!clocks.reaches(last_[fix], point)) continue;
       only = fix;
-      if (++ways > 1) break;
+      if (++paths > 1) break;
     }
-    if (ways == 1) needed_[only] = true;
+    if (paths == 1) needed_[only] = true;
   }
 }
 
-// Of several accesses that one op must follow, those that others of them follow already need no edge. Edges only ever
-// lead to ops issued later, so what is needed now stays needed whatever edges come.
-void Mending::after(const Access& access, const std::vector<Access>& unordered) {
+// If the op must come after several accesses, and one of them already comes after another, the other needs no edge.
+// Edges only lead to ops issued later, so an edge that is needed now stays needed whatever edges are added.
+void FixFinder::add_missing(const Access& access, const std::vector<Access>& unordered) {
   if (notes_needed_) note_needed(unordered);
   std::vector<Access> missing;  // the last of each stream
   for (const Access& earlier : unordered) {
@@ -89,17 +86,17 @@ void Mending::after(const Access& access, const std::vector<Access>& unordered) 
     add(earlier.side, access.side, earlier.point);
     order(access.point.slot, earlier.point);
   }
-  const auto runs = by_after_.find(place_of(access.side));
+  const auto runs = by_after_.find(key_of(access.side));
   if (runs == by_after_.end()) return;
   for (const std::size_t fix : runs->second) last_[fix] = access.point;
 }
 
-void Mending::end_view(const RaceSide& view, const std::vector<Access>& ops) {
+void FixFinder::end_view(const RaceSide& view, const std::vector<Access>& ops) {
   const auto first =
       std::find_if(ops.begin(), ops.end(), [this](const Access& op) { return !is_ordered(op, Clocks::kHostSlot); });
   if (first == ops.end()) return;
-  const auto known = of_views_.find({place_of(view), place_of(first->side)});
-  // To end the view before a later op leaves this one inside it, so no other fix does for this one.
+  const auto known = of_views_.find({key_of(view), key_of(first->side)});
+  // Ending the view before a later op would leave this op inside it, so no other fix can replace this one.
   if (known != of_views_.end()) needed_[known->second] = true;
   else add(view, first->side, {});
 }
