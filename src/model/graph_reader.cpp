@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-using Place = JsonReader::Place;
+using Place = JsonReader::Position;
 
 struct ValueText {
   Place place;
@@ -100,7 +100,7 @@ void GraphReader::read_members() {
     } else if (key == "ops") {
       read_list<OpText>(ops_, [this] { return read_op(); });
     } else if (key == "outputs") {
-      read_list<OutputText>(outputs_, [this] { return OutputText{json_.place(), read_string()}; });
+      read_list<OutputText>(outputs_, [this] { return OutputText{json_.position(), read_string()}; });
     } else {
       json_.fail(
           fmt::format("no member '{}': there are format, version, part_bytes, join_bytes, values, ops, outputs", key));
@@ -112,7 +112,7 @@ void GraphReader::read_members() {
 
 ValueText GraphReader::read_value() {
   ValueText value;
-  value.place = json_.place();
+  value.place = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {
@@ -127,7 +127,7 @@ ValueText GraphReader::read_value() {
 
 OpText GraphReader::read_op() {
   OpText op;
-  op.place = json_.place();
+  op.place = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {

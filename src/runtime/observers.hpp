@@ -37,7 +37,7 @@ class PrivateScope {
 };
 Observer* current_audience();  // of what this thread makes now
 
-void start_observers();  // those that the environment asks for, once; defined in watch/table.cpp
+void start_observers();  // those that the environment asks for, once; defined in watch/env_observers.cpp
 void forget_tellers();   // in a child of fork: the threads that were telling do not exist here
 
 }  // namespace slip

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kRaceStatus = 66;  // exit status of a program with a race, as a thread sanitizer's
 
-// Never destroyed: streams of static lifetime may still tell it something while the process ends.
+// Never destroyed: streams of static lifetime may still notify it while the process exits.
 struct ProcessTrace {
   Trace trace;
   pid_t process = ::getpid();
@@ -29,7 +29,7 @@ struct ProcessTrace {
 ProcessTrace* g_trace = nullptr;
 
 void write_process_trace() {
-  if (::getpid() != g_trace->process) return;  // a fork's exit must not overwrite its parent's file
+  if (::getpid() != g_trace->process) return;  // a forked child must not overwrite its parent's file
   try {
     g_trace->trace.stop();
     const TraceData data = g_trace->trace.data();
@@ -40,14 +40,14 @@ void write_process_trace() {
   }
 }
 
-// As the trace, it is never destroyed.
+// Never destroyed, as ProcessTrace.
 struct ProcessCheck {
   RaceChecker checker;
   pid_t process = ::getpid();
 };
 ProcessCheck* g_check = nullptr;
 
-// The last exit handler of ours: a race changes the exit status, which only an immediate end can still do.
+// Runs as the last of our exit handlers. A race changes the exit status, which in a handler only _exit can do.
 void report_process_races() {
   if (::getpid() != g_check->process) return;
   g_check->checker.stop();
@@ -67,7 +67,8 @@ void start_check() {
   if (!env().check) return;
   try {
     g_check = new ProcessCheck;
-    if (std::atexit(report_process_races) != 0) log_line("SLIP_CHECK: no room for an exit handler, nothing is told");
+    if (std::atexit(report_process_races) != 0)
+      log_line("SLIP_CHECK: the exit handler could not be registered, so no races will be reported");
   } catch (const std::exception& error) {
     log_line(fmt::format("SLIP_CHECK: {}", error.what()));
   }
@@ -79,7 +80,7 @@ bool start() {
   try {
     g_trace = new ProcessTrace;
     if (std::atexit(write_process_trace) != 0)
-      log_line("SLIP_TRACE: no room for an exit handler, nothing will be written");
+      log_line("SLIP_TRACE: the exit handler could not be registered, so no trace will be written");
   } catch (const std::exception& error) {
     log_line(fmt::format("SLIP_TRACE: {}", error.what()));
   }

@@ -9,8 +9,8 @@
 
 namespace slip {
 
-// "%r" becomes the rank (0 in no job) and "%p" the process id. Ranks of one job have the same SLIP_TRACE: where the
-// pattern has neither, each rank's number is put before the ending, run.json -> run.0.json.
+// The file that SLIP_TRACE names for this process. "%r" becomes the rank (0 outside a job) and "%p" the process id. If
+// the pattern has neither, each rank of a job gets a file of its own: run.json -> run.0.json.
 std::string trace_path(const std::string& pattern, std::optional<JobRank> rank, int process);
 
 }  // namespace slip

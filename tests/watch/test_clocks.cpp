@@ -1,4 +1,4 @@
-// What keeps the race checker's memory bounded: slots that serve one stream after another, places that are joined.
+// The race checker's memory stays bounded: slots serve one stream after another, segments are joined.
 #include <gtest/gtest.h>
 
 #include "watch/race/clocks.hpp"

@@ -5,7 +5,7 @@
 namespace slip {
 namespace {
 
-// One run, nodes in the order of time.
+// One simulated run, which visits the nodes by time.
 class Rerun {
  public:
   Rerun(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, const Holders& holders)
@@ -13,8 +13,8 @@ class Rerun {
         spans_(spans),
         table_(table),
         holders_(holders),
-        end_(table.node_end),  // what two records of one instant put in the wrong order keeps its recorded end
-        queued_(graph.nodes.size(), kNever) {}
+        end_(table.node_end),  // nodes of one instant may be visited too late; until then their recorded end counts
+        queued_(graph.nodes.size(), kBeforeEverything) {}
 
   Picos length(std::span<const std::uint32_t> order, const ReplayChange& change) {
     Picos first = 0, last = 0;
@@ -23,7 +23,7 @@ class Rerun {
       const OpNode& node = graph_.nodes[n];
       if (node.kind != NodeKind::kOp) {
         const bool kept = node.record >= change.left_out.size() || !change.left_out[node.record];
-        end_[n] = std::max(end_of(node.prev), kept ? end_of(node.other) : kNever);
+        end_[n] = std::max(end_of(node.prev), kept ? end_of(node.other) : kBeforeEverything);
         continue;
       }
       const TraceSpan& span = spans_[node.span];
@@ -42,8 +42,8 @@ class Rerun {
   }
 
  private:
-  Picos end_of(std::uint32_t node) const { return node == kNoNode ? kNever : end_[node]; }
-  // When it is submitted and what it follows has ended.
+  Picos end_of(std::uint32_t node) const { return node == kNoNode ? kBeforeEverything : end_[node]; }
+  // When the op is submitted and its predecessors have ended.
   Picos ready_of(std::uint32_t n) {
     const OpNode& node = graph_.nodes[n];
     const TraceSpan& span = spans_[node.span];
@@ -59,7 +59,7 @@ class Rerun {
   const StartTable& table_;
   const Holders& holders_;
   std::vector<Picos> end_;
-  std::vector<Picos> queued_;  // kNever: not known yet
+  std::vector<Picos> queued_;  // by node; kBeforeEverything: not known yet
   std::vector<std::uint32_t> chain_;
 };
 
@@ -69,20 +69,20 @@ Picos Rerun::start_of(std::uint32_t n) {
   Picos reason = ready_of(n);
   if (facts.ahead != kNoSpan) reason = std::max(reason, ready_of(graph_.node_of[facts.ahead]));
   if (holders_.engine[index] != kNoSpan) reason = std::max(reason, end_[graph_.node_of[holders_.engine[index]]]);
-  if (reason == kNever) return spans_[index].started;
+  if (reason == kBeforeEverything) return spans_[index].started;
   return reason + (spans_[index].started - facts.reason);
 }
 
-// A thread submits after its submission before and after what it waited for, and takes its own time in between.
+// A thread submits after its previous submission and after its waits, and takes the recorded host time in between.
 Picos Rerun::submission_of(std::uint32_t n) {
-  for (; n != kNoNode && queued_[n] == kNever; n = graph_.nodes[n].before) chain_.push_back(n);
-  Picos at = n == kNoNode ? kNever : queued_[n];
+  for (; n != kNoNode && queued_[n] == kBeforeEverything; n = graph_.nodes[n].before) chain_.push_back(n);
+  Picos at = n == kNoNode ? kBeforeEverything : queued_[n];
   for (; !chain_.empty(); chain_.pop_back()) {
     const std::uint32_t op = chain_.back();
     const HostGap gap = host_gap(graph_, spans_, table_, op);
-    if (gap.before == kNoNode) at = kNever;
+    if (gap.before == kNoNode) at = kBeforeEverything;
     if (gap.sync != kNoNode) at = std::max(at, end_[gap.sync]);
-    at = at == kNever ? spans_[graph_.nodes[op].span].queued : at + gap.gap;
+    at = at == kBeforeEverything ? spans_[graph_.nodes[op].span].queued : at + gap.gap;
     queued_[op] = at;
   }
   return at;
@@ -103,11 +103,11 @@ Picos Replay::length(const ReplayChange& change) const {
 }
 
 Picos Replay::max_latency() const {
-  Picos most = 0;
+  Picos max = 0;
   for (std::size_t i = 0; i < spans_.size(); ++i) {
-    if (spans_[i].run) most = std::max(most, spans_[i].started - table_.facts[i].reason);
+    if (spans_[i].run) max = std::max(max, spans_[i].started - table_.facts[i].reason);
   }
-  return most;
+  return max;
 }
 
 }  // namespace slip

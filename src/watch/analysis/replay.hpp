@@ -1,4 +1,4 @@
-// Replay: how long a recorded run would have been with some of its waits left out, or with other durations.
+// Replay: how long a recorded run would have been without some of its waits, or with other durations.
 #pragma once
 
 #include <span>
@@ -9,23 +9,23 @@
 namespace slip {
 
 struct ReplayChange {
-  // By index of the trace's records: waits (kEventWait, kBarrier, kSync, kQuery) that are not made.
+  // By index of the trace's records: waits (kEventWait, kBarrier, kSync, kQuery) to leave out.
   std::vector<bool> left_out = {};
   // By span: how much longer it takes; negative for less.
   std::vector<Picos> longer = {};
 };
 
-// Everything else keeps its duration, its latency, and the time that the host took between calls. An op starts when it
-// is submitted, what it still follows has ended, and the op that had its engine before, in the recorded order, is done.
-// An engine that was shared holds back only those that it held back in the trace, so a gain may be less in truth than
-// here. With nothing left out the recorded length comes out, to the picosecond.
+// All other durations, latencies and host times between calls stay as recorded. An op starts when it is submitted, its
+// remaining predecessors have ended, and the op before it on its engine, in the recorded order, has ended. A shared
+// engine delays only the ops that it delayed in the trace, so a real gain may be smaller. Without changes the result is
+// the recorded length, to the picosecond.
 class Replay {
  public:
-  Replay(const TraceData& trace, std::span<const TraceSpan> spans);  // of trace.spans(); both must outlive it
+  Replay(const TraceData& trace, std::span<const TraceSpan> spans);  // `spans` are trace.spans(); both must outlive it
 
-  // First start to last end. What lies beyond the end of a list is not changed.
+  // From the first start to the last end. Records and spans beyond the end of a list are not changed.
   Picos length(const ReplayChange& change = {}) const;
-  // The longest time from the reason of a start to the start: what the replay takes over without explaining it.
+  // The longest latency, from the reason of a start to the start: the replay keeps latencies without explaining them.
   Picos max_latency() const;
 
  private:

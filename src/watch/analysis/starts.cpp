@@ -7,15 +7,16 @@
 namespace slip {
 namespace {
 
-// How much later than its reason an op may start before the reason counts as no explanation. A launch takes a few
-// microseconds on a GPU; an idle thread of the cpu device naps for 50.
+// The longest time between the reason of a start and the start. Beyond it, the reason does not explain the start. A
+// launch takes a few microseconds on a GPU; an idle thread of the cpu device sleeps for 50 at a time.
 constexpr Picos kMaxLatency = 50'000'000;
-// The same for ops whose submission is not in the trace: the host may have been late, and only a start that follows at
-// once is proof of the contrary.
+// The same for ops whose submission is not in the trace: only a start that follows directly proves that the host was
+// not late.
 constexpr Picos kMaxLatencyUnsubmitted = 2'000'000;
 
-// Ops of one engine leave a hardware queue in order. On the cpu device all ops of a queue do: lane kAnyLane.
-constexpr std::uint64_t kLanes = 4, kAnyLane = 3;
+// Ops of one engine leave a hardware queue in order, so each queue has a sub-queue for each engine. On the cpu device
+// all ops of a queue leave in order: sub-queue kWholeQueue.
+constexpr std::uint64_t kSubQueues = 4, kWholeQueue = 3;
 
 class StartFinder {
  public:
@@ -28,8 +29,8 @@ class StartFinder {
 
   StartTable find(std::span<const EngineUse> engines) {
     follow_dependencies();
-    const std::vector<std::uint32_t> room = made_room(spans_, engines);
-    for (std::size_t i = 0; i < spans_.size(); ++i) table_.facts[i].room_after = room[i];
+    const std::vector<std::uint32_t> room = engine_predecessors(spans_, engines);
+    for (std::size_t i = 0; i < spans_.size(); ++i) table_.facts[i].engine_after = room[i];
     const bool queues =
         std::any_of(spans_.begin(), spans_.end(), [](const TraceSpan& span) { return span.queue >= 0; });
     if (queues) follow_queues();
@@ -42,8 +43,8 @@ class StartFinder {
   }
 
  private:
-  struct Lane {
-    Picos open = kNever;  // when the last op had left it
+  struct SubQueue {
+    Picos open = kBeforeEverything;  // when the last op left it
     std::uint32_t last = kNoSpan;
     void pass(const StartFacts& facts, const TraceSpan& span, std::uint32_t index);
   };
@@ -60,14 +61,15 @@ class StartFinder {
   const OpGraph& graph_;
   std::span<const TraceSpan> spans_;
   StartTable table_;
-  std::vector<std::uint32_t> node_last_;                   // by node: the op that ended last of all that it follows
-  std::vector<std::pair<Picos, std::uint32_t>> any_lane_;  // by span, if there are queues: open and last of the queue
+  std::vector<std::uint32_t> node_last_;  // by node: of all ops that it follows, the one that ended last
+  std::vector<std::pair<Picos, std::uint32_t>>
+      whole_queue_;  // by span, if there are queues: open and last of kWholeQueue
 };
 
 void StartFinder::follow_dependencies() {
   for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
     const OpNode& node = graph_.nodes[n];
-    Picos end = node.prev == kNoNode ? kNever : table_.node_end[node.prev];
+    Picos end = node.prev == kNoNode ? kBeforeEverything : table_.node_end[node.prev];
     std::uint32_t last = node.prev == kNoNode ? kNoSpan : node_last_[node.prev];
     if (node.kind != NodeKind::kOp) {
       if (table_.node_end[node.other] > end) end = table_.node_end[node.other], last = node_last_[node.other];
@@ -85,64 +87,65 @@ void StartFinder::follow_dependencies() {
   }
 }
 
-// The op that the host waited for between its submission before and this one. One that ended later than the submission
-// has another clock, and says nothing.
+// The op that the host waited for between the thread's previous submission and this one. If that op ended later than
+// the submission, it is on another clock, and nothing follows from it.
 std::uint32_t StartFinder::host_after(const OpNode& node) const {
   if (node.other == kNoNode) return kNoSpan;
-  const Picos before = node.before == kNoNode ? kNever : spans_[graph_.nodes[node.before].span].queued;
+  const Picos before = node.before == kNoNode ? kBeforeEverything : spans_[graph_.nodes[node.before].span].queued;
   const Picos end = table_.node_end[node.other];
   return end > before && end <= spans_[node.span].queued ? node_last_[node.other] : kNoSpan;
 }
 
-// A submission takes effect some time after it began, because the call takes time. How long at least is learnt from the
-// ops, by device and kind, that nothing else held up. Without it an op that the host was late with would count as held
-// up by whatever happened to end during its call.
+// A submission takes effect only after some time, because the call takes time. The minimum, by device and kind of op,
+// is learnt from ops that nothing else delayed. Without it, an op that the host submitted late would count as delayed
+// by whatever happened to end during the call.
 void StartFinder::add_call_times() {
-  CachedMap<Picos> least;
+  CachedMap<Picos> min_call_time;
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     const TraceSpan& span = spans_[i];
     const StartFacts& facts = table_.facts[i];
     if (!span.run || !span.submit || facts.dependency > span.queued || facts.queue > span.queued) continue;
-    if (facts.room_after != kNoSpan && spans_[facts.room_after].ended > span.queued) continue;
-    Picos& known = least[call(span)];  // 0: none yet; kept one too high
+    if (facts.engine_after != kNoSpan && spans_[facts.engine_after].ended > span.queued) continue;
+    Picos& known = min_call_time[call(span)];  // plus 1; 0: none yet
     const Picos took = std::clamp<Picos>(span.started - span.queued, 0, kMaxLatency) + 1;
     known = known == 0 ? took : std::min(known, took);
   }
   for (std::size_t i = 0; i < spans_.size(); ++i) {
     const TraceSpan& span = spans_[i];
     if (!span.run || !span.submit) continue;
-    const Picos takes = std::max<Picos>(least[call(span)] - 1, 0);
+    const Picos takes = std::max<Picos>(min_call_time[call(span)] - 1, 0);
     table_.facts[i].host = std::max(span.queued, std::min(span.queued + takes, span.started));
   }
 }
 
-void StartFinder::Lane::pass(const StartFacts& facts, const TraceSpan& span, std::uint32_t index) {
+void StartFinder::SubQueue::pass(const StartFacts& facts, const TraceSpan& span, std::uint32_t index) {
   const Picos own = std::max(facts.host, facts.dependency);
-  // Who started although something ahead had not left is not in this lane's order; begin anew.
+  // An op that started before the op ahead had left does not keep the order of this queue: starts anew from it.
   if (own >= open || open > span.started) open = own, last = index;
 }
 
-// An op leaves its queue when it could start but for its engine; until then it holds those behind it.
+// An op leaves its queue when it is ready and only its engine may be busy. Until then it delays the ops behind it.
 void StartFinder::follow_queues() {
-  CachedMap<Lane> lanes;
-  CachedMap<std::uint64_t> lane_of_stream;
-  any_lane_.assign(spans_.size(), {kNever, kNoSpan});
+  CachedMap<SubQueue> sub_queues;
+  CachedMap<std::uint64_t> sub_queue_of_stream;
+  whole_queue_.assign(spans_.size(), {kBeforeEverything, kNoSpan});
   for (const OpNode& node : graph_.nodes) {
     if (node.kind != NodeKind::kOp || !spans_[node.span].run || spans_[node.span].queue < 0) continue;
     const TraceSpan& span = spans_[node.span];
     StartFacts& facts = table_.facts[node.span];
-    std::uint64_t& own_lane = lane_of_stream[span.stream];
-    if (span.engine == Engine::kCompute) own_lane = 0;
-    else if (span.engine == Engine::kCopyIn) own_lane = 1;
-    else if (span.engine == Engine::kCopyOut) own_lane = 2;
-    const std::uint64_t queue = ((std::uint64_t{span.device} << 32) + static_cast<std::uint64_t>(span.queue)) * kLanes;
-    Lane& lane = lanes[queue + own_lane];
-    const bool held = lane.open > std::max(facts.host, facts.dependency) && lane.open <= span.started;
-    facts.queue = held ? lane.open : kNever;
-    facts.ahead = held ? lane.last : kNoSpan;
-    lane.pass(facts, span, node.span);
-    Lane& whole = lanes[queue + kAnyLane];
-    any_lane_[node.span] = {whole.open, whole.last};
+    std::uint64_t& own_queue = sub_queue_of_stream[span.stream];
+    if (span.engine == Engine::kCompute) own_queue = 0;
+    else if (span.engine == Engine::kCopyIn) own_queue = 1;
+    else if (span.engine == Engine::kCopyOut) own_queue = 2;
+    const std::uint64_t queue =
+        ((std::uint64_t{span.device} << 32) + static_cast<std::uint64_t>(span.queue)) * kSubQueues;
+    SubQueue& sub_queue = sub_queues[queue + own_queue];
+    const bool held = sub_queue.open > std::max(facts.host, facts.dependency) && sub_queue.open <= span.started;
+    facts.queue = held ? sub_queue.open : kBeforeEverything;
+    facts.ahead = held ? sub_queue.last : kNoSpan;
+    sub_queue.pass(facts, span, node.span);
+    SubQueue& whole = sub_queues[queue + kWholeQueue];
+    whole_queue_[node.span] = {whole.open, whole.last};
     whole.pass(facts, span, node.span);
   }
 }
@@ -151,7 +154,7 @@ void StartFinder::decide(std::uint32_t index) {
   const TraceSpan& span = spans_[index];
   StartFacts& facts = table_.facts[index];
   Start& start = table_.starts[index];
-  start.ready = std::max(span.submit ? span.queued : kNever, facts.dependency);
+  start.ready = std::max(span.submit ? span.queued : kBeforeEverything, facts.dependency);
   start.cause = Cause::kHost;
   start.after = facts.host_after;
   facts.reason = facts.host;
@@ -163,23 +166,23 @@ void StartFinder::decide(std::uint32_t index) {
   if (facts.dependency_on != kNoSpan && facts.dependency >= facts.reason)
     later(facts.dependency, Cause::kDependency, facts.dependency_on);
   if (facts.queue > facts.reason) later(facts.queue, Cause::kQueue, facts.ahead);
-  if (facts.room_after != kNoSpan) {
-    const Picos room = spans_[facts.room_after].ended;
-    if (room > facts.reason && room <= span.started) later(room, Cause::kEngine, facts.room_after);
-    else facts.room_after = kNoSpan;
+  if (facts.engine_after != kNoSpan) {
+    const Picos room = spans_[facts.engine_after].ended;
+    if (room > facts.reason && room <= span.started) later(room, Cause::kEngine, facts.engine_after);
+    else facts.engine_after = kNoSpan;
   }
-  if (facts.reason < span.started && !any_lane_.empty()) {
-    const auto [open, last] = any_lane_[index];
+  if (facts.reason < span.started && !whole_queue_.empty()) {
+    const auto [open, last] = whole_queue_[index];
     if (open > facts.reason && open <= span.started) {
       later(open, Cause::kQueue, last);
       facts.queue = open;
       facts.ahead = last;
     }
   }
-  if (facts.reason == kNever) facts.reason = start.ready = span.started, start.cause = Cause::kUnknown;
-  if (start.ready == kNever) start.ready = span.started;
-  const Picos most = span.submit ? kMaxLatency : kMaxLatencyUnsubmitted;
-  if (span.started - facts.reason > most) start.cause = Cause::kUnknown;
+  if (facts.reason == kBeforeEverything) facts.reason = start.ready = span.started, start.cause = Cause::kUnknown;
+  if (start.ready == kBeforeEverything) start.ready = span.started;
+  const Picos max_latency = span.submit ? kMaxLatency : kMaxLatencyUnsubmitted;
+  if (span.started - facts.reason > max_latency) start.cause = Cause::kUnknown;
 }
 
 }  // namespace
@@ -194,7 +197,7 @@ Holders find_holders(std::span<const EngineUse> engines, const StartTable& table
   for (const EngineUse& use : engines) {
     for (std::size_t i = 0; i < use.ops.size(); ++i) {
       const std::uint32_t op = use.ops[i];
-      if (table.facts[op].room_after != kNoSpan) result.engine[op] = table.facts[op].room_after;
+      if (table.facts[op].engine_after != kNoSpan) result.engine[op] = table.facts[op].engine_after;
       else if (use.serial && use.engine != Engine::kNone && i > 0) result.engine[op] = use.ops[i - 1];
     }
   }
@@ -207,12 +210,12 @@ std::vector<std::uint32_t> time_order(const OpGraph& graph, std::span<const Trac
     const OpNode& node = graph.nodes[n];
     Picos at = table.node_end[n];
     if (node.kind == NodeKind::kOp && spans[node.span].run) at = spans[node.span].started;
-    // Clocks may disagree by a little; the graph does not.
+    // Clocks may disagree a little; the graph is always right.
     if (node.prev != kNoNode) at = std::max(at, keys[node.prev].at);
     if (node.other != kNoNode) at = std::max(at, keys[node.other].at);
     keys[n] = {at, n};
   }
-  sort_by_time(keys);  // stable: of equals the one that the graph has first
+  sort_by_time(keys);  // stable: nodes of one time keep the order of the graph
   std::vector<std::uint32_t> result(keys.size());
   std::transform(keys.begin(), keys.end(), result.begin(), [](const TimeKey& key) { return key.index; });
   return result;
@@ -222,7 +225,7 @@ HostGap host_gap(const OpGraph& graph, std::span<const TraceSpan> spans, const S
   const OpNode& op = graph.nodes[node];
   const Picos queued = spans[op.span].queued;
   HostGap result;
-  Picos since = kNever;
+  Picos since = kBeforeEverything;
   if (op.before != kNoNode && spans[graph.nodes[op.before].span].queued <= queued) {
     result.before = op.before;
     since = spans[graph.nodes[op.before].span].queued;
@@ -231,7 +234,7 @@ HostGap host_gap(const OpGraph& graph, std::span<const TraceSpan> spans, const S
     result.sync = op.other;
     since = std::max(since, table.node_end[op.other]);
   }
-  result.gap = since == kNever ? 0 : queued - since;
+  result.gap = since == kBeforeEverything ? 0 : queued - since;
   return result;
 }
 

@@ -1,7 +1,8 @@
-// Why ops started when they did.
+// Why the ops of a trace started when they did, and the order in which time-based analyses visit them. Used by
+// analyse() and by Replay.
 //
-// An op starts when the host has submitted it, what it follows has ended, it has come to the front of its hardware
-// queue, and its engine has room. The last of these is the reason of its start, and the time from then to the start is
+// An op starts when the host has submitted it, the ops it depends on have ended, it is at the front of its hardware
+// queue, and its engine has capacity. The last of these is the reason of its start; the time from then to the start is
 // its latency.
 #pragma once
 
@@ -15,49 +16,49 @@
 
 namespace slip {
 
-// Before everything; far enough from the end of the numbers to be reckoned with.
-inline constexpr Picos kNever = std::numeric_limits<Picos>::min() / 4;
+// A time before all others, far enough from the limit that adding to it cannot overflow.
+inline constexpr Picos kBeforeEverything = std::numeric_limits<Picos>::min() / 4;
 
-// Of one span that ran.
+// When each condition for the start of a span was met.
 struct StartFacts {
-  Picos host = kNever;        // submitted, and the least time passed that ever lay between submission and start
-  Picos dependency = kNever;  // what it follows had ended
-  Picos queue = kNever;       // nothing was ahead in its queue; kNever: nothing held it there
-  Picos reason = 0;           // the last of all
+  Picos host = kBeforeEverything;        // submitted, plus the minimum time that a call takes
+  Picos dependency = kBeforeEverything;  // the last op it depends on ended
+  Picos queue = kBeforeEverything;       // it reached the front of its queue; kBeforeEverything: no op delayed it
+  Picos reason = 0;                      // the last of all these
   std::uint32_t dependency_on = kNoSpan;
-  std::uint32_t host_after = kNoSpan;  // what the host had waited for when it was late with this op
-  std::uint32_t room_after = kNoSpan;  // who had kept the engine, if it was ready before
-  std::uint32_t ahead = kNoSpan;       // who held it in the queue
+  std::uint32_t host_after = kNoSpan;    // the op that the host had waited for before it submitted this one
+  std::uint32_t engine_after = kNoSpan;  // the op that left the engine, if this one was ready before
+  std::uint32_t ahead = kNoSpan;         // the op ahead in the queue
 };
 
 struct StartTable {
   std::vector<Start> starts;      // by span
   std::vector<StartFacts> facts;  // by span
-  std::vector<Picos> node_end;    // by node of the graph: when it and all that it follows had ended
+  std::vector<Picos> node_end;    // by node of the graph: when it and all nodes that it follows had ended
 };
 
 StartTable find_starts(const OpGraph& graph, std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
 
-// --- The order in which everything comes after all that held it up: what it had to follow, and the op that kept its
-// engine ---
+// --- An order of the nodes in which each comes after everything that delayed it ---
 
-// What else than the graph held a span up.
+// Delays that the graph does not show.
 struct Holders {
-  std::vector<std::uint32_t> engine;  // by span: the op that it came after on its engine, or kNoSpan
+  std::vector<std::uint32_t> engine;  // by span: the op before it on its engine, or kNoSpan
 };
 
-// On an engine that never ran two at once every op comes after the one before; on others those do that had to wait.
+// On an engine that never ran two ops at once, each op comes after the one before it. On others, only ops that waited
+// do.
 Holders find_holders(std::span<const EngineUse> engines, const StartTable& table);
 
-// Nodes by start (ops) or by the end of what they wait for (waits).
+// Nodes by time: ops by their start, waits by the end of what they wait for.
 std::vector<std::uint32_t> time_order(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table);
 
-// How an op's submission followed from what its thread did before. Devices may have clocks of their own; what would
-// have come later than the submission is of another clock, and left out.
+// How the submission of an op follows from what its host thread did before. Devices may have different clocks: an event
+// that seems later than the submission is on another clock and is left out.
 struct HostGap {
-  std::uint32_t before = kNoNode;  // the submission before
-  std::uint32_t sync = kNoNode;    // the last wait
-  Picos gap = 0;                   // what the host took from the later of both
+  std::uint32_t before = kNoNode;  // the previous submission of the thread
+  std::uint32_t sync = kNoNode;    // the last wait of the thread
+  Picos gap = 0;                   // host time from the later of both to this submission
 };
 HostGap host_gap(const OpGraph& graph, std::span<const TraceSpan> spans, const StartTable& table, std::uint32_t node);
 

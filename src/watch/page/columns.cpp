@@ -10,7 +10,7 @@
 namespace slip {
 namespace {
 
-// Little-endian on every machine: the page reads them with typed arrays, and machines with browsers are.
+// Little-endian: the page reads the bytes with typed arrays, and machines with browsers are little-endian.
 template <class Stored, class Value>
 void append_all(std::string& bytes, const std::vector<Value>& values) {
   static_assert(std::endian::native == std::endian::little);
@@ -49,9 +49,9 @@ void Columns::describe(std::string_view key, const char* type, std::size_t count
 
 void Columns::store(std::string_view key, const std::vector<std::uint64_t>& values, std::int64_t base,
                     std::uint64_t scale) {
-  const std::uint64_t most = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
-  const auto fits = [most](auto limit) { return most <= std::numeric_limits<decltype(limit)>::max(); };
-  if (most == 0) {
+  const std::uint64_t max = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+  const auto fits = [max](auto limit) { return max <= std::numeric_limits<decltype(limit)>::max(); };
+  if (max == 0) {
     describe(key, "same", values.size(), base, scale);
   } else if (fits(std::uint8_t{})) {
     describe(key, "u8", values.size(), base, scale);
@@ -70,7 +70,7 @@ void Columns::store(std::string_view key, const std::vector<std::uint64_t>& valu
 
 void Columns::integers(std::string_view key, const std::vector<std::int64_t>& values) {
   const std::int64_t base = values.empty() ? 0 : *std::min_element(values.begin(), values.end());
-  // Unsigned: the distance of two times may be more than a signed number holds.
+  // Unsigned, because the difference of two times may overflow a signed number.
   std::vector<std::uint64_t> above(values.size());
   std::uint64_t scale = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -1,5 +1,5 @@
-// Columns of numbers for the timeline page: each in the narrowest form that loses nothing, all in one block of bytes,
-// which the page holds as base64.
+// Columns: the numbers of the timeline page. Each column is stored in the narrowest type that loses nothing. All of
+// them lie in one block of bytes, which the page holds as base64.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,9 +17,9 @@ std::string base64(std::string_view bytes);
 
 class Columns {
  public:
-  // Whole numbers, kept as base + scale * stored where that is narrower. Beyond 2^53 a double is all that a page has.
+  // Whole numbers, stored as (value - base) / scale if that is narrower. Beyond 2^53 the page has only doubles.
   void integers(std::string_view key, const std::vector<std::int64_t>& values);
-  // Indices: stored as they are, so that the page uses the bytes without a copy.
+  // Indices, stored without base and scale, so that the page uses the bytes without a copy.
   void indices(std::string_view key, const std::vector<std::uint32_t>& values);
 
   // {"key":{"type":"u16","at":0,"count":7,"base":0,"scale":1},...}: value i is base + scale * stored[i]. The type

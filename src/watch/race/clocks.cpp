@@ -62,7 +62,7 @@ void Clocks::adopt(std::uint64_t stream, const StreamSlot& slot) {
 void Clocks::open(std::uint64_t stream, const StreamSlot& slot) {
   slots_.emplace(stream, slot);
   if (streams_.size() <= slot.slot) streams_.resize(slot.slot + 1);
-  Stream& opened = streams_[slot.slot];
+  StreamClock& opened = streams_[slot.slot];
   if (opened.versions.empty()) opened.versions.push_back({0, std::make_shared<const Clock>()});
   else set_present(opened, host_);  // the last waits of the stream before do not order this one
 }
@@ -83,7 +83,7 @@ const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const 
   return later == versions.begin() ? kNothing : std::prev(later)->clock;
 }
 
-void Clocks::set_present(Stream& stream, Clock clock) {
+void Clocks::set_present(StreamClock& stream, Clock clock) {
   entries_ += clock.size();
   auto made = std::make_shared<const Clock>(std::move(clock));
   if (stream.versions.back().from == stream.end) {  // no op in between
@@ -98,7 +98,7 @@ void Clocks::set_present(Stream& stream, Clock clock) {
   }
 }
 
-void Clocks::join_host(Stream& stream, const Clock& host) {
+void Clocks::join_host(StreamClock& stream, const Clock& host) {
   const Clock& present = *stream.versions.back().clock;
   if (covers(present, host)) return;
   Clock joined = present;
@@ -107,7 +107,7 @@ void Clocks::join_host(Stream& stream, const Clock& host) {
 }
 
 void Clocks::submit(std::uint32_t slot, std::uint64_t position) {
-  Stream& stream = streams_[slot];
+  StreamClock& stream = streams_[slot];
   if (stream.host_joined != host_version_) {
     stream.host_joined = host_version_;
     join_host(stream, host_);
@@ -122,7 +122,7 @@ void Clocks::submit(std::uint32_t slot, std::uint64_t position, const Clock& hos
 
 bool Clocks::wait(std::uint32_t slot, Point point) {
   if (point.slot == slot) return false;
-  Stream& stream = streams_[slot];
+  StreamClock& stream = streams_[slot];
   extend_to(point);
   const Clock& present = *stream.versions.back().clock;
   const Clock& other = *clock_at(point);
@@ -149,7 +149,7 @@ bool Clocks::host_wait(Point point) {
 }
 
 void Clocks::host_wait_all(std::uint32_t slot) {
-  const Stream& stream = streams_[slot];
+  const StreamClock& stream = streams_[slot];
   const Clock& present = *stream.versions.back().clock;
   if (position_in(host_, slot) >= stream.end && covers(host_, present)) return;
   join(host_, present);

@@ -82,14 +82,14 @@ class Clocks {
     std::uint64_t from = 0;  // holds for ops that end after this position
     std::shared_ptr<const Clock> clock;
   };
-  struct Stream {
+  struct StreamClock {
     std::uint64_t end = 0;          // of the op submitted last
     std::uint64_t host_joined = 0;  // version of the host's clock that is joined into this one
     std::deque<Version> versions;   // the last one is the present
   };
 
-  void set_present(Stream& stream, Clock clock);
-  void join_host(Stream& stream, const Clock& host);
+  void set_present(StreamClock& stream, Clock clock);
+  void join_host(StreamClock& stream, const Clock& host);
   void extend_to(Point point);
   void open(std::uint64_t stream, const StreamSlot& slot);
 
@@ -98,7 +98,7 @@ class Clocks {
   };
   std::unordered_map<std::uint64_t, StreamSlot> slots_;  // by stream
   std::deque<ClosedSlot> closed_;
-  std::vector<Stream> streams_;  // by slot
+  std::vector<StreamClock> streams_;  // by slot
   Clock host_;
   std::uint64_t host_version_ = 1;
   std::size_t entries_ = 0;  // of all versions

@@ -14,7 +14,7 @@ void NeededEdges::give_up() {
   slots_.clear();
 }
 
-NeededEdges::Slot& NeededEdges::slot(std::uint32_t index) {
+NeededEdges::SlotEdges& NeededEdges::slot(std::uint32_t index) {
   if (slots_.size() <= index) slots_.resize(index + 1);
   return slots_[index];
 }
@@ -31,7 +31,7 @@ void NeededEdges::add_edge(std::uint32_t to, Clocks::Point from, std::shared_ptr
   reach(from);
   entries_ += clock->size();
   if (entries_ > kMaxEntries) return give_up();
-  Slot& target = slot(to);
+  SlotEdges& target = slot(to);
   if (!implied) target.edges.push_back(static_cast<std::uint32_t>(edges_.size()));
   edges_.push_back({from, std::move(clock), to, target.end, current_record, implied, false, false, with_waits});
 }
@@ -39,7 +39,7 @@ void NeededEdges::add_edge(std::uint32_t to, Clocks::Point from, std::shared_ptr
 void NeededEdges::add_op(Clocks::Point point, const Clocks::Clock& clock) {
   if (gave_up_) return;
   reach(point);
-  Slot& own = slot(point.slot);
+  SlotEdges& own = slot(point.slot);
   for (; own.used < own.edges.size(); ++own.used) edges_[own.edges[own.used]].used = true;
   if (!some_opaque_) return;
   for (std::uint32_t other = 0; other < slots_.size(); ++other) {
@@ -47,7 +47,7 @@ void NeededEdges::add_op(Clocks::Point point, const Clocks::Clock& clock) {
   }
 }
 
-// The last of the positions that the slot knows of needs to stay clock.
+// Of the positions that the clock covers, the last one must stay covered.
 void NeededEdges::need_last(const std::vector<std::uint64_t>& positions, std::uint32_t of, const Clocks::Clock& clock,
                             std::uint32_t slot) {
   const auto later = std::upper_bound(positions.begin(), positions.end(), Clocks::position_in(clock, of));
@@ -82,9 +82,9 @@ void NeededEdges::need(Clocks::Point earlier, std::uint32_t index, std::uint64_t
   std::uint64_t surely_before = before;  // for `kept`, which knows positions only
   auto until = static_cast<std::uint32_t>(edges_.size());
   while (index != earlier.slot) {
-    Slot& target = slot(index);
+    SlotEdges& target = slot(index);
     if (target.kept.size() <= earlier.slot) target.kept.resize(earlier.slot + 1);
-    Kept& kept = target.kept[earlier.slot];
+    CoveredRange& kept = target.kept[earlier.slot];
     if (kept.covers >= earlier.position && kept.since < surely_before) return;
     auto edge = std::partition_point(target.edges.begin(), target.edges.end(),
                                      [&](std::uint32_t i) { return i < until && edges_[i].position < before; });

@@ -54,26 +54,26 @@ class NeededEdges {
 
  private:
   // The position of another slot that needed edges alone order before this slot's ops, from `since` on.
-  struct Kept {
+  struct CoveredRange {
     std::uint64_t covers = 0;
     std::uint64_t since = 0;
   };
-  struct Slot {
+  struct SlotEdges {
     std::uint64_t end = 0;                    // of its last op
     std::vector<std::uint32_t> edges;         // into it, without implied ones
     std::size_t used = 0;                     // of these: have an op behind them
-    std::vector<Kept> kept;                   // by the other slot
+    std::vector<CoveredRange> kept;           // by the other slot
     std::vector<std::uint64_t> opaque;        // positions, rising
     std::vector<std::uint64_t> host_visible;  // positions, rising
   };
-  Slot& slot(std::uint32_t index);
+  SlotEdges& slot(std::uint32_t index);
   std::uint64_t covers(const Edge& edge, std::uint32_t slot) const;
   void need(Clocks::Point earlier, std::uint32_t slot, std::uint64_t before);
   void need_last(const std::vector<std::uint64_t>& positions, std::uint32_t of, const Clocks::Clock& clock,
                  std::uint32_t slot);
 
   std::vector<Edge> edges_;
-  std::vector<Slot> slots_;
+  std::vector<SlotEdges> slots_;
   std::size_t entries_ = 0;  // in the clocks of all edges
   bool some_opaque_ = false;
   bool gave_up_ = false;

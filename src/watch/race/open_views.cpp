@@ -15,12 +15,12 @@ bool same_place(const Access& a, const Access& b) {
 
 }  // namespace
 
-void OpenViews::open(ShadowMemory::Buffer& buffer, const TraceRecord& record, bool writes) {
+void OpenViews::open(ShadowMemory::TrackedBuffer& buffer, const TraceRecord& record, bool writes) {
   const std::uint64_t begin = buffer.begin_of(record.range);
   views_[&buffer.shadow()].push_back({record, begin, begin + record.range.bytes, writes, {}});
 }
 
-void OpenViews::add_op(ShadowMemory::Buffer& buffer, const TraceRange& range, const Access& access) {
+void OpenViews::add_op(ShadowMemory::TrackedBuffer& buffer, const TraceRange& range, const Access& access) {
   const auto open = views_.find(&buffer.shadow());
   if (open == views_.end()) return;
   const std::uint64_t begin = buffer.begin_of(range), end = begin + range.bytes;
@@ -38,7 +38,7 @@ void OpenViews::add_op(ShadowMemory::Buffer& buffer, const TraceRange& range, co
   }
 }
 
-std::optional<OpenView> OpenViews::close(ShadowMemory::Buffer& buffer, const TraceRecord& record) {
+std::optional<OpenView> OpenViews::close(ShadowMemory::TrackedBuffer& buffer, const TraceRecord& record) {
   const auto open = views_.find(&buffer.shadow());
   if (open == views_.end()) return std::nullopt;
   std::vector<OpenView>& views = open->second;

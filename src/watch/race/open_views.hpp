@@ -29,11 +29,11 @@ struct OpenView {
 class OpenViews {
  public:
   bool empty() const { return views_.empty(); }
-  void open(ShadowMemory::Buffer& buffer, const TraceRecord& record, bool writes);
+  void open(ShadowMemory::TrackedBuffer& buffer, const TraceRecord& record, bool writes);
   // An op touches the range: adds it to the views that it conflicts with.
-  void add_op(ShadowMemory::Buffer& buffer, const TraceRange& range, const Access& access);
+  void add_op(ShadowMemory::TrackedBuffer& buffer, const TraceRange& range, const Access& access);
   // Ends the view that the kHostEnd is of. Nothing: none is open.
-  std::optional<OpenView> close(ShadowMemory::Buffer& buffer, const TraceRecord& record);
+  std::optional<OpenView> close(ShadowMemory::TrackedBuffer& buffer, const TraceRecord& record);
   void forget(const Shadow* memory) { views_.erase(memory); }
 
  private:

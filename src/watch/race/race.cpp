@@ -15,9 +15,9 @@ namespace slip {
 
 namespace {
 
-// Names of files with their lengths: to measure a path anew for every op would be felt. They are the program's own and
-// stay.
-class Files {
+// Caches the lengths of file names: a strlen of the path for every op would be measurable. The names are string
+// literals of the program, so they stay valid.
+class FileNames {
  public:
   std::string_view text(const char* file) {
     if (!file) return {};
@@ -35,7 +35,7 @@ class Files {
 struct RaceChecker::State {
   SpinLock lock;
   RaceCheck check;  // guarded by lock
-  Files files;      // guarded by lock
+  FileNames files;  // guarded by lock
 };
 
 RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
@@ -54,7 +54,7 @@ namespace {
 
 TraceRange trace_range(const Range& range) { return {range.id, range.offset, range.bytes}; }
 
-// The ranges of an op as trace ranges: on the stack, unless there are very many.
+// The ranges of an op as trace ranges: on the stack, unless there are many.
 class RangeList {
  public:
   explicit RangeList(const Ranges& ranges) : count_(ranges.size()) {
@@ -94,7 +94,7 @@ TraceRecord trace_record(const Record& record) {
 
 namespace {
 
-// Wrapped memory is known by its address: the program may have wrapped the same bytes before.
+// Wrapped memory is identified by its address: the program may wrap the same bytes more than once.
 void describe(RaceCheck& check, const Range& range) {
   check.name_buffer(range.id, range.block->name.text());
   if (!range.block->owned) check.mark_wrapped(range.id, reinterpret_cast<std::uintptr_t>(range.block->data), 0);
@@ -103,7 +103,7 @@ void describe(RaceCheck& check, const Range& range) {
 }  // namespace
 
 void RaceChecker::on(const Record& record) {
-  if (record.kind == RecordKind::kRun) return;  // when it ran does not matter, only what orders it
+  if (record.kind == RecordKind::kRun) return;  // the time of a run does not matter, only what orders it
   TraceRecord step = trace_record(record);
   const bool submits = record.kind == RecordKind::kSubmit && record.op;
   RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
@@ -148,31 +148,31 @@ std::string text_of(const Fix& fix) {
                      place(before));
 }
 
-// Edges between the same two lines of the source are told once, with the streams of the first.
+// Edges between the same two source lines are reported once, with the streams of the first.
 std::string text_of(const RaceReport& report) {
   const std::vector<Fix>& fixes = report.fixes;
   if (fixes.empty()) return {};
-  using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+  using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
   const auto source_of = [](const OpPlace& op) {
-    return Source{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
+    return SourceLine{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
   };
-  std::map<std::pair<Source, Source>, std::size_t> counts;
+  std::map<std::pair<SourceLine, SourceLine>, std::size_t> counts;
   for (const Fix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
   std::string list;
-  std::size_t shown = 0;
+  std::size_t listed = 0;
   for (const Fix& fix : fixes) {
     const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
-    if (count == counts.end()) continue;  // told before
+    if (count == counts.end()) continue;  // reported before
     const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";
-    list += fmt::format("  {}. {}{}\n", ++shown, text_of(fix), more);
+    list += fmt::format("  {}. {}{}\n", ++listed, text_of(fix), more);
     counts.erase(count);
   }
-  if (shown == 1) return "fix: one edge orders every conflict\n" + list;
+  if (listed == 1) return "fix: one edge orders every conflict\n" + list;
   std::string how = report.fixes_needed ? ", and none of them can be left out" : "";
   if (report.fixes_untried > 0)
     how = fmt::format("; the check stopped at its limit of work before it tried whether {} of {} could be left out",
                       report.fixes_untried, fixes.size());
-  return fmt::format("fix: these {} edges order every conflict{}\n{}", shown, how, list);
+  return fmt::format("fix: these {} edges order every conflict{}\n{}", listed, how, list);
 }
 
 }  // namespace

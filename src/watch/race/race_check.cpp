@@ -120,7 +120,7 @@ void RaceCheck::add_fixes(const Access& access) {
 void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own_position) {
   const bool by_host = access.point.slot == Clocks::kHostSlot;
   const bool writes = access.side.writes;
-  ShadowMemory::Buffer& buffer = memory_[range.buffer];
+  ShadowMemory::TrackedBuffer& buffer = memory_[range.buffer];
   if (!buffer.contains(range)) return;
   if (writes) flags_.forget(range);
   if (!views_.empty() && !by_host) views_.add_op(buffer, range, access);
@@ -148,7 +148,7 @@ void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own
 // The memory is gone, or the program may no longer touch it through this buffer. Wrapped memory is given back when the
 // device's work is done, so its bytes are as new.
 void RaceCheck::forget(const TraceRange& range) {
-  ShadowMemory::Buffer* buffer = memory_.find(range.buffer);
+  ShadowMemory::TrackedBuffer* buffer = memory_.find(range.buffer);
   if (!buffer) return;
   if (!buffer->shared) views_.forget(&buffer->own);
   else if (buffer->contains(range)) buffer->shared->forget(buffer->begin_of(range), range.bytes);
@@ -156,7 +156,7 @@ void RaceCheck::forget(const TraceRange& range) {
 }
 
 void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
-  ShadowMemory::Buffer& buffer = memory_[record.range.buffer];
+  ShadowMemory::TrackedBuffer& buffer = memory_[record.range.buffer];
   if (!buffer.contains(record.range)) return;
   views_.open(buffer, record, writes);
   const Clocks::Point point = order_.begin_host_step();
@@ -193,7 +193,7 @@ void RaceCheck::end_view(const TraceRecord& record) {
 void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
   const Clocks::Point point = order_.begin_host_step();
   const Access access{point, {{0, point.position, kOpenView, record.file, record.line}, writes}};
-  ShadowMemory::Buffer& buffer = memory_[record.range.buffer];
+  ShadowMemory::TrackedBuffer& buffer = memory_[record.range.buffer];
   buffer.shadow().access(
       buffer.begin_of(record.range), record.range.bytes, writes, access,
       [&](std::uint64_t, std::uint64_t, const Shadow::Segment& segment) {

@@ -70,7 +70,7 @@ class Shadow {
 // which offsets are addresses: two of them may be of the same bytes.
 class ShadowMemory {
  public:
-  struct Buffer {
+  struct TrackedBuffer {
     std::string_view name;
     bool on_host = false;       // pinned or pageable
     std::uint64_t address = 0;  // of wrapped memory
@@ -85,17 +85,19 @@ class ShadowMemory {
       return range.offset <= limit && range.bytes <= limit - range.offset;
     }
   };
-  Buffer& operator[](std::uint64_t id) { return buffers_[id]; }  // made if it is not known yet; stays where it is
-  Buffer* find(std::uint64_t id) { return buffers_.find(id); }
+  TrackedBuffer& operator[](std::uint64_t id) {
+    return buffers_[id];
+  }  // made if it is not known yet; stays where it is
+  TrackedBuffer* find(std::uint64_t id) { return buffers_.find(id); }
   void wrap(std::uint64_t id, std::uint64_t address, std::uint32_t space) {
-    Buffer& wrapped = buffers_[id];
+    TrackedBuffer& wrapped = buffers_[id];
     wrapped.address = address;
     wrapped.shared = &wrapped_[space];
   }
   void erase(std::uint64_t id) { buffers_.erase(id); }
 
  private:
-  CachedMap<Buffer> buffers_;
+  CachedMap<TrackedBuffer> buffers_;
   std::map<std::uint32_t, Shadow> wrapped_;  // by address space
 };
 

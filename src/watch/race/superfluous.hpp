@@ -1,4 +1,4 @@
-// Waits and barriers of a trace that no conflict needs, with what they cost.
+// Waits and barriers of a trace that no conflict needs, with the time that they cost. Used by check().
 #pragma once
 
 #include <span>
@@ -10,11 +10,11 @@
 namespace slip {
 
 struct Superfluous {
-  std::vector<SuperfluousWait> waits;            // dearest first
-  std::vector<FalseDependency> legacy_barriers;  // dearest first
+  std::vector<SuperfluousWait> waits;            // most expensive first
+  std::vector<FalseDependency> legacy_barriers;  // most expensive first
 };
 
-// `needed` has seen the whole trace; `spans` are the trace's.
+// `needed` was filled by check_races() of the same trace; `spans` are trace.spans().
 Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed);
 
 }  // namespace slip

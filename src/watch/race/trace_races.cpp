@@ -11,7 +11,7 @@ void describe_buffers(RaceCheck& check, const TraceData& trace) {
   for (const TraceBuffer& buffer : trace.buffers) {
     check.name_buffer(buffer.id, buffer.name);
     if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
-    // A trace may hold several processes, in which an address means different bytes; their devices differ.
+    // A merged trace holds several processes, each with its own addresses. Their devices have different ids.
     if (buffer.address != 0) check.mark_wrapped(buffer.id, buffer.address, buffer.device);
   }
 }

@@ -1,4 +1,5 @@
-// Containers that trace code uses in its inner loops, and a fast sort by time.
+// Containers and a sort for trace code, which handles millions of records: interned strings, a map with a cache, and a
+// radix sort by time.
 #pragma once
 
 #include <array>
@@ -18,21 +19,22 @@
 
 namespace slip {
 
-class Texts {
+// Interned strings: equal strings are kept once, and are equal if they lie at the same address.
+class StringPool {
  public:
-  static constexpr std::size_t kRecent = 256;
+  static constexpr std::size_t kCacheEntries = 256;
 
-  // Valid while the owner lives. Bytes that are not UTF-8 are replaced.
+  // The interned string, valid while owner() lives. Bytes that are not UTF-8 become U+FFFD.
   std::string_view keep(std::string_view text) {
     if (text.empty()) return {};
-    std::string_view& recent = recent_[slot(text)];
-    if (text != recent) recent = find(text);
-    return recent;
+    std::string_view& cached = cache_[cache_slot(text)];
+    if (text != cached) cached = find(text);
+    return cached;
   }
   std::shared_ptr<const void> owner() const { return all_; }
 
-  // A place for the text in a table of kRecent, from its length and its ends.
-  static std::size_t slot(std::string_view text) {
+  // The text's entry in a cache of kCacheEntries, from its length and its first and last bytes: cheaper than a hash.
+  static std::size_t cache_slot(std::string_view text) {
     if (text.empty()) return 0;
     std::uint64_t mix = text.size();
     if (text.size() >= 8) mix += load_word(text.data()) ^ (load_word(text.data() + text.size() - 8) * 31);
@@ -50,7 +52,7 @@ class Texts {
 
   std::shared_ptr<std::deque<std::string>> all_ = std::make_shared<std::deque<std::string>>();
   std::unordered_set<std::string_view> index_;
-  std::array<std::string_view, kRecent> recent_;
+  std::array<std::string_view, kCacheEntries> cache_;
 };
 
 // A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers: they are
@@ -92,7 +94,7 @@ struct TimeKey {
   std::uint32_t index = 0;
 };
 
-// Stable. Linear: a radix sort of as many digits as the times differ in.
+// Stable and linear: a radix sort over the digits in which the times differ.
 void sort_by_time(std::vector<TimeKey>& keys);
 
 }  // namespace slip

@@ -27,41 +27,41 @@ const char* record_kind_name(RecordKind kind) {
 
 namespace {
 
-// The words of an enum's kCount enumerators, looked up by comparison: they are few.
+// The names of an enum's kCount enumerators. They are few, so a linear search is enough.
 template <class Enum, std::size_t kCount>
-class Words {
+class NameTable {
  public:
-  explicit Words(const char* (*name)(Enum)) {
-    for (std::size_t i = 0; i < words_.size(); ++i) words_[i] = name(static_cast<Enum>(i));
+  explicit NameTable(const char* (*name)(Enum)) {
+    for (std::size_t i = 0; i < names_.size(); ++i) names_[i] = name(static_cast<Enum>(i));
   }
-  std::optional<Enum> find(std::string_view word) const {
-    for (std::size_t i = 0; i < words_.size(); ++i) {
-      if (words_[i] == word) return static_cast<Enum>(i);
+  std::optional<Enum> find(std::string_view name) const {
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      if (names_[i] == name) return static_cast<Enum>(i);
     }
     return std::nullopt;
   }
 
  private:
-  std::array<std::string_view, kCount> words_;
+  std::array<std::string_view, kCount> names_;
 };
 
 }  // namespace
 
-std::optional<RecordKind> record_kind_of(std::string_view word) {
-  static const Words<RecordKind, kRecordKinds> kWords(record_kind_name);
-  return kWords.find(word);
+std::optional<RecordKind> record_kind_of(std::string_view name) {
+  static const NameTable<RecordKind, kRecordKinds> kNames(record_kind_name);
+  return kNames.find(name);
 }
-std::optional<OpKind> op_kind_of(std::string_view word) {
-  static const Words<OpKind, kOpKinds> kWords(kind_name);
-  return kWords.find(word);
+std::optional<OpKind> op_kind_of(std::string_view name) {
+  static const NameTable<OpKind, kOpKinds> kNames(kind_name);
+  return kNames.find(name);
 }
-std::optional<Engine> engine_of(std::string_view word) {
-  static const Words<Engine, kEngines> kWords(engine_name);
-  return kWords.find(word);
+std::optional<Engine> engine_of(std::string_view name) {
+  static const NameTable<Engine, kEngines> kNames(engine_name);
+  return kNames.find(name);
 }
-std::optional<MemoryKind> memory_kind_of(std::string_view word) {
-  static const Words<MemoryKind, kMemoryKinds> kWords(memory_kind_name);
-  return kWords.find(word);
+std::optional<MemoryKind> memory_kind_of(std::string_view name) {
+  static const NameTable<MemoryKind, kMemoryKinds> kNames(memory_kind_name);
+  return kNames.find(name);
 }
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-// Words of the trace file for enumerators, and back.
+// The names that trace files use for enumerators, and the enumerators of names. An unknown name gives nothing.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,9 @@ inline constexpr std::size_t kMemoryKinds = static_cast<std::size_t>(MemoryKind:
 
 const char* record_kind_name(RecordKind kind);
 
-std::optional<RecordKind> record_kind_of(std::string_view word);
-std::optional<OpKind> op_kind_of(std::string_view word);
-std::optional<Engine> engine_of(std::string_view word);
-std::optional<MemoryKind> memory_kind_of(std::string_view word);
+std::optional<RecordKind> record_kind_of(std::string_view name);
+std::optional<OpKind> op_kind_of(std::string_view name);
+std::optional<Engine> engine_of(std::string_view name);
+std::optional<MemoryKind> memory_kind_of(std::string_view name);
 
 }  // namespace slip

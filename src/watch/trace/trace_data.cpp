@@ -1,42 +1,43 @@
 #include "watch/trace/trace_data.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
 
+#include "watch/trace/containers.hpp"
+
 namespace slip {
 namespace {
 
-// Submissions by stream and position, each with a number of the caller's. Positions come in order, as a rule, both when
-// they are added and when they are asked for.
+// Finds the submission of a run by stream and position. Positions nearly always come in order, both when submissions
+// are added and when they are looked up.
 class Submissions {
  public:
   void add(const TraceRecord& submit, std::size_t number) {
-    Lane& lane = lane_of(submit.stream);
-    lane.sorted = lane.sorted && (lane.items.empty() || lane.items.back().position <= submit.position);
-    lane.items.push_back({submit.position, number});
+    StreamItems& stream = streams_[submit.stream];
+    stream.sorted = stream.sorted && (stream.items.empty() || stream.items.back().position <= submit.position);
+    stream.items.push_back({submit.position, number});
   }
 
   static constexpr std::size_t kNone = ~std::size_t{0};
-  // The number of the run's op; of several at one position that of the first.
+  // The number that was added for the run's op; of several ops at one position, the first.
   std::size_t find(const TraceRecord& run) {
-    Lane& lane = lane_of(run.stream);
-    std::vector<Item>& items = lane.items;
-    if (!lane.sorted) {
+    StreamItems& stream = streams_[run.stream];
+    std::vector<Item>& items = stream.items;
+    if (!stream.sorted) {
       std::stable_sort(items.begin(), items.end(), earlier);
-      lane.sorted = true;
+      stream.sorted = true;
     }
-    std::size_t at = lane.next;
+    std::size_t at = stream.next;
     if (at >= items.size() || items[at].position != run.position ||
         (at > 0 && items[at - 1].position == run.position)) {
       const auto item = std::lower_bound(items.begin(), items.end(), Item{run.position, 0}, earlier);
       if (item == items.end() || item->position != run.position) return kNone;
       at = static_cast<std::size_t>(item - items.begin());
     }
-    lane.next = at + 1;
+    stream.next = at + 1;
     return items[at].number;
   }
 
@@ -45,40 +46,30 @@ class Submissions {
     std::uint64_t position;
     std::size_t number;
   };
-  struct Lane {
+  struct StreamItems {
     std::vector<Item> items;
-    std::size_t next = 0;  // asked for next, probably
+    std::size_t next = 0;  // probably asked for next
     bool sorted = true;
   };
-  struct Recent {
-    std::uint64_t stream = 0;
-    Lane* lane = nullptr;
-  };
   static bool earlier(const Item& a, const Item& b) { return a.position < b.position; }
-  Lane& lane_of(std::uint64_t stream) {
-    Recent& recent = recent_[stream % recent_.size()];
-    if (recent.stream != stream || !recent.lane) recent = {stream, &lanes_[stream]};  // nodes stay where they are
-    return *recent.lane;
-  }
-  std::unordered_map<std::uint64_t, Lane> lanes_;
-  std::array<Recent, 64> recent_{};
+  CachedMap<StreamItems> streams_;
 };
 
-// Where each record comes from when they are put in order. Sequence numbers nearly fill their stretch, unless the file
-// is an odd one: then a table does without sorting.
+// For each place in the sorted list, the index of its record. Sequence numbers nearly always fill their range, so a
+// table indexed by them replaces the sort.
 std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
   constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  std::uint64_t least = ~std::uint64_t{0}, most = 0;
+  std::uint64_t min = ~std::uint64_t{0}, max = 0;
   for (const TraceRecord& record : records) {
-    least = std::min(least, record.sequence);
-    most = std::max(most, record.sequence);
+    min = std::min(min, record.sequence);
+    max = std::max(max, record.sequence);
   }
   std::vector<std::uint32_t> order;
-  if (most - least < 2 * records.size()) {
-    order.resize(most - least + 1, kNone);
+  if (max - min < 2 * records.size()) {
+    order.resize(max - min + 1, kNone);
     bool once = true;
     for (std::size_t i = 0; i < records.size() && once; ++i) {
-      std::uint32_t& place = order[records[i].sequence - least];
+      std::uint32_t& place = order[records[i].sequence - min];
       once = place == kNone;
       place = static_cast<std::uint32_t>(i);
     }
@@ -97,8 +88,8 @@ std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
 void sort_records(std::vector<TraceRecord>& records) {
   const auto before = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence < b.sequence; };
   if (std::is_sorted(records.begin(), records.end(), before)) return;
-  // Records are large, and a second list of them would cost more than the sorting: move each to its place, cycle by
-  // cycle.
+  // Records are large: a second list of them would cost more than the sort. So each record is moved to its place, cycle
+  // by cycle of the permutation.
   std::vector<std::uint32_t> order = order_of(records);
   for (std::uint32_t i = 0; i < order.size(); ++i) {
     if (order[i] == i) continue;
@@ -162,13 +153,13 @@ void fill_from_run(TraceSpan& span, const TraceRecord& run) {
 
 }  // namespace
 
-void tidy(TraceData& data, RunNames names) {
+void normalise(TraceData& data, RunNames names) {
   sort_records(data.records);
   const auto by_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id < b.id; };
   const auto same_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id == b.id; };
   std::stable_sort(data.buffers.begin(), data.buffers.end(), by_id);
   data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
-  if (names == RunNames::kOfTheirOps) name_runs(data.records);
+  if (names == RunNames::kFromOps) name_runs(data.records);
 }
 
 std::span<const TraceRange> TraceData::reads(const TraceRecord& record) const {
@@ -191,7 +182,7 @@ std::vector<TraceSpan> TraceData::spans() const {
   for (const TraceRecord& run : records) {
     if (run.kind != RecordKind::kRun) continue;
     const std::size_t i = submissions.find(run);
-    // A second run of one op, which only a damaged file has, is a span of its own.
+    // A second run of one op becomes a span of its own; only damaged files have one.
     const bool known = i != Submissions::kNone && result[i].run == nullptr;
     fill_from_run(known ? result[i] : result.emplace_back(), run);
   }
@@ -249,9 +240,10 @@ bool times_fit(const TraceData& data) {
 
 namespace {
 
+// A clock that is so far along (1000 s) counts from the boot of the machine.
 constexpr Picos kShiftFrom = 1'000'000'000'000'000;
 
-// From the host's call to what it launched.
+// Adds the arrows from a call of the host to the op that it launched, in traces of other programs.
 void add_launches(std::span<const TraceSpan> spans, std::vector<Arrow>& result) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> calls;
   for (std::uint32_t i = 0; i < spans.size(); ++i) {

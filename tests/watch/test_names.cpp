@@ -1,4 +1,4 @@
-// Every enumerator has a word in the trace file, and the word leads back to it.
+// Every enumerator has a name in the trace file, and the name gives the enumerator back.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-// `count` must be the number of enumerators: one too few would leave out the last, and its word could not be read.
+// `count` must be the number of enumerators: if it were too low, the name of the last one could not be read.
 template <class Enum>
 void expect_words(std::size_t count, const char* (*name)(Enum), std::optional<Enum> (*find)(std::string_view)) {
   std::set<std::string> words;
