@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::seconds;
 
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 constexpr uid_t kNobody = 65534;
 

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 // Short beats, so that the test need not wait long, and still long for a loaded machine.
 BootstrapOptions short_beats() {
@@ -31,7 +31,7 @@ BootstrapOptions patient() {
 constexpr int kRanks = 6, kKilled = 3, kStopped = 4, kWatcher = 5;
 
 // One of the ranks, each a process: it comes, says so to rank 0, and then waits for what never comes. One of them, the
-// neighbour of the one that will be stopped, has little patience with silence.
+// neighbour of the one that will be stopped, has little deadline with silence.
 TEST(Losses, DISABLED_WaitInVain) {
   play([](const LaunchInfo& info) {
     Bootstrap bootstrap(info.id, info.nranks, info.rank, info.rank == kWatcher ? short_beats() : patient());
@@ -128,7 +128,7 @@ FrameSocket say_hello(const UniqueId& id, const SocketAddress& root, int rank, i
   HelloBody body;
   body.address = SocketAddress::loopback(AF_INET, 1).wire();
   body.pid = 4711;
-  body.patience_ns = 30'000'000'000;
+  body.timeout_ns = 30'000'000'000;
   FrameSocket channel = FrameSocket::reach(root, UniqueIdParts::of(id).secret, long_enough());
   channel.trust();
   channel.queue({.kind = FrameKind::kHello, .rank = rank, .nranks = nranks}, bytes_of(body));

@@ -26,7 +26,7 @@ TEST(NetFailures, AMessageTooLargeFailsBothSides) {
     EXPECT_TRUE(fails(
         [&] {
           // The small one was taken by the system at once; the error then comes to whoever uses the line next.
-          const std::int64_t deadline = patient().deadline_ns;
+          const std::int64_t deadline = patient().at_ns;
           while (now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
         Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
@@ -168,7 +168,7 @@ TEST(NetFailures, AGreetingCountsOnce) {
   const Socket first = Socket::connect(address_of(*listener), patient());
   first.send(std::as_bytes(std::span(&greeting, 1)), patient());
   EXPECT_EQ(listener->accept(patient())->peer().rank, 2);
-  const Patience soon{deadline_after(100'000'000), nullptr};
+  const Deadline soon{deadline_after(100'000'000), nullptr};
   for (NetListener* one : {listener.get(), other.get()}) {
     const Socket again = Socket::connect(address_of(*one), patient());
     again.send(std::as_bytes(std::span(&greeting, 1)), patient());

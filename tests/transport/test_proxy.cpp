@@ -28,7 +28,7 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
   Proxied lines(proxy, 16 << 20);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
-  const std::int64_t deadline = patient().deadline_ns;
+  const std::int64_t deadline = patient().at_ns;
   while (lines.receiver->done() < 1 || lines.sender->done() < 1) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -49,7 +49,7 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   lines.sender->tell(&sends);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
-  const std::int64_t deadline = patient().deadline_ns;
+  const std::int64_t deadline = patient().at_ns;
   while (receives.times == 0) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -127,7 +127,7 @@ TEST(Proxies, SayWhatToSleepFor) {
   ASSERT_EQ(all.size(), 1U);
   EXPECT_EQ(all[0].revents, 0);
   lines.sender->post(lines.out(0, 100));
-  wait_for_any(std::span(all), patient().deadline_ns - now_ns());
+  wait_for_any(std::span(all), patient().at_ns - now_ns());
   EXPECT_EQ(all[0].revents, POLLIN);
   EXPECT_TRUE(lines.receiver->drive());
   EXPECT_EQ(lines.receiver->done(), 1U);

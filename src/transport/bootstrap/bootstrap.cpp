@@ -25,11 +25,11 @@ constexpr std::int64_t kNewsNs = 1'000'000'000;
 // A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
 constexpr std::int64_t kTellingNs = 2'000'000'000;
 
-FrameSocket reach_successor(Meeting& meeting, const Newcomer& self, const Patience& patience) {
+FrameSocket reach_successor(Meeting& meeting, const Newcomer& self, const Deadline& deadline) {
   try {
-    return FrameSocket::reach_in_time(meeting.successor, meeting.session, patience);
+    return FrameSocket::reach_in_time(meeting.successor, meeting.session, deadline);
   } catch (const Error& error) {
-    if (error.code() == Code::kIo) meeting.require_all_answered(patience);
+    if (error.code() == Code::kIo) meeting.require_all_answered(deadline);
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
     throw Error(code,
                 fmt::format("rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
@@ -53,9 +53,9 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
       timeout_(options.timeout),
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
   if (!id.valid()) throw Error(Code::kInvalidValue, "the UniqueId is empty: make it with create() or parse()", {});
-  const Patience patience{deadline_in(timeout_), abort_.get()};
+  const Deadline deadline{deadline_in(timeout_), abort_.get()};
   const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
-  Meeting meeting = meet(id, {rank, nranks}, filter, patience);
+  Meeting meeting = meet(id, {rank, nranks}, filter, deadline);
   session_ = meeting.session;
   const Secret id_bytes = derive("slip id");
   std::memcpy(&id_, id_bytes.data(), sizeof(id_));
@@ -64,14 +64,14 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
                                                std::move(meeting.listener), abort_, options.heartbeat);
   // From here on all ranks have the same deadline, so that a rank that misses its neighbour is the first to give up.
   const std::int64_t rest = deadline_after(meeting.rest_ns);
-  join(meeting, listening, {std::min(patience.deadline_ns, rest), &broken_flag()});
+  join(meeting, listening, {std::min(deadline.at_ns, rest), &broken_flag()});
 }
 
-void Bootstrap::join(Meeting& meeting, const SocketAddress& listening, const Patience& patience) {
+void Bootstrap::join(Meeting& meeting, const SocketAddress& listening, const Deadline& deadline) {
   try {
     if (nranks_ > 1)
-      switchboard_->join_ring(reach_successor(meeting, {rank_, nranks_}, patience), patience.deadline_ns);
-    const SetupCall call{SetupKind::kInit, patience.deadline_ns + kTellingNs};
+      switchboard_->join_ring(reach_successor(meeting, {rank_, nranks_}, deadline), deadline.at_ns);
+    const SetupCall call{SetupKind::kInit, deadline.at_ns + kTellingNs};
     for (const Card& card : all_gather(Card{listening.wire(), Placement::own()}, call)) {
       addresses_.emplace_back(card.address);
       placements_.push_back(card.placement);

@@ -115,7 +115,7 @@ class Bootstrap {
   const SetupCall& call() const { return call_; }
 
  private:
-  void join(Meeting& meeting, const SocketAddress& listening, const Patience& patience);
+  void join(Meeting& meeting, const SocketAddress& listening, const Deadline& deadline);
 
   const int rank_, nranks_;
   Secret session_{};

@@ -8,7 +8,7 @@
 
 namespace slip {
 
-std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Patience& patience) {
+std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline) {
   std::vector<Reached> result(peers.size());
   std::vector<std::size_t> pending;
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -19,9 +19,9 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Pat
   while (!pending.empty()) {
     std::vector<pollfd> watched;
     for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
-    wait_for_any(watched, patience);
-    if (patience.abort && patience.abort->is_set()) throw Error(Code::kAborted, "connecting to others was aborted", {});
-    const bool late = patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns;
+    wait_for_any(watched, deadline);
+    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, "connecting to others was aborted", {});
+    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
     std::erase_if(pending, [&](std::size_t i) {
       const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {now_ns(), nullptr});
       if (waited != Waited::kReady && !late) return false;

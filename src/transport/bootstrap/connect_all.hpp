@@ -14,6 +14,6 @@ struct Reached {
 };
 
 // In the order of the addresses. Throws only if it is aborted.
-std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Patience& patience);
+std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
 }  // namespace slip

@@ -82,7 +82,7 @@ struct HelloBody {
   SocketAddress::Wire address;  // where the rank listens
   std::int32_t pid = 0;
   std::uint32_t reserved = 0;
-  std::int64_t patience_ns = 0;  // how long the rank waits for the others from now
+  std::int64_t timeout_ns = 0;  // how long the rank waits for the others from now
   char host[64] = {};
 };
 

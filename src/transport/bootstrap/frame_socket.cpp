@@ -36,10 +36,10 @@ FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side, std::si
   }
 }
 
-FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret, const Patience& patience,
+FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
                                  bool& refused) {
   refused = true;  // unless there is a connection
-  Socket socket = Socket::connect(peer, patience);
+  Socket socket = Socket::connect(peer, deadline);
   refused = false;
   // Before anything is said: any user may listen at an abstract name, and the kernel says who does.
   if (!socket.same_user())
@@ -48,7 +48,7 @@ FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret
   FrameSocket result(std::move(socket), secret, Side::kConnects);
   while (!result.is_proven()) {
     const short events = result.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
-    const Waited waited = wait_for(result.socket_.descriptor(), events, patience);
+    const Waited waited = wait_for(result.socket_.descriptor(), events, deadline);
     if (waited == Waited::kAborted) throw Error(Code::kAborted, "connecting to " + peer.text() + " was aborted", {});
     if (waited == Waited::kTimeout)
       throw Error(Code::kTimeout, fmt::format("{} does not answer before the deadline", peer.text()), {});
@@ -62,23 +62,23 @@ FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret
   return result;
 }
 
-FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Patience& patience) {
+FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
   bool refused = false;
-  return attempt(peer, secret, patience, refused);
+  return attempt(peer, secret, deadline, refused);
 }
 
-FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& secret, const Patience& patience) {
+FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
   for (std::int64_t limit = kFirstAttemptNs;; limit = std::min(2 * limit, kMaxAttemptNs)) {
     const std::int64_t end = now_ns() + limit;
-    const bool last = patience.deadline_ns != 0 && patience.deadline_ns <= end;
+    const bool last = deadline.at_ns != 0 && deadline.at_ns <= end;
     bool refused = false;
     try {
-      return attempt(peer, secret, {last ? patience.deadline_ns : end, patience.abort}, refused);
+      return attempt(peer, secret, {last ? deadline.at_ns : end, deadline.abort}, refused);
     } catch (const Error& error) {
       const bool late = error.code() == Code::kTimeout, closed = error.code() == Code::kIo && !refused;
       if (late && !last) continue;
       // It was one guest too many, or its process ends, which the next attempt finds out.
-      if (!closed || wait_a_moment(kPauseNs, patience) != Waited::kReady) throw;
+      if (!closed || wait_a_moment(kPauseNs, deadline) != Waited::kReady) throw;
     }
   }
 }
@@ -256,7 +256,7 @@ std::optional<Frame> FrameSocket::take_frame() {
 
 std::optional<Frame> FrameSocket::next() { return is_proven() ? take_frame() : std::nullopt; }
 
-Frame FrameSocket::wait_for_frame(const Patience& patience) {
+Frame FrameSocket::wait_for_frame(const Deadline& deadline) {
   for (;;) {
     flush();
     pump();
@@ -265,7 +265,7 @@ Frame FrameSocket::wait_for_frame(const Patience& patience) {
       throw Error(Code::kIo,
                   fmt::format("{}: the other end {}", socket_.text(), stranger() ? reason_ : "closed the connection"),
                   {});
-    const Waited waited = wait_for(socket_.descriptor(), wants_to_write() ? POLLIN | POLLOUT : POLLIN, patience);
+    const Waited waited = wait_for(socket_.descriptor(), wants_to_write() ? POLLIN | POLLOUT : POLLIN, deadline);
     if (waited == Waited::kAborted) throw Error(Code::kAborted, "waiting for an answer was aborted", {});
     if (waited == Waited::kTimeout)
       throw Error(Code::kTimeout, fmt::format("{}: no answer before the deadline", socket_.text()), {});

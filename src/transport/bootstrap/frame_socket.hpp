@@ -22,9 +22,9 @@ class FrameSocket {
 
   // One attempt, until both ends have proven the secret. kIo: nobody listens there, or a stranger, or it closed;
   // kTimeout: there was no answer before the deadline.
-  static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Patience& patience);
+  static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
   // Attempts until the deadline; only a peer that refuses the connection ends it, with kIo: its process is gone.
-  static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Patience& patience);
+  static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
 
   void trust() { max_body_ = kMaxBody; }  // it said what was expected of it
 
@@ -37,7 +37,7 @@ class FrameSocket {
   void pump();  // takes what has come
   // The next whole frame. None when it is not all there, or when what is there is no frame of this job (stranger()).
   std::optional<Frame> next();
-  Frame wait_for_frame(const Patience& patience);  // kIo when the connection closes before
+  Frame wait_for_frame(const Deadline& deadline);  // kIo when the connection closes before
 
   bool ended() const { return ended_; }  // the other end closed, or is gone
   bool stranger() const { return !reason_.empty(); }
@@ -56,7 +56,7 @@ class FrameSocket {
   };
 
   void put(std::span<const std::byte> bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
-  static FrameSocket attempt(const SocketAddress& peer, const Secret& secret, const Patience& patience, bool& refused);
+  static FrameSocket attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline, bool& refused);
   static std::string wrong_version(std::uint32_t version);
   void put_frame(FrameHeader header, std::span<const std::byte> body);
   Secret derived(std::string_view label) const;  // from the secret and both nonces

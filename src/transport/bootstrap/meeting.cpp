@@ -41,11 +41,11 @@ SocketAddress listening_place(const SocketAddress& place) {
   return SocketAddress::any(place.family(), place.port());
 }
 
-HelloBody hello_of(const SocketAddress& listening, std::int64_t patience_ns) {
+HelloBody hello_of(const SocketAddress& listening, std::int64_t timeout_ns) {
   HelloBody body;
   body.address = listening.wire();
   body.pid = ::getpid();
-  body.patience_ns = patience_ns;
+  body.timeout_ns = timeout_ns;
   static_cast<void>(::gethostname(body.host, sizeof(body.host) - 1));
   return body;
 }
@@ -67,22 +67,22 @@ Error late(const UniqueId& id, const Newcomer& self, const SocketAddress& place,
 
 class Attempt {
  public:
-  Attempt(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience)
-      : id_(id), self_(self), filter_(filter), patience_(patience) {}
+  Attempt(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Deadline& deadline)
+      : id_(id), self_(self), filter_(filter), deadline_(deadline) {}
 
   // Until the root has proven itself. `limit_ns`: of the attempt.
   FrameSocket reach(const SocketAddress& place, std::int64_t limit_ns) const {
     const std::int64_t end = now_ns() + limit_ns;
-    const bool last = patience_.deadline_ns != 0 && patience_.deadline_ns <= end;
+    const bool last = deadline_.at_ns != 0 && deadline_.at_ns <= end;
     return FrameSocket::reach(place, UniqueIdParts::of(id_).secret,
-                              {last ? patience_.deadline_ns : end, patience_.abort});
+                              {last ? deadline_.at_ns : end, deadline_.abort});
   }
 
   Meeting meet(FrameSocket channel, const SocketAddress& place) const {
     Meeting meeting;
     meeting.root_loss = root_loss(place);
     meeting.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
-    const HelloBody body = hello_of(meeting.listener.local(), patience_.deadline_ns - now_ns());
+    const HelloBody body = hello_of(meeting.listener.local(), deadline_.at_ns - now_ns());
     channel.trust();
     channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
     read_answer(hear(channel, place), meeting);
@@ -94,7 +94,7 @@ class Attempt {
   // The root answers before it closes a connection: if it does not, its process has ended.
   Frame hear(FrameSocket& channel, const SocketAddress& place) const {
     try {
-      return channel.wait_for_frame({patience_.deadline_ns + kTellingNs, patience_.abort});
+      return channel.wait_for_frame({deadline_.at_ns + kTellingNs, deadline_.abort});
     } catch (const Error& error) {
       if (error.code() == Code::kTimeout) throw late(id_, self_, place, bare_text(error));
       if (error.code() != Code::kIo) throw;
@@ -123,16 +123,16 @@ class Attempt {
   const UniqueId& id_;
   const Newcomer& self_;
   const InterfaceFilter& filter_;
-  const Patience& patience_;
+  const Deadline& deadline_;
 };
 
 }  // namespace
 
-void Meeting::require_all_answered(const Patience& patience) {
+void Meeting::require_all_answered(const Deadline& deadline) {
   const std::int64_t end = now_ns() + kTellingNs;
-  const std::int64_t deadline = patience.deadline_ns == 0 ? end : std::min(end, patience.deadline_ns);
+  const std::int64_t limit = deadline.at_ns == 0 ? end : std::min(end, deadline.at_ns);
   try {
-    while (root->wait_for_frame({deadline, patience.abort}).header.kind != FrameKind::kAllAnswered) {}
+    while (root->wait_for_frame({limit, deadline.abort}).header.kind != FrameKind::kAllAnswered) {}
   } catch (const Error& error) {
     if (error.code() == Code::kAborted) throw;
     if (error.code() == Code::kIo) throw Error(Code::kRankLost, root_loss, {});
@@ -142,12 +142,12 @@ void Meeting::require_all_answered(const Patience& patience) {
 
 std::string Newcomer::text() const { return fmt::format("rank {} of {}", rank, nranks); }
 
-Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience) {
+Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Deadline& deadline) {
   const std::vector<SocketAddress> places = places_of(id);
   const bool mine = id.rank0_listens() && self.rank == 0;
   if (mine)
-    start_root(Socket::listen(listening_place(places.front())), UniqueIdParts::of(id).secret, patience.deadline_ns);
-  const Attempt attempt(id, self, filter, patience);
+    start_root(Socket::listen(listening_place(places.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
+  const Attempt attempt(id, self, filter, deadline);
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;
   for (std::int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kMaxPauseNs)) {
@@ -162,7 +162,7 @@ Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& fi
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
         reason = bare_text(error);
         no_answer = error.code() == Code::kTimeout;
-        if (no_answer && now_ns() >= patience.deadline_ns) throw late(id, self, place, reason);
+        if (no_answer && now_ns() >= deadline.at_ns) throw late(id, self, place, reason);
         continue;
       }
       return attempt.meet(std::move(*channel), place);
@@ -176,7 +176,7 @@ Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& fi
                       "ranks have come, and an id serves once",
                       self.text(), places.front().text(), reason),
           {});
-    const Waited waited = wait_a_moment(pause, patience);
+    const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted)
       throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
     if (waited == Waited::kTimeout) throw late(id, self, places.front(), reason);

@@ -24,7 +24,7 @@ struct Meeting {
 
   // Throws kRankLost if the root's process ended before it had answered all ranks. A rank that it did not answer gives
   // up and closes its listener, so its predecessor must ask here before it names that rank.
-  void require_all_answered(const Patience& patience);
+  void require_all_answered(const Deadline& deadline);
 };
 
 struct Newcomer {
@@ -33,6 +33,6 @@ struct Newcomer {
 };
 
 // Throws what is wrong with the ranks, the same on all of them, or who has not come before the deadline.
-Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Patience& patience);
+Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Deadline& deadline);
 
 }  // namespace slip

@@ -26,7 +26,7 @@ namespace {
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;  // for an answer to be taken
 constexpr std::int64_t kCrowdedPauseNs = 10'000'000;    // when the process has no descriptors left
-constexpr std::int64_t kMaxPatienceNs = std::int64_t{30} * 86'400 * 1'000'000'000;
+constexpr std::int64_t kMaxTimeoutNs = std::int64_t{30} * 86'400 * 1'000'000'000;
 constexpr int kMaxRanks = 1 << 20;
 
 class Root {
@@ -48,7 +48,7 @@ class Root {
  private:
   struct Guest {
     FrameSocket channel;
-    std::int64_t deadline_ns;  // to say hello; then of its patience; then to take the answer
+    std::int64_t deadline_ns;  // to say hello; then of its deadline; then to take the answer
     std::int32_t rank = -1;
     HelloBody hello;
     bool seated = false, answered = false;
@@ -138,7 +138,7 @@ class Root {
     if (!failure_.empty()) return answer_refusal(guest);
     if (guest.channel.ended()) return lose(guest);
     guest.seated = true;
-    guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.patience_ns, 0, kMaxPatienceNs);
+    guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.timeout_ns, 0, kMaxTimeoutNs);
     ++here_;
     if (all_here()) welcome_all();
   }
@@ -220,7 +220,7 @@ class Root {
   }
 
   std::int64_t rest_ns() const {
-    std::int64_t first = now_ns() + kMaxPatienceNs;
+    std::int64_t first = now_ns() + kMaxTimeoutNs;
     for (const Guest& guest : guests_) {
       if (guest.seated) first = std::min(first, guest.deadline_ns);
     }

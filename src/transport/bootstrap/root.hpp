@@ -1,6 +1,6 @@
 // The root of a bootstrap: a thread where every rank says who it is and where it listens. When all have come it tells
 // each one where its successor in the ring is, and ends. It is the only one who knows who has not come, so it also
-// tells that: to all who wait, when the first of them runs out of patience. Ranks that contradict each other (one rank
+// tells that: to all who wait, at the first deadline of any of them. Ranks that contradict each other (one rank
 // twice, different counts, a rank that cannot be) are an error of all of them. Strangers are sent away.
 #pragma once
 

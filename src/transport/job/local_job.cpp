@@ -235,7 +235,7 @@ class Job {
     }
   }
 
-  // Asks all ranks to end, and remembers when patience is over.
+  // Asks all ranks to end, and remembers when to kill them.
   void end_all(int number) {
     signal_all(number);
     signal_all(SIGCONT);  // one that is stopped would not hear it

@@ -58,13 +58,13 @@ struct Parcel {
   }
 };
 
-void await(const Socket& socket, short events, const Patience& patience) {
-  const Waited waited = wait_for(socket.descriptor(), events, patience);
+void await(const Socket& socket, short events, const Deadline& deadline) {
+  const Waited waited = wait_for(socket.descriptor(), events, deadline);
   if (waited == Waited::kTimeout) throw Error(Code::kTimeout, "the deadline has passed", {});
   if (waited == Waited::kAborted) throw Error(Code::kAborted, "aborted", {});
 }
 
-void send_descriptor(const Socket& socket, int descriptor, const Patience& patience) {
+void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadline) {
   Parcel parcel;
   cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
   header->cmsg_level = SOL_SOCKET;
@@ -74,11 +74,11 @@ void send_descriptor(const Socket& socket, int descriptor, const Patience& patie
   while (::sendmsg(socket.descriptor(), &parcel.message, MSG_NOSIGNAL) != 1) {
     if (errno != EAGAIN && errno != EINTR)
       throw Error(Code::kIo, fmt::format("cannot send a descriptor: {}", std::strerror(errno)), {});
-    await(socket, POLLOUT, patience);
+    await(socket, POLLOUT, deadline);
   }
 }
 
-int recv_descriptor(const Socket& socket, const Patience& patience) {
+int recv_descriptor(const Socket& socket, const Deadline& deadline) {
   Parcel parcel;
   for (;;) {
     const ssize_t got = ::recvmsg(socket.descriptor(), &parcel.message, MSG_CMSG_CLOEXEC);
@@ -86,7 +86,7 @@ int recv_descriptor(const Socket& socket, const Patience& patience) {
     if (got == 0) throw Error(Code::kIo, "its connection closed", {});
     if (errno != EAGAIN && errno != EINTR)
       throw Error(Code::kIo, fmt::format("cannot receive a descriptor: {}", std::strerror(errno)), {});
-    await(socket, POLLIN, patience);
+    await(socket, POLLIN, deadline);
   }
   const cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
   if (!header || header->cmsg_type != SCM_RIGHTS) throw Error(Code::kIo, "shared memory came without a descriptor", {});
@@ -134,7 +134,7 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
 // rank it is, so that the first one knows which ranks have not come. Both ends make sure that the other process is of
 // the same user before they send or take anything: any user may bind or connect to an abstract name.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
-  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
   const std::string name = fmt::format("slip-{:016x}{:016x}", random_number(), random_number());
@@ -144,12 +144,12 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
   for (const int rank : absent) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)), call);
   while (!absent.empty()) {
     try {
-      const Socket socket = listener.accept(patience);
+      const Socket socket = listener.accept(deadline);
       if (!socket.same_user()) continue;
       std::int32_t rank = -1;
-      socket.recv(std::as_writable_bytes(std::span(&rank, 1)), patience);
+      socket.recv(std::as_writable_bytes(std::span(&rank, 1)), deadline);
       if (!absent.contains(rank)) continue;
-      send_descriptor(socket, descriptor.number(), patience);
+      send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
       if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector knows
@@ -165,15 +165,15 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
 }
 
 Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
-  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const std::vector<std::byte> name = bootstrap.recv(maker, kTag, call);
   const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
   try {
-    const Socket socket = Socket::connect(SocketAddress::unix_name(text), patience);
+    const Socket socket = Socket::connect(SocketAddress::unix_name(text), deadline);
     if (!socket.same_user()) throw Error(Code::kIo, "its name is held by a process of another user", {});
     const std::int32_t rank = bootstrap.rank();
-    socket.send(std::as_bytes(std::span(&rank, 1)), patience);
-    const Descriptor descriptor(recv_descriptor(socket, patience));
+    socket.send(std::as_bytes(std::span(&rank, 1)), deadline);
+    const Descriptor descriptor(recv_descriptor(socket, deadline));
     return map(text, descriptor.number(), bytes);
   } catch (const Error& error) {
     if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;

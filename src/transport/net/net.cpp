@@ -51,19 +51,19 @@ bool NetLine::test(NetRequest* request, std::span<std::size_t> moved) {
   return true;
 }
 
-void NetLine::wait(NetRequest* request, const Patience& patience, std::span<std::size_t> moved) {
+void NetLine::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
   std::uint64_t since = ticks();
   const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
   const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   for (;;) {
     const bool went = !request->done && progress();
     if (request->done && test(request, moved)) return;
-    if (patience.abort && patience.abort->is_set())
+    if (deadline.abort && deadline.abort->is_set())
       fail(Error(Code::kAborted, fmt::format("{}: {} was aborted", peer_.text(), request->text()), {}));
     const std::uint64_t now = ticks();
     if (went) since = now;
     if (now - since < spin) continue;
-    if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns)
+    if (deadline.at_ns != 0 && now_ns() >= deadline.at_ns)
       fail(Error(Code::kTimeout,
                  fmt::format("{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
                              peer_.text(), request->text()),
@@ -72,7 +72,7 @@ void NetLine::wait(NetRequest* request, const Patience& patience, std::span<std:
     else {
       std::vector<pollfd> watched;
       watch(watched);
-      wait_for_any(watched, patience);
+      wait_for_any(watched, deadline);
     }
   }
 }

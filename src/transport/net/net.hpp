@@ -98,7 +98,7 @@ class NetLine {
   // True: it is done, and the request is gone. `moved` gets the bytes of each part of a receive.
   bool test(NetRequest* request, std::span<std::size_t> moved = {});
   // Spins, then gives way, then sleeps in poll. The error says who did not come.
-  void wait(NetRequest* request, const Patience& patience, std::span<std::size_t> moved = {});
+  void wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved = {});
 
   const NetPeer& peer() const { return peer_; }
 
@@ -139,9 +139,9 @@ class NetReceiver : public NetLine {
 class NetListener {
  public:
   virtual ~NetListener() = default;
-  // Strangers are turned away. Without patience it does not wait, and is null if nobody has come.
-  virtual std::unique_ptr<NetReceiver> accept(const Patience* patience) = 0;
-  std::unique_ptr<NetReceiver> accept(const Patience& patience) { return accept(&patience); }
+  // Strangers are turned away. Without a deadline it does not wait, and is null if nobody has come.
+  virtual std::unique_ptr<NetReceiver> accept(const Deadline* deadline) = 0;
+  std::unique_ptr<NetReceiver> accept(const Deadline& deadline) { return accept(&deadline); }
   const NetHandle& handle() const { return handle_; }
 
  protected:
@@ -154,7 +154,7 @@ class Net {
   virtual std::unique_ptr<NetListener> listen(const NetOptions& options) const = 0;
   // Returns without waiting for accept to be called.
   virtual std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
-                                             const Patience& patience) const = 0;
+                                             const Deadline& deadline) const = 0;
 };
 
 const Net& net_tcp();

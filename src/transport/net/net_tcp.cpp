@@ -37,13 +37,13 @@ class TcpListener final : public NetListener {
     std::memcpy(handle_.data(), &told_, sizeof(told_));
   }
 
-  std::unique_ptr<NetReceiver> accept(const Patience* patience) override {
+  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
     for (;;) {
       take_guests();
       read_greetings();
       if (auto line = whole_line()) return line;
-      if (!patience) return nullptr;
-      wait(*patience);
+      if (!deadline) return nullptr;
+      wait(*deadline);
     }
   }
 
@@ -125,7 +125,7 @@ class TcpListener final : public NetListener {
     return nullptr;
   }
 
-  void wait(const Patience& patience) const {
+  void wait(const Deadline& deadline) const {
     std::vector<pollfd> watched{{listener_.descriptor(), POLLIN, 0}};
     std::size_t silent = 0;
     for (const Guest& guest : guests_) {
@@ -135,9 +135,9 @@ class TcpListener final : public NetListener {
     }
     const std::string what =
         fmt::format("waiting at {} as rank {} for a sender", SocketAddress(told_.address).text(), told_.rank);
-    if (patience.abort && patience.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
+    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, what + " was aborted", {});
     const std::int64_t now = now_ns();
-    if (patience.deadline_ns != 0 && now >= patience.deadline_ns)
+    if (deadline.at_ns != 0 && now >= deadline.at_ns)
       throw Error(Code::kTimeout,
                   fmt::format("{} took longer than its deadline allows: {} connected and did not say who they are, {} "
                               "are of lines whose other sockets have not come",
@@ -145,8 +145,8 @@ class TcpListener final : public NetListener {
                   {});
     const std::int64_t look_again = now + (crowded_ ? kCrowdedPauseNs : kGreetingLimitNs);
     if (crowded_) watched.clear();  // the listener is always ready then
-    const bool sooner = patience.deadline_ns != 0 && patience.deadline_ns < look_again;
-    wait_for_any(watched, {sooner ? patience.deadline_ns : look_again, patience.abort});
+    const bool sooner = deadline.at_ns != 0 && deadline.at_ns < look_again;
+    wait_for_any(watched, {sooner ? deadline.at_ns : look_again, deadline.abort});
   }
 
   Socket listener_;
@@ -185,7 +185,7 @@ class TcpNet final : public Net {
   }
 
   std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
-                                     const Patience& patience) const override {
+                                     const Deadline& deadline) const override {
     check_options(options);
     const TcpHandle told = read_handle(handle);
     const SocketAddress to(told.address);
@@ -197,8 +197,8 @@ class TcpNet final : public Net {
     std::vector<Socket> sockets;
     for (; greeting.index < options.sockets; ++greeting.index) {
       greeting.code = greeting.expected_code(options.key, told.salt);
-      sockets.push_back(connect_one(told, to, patience));
-      sockets.back().send(std::as_bytes(std::span(&greeting, 1)), patience);
+      sockets.push_back(connect_one(told, to, deadline));
+      sockets.back().send(std::as_bytes(std::span(&greeting, 1)), deadline);
     }
     // Within a host the kernel copies all the same.
     const bool stays = sockets.front().stays_here();
@@ -211,9 +211,9 @@ class TcpNet final : public Net {
   }
 
  private:
-  static Socket connect_one(const TcpHandle& told, const SocketAddress& to, const Patience& patience) {
+  static Socket connect_one(const TcpHandle& told, const SocketAddress& to, const Deadline& deadline) {
     try {
-      return Socket::connect(to, patience);
+      return Socket::connect(to, deadline);
     } catch (const Error& error) {
       throw Error(error.code() == Code::kIo ? Code::kRankLost : error.code(),
                   fmt::format("rank {}: {}", told.rank, error.what()), {});

@@ -50,18 +50,18 @@ std::size_t ProxyLine::moved(std::uint64_t operation) const { return ring_[opera
 
 void ProxyLine::throw_error() const { throw Error(*error_); }
 
-void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
+void ProxyLine::wait(std::uint64_t count, const Deadline& deadline) {
   const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
   const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   std::uint64_t since = ticks();
   attend();
   while (done() < count) {
     const bool went = try_drive();
-    const bool aborted = patience.abort && patience.abort->is_set();
+    const bool aborted = deadline.abort && deadline.abort->is_set();
     const std::uint64_t now = ticks();
     if (went) since = now;
     if (!failed() && !aborted && now - since < spin) continue;
-    const bool late = patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns;
+    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
     if (failed() || ((aborted || late) && done() < count)) {
       leave();
       if (failed()) throw_error();
@@ -71,13 +71,13 @@ void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
                   {});
     }
     if (now - since < yield) yield_thread();
-    else rest(patience);
+    else rest(deadline);
   }
   leave();
 }
 
 // Sleeps until the line can move, something was posted, or somebody else moved it.
-void ProxyLine::rest(const Patience& patience) {
+void ProxyLine::rest(const Deadline& deadline) {
   std::vector<pollfd> watched;
   resting_.store(true, std::memory_order_relaxed);
   full_fence();  // resting_ before the looks at what there is
@@ -88,9 +88,9 @@ void ProxyLine::rest(const Patience& patience) {
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
   const std::int64_t again = now_ns() + kLookAgainNs;
-  const bool sooner = patience.deadline_ns != 0 && patience.deadline_ns < again;
+  const bool sooner = deadline.at_ns != 0 && deadline.at_ns < again;
   if (!unstarted && !failed() && known == done())
-    wait_for_any(watched, {sooner ? patience.deadline_ns : again, patience.abort});
+    wait_for_any(watched, {sooner ? deadline.at_ns : again, deadline.abort});
   resting_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }

@@ -48,7 +48,7 @@ class ProxyLine {
   std::size_t moved(std::uint64_t operation) const;  // bytes, of one that is done and not kDepth operations old
 
   // Until that many are done. Spins, gives way, then sleeps in poll; throws the line's error.
-  void wait(std::uint64_t count, const Patience& patience);
+  void wait(std::uint64_t count, const Deadline& deadline);
 
   // For who has several lines to look after: between the two the thread leaves this one alone.
   void attend() { driven_.store(true, std::memory_order_relaxed); }  // relaxed: a hint to the thread; the lock decides
@@ -84,7 +84,7 @@ class ProxyLine {
   bool move();  // under lock_
   bool start(Entry& one, bool more);
   const NetMemory* registered(std::span<std::byte> bytes);
-  void rest(const Patience& patience);
+  void rest(const Deadline& deadline);
   void throw_error() const;
 
   Proxy& proxy_;

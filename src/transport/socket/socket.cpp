@@ -83,21 +83,21 @@ void without_delay(int descriptor, int family) {
 
 }  // namespace
 
-Waited wait_for(int descriptor, short events, const Patience& patience) {
+Waited wait_for(int descriptor, short events, const Deadline& deadline) {
   for (;;) {
-    pollfd watched[2] = {{descriptor, events, 0}, {patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0}};
-    const int count = ::poll(watched, 2, poll_timeout_ms(patience.deadline_ns));
+    pollfd watched[2] = {{descriptor, events, 0}, {deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0}};
+    const int count = ::poll(watched, 2, poll_timeout_ms(deadline.at_ns));
     if (count < 0 && errno != EINTR) fail("cannot wait for a socket", errno);
-    if (patience.abort && patience.abort->is_set()) return Waited::kAborted;
+    if (deadline.abort && deadline.abort->is_set()) return Waited::kAborted;
     if (count > 0 && watched[0].revents != 0) return Waited::kReady;
-    if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns) return Waited::kTimeout;
+    if (deadline.at_ns != 0 && now_ns() >= deadline.at_ns) return Waited::kTimeout;
   }
 }
 
-void wait_for_any(std::span<const pollfd> watched, const Patience& patience) {
+void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
   std::vector<pollfd> all(watched.begin(), watched.end());
-  all.push_back({patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0});
-  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(patience.deadline_ns));
+  all.push_back({deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0});
+  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(deadline.at_ns));
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
@@ -107,10 +107,10 @@ void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
-Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience) {
+Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline) {
   const std::int64_t moment = now_ns() + limit_ns;
-  const bool cut = patience.deadline_ns != 0 && patience.deadline_ns <= moment;
-  const Waited waited = wait_for(-1, 0, {cut ? patience.deadline_ns : moment, patience.abort});
+  const bool cut = deadline.at_ns != 0 && deadline.at_ns <= moment;
+  const Waited waited = wait_for(-1, 0, {cut ? deadline.at_ns : moment, deadline.abort});
   return waited == Waited::kTimeout && !cut ? Waited::kReady : waited;
 }
 
@@ -156,26 +156,26 @@ int Socket::connect_error() const {
   return error;
 }
 
-Socket Socket::try_connect(const SocketAddress& peer, const Patience& patience, int& error) {
+Socket Socket::try_connect(const SocketAddress& peer, const Deadline& deadline, int& error) {
   Socket socket = begin_connect(peer, error);
   if (error != EINPROGRESS) return socket;
-  const Waited waited = wait_for(socket.descriptor_, POLLOUT, patience);
+  const Waited waited = wait_for(socket.descriptor_, POLLOUT, deadline);
   if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
   error = socket.connect_error();
   return error == 0 ? std::move(socket) : Socket();
 }
 
-Socket Socket::connect(const SocketAddress& peer, const Patience& patience, IfRefused refused) {
+Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused) {
   std::int64_t pause = kFirstPauseNs;
   for (;;) {
     int error = 0;
-    Socket socket = try_connect(peer, patience, error);
+    Socket socket = try_connect(peer, deadline, error);
     if (error == 0) return socket;
     const bool later = error == EAGAIN || error == EADDRNOTAVAIL ||
                        (refused == IfRefused::kTryAgain && (error == ECONNREFUSED || error == ECONNRESET));
     const std::string what = "cannot connect to " + peer.text();
     if (!later) fail(what, error);
-    const Waited waited = wait_a_moment(pause, patience);
+    const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
       throw Error(Code::kTimeout, fmt::format("{} before the deadline: {}", what, std::strerror(error)), {});
@@ -196,13 +196,13 @@ std::optional<Socket> Socket::try_accept(int& error) const {
   }
 }
 
-Socket Socket::accept(const Patience& patience) const {
+Socket Socket::accept(const Deadline& deadline) const {
   for (;;) {
     int error = 0;
     if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
     if (error != 0 && !passes(error)) fail("cannot accept at " + local().text(), error);
     const Waited waited =
-        error != 0 ? wait_a_moment(kCrowdedPauseNs, patience) : wait_for(descriptor_, POLLIN, patience);
+        error != 0 ? wait_a_moment(kCrowdedPauseNs, deadline) : wait_for(descriptor_, POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "waiting for somebody to connect to " + local().text());
   }
 }
@@ -226,18 +226,18 @@ Socket::Moved Socket::try_recv(std::span<const iovec> pieces) const {
   return received(::readv(descriptor_, pieces.data(), static_cast<int>(pieces.size())));
 }
 
-void Socket::send(std::span<const std::byte> bytes, const Patience& patience) const {
+void Socket::send(std::span<const std::byte> bytes, const Deadline& deadline) const {
   while (!bytes.empty()) {
     const Moved moved = try_send(bytes);
     if (moved.ended) fail("sending from " + text(), moved.error);
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
-    const Waited waited = wait_for(descriptor_, POLLOUT, patience);
+    const Waited waited = wait_for(descriptor_, POLLOUT, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "sending from " + text());
   }
 }
 
-void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
+void Socket::recv(std::span<std::byte> bytes, const Deadline& deadline) const {
   const std::size_t wanted = bytes.size();
   while (!bytes.empty()) {
     const Moved moved = try_recv(bytes);
@@ -248,7 +248,7 @@ void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
                   {});
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
-    const Waited waited = wait_for(descriptor_, POLLIN, patience);
+    const Waited waited = wait_for(descriptor_, POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "receiving, " + text() + ",");
   }
 }

@@ -17,20 +17,20 @@
 namespace slip {
 
 // How long a wait may take and who may end it.
-struct Patience {
-  std::int64_t deadline_ns = 0;      // of now_ns(); 0: no limit
+struct Deadline {
+  std::int64_t at_ns = 0;            // of now_ns(); 0: no limit
   const AbortFlag* abort = nullptr;  // may be null
 };
 
 enum class Waited { kReady, kTimeout, kAborted };
 
 // Waits until the descriptor has one of the events of poll(2). Errors of the descriptor count as ready.
-Waited wait_for(int descriptor, short events, const Patience& patience);
+Waited wait_for(int descriptor, short events, const Deadline& deadline);
 // Until one of several is ready; the caller looks which. At a deadline or when aborted it returns, too.
-void wait_for_any(std::span<const pollfd> watched, const Patience& patience);
+void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline);
 // The same for at most so long, and nothing is allocated.
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
-Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience);  // kReady: the moment passed
+Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kReady: the moment passed
 
 class Socket {
  public:
@@ -43,19 +43,19 @@ class Socket {
   static Socket listen(const SocketAddress& address, int backlog = 1024);
 
   enum class IfRefused { kFail, kTryAgain };  // nobody listens there: now, or not yet
-  static Socket connect(const SocketAddress& peer, const Patience& patience, IfRefused refused = IfRefused::kFail);
+  static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
   // One attempt; an invalid socket and the reason if it does not succeed.
-  static Socket try_connect(const SocketAddress& peer, const Patience& patience, int& error);
+  static Socket try_connect(const SocketAddress& peer, const Deadline& deadline, int& error);
   // Does not wait: with EINPROGRESS it is there, or failed with connect_error(), once it can be written to.
   static Socket begin_connect(const SocketAddress& peer, int& error);
   int connect_error() const;
 
-  Socket accept(const Patience& patience) const;
+  Socket accept(const Deadline& deadline) const;
   std::optional<Socket> try_accept(int& error) const;  // error 0: nobody waits
 
   // All of the bytes, or an error.
-  void send(std::span<const std::byte> bytes, const Patience& patience) const;
-  void recv(std::span<std::byte> bytes, const Patience& patience) const;
+  void send(std::span<const std::byte> bytes, const Deadline& deadline) const;
+  void recv(std::span<std::byte> bytes, const Deadline& deadline) const;
 
   // What goes without waiting.
   struct Moved {
