@@ -8,7 +8,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net/tcp_wire.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip::test {
 namespace {

@@ -4,7 +4,7 @@
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "transport/lines.hpp"
-#include "transport/net/tcp_wire.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip::test {
 namespace {

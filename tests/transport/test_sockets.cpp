@@ -6,7 +6,7 @@
 #include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::test {

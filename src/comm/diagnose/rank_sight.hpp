@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "transport/ledger/ledger_entry.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip {
 

@@ -9,7 +9,6 @@
 
 #include "base/sha256.hpp"
 #include "transport/bootstrap/frame.hpp"
-#include "transport/bootstrap/guests.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip {

@@ -9,7 +9,7 @@
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/bootstrap/secret.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip {

@@ -1,12 +1,19 @@
 #include "transport/bootstrap/secret.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
 
+#include "base/env.hpp"
 #include "base/sha256.hpp"
 #include "slip/error.hpp"
 
@@ -46,6 +53,103 @@ std::uint64_t number_of(std::string_view words) {
   for (const char c : words) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;
   return value ^ (value >> 29);
+}
+
+namespace {
+
+constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
+constexpr const char* kWayOut = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
+
+[[noreturn]] void fail(const std::string& text) {
+  throw Error(Code::kInvalidValue, fmt::format("{}; {}", text, kWayOut), {});
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+  ~File() {
+    if (number_ >= 0) ::close(number_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int number() const { return number_; }
+
+ private:
+  const int number_;
+};
+
+std::string read(const File& file, const std::string& path) {
+  struct stat found {};
+  if (::fstat(file.number(), &found) != 0) fail(fmt::format("the secret in '{}': {}", path, std::strerror(errno)));
+  if (!S_ISREG(found.st_mode) || (found.st_uid != ::geteuid() && found.st_uid != 0) || (found.st_mode & 077) != 0)
+    fail(fmt::format("the secret in '{}' must be a file of this user that no other can read or write (chmod 600)",
+                     path));
+  std::array<char, kMaxBytes> bytes;
+  const ssize_t got = ::read(file.number(), bytes.data(), bytes.size());
+  if (got < static_cast<ssize_t>(kMinBytes))
+    fail(fmt::format("the secret in '{}' has {} bytes: at least {} are needed", path, std::max<ssize_t>(got, 0),
+                     kMinBytes));
+  return {bytes.data(), static_cast<std::size_t>(got)};
+}
+
+std::string own_path() {
+  const std::string config = env_text("XDG_CONFIG_HOME"), home = env_text("HOME");
+  if (config.empty() && home.empty()) fail("neither HOME nor XDG_CONFIG_HOME says where the secret of this user lies");
+  return (config.empty() ? home + "/.config" : config) + "/slipstream/secret";
+}
+
+// Whole, and then under its name, unless another process was quicker: no process sees a part of it.
+void make(const std::string& path) {
+  const std::string part = fmt::format("{}.{:016x}", path, random_number());
+  std::error_code ignored;  // open() says what is wrong
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes += fmt::format("{:016x}", random_number());
+  bytes += '\n';
+  {
+    const File file(part, O_WRONLY | O_CREAT | O_EXCL);
+    if (file.number() < 0 || ::write(file.number(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
+        ::fsync(file.number()) != 0) {
+      const int error = errno;
+      ::unlink(part.c_str());
+      fail(fmt::format("cannot write this user's secret to '{}': {}", part, std::strerror(error)));
+    }
+  }
+  const bool failed = ::link(part.c_str(), path.c_str()) != 0 && errno != EEXIST;
+  const int error = errno;
+  ::unlink(part.c_str());
+  if (failed) fail(fmt::format("cannot write this user's secret to '{}': {}", path, std::strerror(error)));
+}
+
+std::string own_secret() {
+  const std::string path = own_path();
+  for (int attempt = 0;; ++attempt) {
+    const File file(path, O_RDONLY);
+    if (file.number() >= 0) return read(file, path);
+    if (errno != ENOENT || attempt > 0) fail(fmt::format("cannot read '{}': {}", path, std::strerror(errno)));
+    make(path);
+  }
+}
+
+std::string secret_text(bool one_host) {
+  if (const std::string words = env_text("SLIP_SECRET"); !words.empty()) {
+    if (words.size() < kMinBytes)
+      fail(fmt::format("SLIP_SECRET has {} characters: at least {} are needed", words.size(), kMinBytes));
+    return words;
+  }
+  if (const std::string path = env_text("SLIP_SECRET_FILE"); !path.empty()) {
+    const File file(path, O_RDONLY);
+    if (file.number() < 0) fail(fmt::format("cannot read SLIP_SECRET_FILE={}: {}", path, std::strerror(errno)));
+    return read(file, path);
+  }
+  return one_host ? std::string() : own_secret();
+}
+
+}  // namespace
+
+Secret shared_secret(std::string_view job, bool one_host) {
+  const std::string text = secret_text(one_host);
+  return derive(std::as_bytes(std::span(text)), "slip job", std::as_bytes(std::span(job)));
 }
 
 }  // namespace slip

@@ -33,7 +33,6 @@
 #include "transport/bootstrap/frame_socket.hpp"
 #include "transport/bootstrap/witness.hpp"
 #include "transport/socket/abort_flag.hpp"
-#include "transport/socket/wake_up.hpp"
 
 namespace slip {
 

@@ -5,8 +5,8 @@
 
 #include "base/clock.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/connect_all.hpp"
 #include "transport/bootstrap/switchboard.hpp"
+#include "transport/socket/socket.hpp"
 
 namespace slip {
 namespace {

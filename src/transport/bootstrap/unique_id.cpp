@@ -8,9 +8,9 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/shared_secret.hpp"
+#include "transport/bootstrap/secret.hpp"
 #include "transport/bootstrap/unique_id_parts.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 
 namespace slip {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/env.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/shared_secret.hpp"
+#include "transport/bootstrap/secret.hpp"
 
 namespace slip {
 namespace {

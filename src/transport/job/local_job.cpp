@@ -14,6 +14,9 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
@@ -23,10 +26,79 @@
 #include "transport/bootstrap/root.hpp"
 #include "transport/bootstrap/unique_id_parts.hpp"
 #include "transport/job/job_guard.hpp"
-#include "transport/job/line_relay.hpp"
 
 namespace slip {
 namespace {
+
+// LineRelay: passes on what comes out of a pipe, line by line, each with a prefix, so that lines of different processes
+// do not mix.
+class LineRelay {
+ public:
+  LineRelay() = default;
+  // Owns `from`, which must not block; writes to `to`.
+  LineRelay(int from, int to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
+  ~LineRelay();
+  LineRelay(LineRelay&& other) noexcept;
+  LineRelay& operator=(LineRelay&&) = delete;
+
+  void pump();    // what is there; closes at the end
+  void finish();  // what is there, also a line without an end, and closes
+  int descriptor() const { return from_; }
+
+ private:
+  void put(std::size_t bytes, bool whole);
+
+  int from_ = -1, to_ = -1;
+  std::string prefix_, pending_;
+};
+
+constexpr std::size_t kMaxLine = std::size_t{64} << 10;  // longer ones are cut, so that memory stays small
+
+void write_all(int to, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(to, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return;  // nobody reads any more
+    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+LineRelay::LineRelay(LineRelay&& other) noexcept
+    : from_(std::exchange(other.from_, -1)),
+      to_(other.to_),
+      prefix_(std::move(other.prefix_)),
+      pending_(std::move(other.pending_)) {}
+
+LineRelay::~LineRelay() {
+  if (from_ >= 0) ::close(from_);
+}
+
+void LineRelay::put(std::size_t bytes, bool whole) {
+  write_all(to_, prefix_ + pending_.substr(0, bytes) + (whole ? "" : "\n"));
+  pending_.erase(0, bytes);
+}
+
+void LineRelay::pump() {
+  char bytes[16 << 10];
+  while (from_ >= 0) {
+    const ssize_t count = ::read(from_, bytes, sizeof(bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return;  // nothing now
+    if (count == 0) {
+      ::close(std::exchange(from_, -1));
+      if (!pending_.empty()) put(pending_.size(), false);
+      return;
+    }
+    pending_.append(bytes, static_cast<std::size_t>(count));
+    for (std::size_t end = 0; (end = pending_.find('\n')) != std::string::npos;) put(end + 1, true);
+    if (pending_.size() > kMaxLine) put(pending_.size(), false);
+  }
+}
+
+void LineRelay::finish() {
+  pump();
+  if (!pending_.empty()) put(pending_.size(), false);
+  if (from_ >= 0) ::close(std::exchange(from_, -1));
+}
 
 struct Pipe {
   int read = -1, write = -1;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "transport/job/placement.hpp"
-#include "transport/ledger/ledger_entry.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip {
 

@@ -21,7 +21,7 @@
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/net/net.hpp"
-#include "transport/socket/wake_up.hpp"
+#include "transport/socket/abort_flag.hpp"
 
 namespace slip {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/net/tcp_lines.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/net/tcp_lines.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip {
 namespace {

@@ -2,11 +2,42 @@
 // beside the flag, because a wait for a socket can only be ended by something that it can wait for as well.
 #pragma once
 
-#include <atomic>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
-#include "transport/socket/wake_up.hpp"
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "slip/error.hpp"
 
 namespace slip {
+
+class WakeUp {
+ public:
+  WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (descriptor_ < 0)
+      throw Error(Code::kIo, std::string("cannot make an event descriptor: ") + std::strerror(errno), {});
+  }
+  ~WakeUp() { ::close(descriptor_); }
+  WakeUp(const WakeUp&) = delete;
+  WakeUp& operator=(const WakeUp&) = delete;
+
+  void signal() const noexcept {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(descriptor_, &one, sizeof(one)));
+  }
+  void drain() const noexcept {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(descriptor_, &count, sizeof(count)));
+  }
+  int descriptor() const noexcept { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
 
 class AbortFlag {
  public:

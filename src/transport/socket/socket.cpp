@@ -4,9 +4,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -277,5 +279,60 @@ bool Socket::same_user() const {
   if (::getsockopt(descriptor_, SOL_SOCKET, SO_PEERCRED, &other, &bytes) != 0) return false;
   return other.uid == ::geteuid() || other.uid == 0;
 }
+
+std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline) {
+  std::vector<Reached> result(peers.size());
+  std::vector<std::size_t> pending;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    int error = 0;
+    result[i].socket = Socket::begin_connect(peers[i], error);
+    if (error == EINPROGRESS) pending.push_back(i);
+  }
+  while (!pending.empty()) {
+    std::vector<pollfd> watched;
+    for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
+    wait_for_any(watched, deadline);
+    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, "connecting to others was aborted", {});
+    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
+    std::erase_if(pending, [&](std::size_t i) {
+      const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {now_ns(), nullptr});
+      if (waited != Waited::kReady && !late) return false;
+      result[i].silent = waited != Waited::kReady;
+      if (result[i].silent || result[i].socket.connect_error() != 0) result[i].socket.close();
+      return true;
+    });
+  }
+  return result;
+}
+
+namespace {
+
+constexpr std::size_t kFew = 8;    // of each listener
+constexpr std::size_t kShare = 8;  // of the descriptors of the process
+constexpr std::size_t kMaxGuests = 256;
+
+// relaxed everywhere: it only counts, and a limit that is passed by a few for a moment does no harm.
+std::atomic<std::size_t> g_guests{0};
+
+std::size_t limit() {
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMaxGuests;
+  return std::min<std::size_t>(descriptors.rlim_cur / kShare, kMaxGuests);
+}
+
+}  // namespace
+
+GuestToken GuestToken::take() {
+  g_guests.fetch_add(1, std::memory_order_relaxed);
+  GuestToken token;
+  token.held_ = true;
+  return token;
+}
+
+void GuestToken::give_back() noexcept {
+  if (std::exchange(held_, false)) g_guests.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool has_too_many_guests(std::size_t own) { return own > kFew && g_guests.load(std::memory_order_relaxed) > limit(); }
 
 }  // namespace slip

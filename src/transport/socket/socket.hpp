@@ -10,6 +10,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "transport/socket/abort_flag.hpp"
 #include "transport/socket/address.hpp"
@@ -90,5 +92,34 @@ class Socket {
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
   int descriptor_ = -1;
 };
+
+struct Reached {
+  Socket socket;        // invalid: not reached
+  bool silent = false;  // there was no answer before the deadline; else it was refused
+};
+
+// In the order of the addresses. Throws only if it is aborted.
+std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
+
+// Counts one guest of the process while it lives.
+class GuestToken {
+ public:
+  GuestToken() = default;
+  static GuestToken take();
+  ~GuestToken() { give_back(); }
+  GuestToken(GuestToken&& other) noexcept : held_(std::exchange(other.held_, false)) {}
+  GuestToken& operator=(GuestToken&& other) noexcept {
+    give_back();
+    held_ = std::exchange(other.held_, false);
+    return *this;
+  }
+  void give_back() noexcept;
+
+ private:
+  bool held_ = false;
+};
+
+// Whether a listener with so many guests of its own has to close one. Each may keep a few, whatever the others have.
+bool has_too_many_guests(std::size_t own);
 
 }  // namespace slip

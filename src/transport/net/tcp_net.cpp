@@ -9,10 +9,10 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/sha256.hpp"
-#include "transport/bootstrap/guests.hpp"
 #include "transport/bootstrap/secret.hpp"
-#include "transport/net/tcp_lines.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/net/tcp.hpp"
+#include "transport/socket/address.hpp"
+#include "transport/socket/socket.hpp"
 
 namespace slip {
 namespace {
