@@ -4,7 +4,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip::test {
 namespace {
@@ -203,11 +203,11 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   Socket listener = Socket::listen(place);
   const SocketAddress address = listener.local();
   const auto abort = std::make_shared<AbortFlag>();
-  const Switchboard::Self self{0, 2, random_secret()};
-  Switchboard switchboard(self, std::move(listener), abort, {});
+  const Secret session = random_secret();
+  const ControlServer server({0, 2}, session, std::move(listener), abort, {});
   FrameHeader greeting{.kind = FrameKind::kGreetDirect, .rank = 2, .nranks = 2};
   const auto sent_away = [&](const FrameHeader& header) {
-    FrameSocket channel = FrameSocket::reach(address, self.session, long_enough());
+    FrameSocket channel = FrameSocket::reach(address, session, long_enough());
     channel.queue(header);
     return fails([&] { static_cast<void>(channel.wait_for_frame(long_enough())); }, Code::kIo);
   };
@@ -218,8 +218,8 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   greeting.nranks = 2;
   greeting.kind = FrameKind::kMessage;
   EXPECT_TRUE(sent_away(greeting));  // did not greet
-  EXPECT_NE(stranger_hears(address, self.session).find("does not know the secret"), std::string::npos);
-  EXPECT_FALSE(switchboard.broken());
+  EXPECT_NE(stranger_hears(address, session).find("does not know the secret"), std::string::npos);
+  EXPECT_FALSE(server.failures().broken_flag().is_set());
 }
 
 TEST(Strangers, AreNotTakenForTheRoot) {

@@ -12,7 +12,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip::test {
 namespace {

@@ -129,14 +129,14 @@ void Communicator::State::set_up(int stood_for, Here here) {
   links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.max_channels);
   site.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
-  witness = std::make_shared<CallWitness>(seat);
-  bootstrap.set_witness(witness);
+  monitor = std::make_shared<CallMonitor>(seat);
+  bootstrap.set_monitor(monitor);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
   cores_each = crowds.cores_each;
   calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
   sim = SimRanks::meet(bootstrap, device, {site, formations, wishes.algorithm, wishes.deterministic}, here);
   calls->in_turns = sim != nullptr;
-  calls->history = &witness->history;
+  calls->history = &monitor->history;
 }
 
 SharedRun& Communicator::State::take_run() {
@@ -205,7 +205,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   if (sim) in_virtual_time(run).prepare(turn, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, door);
-  witness->history.add(signature, next);
+  monitor->history.add(signature, next);
   ++next;
   if (shared) ++next_shared;
   chunks += filled;

@@ -73,7 +73,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   Bootstrap bootstrap;
 
   std::shared_ptr<LedgerSeat> seat;
-  std::shared_ptr<CallWitness> witness;  // its history is added to under the mutex
+  std::shared_ptr<CallMonitor> monitor;  // its history is added to under the mutex
   std::optional<SharedHost> host;
   bool all_share = false;              // all ranks are of this host and share memory
   std::optional<SharedMemory> memory;  // only if they do

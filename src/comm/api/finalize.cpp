@@ -51,7 +51,7 @@ void Communicator::State::finalize(Here here) {
 // If two ranks differ, every rank differs from one of them: each finds an error by itself.
 void Communicator::State::require_same_calls(const SetupCall& call, Here here) {
   const int rank = bootstrap.rank();
-  const CallHistory::Snapshot own = witness->history.snapshot();
+  const CallHistory::Snapshot own = monitor->history.snapshot();
   const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own, call);
   for (int other = 0; other < bootstrap.nranks(); ++other) {
     const CallHistory::Snapshot& theirs = all[static_cast<std::size_t>(other)];

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/api/call.hpp"
+#include "transport/bootstrap/control_server.hpp"
 #include "transport/ledger/ledger.hpp"
 
 namespace slip {
@@ -61,9 +62,9 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
                                                                 const CallHistory::Snapshot& other);
 
 // Answers for a rank whose threads wait: what it is doing, and its history.
-class CallWitness final : public Witness {
+class CallMonitor final : public RankMonitor {
  public:
-  explicit CallWitness(std::shared_ptr<LedgerSeat> seat) : seat_(std::move(seat)) {}
+  explicit CallMonitor(std::shared_ptr<LedgerSeat> seat) : seat_(std::move(seat)) {}
   void look() override { seat_->look(); }
   std::vector<std::byte> answer() override;
   static std::optional<LedgerView> view_in(std::span<const std::byte> answer);

@@ -35,7 +35,7 @@ std::optional<std::pair<Signature, Signature>> SharedRun::difference_from(int ra
   const auto answers = calls_.bootstrap.ask({&rank, 1}, time);
   const auto found = answers.find(rank);
   if (found == answers.end()) return std::nullopt;
-  const std::optional<CallHistory::Snapshot> other = CallWitness::history_in(found->second);
+  const std::optional<CallHistory::Snapshot> other = CallMonitor::history_in(found->second);
   if (!other) return std::nullopt;
   CallHistory::Snapshot own = calls_.history->snapshot();
   // A small call may run before it is enqueued, and is added to the history after that.

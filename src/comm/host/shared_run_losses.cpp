@@ -31,7 +31,7 @@ bool SharedRun::link_awaits_who_left() {
   if (link_->says_when_over() || !calls_.bootstrap.has_left(static_cast<int>(whom_))) return false;
   // A connection that it made before it left may come behind the news.
   if (!calls_.links.through_memory(static_cast<int>(whom_)) &&
-      !calls_.bootstrap.switchboard().gone().contains(static_cast<int>(whom_)))
+      !calls_.bootstrap.failures().gone().contains(static_cast<int>(whom_)))
     return false;
   while (calls_.links.drive()) continue;
   return !is_there();

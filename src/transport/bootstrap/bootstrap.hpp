@@ -20,19 +20,21 @@
 #include <vector>
 
 #include "slip/unique_id.hpp"
-#include "transport/bootstrap/switchboard.hpp"
+#include "transport/bootstrap/control_server.hpp"
 #include "transport/job/placement.hpp"
 #include "transport/socket/abort_flag.hpp"
 
 namespace slip {
 
-struct Meeting;
+struct Rendezvous;
 
 struct BootstrapOptions {
   std::chrono::milliseconds timeout{60'000};  // of each call, the constructor among them
   std::string interface;                      // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
   Heartbeat heartbeat;
   std::shared_ptr<AbortFlag> abort;  // ends also the constructor; without one it makes its own
+  // Init goes on after the constructor, until set_call({}). Until then silence is no loss, see FailureDetector.
+  bool setup_follows = false;
 };
 
 class Bootstrap {
@@ -55,13 +57,15 @@ class Bootstrap {
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
   const AbortFlag& abort_flag() const { return *abort_; }
-  Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
+  FailureTable& failures() { return server_->failures(); }
+  const FailureTable& failures() const { return std::as_const(*server_).failures(); }
+  ControlServer& server() { return *server_; }  // for ranks that go on after a loss, see recovery.hpp
 
   // A call of the communicator whose exchanges have one deadline together, the usual timeout from now.
   SetupCall begin(SetupKind kind) const { return begin(kind, timeout_); }
   SetupCall begin(SetupKind kind, std::chrono::milliseconds timeout) const;
   // What exchanges belong to that name no call; {}: to none. For init, when no other thread has the communicator yet.
-  void set_call(const SetupCall& call) { call_ = call; }
+  void set_call(const SetupCall& call);
 
   // `table` has a slot for each rank; this rank's is given, the others are filled.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
@@ -92,21 +96,19 @@ class Bootstrap {
   // left out. Throws nothing.
   std::map<int, std::vector<std::byte>> ask(std::span<const int> ranks, std::chrono::milliseconds timeout) const;
   // Answers for this rank when it is asked, and looks after it now and then; nullptr: no longer.
-  void set_witness(std::shared_ptr<Witness> witness) { switchboard_->set_witness(std::move(witness)); }
+  void set_monitor(std::shared_ptr<RankMonitor> monitor) { server_->set_monitor(std::move(monitor)); }
 
   // Tells all ranks on all hosts why this one failed: broken() is true for them, and their waits end with this code and
   // text. Does not wait. Only the first failure counts; of several at once the lowest rank's.
-  void fail(Code code, std::string_view text) { switchboard_->fail(code, text); }
-  std::optional<RankFailure> failure() const { return switchboard_->failure(); }
-  bool has_left(int rank) const {  // in peace; one load as long as nobody has
-    return switchboard_->somebody_left() && switchboard_->has_left(rank);
-  }
+  void fail(Code code, std::string_view text) { failures().fail(code, text); }
+  std::optional<RankFailure> failure() const { return failures().failure(); }
+  bool has_left(int rank) const { return failures().has_left(rank); }  // by a clean shutdown
 
   // Ends every wait of this rank at once with kAborted, for good; the other ranks are told that it gave up.
   void abort() noexcept { abort_->set(); }
-  bool broken() const noexcept { return switchboard_->broken(); }  // one load: for loops that wait for others
-  const AbortFlag& broken_flag() const { return switchboard_->broken_flag(); }
-  void throw_if_broken() const { switchboard_->throw_if_broken(); }
+  bool broken() const noexcept { return broken_flag().is_set(); }  // one load: for loops that wait for others
+  const AbortFlag& broken_flag() const { return failures().broken_flag(); }
+  void throw_if_broken() const { failures().throw_if_broken(); }
   std::optional<Loss> lost() const;  // the first rank that was lost, whoever noticed it
   // A connection beside the bootstrap that closed is only a consequence: the rank is lost, or gave up because another
   // one is. Waits a moment for the failure detector, and returns what it says; else `met`.
@@ -115,7 +117,7 @@ class Bootstrap {
   const SetupCall& call() const { return call_; }
 
  private:
-  void join(Meeting& meeting, const SocketAddress& listening, const Deadline& deadline);
+  void join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline);
 
   const int rank_, nranks_;
   Secret session_{};
@@ -123,7 +125,7 @@ class Bootstrap {
   const std::chrono::milliseconds timeout_;
   SetupCall call_;
   const std::shared_ptr<AbortFlag> abort_;
-  std::unique_ptr<Switchboard> switchboard_;
+  std::unique_ptr<ControlServer> server_;
   std::vector<SocketAddress> addresses_;
   std::vector<Placement> placements_;
 };

@@ -22,10 +22,30 @@
 #include <vector>
 
 #include "transport/bootstrap/secret.hpp"
-#include "transport/bootstrap/setup_call.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip {
+
+// SetupCall: which call of a communicator an exchange between its ranks belongs to, outside of collectives, and until
+// when that call may take. Each piece of a gathering carries the kind of the call, so that ranks that make different
+// calls find out instead of waiting for each other.
+enum class SetupKind : std::uint16_t { kOther, kInit, kAllocate, kSplit, kFinalize };
+
+inline const char* setup_name(SetupKind kind) {
+  switch (kind) {
+    case SetupKind::kInit: return "init";
+    case SetupKind::kAllocate: return "allocate";
+    case SetupKind::kSplit: return "split";
+    case SetupKind::kFinalize: return "finalize";
+    case SetupKind::kOther: break;
+  }
+  return "another exchange";
+}
+
+struct SetupCall {
+  SetupKind kind = SetupKind::kOther;
+  std::int64_t deadline_ns = 0;  // of now_ns(), for all exchanges of the call together; 0: each has the usual timeout
+};
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
 
@@ -41,13 +61,14 @@ enum class FrameKind : std::uint16_t {
   kPiece,        // of a gathering: `rank` gave it, `tag` counts gatherings; passed on to the successor
   kAlive,        // a heartbeat
   kLost,         // `rank` is lost; LostBody; passed on both ways round the ring
-  kLeft,         // `rank` has left in peace; passed on to the successor
+  kLeft,         // goodbye: `rank` shuts down cleanly; passed on to the successor
   kFailed,       // why `rank` failed, in words; `tag` is the Code; passed on both ways round the ring
   kAsk,          // `rank` asks what the other is doing; `tag` counts questions
   kAnswer,       // on the same connection, with the same tag
   kPing,         // answered by kAlive on the same connection
   kAccepted,     // the accepting end believes the proof; FrameSocket's own
   kAllAnswered,  // root to rank, behind kWelcome: the welcomes of all ranks have been sent
+  kInitOver,     // init of `rank` is over; passed on both ways round the ring
 };
 
 struct FrameHeader {

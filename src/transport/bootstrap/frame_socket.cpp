@@ -27,7 +27,7 @@ FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side, std::si
       max_body_(max_body) {
   nonces_[static_cast<std::size_t>(side)] = random_secret();
   if (side == Side::kAccepts) {
-    guest_ = GuestToken::take();
+    guest_ = UnprovenToken::take();
   } else {
     Opening opening;
     opening.nonce = nonces_[0];

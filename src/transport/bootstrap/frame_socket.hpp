@@ -73,7 +73,7 @@ class FrameSocket {
   const Secret secret_;
   const Side side_;
   State state_;
-  GuestToken guest_;       // of the accepting end, until it is proven
+  UnprovenToken guest_;    // of the accepting end, until it is proven
   Secret nonces_[2] = {};  // by Side: of the connecting end, and of the accepting one
   Direction sending_, receiving_;
   std::size_t max_body_;

@@ -6,8 +6,7 @@
 
 #include "base/clock.hpp"
 #include "transport/bootstrap/frame.hpp"
-#include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip {
 namespace {
@@ -98,13 +97,13 @@ struct Recovery::Told {
 
 Recovery::Recovery(Bootstrap& bootstrap, std::span<const int> excluded)
     : bootstrap_(bootstrap),
-      switchboard_(bootstrap.switchboard()),
+      server_(bootstrap.server()),
       excluded_(checked(excluded, bootstrap)),
       deadline_ns_(deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count())) {}
 
 void Recovery::run(const Make& make) {
   for (bool done = false; !done;) {
-    switchboard_.settle();
+    server_.settle();
     require_not_given_up();
     if (others_went_on()) break;
     require_not_left_behind();
@@ -112,12 +111,12 @@ void Recovery::run(const Make& make) {
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
   }
-  switchboard_.watch_no_longer();
+  server_.detector().stop_watching();
 }
 
 // Those that are left, as far as this rank knows; itself among them.
 std::vector<int> Recovery::candidates() const {
-  const std::set<int> gone = switchboard_.gone();
+  const std::set<int> gone = bootstrap_.failures().gone();
   std::vector<int> result;
   for (int rank = 0; rank < bootstrap_.nranks(); ++rank) {
     if (!gone.contains(rank) && !excluded_.contains(rank)) result.push_back(rank);
@@ -126,7 +125,7 @@ std::vector<int> Recovery::candidates() const {
 }
 
 void Recovery::require_not_given_up() const {
-  for (const Loss& loss : switchboard_.losses()) {
+  for (const Loss& loss : bootstrap_.failures().losses()) {
     if (loss.rank == bootstrap_.rank())
       throw Error(
           Code::kRankLost,
@@ -136,7 +135,7 @@ void Recovery::require_not_given_up() const {
 
 // Others that are all gone when this rank wakes up may have gone on without it and ended in peace.
 void Recovery::require_not_left_behind() const {
-  const std::int64_t silence = switchboard_.own_silence_ns();
+  const std::int64_t silence = server_.detector().own_silence_ns();
   const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
   if (silence == 0 || others == 0 || candidates().size() > 1) return;
   throw Error(
@@ -148,7 +147,7 @@ void Recovery::require_not_left_behind() const {
 }
 
 bool Recovery::lost_a_member() const {
-  const std::set<int> gone = switchboard_.gone();
+  const std::set<int> gone = bootstrap_.failures().gone();
   return std::any_of(members_.begin(), members_.end(), [&](int rank) { return gone.contains(rank); });
 }
 
@@ -156,15 +155,15 @@ bool Recovery::lost_a_member() const {
 // that were killed say nothing about it.
 bool Recovery::others_went_on() const {
   return std::any_of(unsure_of_.begin(), unsure_of_.end(),
-                     [&](int rank) { return closed_.contains(rank) || switchboard_.has_left(rank); });
+                     [&](int rank) { return closed_.contains(rank) || bootstrap_.failures().has_left(rank); });
 }
 
 void Recovery::watch(std::span<const int> ranks) {
-  const std::set<int> gone = switchboard_.gone();
+  const std::set<int> gone = bootstrap_.failures().gone();
   std::vector<std::pair<int, SocketAddress>> addresses;
   for (const int rank : ranks) addresses.emplace_back(rank, bootstrap_.address(rank));
-  switchboard_.watch_all(addresses, deadline_ns_);
-  for (const Loss& loss : switchboard_.losses()) {
+  server_.detector().watch_all(addresses, deadline_ns_);
+  for (const Loss& loss : bootstrap_.failures().losses()) {
     const bool asked = std::find(ranks.begin(), ranks.end(), loss.rank) != ranks.end();
     if (asked && !gone.contains(loss.rank) && loss.cause == Loss::Cause::kEnded) closed_.insert(loss.rank);
   }
@@ -173,7 +172,7 @@ void Recovery::watch(std::span<const int> ranks) {
 bool Recovery::try_make(const Make& make, const Membership& group, std::string& failure) {
   unsure_of_.clear();
   const auto abort = std::make_shared<AbortFlag>();
-  switchboard_.on_loss(abort);
+  bootstrap_.failures().on_loss(abort);
   try {
     // A loss that came before the flag was there.
     if (lost_a_member()) throw Error(Code::kRankLost, "a rank was lost meanwhile", {});
@@ -181,21 +180,21 @@ bool Recovery::try_make(const Make& make, const Membership& group, std::string& 
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  switchboard_.on_loss(nullptr);
+  bootstrap_.failures().on_loss(nullptr);
   if (abort->is_set() && failure.empty()) failure = "a rank was lost meanwhile";  // and what was made is aborted
   return made_ = failure.empty();
 }
 
 std::optional<Recovery::Told> Recovery::hear(int leader) {
   for (;;) {
-    const std::set<int> gone = switchboard_.gone();
-    const std::optional<Switchboard::Letter> letter =
-        switchboard_.next_letter(kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kTellingNs);
+    const std::set<int> gone = bootstrap_.failures().gone();
+    const std::optional<Message> message = server_.messages().next_message(
+        kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kTellingNs);
     require_not_given_up();
-    if (letter) {
-      std::span<const std::byte> rest = letter->bytes;
+    if (message) {
+      std::span<const std::byte> rest = message->bytes;
       VerdictHead head;
-      if (letter->rank != leader || !take(rest, head) || head.turn != turn_) continue;  // of an earlier turn
+      if (message->rank != leader || !take(rest, head) || head.turn != turn_) continue;  // of an earlier turn
       return Told{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
     }
     if (gone.contains(leader)) return std::nullopt;
@@ -211,19 +210,19 @@ std::optional<Recovery::Told> Recovery::hear(int leader) {
 
 bool Recovery::follow(int leader, const Make& make) {
   watch(std::span(&leader, 1));
-  if (switchboard_.gone().contains(leader)) {
+  if (bootstrap_.failures().gone().contains(leader)) {
     // Where one is cut off, more may be: they are found out in the time of one. Else most are never connected to.
     if (was_silent(leader)) watch_candidates();
     return false;
   }
   std::vector<std::byte> join;
-  const std::vector<Loss> losses = switchboard_.losses();
+  const std::vector<Loss> losses = bootstrap_.failures().losses();
   append(join, bytes_of(JoinHead{turn_, static_cast<std::uint32_t>(excluded_.size()),
                                  static_cast<std::uint32_t>(losses.size())}));
   for (const std::int32_t rank : excluded_) append(join, bytes_of(rank));
   for (const Loss& loss : losses)
     append(join, bytes_of(LostRank{loss.rank, static_cast<std::int32_t>(loss.cause), loss.noticed_by}));
-  if (!switchboard_.post(leader, kJoinTag, join)) return false;
+  if (!server_.messages().post(leader, kJoinTag, join)) return false;
   std::optional<Told> told = hear(leader);
   if (told && told->verdict == Verdict::kMeet) {
     MeetBody body;
@@ -237,7 +236,7 @@ bool Recovery::follow(int leader, const Make& make) {
            bytes_of(VoteHead{
                turn_, try_make(make, {with_secret(bootstrap_, body.id), body.rank, body.nranks}, failure) ? 1U : 0U}));
     append(vote, bytes_of(std::string_view(failure)));
-    switchboard_.post(leader, kVoteTag, vote);
+    server_.messages().post(leader, kVoteTag, vote);
     told = hear(leader);
     if (!told && made_) {
       unsure_of_ = members_;
@@ -249,19 +248,19 @@ bool Recovery::follow(int leader, const Make& make) {
   return told && told->verdict == Verdict::kDone && made_;
 }
 
-void Recovery::take_join(const Switchboard::Letter& letter) {
-  std::span<const std::byte> rest = letter.bytes;
+void Recovery::take_join(const Message& message) {
+  std::span<const std::byte> rest = message.bytes;
   JoinHead head;
   if (!take(rest, head) || rest.size() != head.excluded * sizeof(std::int32_t) + head.lost * sizeof(LostRank)) return;
-  if (excluded_.contains(letter.rank)) return tell_left_out(letter.rank, head.turn);
-  joined_[letter.rank] = std::max(joined_[letter.rank], head.turn);
+  if (excluded_.contains(message.rank)) return tell_left_out(message.rank, head.turn);
+  joined_[message.rank] = std::max(joined_[message.rank], head.turn);
   std::set<int> excluded;
   for (std::int32_t rank = 0; excluded.size() < head.excluded && take(rest, rank);) excluded.insert(rank);
   for (LostRank lost; take(rest, lost);)
-    switchboard_.mention({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
+    bootstrap_.failures().report_loss({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
   if (excluded != excluded_ && mismatch_.empty())
     mismatch_ = fmt::format("rank {} leaves out {} in shrink, rank {} {}: all must name the same", bootstrap_.rank(),
-                            names(excluded_), letter.rank, names(excluded));
+                            names(excluded_), message.rank, names(excluded));
 }
 
 std::vector<int> Recovery::not_joined() const {
@@ -271,7 +270,7 @@ std::vector<int> Recovery::not_joined() const {
 }
 
 bool Recovery::was_silent(int rank) const {
-  const std::vector<Loss> losses = switchboard_.losses();
+  const std::vector<Loss> losses = bootstrap_.failures().losses();
   return std::any_of(losses.begin(), losses.end(),
                      [&](const Loss& loss) { return loss.rank == rank && loss.cause == Loss::Cause::kSilent; });
 }
@@ -287,12 +286,12 @@ void Recovery::collect_joins() {
   mismatch_.clear();
   watch_candidates();
   for (;;) {
-    const std::size_t gone = switchboard_.gone().size();
+    const std::size_t gone = bootstrap_.failures().gone().size();
     const std::vector<int> missing = not_joined();
     if (missing.empty() && !mismatch_.empty()) fail_all(Code::kMismatch, mismatch_);  // not before: all are to be told
     if (missing.empty()) return;
-    if (const auto letter = switchboard_.next_letter(kJoinTag, gone, deadline_ns_)) {
-      take_join(*letter);
+    if (const auto message = server_.messages().next_message(kJoinTag, gone, deadline_ns_)) {
+      take_join(*message);
     } else if (now_ns() >= deadline_ns_) {
       fail_all(Code::kTimeout,
                fmt::format("{} of {} {} not come to shrink before the deadline of rank {}", rank_list(missing),
@@ -307,7 +306,7 @@ void Recovery::tell(int rank, std::uint64_t turn, Verdict verdict, std::span<con
   std::vector<std::byte> bytes;
   append(bytes, bytes_of(VerdictHead{turn, static_cast<std::uint32_t>(verdict), static_cast<std::int32_t>(code)}));
   append(bytes, body);
-  switchboard_.post(rank, kVerdictTag, bytes);
+  server_.messages().post(rank, kVerdictTag, bytes);
 }
 
 void Recovery::fail_all(Code code, const std::string& text) {
@@ -318,28 +317,29 @@ void Recovery::fail_all(Code code, const std::string& text) {
 void Recovery::tell_left_out(int rank, std::uint64_t turn) {
   const std::string text =
       fmt::format("rank {} of {} calls shrink, but the others leave it out", rank, bootstrap_.nranks());
-  if (switchboard_.watch(rank, bootstrap_.address(rank), deadline_ns_))
+  if (server_.detector().watch(rank, bootstrap_.address(rank), deadline_ns_))
     tell(rank, turn, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
 }
 
 Recovery::Votes Recovery::collect_votes() {
   Votes votes;
   for (;;) {
-    const std::set<int> gone = switchboard_.gone();
+    const std::set<int> gone = bootstrap_.failures().gone();
     const bool all = std::all_of(members_.begin(), members_.end(), [&](int rank) {
       return rank == bootstrap_.rank() || votes.who.contains(rank) || gone.contains(rank);
     });
     if (all) return votes;
-    const auto letter = switchboard_.next_letter(kVoteTag, gone.size(), deadline_ns_ + kTellingNs);
+    const auto message = server_.messages().next_message(kVoteTag, gone.size(), deadline_ns_ + kTellingNs);
     require_not_given_up();
-    if (!letter && now_ns() >= deadline_ns_ + kTellingNs) fail_all(Code::kTimeout, "shrink: not all ranks met in time");
-    if (!letter) continue;
-    std::span<const std::byte> rest = letter->bytes;
+    if (!message && now_ns() >= deadline_ns_ + kTellingNs)
+      fail_all(Code::kTimeout, "shrink: not all ranks met in time");
+    if (!message) continue;
+    std::span<const std::byte> rest = message->bytes;
     VoteHead head;
-    if (!take(rest, head) || !joined_.contains(letter->rank) || joined_[letter->rank] != head.turn) continue;
-    votes.who.insert(letter->rank);
+    if (!take(rest, head) || !joined_.contains(message->rank) || joined_[message->rank] != head.turn) continue;
+    votes.who.insert(message->rank);
     if (head.made == 0 && votes.failure.empty())
-      votes.failure = fmt::format("rank {}: {}", letter->rank,
+      votes.failure = fmt::format("rank {}: {}", message->rank,
                                   std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size()));
   }
 }

@@ -63,7 +63,7 @@ class Recovery {
   void watch(std::span<const int> ranks);
   void watch_candidates();
   void collect_joins();
-  void take_join(const Switchboard::Letter& letter);
+  void take_join(const Message& message);
   Votes collect_votes();
   void tell(int rank, std::uint64_t turn, Verdict verdict, std::span<const std::byte> body, Code code = Code::kOk);
   void tell_left_out(int rank, std::uint64_t turn);
@@ -76,7 +76,7 @@ class Recovery {
   void require_not_left_behind() const;
 
   Bootstrap& bootstrap_;
-  Switchboard& switchboard_;
+  ControlServer& server_;
   const std::set<int> excluded_;
   const std::int64_t deadline_ns_;
   std::uint64_t turn_ = 0;               // of this rank: what it says and is told belongs to one turn

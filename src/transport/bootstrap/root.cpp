@@ -1,5 +1,3 @@
-#include "transport/bootstrap/root.hpp"
-
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -15,8 +13,7 @@
 #include "base/log.hpp"
 #include "base/thread.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/secret.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip {
 namespace {
@@ -91,7 +88,7 @@ class Root {
       guests_.push_back({FrameSocket(std::move(*socket), secret_, FrameSocket::Side::kAccepts),
                          now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
       const auto silent = std::ranges::count_if(guests_, &Guest::is_silent);
-      if (has_too_many_guests(static_cast<std::size_t>(silent))) drop_a_silent_one();
+      if (has_too_many_unproven(static_cast<std::size_t>(silent))) drop_a_silent_one();
     }
   }
 
@@ -283,18 +280,6 @@ void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns)
     }
   });
   thread.detach();
-}
-
-std::string rank_list(std::span<const int> ranks) {
-  constexpr std::size_t kShown = 16;
-  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t shown = std::min(ranks.size(), kShown);
-  for (std::size_t i = 0; i < shown; ++i) {
-    const bool last = i + 1 == ranks.size();
-    result += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
-  }
-  if (shown < ranks.size()) result += fmt::format(" and {} more", ranks.size() - shown);
-  return result;
 }
 
 }  // namespace slip

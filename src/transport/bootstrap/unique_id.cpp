@@ -7,15 +7,13 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "transport/bootstrap/root.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 #include "transport/bootstrap/secret.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip {
 namespace {
 
-constexpr char kMark[4] = {'s', 'l', 'i', 'p'};
 constexpr std::uint8_t kVersion = 2;
 constexpr std::string_view kUnix = "unix:";
 

@@ -23,8 +23,7 @@
 #include "base/log.hpp"
 #include "slip/error.hpp"
 #include "slip/unique_id.hpp"
-#include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 #include "transport/job/job_guard.hpp"
 
 namespace slip {

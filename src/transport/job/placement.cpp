@@ -1,8 +1,10 @@
 #include "transport/job/placement.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -28,6 +30,20 @@ std::uint64_t identity_of(const char* path) {
 }
 
 }  // namespace
+
+std::string RankId::text() const { return fmt::format("rank {} of {}", rank, nranks); }
+
+std::string rank_list(std::span<const int> ranks) {
+  constexpr std::size_t kShown = 16;
+  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t shown = std::min(ranks.size(), kShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const bool last = i + 1 == ranks.size();
+    result += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
+  }
+  if (shown < ranks.size()) result += fmt::format(" and {} more", ranks.size() - shown);
+  return result;
+}
 
 // The third and the 22nd word of /proc/PID/stat; the second is the program's name in brackets, which may hold anything.
 ProcessState process_state(const std::string& pid) {

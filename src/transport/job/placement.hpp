@@ -1,10 +1,21 @@
-// Placement: which host, which process a rank is in, as far as others must know it to choose how to reach it.
+// RankId: which rank of how many. Placement: which host and process a rank runs in, as far as other ranks must know it
+// to choose how to reach it.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace slip {
+
+struct RankId {
+  int rank = 0, nranks = 1;
+  int successor() const { return (rank + 1) % nranks; }  // in the ring of all ranks
+  int predecessor() const { return (rank + nranks - 1) % nranks; }
+  std::string text() const;  // "rank 3 of 8"
+};
+
+std::string rank_list(std::span<const int> ranks);  // "ranks 2, 5 and 7"; a long list is cut
 
 struct Placement {
   std::uint64_t boot = 0;       // of the running kernel: its boot id

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/bootstrap/witness.hpp"
 
 namespace slip {
 
@@ -109,7 +108,7 @@ inline constexpr std::int32_t kLedgerEntries = 512;
 inline constexpr std::size_t kLedgerBytes =
     sizeof(LedgerHeader) + static_cast<std::size_t>(kLedgerEntries) * sizeof(LedgerEntry);
 
-class LedgerSeat final : public Witness {
+class LedgerSeat {
  public:
   struct Who {
     std::uint64_t communicator = 0;
@@ -144,8 +143,8 @@ class LedgerSeat final : public Witness {
   void fail(LedgerLife life, std::string_view text);
 
   LedgerView view() const;
-  void look() override;
-  std::vector<std::byte> answer() override;
+  void look();
+  std::vector<std::byte> answer();
 
  private:
   std::shared_ptr<void> book_;  // keeps the memory

@@ -16,7 +16,7 @@
 
 #include "base/error_text.hpp"
 #include "base/fork_mutex.hpp"
-#include "transport/bootstrap/root.hpp"
+#include "transport/job/placement.hpp"
 #include "transport/bootstrap/secret.hpp"
 
 namespace slip {

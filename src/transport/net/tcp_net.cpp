@@ -53,7 +53,7 @@ class TcpListener final : public NetListener {
     std::int64_t since_ns = 0;
     TcpGreeting greeting;
     std::size_t got = 0;
-    GuestToken token;
+    UnprovenToken token;
     bool greeted() const { return got == sizeof(greeting); }
   };
 
@@ -61,9 +61,9 @@ class TcpListener final : public NetListener {
   void take_guests() {
     int error = 0;
     while (std::optional<Socket> socket = listener_.try_accept(error)) {
-      guests_.push_back({std::move(*socket), now_ns(), {}, 0, GuestToken::take()});
+      guests_.push_back({std::move(*socket), now_ns(), {}, 0, UnprovenToken::take()});
       const auto silent = std::ranges::count_if(guests_, [](const Guest& guest) { return !guest.greeted(); });
-      if (has_too_many_guests(static_cast<std::size_t>(silent))) drop_a_guest();
+      if (has_too_many_unproven(static_cast<std::size_t>(silent))) drop_a_guest();
     }
     crowded_ = error != 0;
     if (crowded_) drop_a_guest();

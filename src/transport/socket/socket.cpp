@@ -322,17 +322,17 @@ std::size_t limit() {
 
 }  // namespace
 
-GuestToken GuestToken::take() {
+UnprovenToken UnprovenToken::take() {
   g_guests.fetch_add(1, std::memory_order_relaxed);
-  GuestToken token;
+  UnprovenToken token;
   token.held_ = true;
   return token;
 }
 
-void GuestToken::give_back() noexcept {
+void UnprovenToken::give_back() noexcept {
   if (std::exchange(held_, false)) g_guests.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool has_too_many_guests(std::size_t own) { return own > kFew && g_guests.load(std::memory_order_relaxed) > limit(); }
+bool has_too_many_unproven(std::size_t own) { return own > kFew && g_guests.load(std::memory_order_relaxed) > limit(); }
 
 }  // namespace slip

@@ -102,13 +102,13 @@ struct Reached {
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
 // Counts one guest of the process while it lives.
-class GuestToken {
+class UnprovenToken {
  public:
-  GuestToken() = default;
-  static GuestToken take();
-  ~GuestToken() { give_back(); }
-  GuestToken(GuestToken&& other) noexcept : held_(std::exchange(other.held_, false)) {}
-  GuestToken& operator=(GuestToken&& other) noexcept {
+  UnprovenToken() = default;
+  static UnprovenToken take();
+  ~UnprovenToken() { give_back(); }
+  UnprovenToken(UnprovenToken&& other) noexcept : held_(std::exchange(other.held_, false)) {}
+  UnprovenToken& operator=(UnprovenToken&& other) noexcept {
     give_back();
     held_ = std::exchange(other.held_, false);
     return *this;
@@ -120,6 +120,6 @@ class GuestToken {
 };
 
 // Whether a listener with so many guests of its own has to close one. Each may keep a few, whatever the others have.
-bool has_too_many_guests(std::size_t own);
+bool has_too_many_unproven(std::size_t own);
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/meeting.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,9 +10,6 @@
 #include "base/clock.hpp"
 #include "base/error_text.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
 
 namespace slip {
 namespace {
@@ -57,7 +54,7 @@ Code refusal_code(std::uint64_t tag) {
   return Code::kInvalidValue;
 }
 
-Error late(const UniqueId& id, const Newcomer& self, const SocketAddress& place, const std::string& reason) {
+Error late(const UniqueId& id, const RankId& self, const SocketAddress& place, const std::string& reason) {
   const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not come before the deadline"
                                                : "the root at {} did not answer before the deadline";
   return {Code::kTimeout,
@@ -67,27 +64,26 @@ Error late(const UniqueId& id, const Newcomer& self, const SocketAddress& place,
 
 class Attempt {
  public:
-  Attempt(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Deadline& deadline)
+  Attempt(const UniqueId& id, const RankId& self, const InterfaceFilter& filter, const Deadline& deadline)
       : id_(id), self_(self), filter_(filter), deadline_(deadline) {}
 
   // Until the root has proven itself. `limit_ns`: of the attempt.
   FrameSocket reach(const SocketAddress& place, std::int64_t limit_ns) const {
     const std::int64_t end = now_ns() + limit_ns;
     const bool last = deadline_.at_ns != 0 && deadline_.at_ns <= end;
-    return FrameSocket::reach(place, UniqueIdParts::of(id_).secret,
-                              {last ? deadline_.at_ns : end, deadline_.abort});
+    return FrameSocket::reach(place, UniqueIdParts::of(id_).secret, {last ? deadline_.at_ns : end, deadline_.abort});
   }
 
-  Meeting meet(FrameSocket channel, const SocketAddress& place) const {
-    Meeting meeting;
-    meeting.root_loss = root_loss(place);
-    meeting.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
-    const HelloBody body = hello_of(meeting.listener.local(), deadline_.at_ns - now_ns());
+  Rendezvous meet(FrameSocket channel, const SocketAddress& place) const {
+    Rendezvous result;
+    result.root_loss = root_loss(place);
+    result.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
+    const HelloBody body = hello_of(result.listener.local(), deadline_.at_ns - now_ns());
     channel.trust();
     channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
-    read_answer(hear(channel, place), meeting);
-    meeting.root.emplace(std::move(channel));
-    return meeting;
+    read_answer(hear(channel, place), result);
+    result.root.emplace(std::move(channel));
+    return result;
   }
 
  private:
@@ -109,26 +105,26 @@ class Attempt {
         self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", place.text());
   }
 
-  void read_answer(const Frame& answer, Meeting& meeting) const {
+  void read_answer(const Frame& answer, Rendezvous& result) const {
     if (answer.header.kind == FrameKind::kRefused)
       throw Error(refusal_code(answer.header.tag), fmt::format("{}: {}", self_.text(), answer.text()), {});
     WelcomeBody welcome;
     if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
       throw Error(Code::kIo, "the root gave an answer that is none", {});
-    meeting.session = derive(UniqueIdParts::of(id_).secret, "slip session", welcome.session);
-    meeting.successor = SocketAddress(welcome.successor);
-    meeting.rest_ns = welcome.rest_ns;
+    result.session = derive(UniqueIdParts::of(id_).secret, "slip session", welcome.session);
+    result.successor = SocketAddress(welcome.successor);
+    result.rest_ns = welcome.rest_ns;
   }
 
   const UniqueId& id_;
-  const Newcomer& self_;
+  const RankId& self_;
   const InterfaceFilter& filter_;
   const Deadline& deadline_;
 };
 
 }  // namespace
 
-void Meeting::require_all_answered(const Deadline& deadline) {
+void Rendezvous::require_all_answered(const Deadline& deadline) {
   const std::int64_t end = now_ns() + kTellingNs;
   const std::int64_t limit = deadline.at_ns == 0 ? end : std::min(end, deadline.at_ns);
   try {
@@ -140,13 +136,11 @@ void Meeting::require_all_answered(const Deadline& deadline) {
   }
 }
 
-std::string Newcomer::text() const { return fmt::format("rank {} of {}", rank, nranks); }
-
-Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& filter, const Deadline& deadline) {
+Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
+                        const Deadline& deadline) {
   const std::vector<SocketAddress> places = places_of(id);
   const bool mine = id.rank0_listens() && self.rank == 0;
-  if (mine)
-    start_root(Socket::listen(listening_place(places.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
+  if (mine) start_root(Socket::listen(listening_place(places.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
   const Attempt attempt(id, self, filter, deadline);
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;
