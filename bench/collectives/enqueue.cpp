@@ -48,7 +48,7 @@ class Direct {
   SharedHost host_;
   SharedMemory memory_;
   Links links_;
-  LedgerSeat seat_;
+  LedgerSlot seat_;
   SharedCalls calls_;
   SharedRun run_;
   std::uint64_t next_ = 1;  // number and turn of the next call

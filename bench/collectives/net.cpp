@@ -92,14 +92,14 @@ Measure proxied_ping_pong(std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
     std::array<End, 2> ends = make_ends(1);
     std::vector<std::byte> memory[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
-    std::array<std::unique_ptr<ProxyLine>, 2> out, in;
+    std::array<std::unique_ptr<ProxyConnection>, 2> out, in;
     for (std::size_t i = 0; i < 2; ++i) {
-      out[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].sender));
-      in[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].receiver));
+      out[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].sender));
+      in[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].receiver));
     }
     const Deadline deadline = patient();
-    const auto move = [&](ProxyLine& line, std::size_t end) {
-      line.post(memory[end], ProxyLine::Next::kWait);
+    const auto move = [&](ProxyConnection& line, std::size_t end) {
+      line.post(memory[end], ProxyConnection::Next::kWait);
       line.wait(line.posted(), deadline);
     };
     return one_way_ns(

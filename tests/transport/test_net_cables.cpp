@@ -1,7 +1,7 @@
 // Lines over a cable that is slow, loses packets or is cut.
 #include "support/errors.hpp"
 #include "transport/cable.hpp"
-#include "transport/lines.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip::test {
 namespace {

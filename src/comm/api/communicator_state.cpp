@@ -128,7 +128,7 @@ void Communicator::State::set_up(int stood_for, Here here) {
   const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
   links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.max_channels);
   site.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
-  seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
+  seat = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().name});
   monitor = std::make_shared<CallMonitor>(seat);
   bootstrap.set_monitor(monitor);
   const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};

@@ -72,7 +72,7 @@ struct Communicator::State final : PostOffice, std::enable_shared_from_this<Stat
   const Wishes wishes;
   Bootstrap bootstrap;
 
-  std::shared_ptr<LedgerSeat> seat;
+  std::shared_ptr<LedgerSlot> seat;
   std::shared_ptr<CallMonitor> monitor;  // its history is added to under the mutex
   std::optional<SharedHost> host;
   bool all_share = false;              // all ranks are of this host and share memory

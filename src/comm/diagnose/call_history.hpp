@@ -64,7 +64,7 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
 // Answers for a rank whose threads wait: what it is doing, and its history.
 class CallMonitor final : public RankMonitor {
  public:
-  explicit CallMonitor(std::shared_ptr<LedgerSeat> seat) : seat_(std::move(seat)) {}
+  explicit CallMonitor(std::shared_ptr<LedgerSlot> seat) : seat_(std::move(seat)) {}
   void look() override { seat_->look(); }
   std::vector<std::byte> answer() override;
   static std::optional<LedgerView> view_in(std::span<const std::byte> answer);
@@ -73,7 +73,7 @@ class CallMonitor final : public RankMonitor {
   CallHistory history;
 
  private:
-  const std::shared_ptr<LedgerSeat> seat_;
+  const std::shared_ptr<LedgerSlot> seat_;
 };
 
 }  // namespace slip

@@ -27,7 +27,7 @@ struct SharedCalls {
     SharedHost* host = nullptr;      // null: this rank shares memory with nobody
     SharedMemory* memory = nullptr;  // null: not all ranks are of this host
   };
-  SharedCalls(Bootstrap& boot, Shared shared, Links& between, LedgerSeat& ledger, bool few_cores, std::int64_t timeout)
+  SharedCalls(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool few_cores, std::int64_t timeout)
       : rank(boot.rank()),
         nranks(boot.nranks()),
         bootstrap(boot),
@@ -52,7 +52,7 @@ struct SharedCalls {
   SharedHost* const host;      // or null
   SharedMemory* const memory;  // or null
   Links& links;
-  LedgerSeat& seat;
+  LedgerSlot& seat;
   const bool crowded;  // more ranks than cores: who waits gives its core away at once
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> turn{1};  // of the call that may run

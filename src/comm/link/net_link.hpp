@@ -24,7 +24,7 @@ class NetOutlet final : public LinkEnd {
 
  private:
   const std::function<std::unique_ptr<NetSender>()> connect_;
-  std::unique_ptr<ProxyLine> line_;
+  std::unique_ptr<ProxyConnection> line_;
   std::array<Signature, kDepth> signatures_;
   std::array<std::uint64_t, kDepth> ends_{};  // the count of the line at which a message is done
 };
@@ -54,7 +54,7 @@ class NetInlet final : public LinkEnd {
 
   const std::function<std::unique_ptr<NetReceiver>()> accept_;
   const int rank_, from_;
-  std::unique_ptr<ProxyLine> line_;
+  std::unique_ptr<ProxyConnection> line_;
   std::array<Message, kDepth> messages_;
   std::uint64_t asked_ = 0;  // messages whose bytes the line was asked for
 };

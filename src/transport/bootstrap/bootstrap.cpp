@@ -14,16 +14,17 @@
 namespace slip {
 namespace {
 
-// What every rank tells all others at first.
-struct Card {
+// The first thing that every rank sends to all others.
+struct RankContact {
   SocketAddress::Wire address;
   Placement placement;
 };
 
-// The notification of a lost rank takes a moment to pass round the ring.
-constexpr std::int64_t kNewsNs = 1'000'000'000;
-// A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
-constexpr std::int64_t kTellingNs = 2'000'000'000;
+// The notification of a lost rank needs this time to pass round the ring.
+constexpr std::int64_t kRingTripNs = 1'000'000'000;
+// A rank that has waited for its neighbour until the deadline notifies the others which one it is. They wait so long
+// for the notification.
+constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
 FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const Deadline& deadline) {
   try {
@@ -62,7 +63,7 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
   const SocketAddress listening = rendezvous.listener.local();
   server_ = std::make_unique<ControlServer>(RankId{rank, nranks}, session_, std::move(rendezvous.listener), abort_,
                                             options.heartbeat);
-  // From here on all ranks have the same deadline, so that a rank that misses its neighbour is the first to give up.
+  // From here on all ranks have the same deadline, so the rank that misses its neighbour gives up first.
   const std::int64_t common_ns = std::min(deadline.at_ns, deadline_after(rendezvous.rest_ns));
   server_->detector().begin_init(common_ns);
   join(rendezvous, listening, {common_ns, &broken_flag()});
@@ -72,14 +73,14 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
 void Bootstrap::join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline) {
   try {
     if (nranks_ > 1) server_->join_ring(reach_successor(rendezvous, {rank_, nranks_}, deadline), deadline.at_ns);
-    const SetupCall call{SetupKind::kInit, deadline.at_ns + kTellingNs};
-    for (const Card& card : all_gather(Card{listening.wire(), Placement::own()}, call)) {
-      addresses_.emplace_back(card.address);
-      placements_.push_back(card.placement);
+    const SetupCall call{SetupKind::kInit, deadline.at_ns + kNotifyNs};
+    for (const RankContact& contact : all_gather(RankContact{listening.wire(), Placement::own()}, call)) {
+      addresses_.emplace_back(contact.address);
+      placements_.push_back(contact.placement);
     }
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) throw_if_broken();  // which says why
-    failures().fail(error.code(), bare_text(error));        // or else the others would see that this rank left
+    if (error.code() == Code::kAborted) throw_if_broken();  // it says why
+    failures().fail(error.code(), bare_text(error));        // otherwise the others would only see that this rank left
     throw;
   }
 }
@@ -95,7 +96,7 @@ void Bootstrap::set_call(const SetupCall& call) {
   if (call.kind == SetupKind::kInit) {
     // The neighbours of a silent rank find it at the deadline, and the others must hear of it before they give up.
     server_->detector().begin_init(call.deadline_ns);
-    call_.deadline_ns += kTellingNs;
+    call_.deadline_ns += kNotifyNs;
   } else {
     server_->detector().end_init();
   }
@@ -105,15 +106,16 @@ std::int64_t Bootstrap::deadline_of(const SetupCall& call) const {
   return call.deadline_ns != 0 ? call.deadline_ns : deadline_in(timeout_);
 }
 
-Error Bootstrap::with_cause(const Error& met) const {
-  if (met.code() != Code::kIo && met.code() != Code::kRankLost && met.code() != Code::kAborted) return met;
-  static_cast<void>(wait_a_moment(kNewsNs, {0, &broken_flag()}));
+Error Bootstrap::with_cause(const Error& observed) const {
+  if (observed.code() != Code::kIo && observed.code() != Code::kRankLost && observed.code() != Code::kAborted)
+    return observed;
+  static_cast<void>(wait_a_moment(kRingTripNs, {0, &broken_flag()}));
   try {
     throw_if_broken();
   } catch (const Error& cause) {
     return cause;
   }
-  return met;
+  return observed;
 }
 
 const SocketAddress& Bootstrap::address(int rank) const {

@@ -22,7 +22,7 @@
 
 namespace slip {
 
-// What the parts of a control server share: who the rank is, the mutex of all their data, and how they wake each other.
+// What the parts of a control server share: the rank, the mutex of all their data, and how they wake each other.
 struct ControlContext {
   ControlContext(const RankId& id, const Secret& session_secret, std::shared_ptr<AbortFlag> abort_flag)
       : self(id), session(session_secret), abort(std::move(abort_flag)) {}

@@ -13,8 +13,8 @@ namespace {
 
 using Role = ControlConnection::Role;
 
-// A rank that says goodbye waits so long for ranks that have not proven themselves yet.
-constexpr std::int64_t kUnprovenGoodbyeNs = 1'000'000'000;
+// How long a goodbye takes at most if the communicator is broken, or to ranks that have not proven themselves.
+constexpr std::int64_t kShortGoodbyeNs = 1'000'000'000;
 constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 }  // namespace
@@ -100,7 +100,7 @@ void ControlServer::wait_for_events() {
     const auto no_later_than = [this](std::int64_t time) { planned_ns_ = std::min(planned_ns_, time); };
     if (goodbye_end_ns_ != 0) {
       no_later_than(goodbye_end_ns_);
-      if (now < goodbye_begin_ns_ + kUnprovenGoodbyeNs) no_later_than(goodbye_begin_ns_ + kUnprovenGoodbyeNs);
+      if (now < goodbye_begin_ns_ + kShortGoodbyeNs) no_later_than(goodbye_begin_ns_ + kShortGoodbyeNs);
     } else if (explain_end_ns_ != 0) {
       no_later_than(explain_end_ns_);
     }
@@ -237,19 +237,19 @@ bool ControlServer::must_explain(std::int64_t now) {
 // Each peer answers a goodbye by closing, so nothing that was sent before it can get lost.
 void ControlServer::begin_goodbye(std::int64_t now) {
   goodbye_begin_ns_ = now;
-  goodbye_end_ns_ = detector_.goodbye_end_ns(now);
+  goodbye_end_ns_ = failures_.is_whole() ? detector_.goodbye_end_ns(now) : now + kShortGoodbyeNs;
   connections_.close_listener();
   for (ControlConnection& one : connections_.all()) one.channel.queue(context_.header(FrameKind::kLeft));
 }
 
-// A rank that closes a connection before the peer has its goodbye looks lost to the peer. So it waits as long as it
-// would wait for a sign of life.
+// If a connection closes before the peer has read the goodbye, the rank looks lost to the peer. So a rank that ends
+// normally waits as long as it would wait for a sign of life.
 bool ControlServer::goodbye_over(std::int64_t now) {
   if (goodbye_end_ns_ == 0) return false;
   if (now >= goodbye_end_ns_) return true;
   const bool proven_left =
       std::ranges::any_of(connections_.all(), [](const auto& one) { return one.channel.is_proven(); });
-  return connections_.all().empty() || (!proven_left && now >= goodbye_begin_ns_ + kUnprovenGoodbyeNs);
+  return connections_.all().empty() || (!proven_left && now >= goodbye_begin_ns_ + kShortGoodbyeNs);
 }
 
 }  // namespace slip

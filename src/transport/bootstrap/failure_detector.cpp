@@ -12,6 +12,8 @@
 namespace slip {
 namespace {
 
+constexpr std::int64_t kMaxGoodbyeNs = 10'000'000'000;
+
 std::int64_t nanoseconds(std::chrono::milliseconds time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
 }
@@ -72,7 +74,8 @@ std::int64_t FailureDetector::lost_at_ns(const ControlConnection& connection) co
 }
 
 std::int64_t FailureDetector::goodbye_end_ns(std::int64_t now) const {
-  return init_over_everywhere() ? now + silence_ns_ : std::max(now + silence_ns_, init_deadline_ns_);
+  const std::int64_t end = now + std::min(silence_ns_, kMaxGoodbyeNs);
+  return init_over_everywhere() ? end : std::max(end, init_deadline_ns_);
 }
 
 std::int64_t FailureDetector::own_silence_ns() const {

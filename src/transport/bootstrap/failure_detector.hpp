@@ -46,7 +46,7 @@ class FailureDetector {
   void beat(std::int64_t now);
   std::int64_t next_beat_ns() const { return next_beat_ns_; }          // 0: none was sent yet
   std::int64_t lost_at_ns(const ControlConnection& connection) const;  // if nothing is heard before
-  std::int64_t goodbye_end_ns(std::int64_t now) const;                 // until when a peer may take to close
+  std::int64_t goodbye_end_ns(std::int64_t now) const;                 // until when peers may take to answer a goodbye
   void add_init_over(const ControlConnection& from, const FrameHeader& header);
   // The thread planned to wake at `planned_ns`. If it woke much later, this process was stopped, perhaps together with
   // all others: their silence was its own.

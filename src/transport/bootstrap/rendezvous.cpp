@@ -14,28 +14,28 @@
 namespace slip {
 namespace {
 
-// The root tells at a rank's deadline who has not come; that takes a moment.
-constexpr std::int64_t kTellingNs = 2'000'000'000;
+// At the deadline of a rank the root tells which ranks have not come; the answer needs this time to arrive.
+constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-// An attempt to reach the root, the first one and the longest.
+// Time limit of an attempt to reach the root: it doubles from the first to the maximum.
 constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
 constexpr std::string_view kUnix = "unix:";
 
-std::vector<SocketAddress> places_of(const UniqueId& id) {
+std::vector<SocketAddress> addresses_of(const UniqueId& id) {
   const std::string host = id.host();
   if (host.starts_with(kUnix)) return {SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))};
   return resolve(host, id.port());
 }
 
-// Where rank 0 can listen so that it is found at `place`: there, or, if the address is another's that leads here,
-// everywhere.
-SocketAddress listening_place(const SocketAddress& place) {
-  if (!place.is_tcp() || place.is_loopback()) return place;
+// Where rank 0 must listen to be reached at `address`: at that address, or at all interfaces if none of this host has
+// it (for example behind address translation).
+SocketAddress listening_address(const SocketAddress& address) {
+  if (!address.is_tcp() || address.is_loopback()) return address;
   for (const Interface& one : list_interfaces()) {
-    if (one.address.host() == place.host()) return place;
+    if (one.address.host() == address.host()) return address;
   }
-  return SocketAddress::any(place.family(), place.port());
+  return SocketAddress::any(address.family(), address.port());
 }
 
 HelloBody hello_of(const SocketAddress& listening, std::int64_t timeout_ns) {
@@ -54,11 +54,11 @@ Code refusal_code(std::uint64_t tag) {
   return Code::kInvalidValue;
 }
 
-Error late(const UniqueId& id, const RankId& self, const SocketAddress& place, const std::string& reason) {
+Error late(const UniqueId& id, const RankId& self, const SocketAddress& address, const std::string& reason) {
   const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not come before the deadline"
                                                : "the root at {} did not answer before the deadline";
   return {Code::kTimeout,
-          fmt::format("{}: {}: {}", self.text(), fmt::format(fmt::runtime(words), place.text()), reason),
+          fmt::format("{}: {}: {}", self.text(), fmt::format(fmt::runtime(words), address.text()), reason),
           {}};
 }
 
@@ -67,42 +67,42 @@ class Attempt {
   Attempt(const UniqueId& id, const RankId& self, const InterfaceFilter& filter, const Deadline& deadline)
       : id_(id), self_(self), filter_(filter), deadline_(deadline) {}
 
-  // Until the root has proven itself. `limit_ns`: of the attempt.
-  FrameSocket reach(const SocketAddress& place, std::int64_t limit_ns) const {
+  // Returns when the root has proven itself. `limit_ns`: time limit of this attempt.
+  FrameSocket reach(const SocketAddress& address, std::int64_t limit_ns) const {
     const std::int64_t end = now_ns() + limit_ns;
     const bool last = deadline_.at_ns != 0 && deadline_.at_ns <= end;
-    return FrameSocket::reach(place, UniqueIdParts::of(id_).secret, {last ? deadline_.at_ns : end, deadline_.abort});
+    return FrameSocket::reach(address, UniqueIdParts::of(id_).secret, {last ? deadline_.at_ns : end, deadline_.abort});
   }
 
-  Rendezvous meet(FrameSocket channel, const SocketAddress& place) const {
+  Rendezvous meet(FrameSocket channel, const SocketAddress& address) const {
     Rendezvous result;
-    result.root_loss = root_loss(place);
+    result.root_loss = root_loss(address);
     result.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
     const HelloBody body = hello_of(result.listener.local(), deadline_.at_ns - now_ns());
     channel.trust();
     channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
-    read_answer(hear(channel, place), result);
+    read_answer(wait_for_answer(channel, address), result);
     result.root.emplace(std::move(channel));
     return result;
   }
 
  private:
-  // The root answers before it closes a connection: if it does not, its process has ended.
-  Frame hear(FrameSocket& channel, const SocketAddress& place) const {
+  // The root answers before it closes a connection. If it does not, its process has ended.
+  Frame wait_for_answer(FrameSocket& channel, const SocketAddress& address) const {
     try {
-      return channel.wait_for_frame({deadline_.at_ns + kTellingNs, deadline_.abort});
+      return channel.wait_for_frame({deadline_.at_ns + kNotifyNs, deadline_.abort});
     } catch (const Error& error) {
-      if (error.code() == Code::kTimeout) throw late(id_, self_, place, bare_text(error));
+      if (error.code() == Code::kTimeout) throw late(id_, self_, address, bare_text(error));
       if (error.code() != Code::kIo) throw;
-      throw Error(Code::kRankLost, root_loss(place), {});
+      throw Error(Code::kRankLost, root_loss(address), {});
     }
   }
 
-  std::string root_loss(const SocketAddress& place) const {
+  std::string root_loss(const SocketAddress& address) const {
     return fmt::format(
         "{}: {} is gone: the root at {}, which it held, closed the connection during init; its process "
         "ended or was killed",
-        self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", place.text());
+        self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", address.text());
   }
 
   void read_answer(const Frame& answer, Rendezvous& result) const {
@@ -125,7 +125,7 @@ class Attempt {
 }  // namespace
 
 void Rendezvous::require_all_answered(const Deadline& deadline) {
-  const std::int64_t end = now_ns() + kTellingNs;
+  const std::int64_t end = now_ns() + kNotifyNs;
   const std::int64_t limit = deadline.at_ns == 0 ? end : std::min(end, deadline.at_ns);
   try {
     while (root->wait_for_frame({limit, deadline.abort}).header.kind != FrameKind::kAllAnswered) {}
@@ -138,42 +138,43 @@ void Rendezvous::require_all_answered(const Deadline& deadline) {
 
 Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
                         const Deadline& deadline) {
-  const std::vector<SocketAddress> places = places_of(id);
-  const bool mine = id.rank0_listens() && self.rank == 0;
-  if (mine) start_root(Socket::listen(listening_place(places.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
+  const std::vector<SocketAddress> addresses = addresses_of(id);
+  const bool is_root = id.rank0_listens() && self.rank == 0;
+  if (is_root)
+    start_root(Socket::listen(listening_address(addresses.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
   const Attempt attempt(id, self, filter, deadline);
   std::string reason;
   std::int64_t limit = kFirstAttemptNs;
   for (std::int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kMaxPauseNs)) {
     bool no_answer = false;
-    for (const SocketAddress& place : places) {
+    for (const SocketAddress& address : addresses) {
       std::optional<FrameSocket> channel;
       try {
-        channel.emplace(attempt.reach(place, limit));
+        channel.emplace(attempt.reach(address, limit));
       } catch (const Error& error) {
-        // Before rank 0 is there, nobody listens, or a root that is just ending. What a bad network loses is tried
-        // again.
+        // Before rank 0 has started, nobody listens there, or the root of another communicator that is just ending. An
+        // attempt that timed out on a bad network is repeated.
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
         reason = bare_text(error);
         no_answer = error.code() == Code::kTimeout;
-        if (no_answer && now_ns() >= deadline.at_ns) throw late(id, self, place, reason);
+        if (no_answer && now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
         continue;
       }
-      return attempt.meet(std::move(*channel), place);
+      return attempt.meet(std::move(*channel), address);
     }
     limit = std::min(2 * limit, kMaxAttemptNs);
     if (no_answer) continue;
-    if (!id.rank0_listens() || mine)
+    if (!id.rank0_listens() || is_root)
       throw Error(
           Code::kIo,
           fmt::format("{}: the root at {} does not answer: {}; the process that made the id must live until all "
                       "ranks have come, and an id serves once",
-                      self.text(), places.front().text(), reason),
+                      self.text(), addresses.front().text(), reason),
           {});
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted)
       throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
-    if (waited == Waited::kTimeout) throw late(id, self, places.front(), reason);
+    if (waited == Waited::kTimeout) throw late(id, self, addresses.front(), reason);
   }
 }
 

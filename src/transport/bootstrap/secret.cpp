@@ -40,17 +40,17 @@ std::uint64_t random_number() {
 }
 
 Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt) {
-  const std::byte zero{0};  // ends the label, so that no label and salt are another label
+  const std::byte zero{0};  // ends the label, so that label and salt cannot be confused
   const Sha256::Digest digest = Hmac(from).of({std::as_bytes(std::span(label)), {&zero, 1}, salt});
   Secret secret;
   std::copy_n(digest.begin(), secret.size(), secret.begin());
   return secret;
 }
 
-// FNV-1a, and a last mixing so that words that differ in the end differ in all bits.
-std::uint64_t number_of(std::string_view words) {
+// FNV-1a with a final mix, so that texts that differ only at the end differ in all bits.
+std::uint64_t number_of(std::string_view text) {
   std::uint64_t value = 0xcbf29ce484222325;
-  for (const char c : words) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;
   return value ^ (value >> 29);
 }
@@ -58,10 +58,10 @@ std::uint64_t number_of(std::string_view words) {
 namespace {
 
 constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
-constexpr const char* kWayOut = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
+constexpr const char* kAdvice = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
 
 [[noreturn]] void fail(const std::string& text) {
-  throw Error(Code::kInvalidValue, fmt::format("{}; {}", text, kWayOut), {});
+  throw Error(Code::kInvalidValue, fmt::format("{}; {}", text, kAdvice), {});
 }
 
 class File {
@@ -94,11 +94,13 @@ std::string read(const File& file, const std::string& path) {
 
 std::string own_path() {
   const std::string config = env_text("XDG_CONFIG_HOME"), home = env_text("HOME");
-  if (config.empty() && home.empty()) fail("neither HOME nor XDG_CONFIG_HOME says where the secret of this user lies");
+  if (config.empty() && home.empty())
+    fail("neither HOME nor XDG_CONFIG_HOME is set, so the secret of this user has no place");
   return (config.empty() ? home + "/.config" : config) + "/slipstream/secret";
 }
 
-// Whole, and then under its name, unless another process was quicker: no process sees a part of it.
+// Writes the file under another name first and links it then, so that no process reads a part of it. Another process
+// may be faster.
 void make(const std::string& path) {
   const std::string part = fmt::format("{}.{:016x}", path, random_number());
   std::error_code ignored;  // open() says what is wrong

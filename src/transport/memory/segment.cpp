@@ -16,8 +16,8 @@
 
 #include "base/error_text.hpp"
 #include "base/fork_mutex.hpp"
-#include "transport/job/placement.hpp"
 #include "transport/bootstrap/secret.hpp"
+#include "transport/job/placement.hpp"
 
 namespace slip {
 namespace {
@@ -44,14 +44,14 @@ class Descriptor {
               fmt::format("cannot {} {} bytes of shared memory: {}", what, bytes, std::strerror(errno)), {});
 }
 
-// One byte with the descriptor beside it.
-struct Parcel {
+// A message of one byte that carries a descriptor.
+struct DescriptorMessage {
   char byte = 0;
   iovec vector{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
 
-  Parcel() {
+  DescriptorMessage() {
     message.msg_iov = &vector;
     message.msg_iovlen = 1;
     message.msg_control = control;
@@ -66,13 +66,13 @@ void await(const Socket& socket, short events, const Deadline& deadline) {
 }
 
 void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadline) {
-  Parcel parcel;
-  cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
+  DescriptorMessage carrier;
+  cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  while (::sendmsg(socket.descriptor(), &parcel.message, MSG_NOSIGNAL) != 1) {
+  while (::sendmsg(socket.descriptor(), &carrier.message, MSG_NOSIGNAL) != 1) {
     if (errno != EAGAIN && errno != EINTR)
       throw Error(Code::kIo, fmt::format("cannot send a descriptor: {}", std::strerror(errno)), {});
     await(socket, POLLOUT, deadline);
@@ -80,16 +80,16 @@ void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadl
 }
 
 int recv_descriptor(const Socket& socket, const Deadline& deadline) {
-  Parcel parcel;
+  DescriptorMessage carrier;
   for (;;) {
-    const ssize_t got = ::recvmsg(socket.descriptor(), &parcel.message, MSG_CMSG_CLOEXEC);
+    const ssize_t got = ::recvmsg(socket.descriptor(), &carrier.message, MSG_CMSG_CLOEXEC);
     if (got == 1) break;
     if (got == 0) throw Error(Code::kIo, "its connection closed", {});
     if (errno != EAGAIN && errno != EINTR)
       throw Error(Code::kIo, fmt::format("cannot receive a descriptor: {}", std::strerror(errno)), {});
     await(socket, POLLIN, deadline);
   }
-  const cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
+  const cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
   if (!header || header->cmsg_type != SCM_RIGHTS) throw Error(Code::kIo, "shared memory came without a descriptor", {});
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
@@ -106,7 +106,7 @@ Segment::Mapping::Mapping(int descriptor, std::size_t size) : bytes(size) {
 
 Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
-// The name is of this memory alone: who has it already in this process shares its mapping.
+// The name is unique to this memory: ranks of one process share one mapping of it.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
   static ForkMutex mutex;
   static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
@@ -120,7 +120,7 @@ Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes)
 }
 
 void Segment::commit(std::size_t offset, std::size_t bytes) const {
-  // EINVAL: a kernel before 5.14, which takes memory as it is touched.
+  // EINVAL: a kernel before 5.14, which allocates memory as it is touched.
   if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     throw Error(Code::kOutOfMemory,
                 fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
@@ -128,12 +128,12 @@ void Segment::commit(std::size_t offset, std::size_t bytes) const {
 }
 
 void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
-  if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // failed: it goes with the segment
+  if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // if it fails, the memory is freed with the segment
 }
 
-// The first rank listens under a name that no other job has, and sends it to the others. Each connects and says which
-// rank it is, so that the first one knows which ranks have not come. Both ends make sure that the other process is of
-// the same user before they send or take anything: any user may bind or connect to an abstract name.
+// The first rank listens under a unique name and sends the name to the others. Each connects and says which rank it is,
+// so the first one knows which ranks have not come. Both ends check that the other process belongs to the same user
+// before they send or read anything: any user may bind or connect to an abstract name.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
@@ -153,7 +153,7 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
       send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
-      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector knows
+      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector finds it
       if (error.code() != Code::kTimeout) throw;
       throw Error(Code::kTimeout,
                   fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",
@@ -190,7 +190,8 @@ Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::si
     return bootstrap.rank() == ranks.front() ? make(bootstrap, ranks, bytes, call)
                                              : take(bootstrap, ranks.front(), bytes, call);
   } catch (const Error& error) {
-    if (error.code() == Code::kOutOfMemory) bootstrap.fail(error.code(), bare_text(error));  // the others do not wait
+    if (error.code() == Code::kOutOfMemory)
+      bootstrap.fail(error.code(), bare_text(error));  // so that the others do not wait
     throw bootstrap.with_cause(error);
   }
 }

@@ -1,7 +1,6 @@
-// Both ends of a TCP line. See net.hpp for the rules.
-//
-// Nothing is allocated for a message, unless it comes before a receive with its tag while others are posted: it is then
-// kept, up to kTcpMaxKept bytes of them. With nothing posted nothing is read, and the sender is held up by TCP.
+// The TCP network: what it writes on the wire, and both ends of a connection. net.hpp has the rules for callers. A
+// connection has one or more sockets, and large messages are striped over them. The first socket carries a header for
+// each message and its first stripe, the others only stripes: the order of the headers says what belongs where.
 #pragma once
 
 #include <linux/errqueue.h>
@@ -22,9 +21,6 @@
 
 namespace slip {
 
-// What the TCP network writes: handles, greetings, headers of messages, and how a message is dealt out to the sockets
-// of a line. The first socket carries a header for each message and its first stripe, the others stripes only: what
-// belongs where follows from the order of the headers.
 static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
 
 inline constexpr std::uint32_t kTcpVersion = 3;
@@ -32,22 +28,22 @@ inline constexpr std::uint32_t kTcpVersion = 3;
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};
   std::uint32_t version = kTcpVersion;
-  Secret salt{};  // random: greetings for this listener count at no other
+  Secret salt{};  // random: a greeting for this listener is not valid at another
   SocketAddress::Wire address;
   std::int32_t rank = 0;
 };
 static_assert(sizeof(TcpHandle) <= kNetHandleBytes);
 
-// First on each socket.
+// The first bytes that the sender writes on each socket.
 struct TcpGreeting {
   char mark[8] = {'s', 'l', 'i', 'p', ' ', 't', 'c', 'p'};
-  std::uint64_t line = 0;  // random, the same on all sockets of one
+  std::uint64_t connection = 0;  // random, the same on all sockets of one connection
   std::uint64_t stripe_bytes = 0;
   std::uint32_t version = kTcpVersion;
   std::int32_t rank = 0;
   std::int32_t index = 0, sockets = 0;
   std::int32_t channel = 0, reserved = 0;
-  Secret code{};  // of all before, and the listener's salt; who does not know the key of the job is a stranger
+  Secret code{};  // authenticates the fields before it and the listener's salt with the key of the job
 
   Secret expected_code(const Secret& key, const Secret& salt) const {
     const Secret own = derive(key, "slip line", salt);
@@ -63,7 +59,7 @@ struct TcpHeader {
 };
 static_assert(sizeof(TcpHeader) == 16);
 
-// The only thing that a receiver ever says.
+// The only thing that a receiver ever writes: a message is larger than the receive that was posted for it.
 struct TcpTooLarge {
   static constexpr std::uint32_t kMark = 0x62696731;
   std::uint32_t mark = kMark;
@@ -71,31 +67,32 @@ struct TcpTooLarge {
   std::uint64_t bytes = 0, room = 0;
 };
 
+// How a message is striped over the sockets of a connection.
 struct Stripes {
-  std::size_t ways = 1, bytes = std::numeric_limits<std::size_t>::max();
+  std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();
 
-  // Of a message of `total` bytes, those that go by this way.
-  std::size_t on(std::size_t way, std::size_t total) const {
-    if (ways == 1) return total;
-    const std::size_t round = ways * bytes, rest = total % round, before = way * bytes;
+  // How many bytes of a message of `total` bytes go over this socket.
+  std::size_t on(std::size_t index, std::size_t total) const {
+    if (sockets == 1) return total;
+    const std::size_t round = sockets * bytes, rest = total % round, before = index * bytes;
     return total / round * bytes + (rest > before ? std::min(rest - before, bytes) : 0);
   }
   struct Piece {
     std::size_t offset, bytes;  // in the message
   };
-  // What comes by this way after `done` bytes of the message did.
-  Piece piece(std::size_t way, std::size_t total, std::size_t done) const {
-    if (ways == 1) return {done, total - done};
-    const std::size_t within = done % bytes, offset = (done / bytes * ways + way) * bytes + within;
+  // What this socket carries after the first `done` bytes that it carried of the message.
+  Piece piece(std::size_t index, std::size_t total, std::size_t done) const {
+    if (sockets == 1) return {done, total - done};
+    const std::size_t within = done % bytes, offset = (done / bytes * sockets + index) * bytes + within;
     return {offset, std::min(bytes - within, total - offset)};
   }
 };
 
-// ZeroCopy: which messages the kernel still reads from after a send with MSG_ZEROCOPY. It counts those sends of a
-// socket from 0 and says on the socket's error queue which ones it is through with. Not thread-safe.
+// ZeroCopy: which messages of a socket the kernel still reads from after a send with MSG_ZEROCOPY. The kernel counts
+// such sends from 0 and reports finished ones on the socket's error queue. Not thread-safe.
 class ZeroCopy {
  public:
-  // False: the kernel does not know it.
+  // False: the kernel does not support it.
   bool enable(int descriptor) {
     const int on = 1;
     enabled_ = ::setsockopt(descriptor, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
@@ -109,7 +106,7 @@ class ZeroCopy {
     ++outstanding_;
   }
 
-  // Calls released(message) for each send that the kernel is through with; false: there was none.
+  // Calls released(message) for each send that the kernel has finished. False: there was none.
   template <class Released>
   bool settle(int descriptor, const Released& released) {
     bool any = false;
@@ -145,7 +142,9 @@ class ZeroCopy {
   std::array<std::size_t, kMax> messages_{};
 };
 
-inline constexpr std::size_t kTcpMaxKept = std::size_t{256} << 20;
+// A message that arrives before a receive with its tag, while others are posted, is buffered up to this many bytes in
+// all. If nothing is posted, nothing is read, and TCP's flow control stops the sender.
+inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
 class TcpSender final : public NetSender {
  public:
@@ -159,36 +158,36 @@ class TcpSender final : public NetSender {
 
  private:
   static constexpr std::size_t kNone = kNetMaxRequests;
-  // A message under way; its place in the list is that of its request.
-  struct Message {
+  // A message that is being sent. It has the same index as its request.
+  struct OutMessage {
     TcpHeader header;
     std::size_t next = kNone;
-    std::size_t ways_left = 0;       // that have not passed it
-    std::uint32_t notices_left = 0;  // of the kernel, that it no longer reads the bytes
+    std::size_t sockets_left = 0;    // that have not passed it
+    std::uint32_t notices_left = 0;  // of the kernel: it still reads the bytes for so many sends
   };
-  struct Way {
+  struct Outgoing {
     Socket socket;
-    std::size_t at = kNone;  // the message, and how much of it has gone by this way, with its header
-    std::size_t gone = 0;
-    bool held = false;  // it could go on, but more was to follow
+    std::size_t at = kNone;  // the message that it sends
+    std::size_t sent = 0;    // bytes of it that this socket has sent, its header included
+    bool held = false;       // waits for the next message, to send both with one system call
     ZeroCopy zero_copy;
   };
 
-  std::size_t head_bytes(const Way& way) const { return &way == ways_.data() ? sizeof(TcpHeader) : 0; }
-  std::size_t bytes_by(const Way& way, std::size_t message) const;
-  bool push(Way& way);
-  std::size_t gather(const Way& way, std::span<iovec> pieces, bool& zero_copy) const;
-  void advance(Way& way, std::size_t bytes);
-  void pass(Way& way);
-  void look_back();
-  bool settle_notices(Way& way);
+  std::size_t head_bytes(const Outgoing& out) const { return &out == sockets_.data() ? sizeof(TcpHeader) : 0; }
+  std::size_t bytes_by(const Outgoing& out, std::size_t message) const;
+  bool push(Outgoing& out);
+  std::size_t gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const;
+  void advance(Outgoing& out, std::size_t bytes);
+  void pass(Outgoing& out);
+  void read_answer();
+  bool settle_notices(Outgoing& out);
   void finish_if_done(std::size_t message);
-  [[noreturn]] void lost(int error);
+  [[noreturn]] void fail_lost(int error);
 
   Stripes stripes_;
   std::size_t zero_copy_from_;
-  std::vector<Way> ways_;
-  std::vector<Message> messages_{kNetMaxRequests};
+  std::vector<Outgoing> sockets_;
+  std::vector<OutMessage> messages_{kNetMaxRequests};
   std::size_t last_ = kNone;
   std::size_t under_way_ = 0;
   std::array<std::byte, sizeof(TcpTooLarge)> answer_{};
@@ -207,26 +206,26 @@ class TcpReceiver final : public NetReceiver {
  private:
   static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
   static constexpr std::size_t kMaxArrivals = 64;
-  struct Kept {
+  struct Unexpected {
     TcpHeader header;
     std::vector<std::byte> bytes;
-    NetRequest* request = nullptr;  // of who asked for it while it was coming
+    NetRequest* request = nullptr;  // a receive that was posted while the message was arriving
     std::size_t part = 0;
     bool whole = false;
   };
-  // A message whose header has come, and where it goes.
+  // A message whose header has arrived, and where its bytes go.
   struct Arrival {
     std::byte* to = nullptr;
-    std::size_t bytes = 0, ways_left = 0;
+    std::size_t bytes = 0, sockets_left = 0;
     NetRequest* request = nullptr;
     std::size_t part = 0;
-    Kept* kept = nullptr;
+    Unexpected* unexpected = nullptr;
   };
-  struct Way {
+  struct Incoming {
     Socket socket;
-    std::uint64_t at = 0;  // arrival, and how much of it has come by this way
-    std::size_t come = 0;
-    mutable std::size_t wakes_at = 1;  // bytes, as the socket was told
+    std::uint64_t at = 0;              // the number of the arrival that it receives
+    std::size_t received = 0;          // bytes of it that came over this socket
+    mutable std::size_t wakes_at = 1;  // SO_RCVLOWAT of the socket
   };
   struct Posted {
     NetRequest* request = nullptr;
@@ -238,35 +237,35 @@ class TcpReceiver final : public NetReceiver {
   Arrival& arrival(std::uint64_t number) { return arrivals_[number % kMaxArrivals]; }
   const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMaxArrivals]; }
   std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
-  bool is_first(const Way& way) const { return &way == ways_.data(); }
-  std::size_t missing(std::size_t way) const;  // of the message that it stands at
-  bool pull(Way& way, Reading reading);
-  bool pull_data(Way& way, Reading& reading);
+  bool is_first(const Incoming& in) const { return &in == sockets_.data(); }
+  std::size_t missing(std::size_t index) const;  // bytes of the current message that have not come over this socket
+  bool pull(Incoming& in, Reading reading);
+  bool pull_data(Incoming& in, Reading& reading);
   bool read_into_inbox(Reading& reading);
-  std::size_t receive(Way& way, std::span<const iovec> pieces);
+  std::size_t receive(Incoming& in, std::span<const iovec> pieces);
   bool take_header();
-  void pass(Way& way);
+  void pass(Incoming& in);
   bool match(const TcpHeader& header, Arrival& into);
   bool match_one(Posted& posted, const TcpHeader& header, Arrival& into);
-  void keep(const TcpHeader& header, Arrival& into);
-  bool ask_kept(NetRequest* request, std::size_t part);
-  void hand_over(Kept& kept);
+  void buffer_unexpected(const TcpHeader& header, Arrival& into);
+  bool match_unexpected(NetRequest* request, std::size_t part);
+  void deliver(Unexpected& unexpected);
   void check_room(const TcpHeader& header, const NetPart& part);
   void finish_part(NetRequest* request, std::size_t part, std::size_t bytes);
-  [[noreturn]] void lost(int error);
+  [[noreturn]] void fail_lost(int error);
 
   Stripes stripes_;
-  std::vector<Way> ways_;
+  std::vector<Incoming> sockets_;
   std::array<Arrival, kMaxArrivals> arrivals_;
   std::uint64_t arrived_ = 0, finished_ = 0;
   std::vector<std::byte> inbox_ = std::vector<std::byte>(kInboxBytes);
   std::size_t inbox_begin_ = 0, inbox_end_ = 0;
   std::vector<std::size_t> order_;  // of the posted requests, the oldest first; kNetMaxRequests reserved
   std::vector<Posted> posted_{kNetMaxRequests};
-  std::size_t waiting_ = 0;     // parts without a message
-  std::size_t unfinished_ = 0;  // parts that are not complete
-  std::list<Kept> kept_;        // messages that nobody has asked for yet
-  std::size_t kept_bytes_ = 0;
+  std::size_t waiting_ = 0;           // parts without a message
+  std::size_t unfinished_ = 0;        // parts that are not complete
+  std::list<Unexpected> unexpected_;  // messages without a receive
+  std::size_t unexpected_bytes_ = 0;
 };
 
 }  // namespace slip

@@ -1,5 +1,5 @@
-// AbortFlag: one call from any thread ends every wait that looks at it, at once and for good. A descriptor stands
-// beside the flag, because a wait for a socket can only be ended by something that it can wait for as well.
+// WakeUp: any thread can end the poll of another one. AbortFlag: one call from any thread ends every wait that looks at
+// it, at once and for good. It has a descriptor, because a poll for a socket can only be ended by a descriptor.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -33,7 +33,7 @@ class WakeUp {
     std::uint64_t count = 0;
     static_cast<void>(!::read(descriptor_, &count, sizeof(count)));
   }
-  int descriptor() const noexcept { return descriptor_; }
+  int descriptor() const noexcept { return descriptor_; }  // readable from signal() to drain()
 
  private:
   int descriptor_;
@@ -45,7 +45,7 @@ class AbortFlag {
     set_.store(true, std::memory_order_release);  // release: pairs with is_set()
     wake_up_.signal();
   }
-  // acquire: who sees the flag sees what was written before it was set.
+  // acquire: a thread that sees the flag sees what was written before it was set.
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
   int descriptor() const noexcept { return wake_up_.descriptor(); }  // readable once it is set, and it stays so
 

@@ -147,8 +147,8 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
 
 namespace {
 
-// IPv4 before IPv6, and addresses that only this link knows last.
-int reach(const SocketAddress& address) {
+// The order of preference: IPv4 before IPv6, and link-local addresses last.
+int preference(const SocketAddress& address) {
   if (address.is_link_local()) return 2;
   return address.family() == AF_INET6 ? 1 : 0;
 }
@@ -157,12 +157,12 @@ template <class Wanted>
 std::optional<SocketAddress> best(const std::vector<Interface>& all, const Wanted& wanted) {
   std::optional<SocketAddress> result;
   for (const Interface& one : all) {
-    if (wanted(one) && (!result || reach(one.address) < reach(*result))) result = one.address;
+    if (wanted(one) && (!result || preference(one.address) < preference(*result))) result = one.address;
   }
   return result;
 }
 
-// A host may have one of IPv6 only.
+// A host may have an IPv6 loopback only.
 SocketAddress own_loopback(const std::vector<Interface>& all) {
   const auto found = best(all, [](const Interface& one) { return one.address.is_loopback(); });
   return found ? *found : SocketAddress::loopback(AF_INET);
@@ -203,7 +203,7 @@ InterfaceFilter::InterfaceFilter(std::string_view rule) : rule_(rule) {
   if (exact_) rule.remove_prefix(1);
   while (!rule.empty()) {
     const std::size_t comma = std::min(rule.find(','), rule.size());
-    // "eth0:1234" names a port as well, which NCCL takes and ranks here have no use for.
+    // NCCL also accepts "eth0:1234" with a port, which is ignored here.
     const std::string_view name = rule.substr(0, comma).substr(0, rule.substr(0, comma).find(':'));
     if (!name.empty()) names_.emplace_back(name);
     rule.remove_prefix(std::min(comma + 1, rule.size()));
@@ -233,7 +233,7 @@ SocketAddress own_address(const InterfaceFilter& filter) {
 }
 
 SocketAddress own_address_towards(const SocketAddress& local_end, const InterfaceFilter& filter) {
-  const bool tcp = local_end.is_tcp();  // over a Unix socket only this host's processes meet
+  const bool tcp = local_end.is_tcp();  // otherwise a Unix socket: all ranks are on this host
   if (filter.empty()) return tcp ? local_end.with_port(0) : own_loopback(list_interfaces());
   const std::vector<Interface> all = list_interfaces();
   const auto found = best(all, [&](const Interface& one) {

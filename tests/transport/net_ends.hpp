@@ -39,7 +39,7 @@ struct Memory {
   std::vector<std::byte> bytes;
   std::unique_ptr<NetMemory> registered;
 
-  Memory(NetLine& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
+  Memory(NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
   NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
   NetPart part(int tag, std::size_t offset, std::size_t size) {
     return {bytes.data() + offset, size, tag, registered.get()};
@@ -50,7 +50,8 @@ struct Memory {
 };
 
 // Drives both ends from one thread until both requests are done.
-inline void finish(NetLine& one, NetRequest* ones, NetLine& two, NetRequest* twos, std::span<std::size_t> moved = {}) {
+inline void finish(NetConnection& one, NetRequest* ones, NetConnection& two, NetRequest* twos,
+                   std::span<std::size_t> moved = {}) {
   const std::int64_t deadline = patient().at_ns;
   while (ones || twos) {
     if (ones && one.test(ones)) ones = nullptr;
