@@ -13,7 +13,7 @@ class Fabric {
   // Throws kInvalidValue for a rank on a machine or device that is not there, kept as long as the cluster.
   Fabric(const Cluster& cluster, Here here);
 
-  const System& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
+  const TopoSystem& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
   const TopoPaths& paths(int node) const { return *paths_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& ranks_of(int node) const { return ranks_of_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& used_nodes() const { return used_nodes_; }  // those with ranks

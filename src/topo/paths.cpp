@@ -7,10 +7,10 @@
 namespace slip {
 namespace {
 
-const TopoNode& node_at(const System& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 
 // What one link makes of a path.
-PathType type_of(const System& system, const TopoLink& link) {
+PathType type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {
     case LinkKind::kNvLink: return PathType::kNvl;
@@ -37,7 +37,7 @@ const char* path_name(PathType type) {
   return kNames[static_cast<std::size_t>(type)];
 }
 
-TopoPaths::TopoPaths(const System& system, bool relayed) : count_(system.nodes.size()) {
+TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nodes.size()) {
   entries_.resize(count_ * count_);
   std::vector<std::vector<int>> links_of(count_);
   for (std::size_t i = 0; i < system.links.size(); ++i) {
@@ -49,7 +49,7 @@ TopoPaths::TopoPaths(const System& system, bool relayed) : count_(system.nodes.s
   pass_through_memory(system);
 }
 
-void TopoPaths::search_from(const System& system, int source, const std::vector<std::vector<int>>& links_of) {
+void TopoPaths::search_from(const TopoSystem& system, int source, const std::vector<std::vector<int>>& links_of) {
   at(source, source) = {topo::kLocalGbps, -1, -1, PathType::kLoc};
   std::vector<int> frontier{source};
   std::vector<char> settled(count_, 0);
@@ -84,7 +84,7 @@ bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType ty
 }
 
 // Where a GPU reaches a port only through a CPU, a GPU beside the port passes its data on.
-void TopoPaths::pass_over_nvlink(const System& system) {
+void TopoPaths::pass_over_nvlink(const TopoSystem& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
     for (const int net : system.nets) {
@@ -93,7 +93,7 @@ void TopoPaths::pass_over_nvlink(const System& system) {
   }
 }
 
-void TopoPaths::choose_proxy(const System& system, int gpu, int net) {
+void TopoPaths::choose_proxy(const TopoSystem& system, int gpu, int net) {
   Entry& entry = at(gpu, net);
   for (const int proxy : system.devices) {
     const Entry &hop = at(gpu, proxy), &rest = at(proxy, net);
@@ -105,7 +105,7 @@ void TopoPaths::choose_proxy(const System& system, int gpu, int net) {
 }
 
 // A port that cannot reach a GPU's memory has its data in the memory of the CPU that it hangs on.
-void TopoPaths::pass_through_memory(const System& system) {
+void TopoPaths::pass_through_memory(const TopoSystem& system) {
   for (const int net : system.nets) {
     if (node_at(system, net).gdr) continue;
     int cpu = net;

@@ -13,7 +13,7 @@ namespace slip::topo {
 
 // The ranks of one machine as nodes of its graph.
 struct Members {
-  const System* system = nullptr;
+  const TopoSystem* system = nullptr;
   const TopoPaths* paths = nullptr;
   std::vector<int> nodes;    // by member; several may be the same
   bool through_net = false;  // the ring comes in through a port and leaves through it
@@ -22,7 +22,7 @@ struct Members {
 // One machine's part of a ring.
 struct Segment {
   std::vector<int> order;  // of members
-  int net = -1;            // of System::nets
+  int net = -1;            // of TopoSystem::nets
 };
 
 struct RingSet {

@@ -36,7 +36,7 @@ class Builder {
  public:
   Builder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
 
-  System build(const XmlElement& root) {
+  TopoSystem build(const XmlElement& root) {
     if (root.name != "system")
       fail(root, fmt::format("<{}> is not a topology: it must begin with <system>", root.name));
     of(root).number_or("version", 1, 0, 1 << 16);
@@ -338,7 +338,7 @@ class Builder {
 
   const std::string& file_;
   Here here_;
-  System system_;
+  TopoSystem system_;
   std::map<std::string, int> claimed_;  // what, and the line
   std::vector<int> cpus_, cores_;
   std::vector<Gpu> gpus_;
@@ -349,7 +349,7 @@ class Builder {
 
 }  // namespace
 
-System parse_topology(std::string_view xml, const std::string& name, Here here) {
+TopoSystem parse_topology(std::string_view xml, const std::string& name, Here here) {
   const XmlElement root = topo::parse_xml(xml, name, here);
   return Builder(name, here).build(root);
 }

@@ -13,7 +13,7 @@ Way way(const Members& members, int from, int to) {
 bool nearer(const Way& a, const Way& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
 
 // The nearest type of path that uses the link.
-PathType used_from(const System& system, const TopoLink& link) {
+PathType used_from(const TopoSystem& system, const TopoLink& link) {
   const auto is_cpu = [&](int node) { return system.nodes[static_cast<std::size_t>(node)].kind == TopoKind::kCpu; };
   switch (link.kind) {
     case LinkKind::kNvLink: return PathType::kNvl;
@@ -26,7 +26,7 @@ PathType used_from(const System& system, const TopoLink& link) {
 }
 
 // The node itself and what hangs on it.
-std::vector<char> below(const System& system, int top) {
+std::vector<char> below(const TopoSystem& system, int top) {
   std::vector<char> inside(system.nodes.size(), 0);
   for (std::size_t node = 0; node < inside.size(); ++node) {
     int up = static_cast<int>(node);
@@ -73,7 +73,7 @@ void Ways::prefer() {
 // Every device, switch and CPU with what hangs on it is a part that rings must leave, if there are members or, for
 // rings that go on to other machines, ports outside of it.
 void Ways::find_cuts(const Members& members) {
-  const System& system = *members.system;
+  const TopoSystem& system = *members.system;
   std::vector<std::vector<int>> links_of(system.nodes.size());
   for (std::size_t link = 0; link < system.links.size(); ++link)
     links_of[static_cast<std::size_t>(system.links[link].from)].push_back(static_cast<int>(link));
@@ -95,7 +95,7 @@ void Ways::find_cuts(const Members& members) {
 }
 
 // Links that are alike are counted: what leads out of a CPU is a link to every other one.
-void Ways::add_cut(const System& system, const std::vector<std::vector<int>>& links_of,
+void Ways::add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
                    const std::vector<char>& inside) {
   Cut all;
   for (std::size_t node = 0; node < inside.size(); ++node) {

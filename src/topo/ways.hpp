@@ -48,7 +48,8 @@ class Ways {
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
   void prefer();
   void find_cuts(const Members& members);
-  void add_cut(const System& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
+  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
+               const std::vector<char>& inside);
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;

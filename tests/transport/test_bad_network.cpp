@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::seconds;
 
-TEST(BadNetwork, DISABLED_Rank) {
+SLIP_CHILD(BadNetwork, Rank) {
   play([](const LaunchInfo& info) -> std::string {
     BootstrapOptions options = within(seconds(120));
     options.setup_follows = true;
@@ -33,12 +33,12 @@ TEST(BadNetwork, RanksMeetAllTheSame) {
     hosts.within(0, [&] { id = local_id(hosts.address(0)); });
     std::vector<RankProcess> ranks;
     for (int rank = 0; rank < kHosts; ++rank)
-      hosts.within(rank, [&] { ranks.emplace_back("BadNetwork.DISABLED_Rank", id, kHosts, rank); });
+      hosts.within(rank, [&] { ranks.emplace_back("BadNetwork.Rank", id, kHosts, rank); });
     for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "met");
   }
 }
 
-TEST(BadNetwork, DISABLED_StoppedInInit) {
+SLIP_CHILD(BadNetwork, StoppedInInit) {
   play([](const LaunchInfo& info) -> std::string {
     BootstrapOptions options = within(seconds(env_text("SLIP_TEST_INIT_S").empty() ? 60 : 8));
     options.heartbeat = {std::chrono::milliseconds(100), std::chrono::milliseconds(500)};
@@ -61,7 +61,7 @@ std::vector<std::string> stop_in_init(std::chrono::milliseconds pause) {
   std::map<std::string, std::string> variables;
   if (pause.count() == 0) variables["SLIP_TEST_INIT_S"] = "8";
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("BadNetwork.DISABLED_StoppedInInit", id, 3, rank, variables);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("BadNetwork.StoppedInInit", id, 3, rank, variables);
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "x");
   ranks[1].signal(SIGSTOP);
   for (const RankProcess& rank : ranks) rank.tell('x');

@@ -6,7 +6,7 @@
 #include "comm/api/communicator_state.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exchange_source.hpp"
+#include "runtime/exchange.hpp"
 
 namespace slip {
 

@@ -10,7 +10,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/link/measure_links.hpp"
 #include "comm/placement/places.hpp"
 #include "comm/plan/overlaps.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error_text.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/api/failed_op.hpp"
 #include "comm/api/group.hpp"
 #include "slip/stream.hpp"

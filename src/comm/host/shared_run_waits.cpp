@@ -1,7 +1,7 @@
 // SharedRun, as far as a wait is long: how its thread lets others run, what the ledger says of it, and how the thread
 // that comes back learns when.
 #include "base/clock.hpp"
-#include "base/core_use.hpp"
+#include "base/cores.hpp"
 #include "base/sync.hpp"
 #include "comm/host/shared_run.hpp"
 

@@ -9,9 +9,8 @@
 
 #include "base/env.hpp"
 #include "base/hash.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/placement/spread_text.hpp"
-#include "store/numa.hpp"
 #include "store/topology_file.hpp"
 
 namespace slip {
@@ -136,7 +135,7 @@ class Finding {
   void add_host(const Found& found, const std::vector<int>& members) {
     Cluster& cluster = *places_.cluster;
     const auto node = static_cast<int>(cluster.nodes.size());
-    System system = found.document == 0 ? plain_machine() : known_[found.document];
+    TopoSystem system = found.document == 0 ? plain_machine() : known_[found.document];
     if (found.by_numa != 0) system = by_numa_nodes(std::move(system));
     for (std::size_t i = 0; i < members.size(); ++i) {
       const Presence& one = places_.ranks[at(members[i])];
@@ -149,7 +148,7 @@ class Finding {
     cluster.nodes.push_back(std::move(system));
   }
 
-  int device_of_numa(const System& system, int numa, int rank) const {
+  int device_of_numa(const TopoSystem& system, int numa, int rank) const {
     for (std::size_t i = 0; i < system.devices.size(); ++i) {
       if (system.nodes[at(system.devices[i])].index == numa) return static_cast<int>(i);
     }
@@ -160,7 +159,7 @@ class Finding {
                 here_);
   }
 
-  void require_device(const System& system, int device, int rank, bool asked) const {
+  void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
     throw Error(Code::kInvalidValue,
                 fmt::format("rank {} stands for device {} of '{}' ({}), which has {}: give a file with more, name one "
@@ -176,8 +175,8 @@ class Finding {
   Places& places_;
   const Here here_;
   const std::map<int, std::vector<int>> members_;
-  std::string document_;                   // that this rank has read
-  std::map<std::uint64_t, System> known_;  // by the hash of its document
+  std::string document_;                       // that this rank has read
+  std::map<std::uint64_t, TopoSystem> known_;  // by the hash of its document
 };
 
 }  // namespace
@@ -253,9 +252,9 @@ void require_agreement(Bootstrap& bootstrap, const std::vector<Formation>& own, 
               here);
 }
 
-System plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
+TopoSystem plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
 
-System by_numa_nodes(System system) {
+TopoSystem by_numa_nodes(TopoSystem system) {
   system.devices.clear();
   for (std::size_t node = 0; node < system.nodes.size(); ++node) {
     if (system.nodes[node].kind == TopoKind::kCpu) system.devices.push_back(static_cast<int>(node));

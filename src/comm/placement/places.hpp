@@ -52,9 +52,9 @@ std::vector<Formation> agree_on_formations(Bootstrap& bootstrap, const Places& p
 void require_agreement(Bootstrap& bootstrap, const std::vector<Formation>& own, Here here);
 
 // Of a machine about which nothing is known: one CPU with a port.
-System plain_machine();
+TopoSystem plain_machine();
 // The machine with its NUMA nodes as the devices.
-System by_numa_nodes(System system);
+TopoSystem by_numa_nodes(TopoSystem system);
 
 // For SLIP_DEBUG=topo, lines: who is where, and why; and who passes on to whom between hosts. In places_text.cpp.
 std::string places_text(const Places& places, const std::vector<Placement>& placements);

@@ -11,11 +11,11 @@ namespace {
 
 std::size_t at(int number) { return static_cast<std::size_t>(number); }
 
-std::string net_name(const System& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
+std::string net_name(const TopoSystem& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
 
 std::string route_text(const Cluster& cluster, const RailRoute& route) {
-  const System& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
-  const System& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
+  const TopoSystem& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
+  const TopoSystem& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
   std::string text;
   if (route.senders == std::vector{route.relay}) text = fmt::format("    to {}: {} itself", route.to, route.relay);
   else
@@ -41,7 +41,7 @@ std::string places_text(const Places& places, const std::vector<Placement>& plac
       text += fmt::format(" {}", rank);
       if (!places.cluster) continue;
       const RankPlace& place = places.cluster->ranks[at(rank)];
-      const System& system = places.cluster->nodes[at(place.node)];
+      const TopoSystem& system = places.cluster->nodes[at(place.node)];
       text += fmt::format(" ({})", system.nodes[at(system.devices[at(place.device)])].name);
     }
     text += "\n";

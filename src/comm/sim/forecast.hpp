@@ -3,6 +3,7 @@
 // pipes of one host are like.
 #pragma once
 
+#include "backend/sim/description.hpp"
 #include "comm/sim/rehearsal.hpp"
 #include "slip/communicator.hpp"
 
@@ -18,7 +19,7 @@ class Forecast {
   double us(const Call& call, bool reachable, int calls, Here here = Here::at()) const;
 
  private:
-  std::string machine() const;
+  sim::Description machine() const;
   std::vector<Scene> scenes_of(const Call& call, bool reachable, int calls) const;
   const Communicator::State& comm_;
 };

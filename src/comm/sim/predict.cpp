@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "backend/sim/sim.hpp"
 #include "comm/placement/formations.hpp"
 #include "comm/plan/tuning.hpp"
 #include "slip/stream.hpp"
@@ -16,7 +17,8 @@ namespace {
 constexpr double kMaxSteps = 1e6;  // some seconds, and a gigabyte
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
 // Of a sim device. Streams that share one would wait for each other, and a wire that is pipelined is four.
-constexpr std::size_t kQueues = 128, kMaxPipelined = 31, kMaxWires = 126;
+constexpr int kQueues = 128;
+constexpr std::size_t kMaxPipelined = 31, kMaxWires = 126;
 
 // A switch reduces what comes while it passes on.
 void make_switch(Program& program) {
@@ -29,7 +31,7 @@ class WorldOfLinks {
  public:
   WorldOfLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
       : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
-    for (const System& system : cluster.nodes) {
+    for (const TopoSystem& system : cluster.nodes) {
       const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
         return one.first->xml == system.xml && one.first->name == system.name;
       });
@@ -70,25 +72,22 @@ class WorldOfLinks {
       ways.push_back(fmt::format("memory of {}.{}", a.node, a.device));
       rates_[ways.back()] = memory_gbps();
     }
-    std::string names;
-    for (const std::string& way : ways) names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", way);
-    routes_ += fmt::format("{}{{\"from\": {}, \"to\": {}, \"latency\": \"{} ps\", \"links\": [{}]}}",
-                           routes_.empty() ? "" : ",\n", from * tracks_ + track, to * tracks_ + track,
-                           picos(within ? costs_.latency_us : costs_.net_latency_us), names);
+    const double latency_us = within ? costs_.latency_us : costs_.net_latency_us;
+    routes_.push_back({from * tracks_ + track, to * tracks_ + track, picos(latency_us), std::move(ways)});
   }
 
   Wires wires() const { return max_wires_ > kMaxPipelined ? Wires::kRendezvous : Wires::kPipelined; }
   std::vector<Device> open(int ranks) const {
-    std::string links;
-    for (const auto& [name, gbps] : rates_)
-      links += fmt::format("{}\"{}\": \"{} MB/s\"", links.empty() ? "" : ", ", name, megabytes(gbps));
-    const std::string text = fmt::format(
-        "{{\"name\": \"{}\", \"memory\": \"900 TB\", \"queues\": {},"
-        " \"compute\": {{\"flops\": \"1000 TFLOP/s\", \"bandwidth\": \"{} MB/s\"}},"
-        " \"copies\": {{\"in\": \"100 GB/s\", \"out\": \"100 GB/s\"}},"
-        " \"peers\": {{\"form\": \"links\", \"links\": {{{}}}, \"paths\": [{}]}}}}",
-        "rank", kQueues, megabytes(memory_gbps() / tracks_), links, routes_);
-    return Device::open_all("sim:" + text, ranks * tracks_, {.queue_depth = kQueueDepth, .run_functions = false});
+    sim::PeerDescription peers{.form = sim::PeerDescription::Form::kLinks, .routes = routes_};
+    for (const auto& [name, gbps] : rates_) peers.links[name] = link_rate(gbps);
+    const sim::Description description{
+        .name = "rank",
+        .memory = 900'000'000'000'000,
+        .queues = kQueues,
+        .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps() / tracks_)},
+        .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+        .peers = std::move(peers)};
+    return sim::open_devices(description, ranks * tracks_, {.queue_depth = kQueueDepth, .run_functions = false});
   }
 
  private:
@@ -97,7 +96,7 @@ class WorldOfLinks {
     const auto index = static_cast<std::size_t>(rank);
     return index < cluster_.ranks.size() ? cluster_.ranks[index] : RankPlace{kInNetwork, 0};
   }
-  const System& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
+  const TopoSystem& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
   const TopoPaths& paths(int node) const { return paths_[of_node_[static_cast<std::size_t>(node)]].second; }
   int device(const RankPlace& place) const {
     return system(place.node).devices[static_cast<std::size_t>(place.device)];
@@ -131,24 +130,27 @@ class WorldOfLinks {
   }
   double memory_gbps() const {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;
-    const System& first = cluster_.nodes.front();
+    const TopoSystem& first = cluster_.nodes.front();
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
     return gpus ? 2000 : 20;
   }
-  static std::uint64_t megabytes(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)); }
-  static std::uint64_t picos(double us) { return static_cast<std::uint64_t>(std::max(us, 0.0) * 1e6); }
+  // In bytes per second: whole megabytes, and at least the one that a sim link must have.
+  static std::uint64_t link_rate(double gbps) {
+    return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)) * sim::kMinRate;
+  }
+  static Picos picos(double us) { return static_cast<Picos>(std::max(us, 0.0) * 1e6); }
 
   const Cluster& cluster_;
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const System*, TopoPaths>> paths_;  // of machines that differ
+  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // of machines that differ
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
   std::size_t max_wires_ = 0;
   std::map<std::string, double> rates_;
-  std::string routes_;
+  std::vector<sim::PeerDescription::Route> routes_;
 };
 
 void add_routes(WorldOfLinks& world, const Scene& scene, int track, const Channel* channel) {

@@ -5,7 +5,7 @@
 
 #include "comm/link/link.hpp"
 #include "runtime/core.hpp"
-#include "runtime/stamp.hpp"
+#include "runtime/backend.hpp"
 #include "slip/kernel.hpp"
 
 namespace slip {
