@@ -57,7 +57,6 @@ class Bootstrap {
     return slip::derive(session_, label, salt);
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  const AbortFlag& abort_flag() const { return *abort_; }
   FailureTable& failures() { return server_->failures(); }
   const FailureTable& failures() const { return std::as_const(*server_).failures(); }
   ControlServer& server() { return *server_; }  // for ranks that go on after a loss, see recovery.hpp
