@@ -159,7 +159,7 @@ class Communicator {
   void fail(Code code, const std::string& text) noexcept;
 
  private:
-  friend class Forecast;
+  friend class CallPredictor;
   friend class Gradients;  // keeps the state, so that a Communicator may move while its gradients are reduced
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
