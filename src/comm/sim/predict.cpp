@@ -42,13 +42,12 @@ class RankMachine {
     peers_.routes.push_back({from, to, picos(latency_us), std::move(links)});
   }
   std::vector<Device> open(int devices, double memory_gbps) const {
-    const sim::Description description{
-        .name = "rank",
-        .memory = 900'000'000'000'000,
-        .queues = kQueues,
-        .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
-        .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
-        .peers = peers_};
+    const sim::Description description{.name = "rank",
+                                       .memory = 900'000'000'000'000,
+                                       .queues = kQueues,
+                                       .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+                                       .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+                                       .peers = peers_};
     return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
   }
 

@@ -120,7 +120,8 @@ std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t most, Picos time
 
 // Gradients as they are, and large ones in slices of several sizes: a slice must be worth the latency of its call.
 // Where calls seem to cost next to nothing, as on a link that gives the first bytes away, their number is the limit.
-std::vector<BorderSearch> ways_to_cut(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits) {
+std::vector<BorderSearch> ways_to_cut(const GradientProfile& profile, const ReduceCost& cost,
+                                      const PlanLimits& limits) {
   std::vector<BorderSearch> ways;
   const std::uint64_t granule = std::max<std::uint64_t>(limits.granule, 1);
   ways.emplace_back(slices_of(profile, 0, granule), cost);
