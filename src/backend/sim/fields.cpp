@@ -11,20 +11,20 @@ namespace slip::sim {
 namespace {
 
 constexpr std::size_t kMaxText = std::size_t{1} << 20;
-constexpr int kDeepest = 16;
+constexpr int kMaxDepth = 16;
 
-// The value as the error shows it: short, and valid UTF-8 whatever the file holds.
-std::string shown(const Json& value) {
+// The value for an error text: short, and valid UTF-8 whatever the file contains.
+std::string printable(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
 
 [[noreturn]] void refuse_value(const std::string& where, const Json& value, std::string_view allowed) {
-  throw Error(Code::kParse, fmt::format("{} is {}: {}", where, shown(value), allowed), {});
+  throw Error(Code::kParse, fmt::format("{} is {}: {}", where, printable(value), allowed), {});
 }
 
-// Depth is checked before the parser sees the text, so that no parser needs to be trusted with it.
+// Checks the depth before parsing, because a recursive parser could overflow the stack.
 void require_shallow(std::string_view text, std::string_view file) {
   int depth = 0;
   bool inside = false;
@@ -35,8 +35,8 @@ void require_shallow(std::string_view text, std::string_view file) {
     } else if (c == '"') {
       inside = !inside;
     } else if (!inside && (c == '{' || c == '[')) {
-      if (++depth > kDeepest)
-        throw Error(Code::kParse, fmt::format("{}: nested deeper than {} at byte {}", file, kDeepest, i), {});
+      if (++depth > kMaxDepth)
+        throw Error(Code::kParse, fmt::format("{}: nested deeper than {} at byte {}", file, kMaxDepth, i), {});
     } else if (!inside && (c == '}' || c == ']')) {
       --depth;
     }
@@ -54,7 +54,7 @@ Json parse_json(std::string_view text, std::string_view file) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      throw Error(Code::kParse, fmt::format("{}: key {} twice", file, shown(value)), {});
+      throw Error(Code::kParse, fmt::format("{}: key {} twice", file, printable(value)), {});
     return true;
   };
   try {
@@ -79,20 +79,20 @@ const Json& Fields::raw(const char* key) {
   return *found;
 }
 
-std::string Fields::text(const char* key, std::size_t longest) {
+std::string Fields::text(const char* key, std::size_t max_bytes) {
   const Json& value = raw(key);
-  if (!value.is_string() || value.get_ref<const std::string&>().size() > longest)
-    refuse(key, value, fmt::format("a text of at most {} bytes is expected", longest));
+  if (!value.is_string() || value.get_ref<const std::string&>().size() > max_bytes)
+    refuse(key, value, fmt::format("a text of at most {} bytes is expected", max_bytes));
   return value.get<std::string>();
 }
 
-std::int64_t Fields::integer(const char* key, std::int64_t least, std::int64_t most) {
+std::int64_t Fields::integer(const char* key, std::int64_t min, std::int64_t max) {
   const Json& value = raw(key);
-  // An unsigned number above 2^63 would wrap in get<int64_t>.
+  // An unsigned number above 2^63 would wrap around in get<int64_t>.
   const bool small =
       value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{1} << 62 : value.is_number_integer();
-  if (!small || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most)
-    refuse(key, value, fmt::format("a whole number from {} to {} is expected", least, most));
+  if (!small || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max)
+    refuse(key, value, fmt::format("a whole number from {} to {} is expected", min, max));
   return value.get<std::int64_t>();
 }
 
@@ -102,19 +102,19 @@ bool Fields::boolean(const char* key) {
   return value.get<bool>();
 }
 
-std::uint64_t read_quantity(const Json& value, const std::string& where, Dimension dimension, std::uint64_t least,
-                            std::uint64_t most) {
+std::uint64_t read_quantity(const Json& value, const std::string& where, Dimension dimension, std::uint64_t min,
+                            std::uint64_t max) {
   const std::optional<std::uint64_t> amount =
       value.is_string() ? parse_quantity(value.get_ref<const std::string&>(), dimension) : std::nullopt;
-  if (!amount || *amount < least || *amount > most)
+  if (!amount || *amount < min || *amount > max)
     refuse_value(where, value,
                  fmt::format("a text like \"{}\" from {} to {} is expected", example_of(dimension),
-                             write_quantity(least, dimension), write_quantity(most, dimension)));
+                             write_quantity(min, dimension), write_quantity(max, dimension)));
   return *amount;
 }
 
-std::uint64_t Fields::quantity(const char* key, Dimension dimension, std::uint64_t least, std::uint64_t most) {
-  return read_quantity(raw(key), fmt::format("{}.{}", place_, key), dimension, least, most);
+std::uint64_t Fields::quantity(const char* key, Dimension dimension, std::uint64_t min, std::uint64_t max) {
+  return read_quantity(raw(key), fmt::format("{}.{}", place_, key), dimension, min, max);
 }
 
 Picos Fields::time(const char* key, Picos min, Picos max) {
@@ -124,17 +124,16 @@ Picos Fields::time(const char* key, Picos min, Picos max) {
 
 Fields Fields::object(const char* key) { return {raw(key), fmt::format("{}.{}", place_, key)}; }
 
-const Json& Fields::array(const char* key, std::size_t most) {
+const Json& Fields::array(const char* key, std::size_t max) {
   const Json& value = raw(key);
-  if (!value.is_array() || value.size() > most)
-    refuse(key, value, fmt::format("a list of at most {} is expected", most));
+  if (!value.is_array() || value.size() > max) refuse(key, value, fmt::format("a list of at most {} is expected", max));
   return value;
 }
 
 void Fields::finish() const {
   for (const auto& [key, value] : object_.items()) {
     if (std::find(taken_.begin(), taken_.end(), key) == taken_.end())
-      refuse(shown(Json(key)).c_str(), value, "no such field is known");
+      refuse(printable(Json(key)).c_str(), value, "no such field is known");
   }
 }
 

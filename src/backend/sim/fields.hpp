@@ -1,4 +1,4 @@
-// Fields: strict reading of a JSON object. Each field is taken once, with its range; what nobody took is an error.
+// Fields: strict reading of a JSON object. Each field is read with its range; a field that was not read is an error.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace slip::sim {
 
 using Json = nlohmann::json;
 
-// Parses without trusting the text: bounded in size and depth, no key twice.
+// Parses untrusted text: limits its size and depth, and refuses duplicate keys.
 Json parse_json(std::string_view text, std::string_view file);
 
 class Fields {
@@ -23,18 +23,18 @@ class Fields {
   Fields(const Json& object, std::string place);
 
   bool has(const char* key) const { return object_.contains(key); }
-  std::string text(const char* key, std::size_t longest);
-  std::int64_t integer(const char* key, std::int64_t least, std::int64_t most);
+  std::string text(const char* key, std::size_t max_bytes);
+  std::int64_t integer(const char* key, std::int64_t min, std::int64_t max);
   bool boolean(const char* key);
-  std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t least, std::uint64_t most);
+  std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t min, std::uint64_t max);
   Picos time(const char* key, Picos min, Picos max);
   Fields object(const char* key);
-  const Json& array(const char* key, std::size_t most);
+  const Json& array(const char* key, std::size_t max_elements);
   const Json& raw(const char* key);
   const Json& json() const { return object_; }
   const std::string& place() const { return place_; }
 
-  void finish() const;  // throws when a field is left
+  void finish() const;  // throws if a field was not read
   [[noreturn]] void refuse(const char* key, const Json& value, std::string_view allowed) const;
 
  private:
@@ -43,8 +43,8 @@ class Fields {
   std::vector<std::string> taken_;
 };
 
-// Checks the text of a quantity in `value`; `where` names it in errors.
-std::uint64_t read_quantity(const Json& value, const std::string& where, Dimension dimension, std::uint64_t least,
-                            std::uint64_t most);
+// Reads a quantity with a unit; `where` names it in errors.
+std::uint64_t read_quantity(const Json& value, const std::string& where, Dimension dimension, std::uint64_t min,
+                            std::uint64_t max);
 
 }  // namespace slip::sim
