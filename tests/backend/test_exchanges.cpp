@@ -117,7 +117,7 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
   RecordProperty("begun", begun);
 }
 
-// Waits for `come`, and has somebody told of it.
+// An exchange that waits for `come` and notifies its subscriber.
 class Told final : public Exchange {
  public:
   bool advance(By) noexcept override { return come.load(std::memory_order_acquire); }
@@ -161,8 +161,8 @@ TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
   }
 }
 
-// A look every 2 ms, where those that nobody tells of get five in one: some ten looks take 20 ms, unless a telling or a
-// thread that begins to search is among them. A busy machine can only make it longer.
+// With notifications the pool polls every 2 ms; without them it polls five times in 1 ms. So ten polls take 20 ms,
+// unless a notification or a new searcher adds one. A busy machine can only make it longer.
 TEST(Exchanges, ThatAreToldOfAreSeldomLookedAt) {
   const Device device = Device::open("cpu");
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
