@@ -8,7 +8,7 @@
 
 #include "base/json_text.hpp"
 #include "base/terminal.hpp"
-#include "comm/diagnose/rank_sight.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "support/ledger_image.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 
