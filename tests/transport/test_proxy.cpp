@@ -38,15 +38,15 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
 }
 
 TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
-  struct Counter final : Sleeper {
+  struct Counter final : Subscriber {
     void wake_up() noexcept override { times.fetch_add(1); }
     std::atomic<int> times{0};
   };
   Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   Counter receives, sends, nothing;
-  lines.receiver->tell(&receives);
-  lines.sender->tell(&sends);
+  lines.receiver->notify(&receives);
+  lines.sender->notify(&sends);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
   const std::int64_t deadline = patient().deadline_ns;
@@ -55,8 +55,8 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
     yield_thread();
   }
   EXPECT_EQ(lines.from, lines.to);
-  lines.sender->tell(nullptr);
-  lines.receiver->tell(&nothing);
+  lines.sender->notify(nullptr);
+  lines.receiver->notify(&nothing);
   const int seen = receives.times;
   ASSERT_TRUE(lines.receiver->post(lines.to));
   lines.sender = nullptr;  // the line ends: an error, which is told too

@@ -50,7 +50,7 @@ struct alignas(64) LaneRunner {
   }
 };
 
-class Pool final : public Executor, public Sleeper {
+class Pool final : public Executor, public Subscriber {
  public:
   Pool(int compute_workers, int cores);
   ~Pool() override;

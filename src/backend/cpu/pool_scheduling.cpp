@@ -418,7 +418,7 @@ void Pool::note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const
 // threads poll these.
 void Pool::park_on_flag(Lane& lane, PackedOp& op) {
   // First: afterwards another thread may own the lane.
-  const bool subscribed = op.kind == OpKind::kExchange && op.exchange->tell(*this);
+  const bool subscribed = op.kind == OpKind::kExchange && op.exchange->subscribe(*this);
   flag_waiters_.park(lane, subscribed);
   if (subscribed) wake_up();  // poll once: what happened before the subscription sent no notification
   if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();

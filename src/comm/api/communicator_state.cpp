@@ -207,7 +207,8 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
-  const std::uint64_t filled = shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
+  const std::uint64_t filled =
+      shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
@@ -284,12 +285,11 @@ void Communicator::State::drain() {
     }
     return false;
   };
-  for (int look = 0; busy(); ++look) {
+  for (Backoff backoff; busy(); backoff.pause()) {
     try {
       device.sync();
     } catch (const Error&) {  // the call that failed has reported it
     }
-    spin(look);
   }
 }
 

@@ -16,8 +16,8 @@ void set_line_driven(ProxyLine* line, bool driven) {
   else line->leave();
 }
 
-bool notify_by(ProxyLine* line, Sleeper* sleeper) {
-  if (line) line->tell(sleeper);
+bool notify_by(ProxyLine* line, Subscriber* subscriber) {
+  if (line) line->notify(subscriber);
   return line != nullptr;
 }
 
@@ -48,7 +48,7 @@ bool NetOutlet::drive() {
 }
 
 void NetOutlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
-bool NetOutlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
+bool NetOutlet::notify(Subscriber* subscriber) { return notify_by(line_.get(), subscriber); }
 
 void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   Message& message = messages_[begun_ % kDepth];
@@ -106,6 +106,6 @@ bool NetInlet::drive() {
 }
 
 void NetInlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
-bool NetInlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
+bool NetInlet::notify(Subscriber* subscriber) { return notify_by(line_.get(), subscriber); }
 
 }  // namespace slip

@@ -124,13 +124,13 @@ bool ProxyLine::drive_and_tell() {
   if (!try_drive()) return false;
   if (done() == before && !failed()) return true;
   const std::lock_guard lock(lock_);
-  if (sleeper_) sleeper_->wake_up();
+  if (subscriber_) subscriber_->wake_up();
   return true;
 }
 
-void ProxyLine::tell(Sleeper* sleeper) {
+void ProxyLine::notify(Subscriber* subscriber) {
   const std::lock_guard lock(lock_);
-  sleeper_ = sleeper;
+  subscriber_ = subscriber;
 }
 
 bool ProxyLine::drive() {

@@ -57,7 +57,7 @@ class ProxyLine {
   bool watch(std::vector<pollfd>& all);
   // Who is told when the thread has done an operation of this line, or found its error; null: nobody. When this
   // returns, who was told before is not any more.
-  void tell(Sleeper* sleeper);
+  void notify(Subscriber* subscriber);
   const NetPeer& peer() const { return line_->peer(); }
 
  private:
@@ -91,7 +91,7 @@ class ProxyLine {
   std::unique_ptr<NetReceiver> receiver_;
   NetLine* line_;                       // one of the two
   std::vector<Registered> registered_;  // under lock_
-  Sleeper* sleeper_ = nullptr;          // under lock_
+  Subscriber* subscriber_ = nullptr;    // under lock_
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
   std::atomic<bool> driven_{false};   // somebody waits and drives
