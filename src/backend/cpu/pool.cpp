@@ -67,7 +67,7 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
     lane.dispatched = false;
     if (op.kind == OpKind::kWait) continue;  // published with the next op or when the lane stops
     ++ops;
-    self.fruitless = 0;
+    self.empty_checks = 0;
     publish(self, lane);
   }
 }
@@ -200,8 +200,8 @@ bool Pool::park_on_point(Lane& lane, Point point) {
 // nothing else to do reads it at intervals, in which the host submits several ops.
 void Pool::pace(LaneRunner& self) {
   if (one_core_ || shares_host_core()) return;
-  while (ticks() - self.looked < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
-  self.looked = ticks();
+  while (ticks() - self.last_check < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
+  self.last_check = ticks();
 }
 
 // A worker that finds a lane empty keeps it for some more checks, so that a host which submits op after op need not
@@ -216,8 +216,8 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
     return false;
   }
   ++lane.checks;
-  if (self.has_local() && self.fruitless++ >= self.local_count.load(std::memory_order_relaxed)) {  // all are empty
-    self.fruitless = 0;
+  if (self.has_local() && self.empty_checks++ >= self.local_count.load(std::memory_order_relaxed)) {  // all are empty
+    self.empty_checks = 0;
     pace(self);
   }
   make_ready(self, lane);

@@ -34,11 +34,11 @@ struct alignas(64) LaneRunner {
   std::atomic<std::uint64_t> steps{0};  // ops begun: the searcher sees which thread is stuck
   std::uint64_t steps_seen = 0;         // by the searcher, at its last check
   Lane* successor = nullptr;            // the lane to run next; not in `local`, which saves taking the lock
-  std::uint64_t looked = 0;             // ticks() of the last check of a lane that might be empty
+  std::uint64_t last_check = 0;         // ticks() of the last check of a lane that might be empty
   std::uint64_t moved = 0;              // ticks() when it last left the core of a host thread
   std::int64_t preemptions = 0;         // of this thread, as last read
   Engine held = Engine::kNone;
-  int fruitless = 0;  // empty lanes checked since the last op
+  int empty_checks = 0;  // empty lanes checked since the last op
   bool is_worker = false;
   TimeSlice time_slice = TimeSlice::kUsual;
   std::atomic<bool> in_use{false};  // in Pool::drivers_: taken
