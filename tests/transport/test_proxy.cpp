@@ -38,15 +38,15 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
 }
 
 TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
-  struct Counter final : Sleeper {
+  struct Counter final : Subscriber {
     void wake_up() noexcept override { times.fetch_add(1); }
     std::atomic<int> times{0};
   };
   Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   Counter receives, sends, nothing;
-  lines.receiver->set_sleeper(&receives);
-  lines.sender->set_sleeper(&sends);
+  lines.receiver->set_subscriber(&receives);
+  lines.sender->set_subscriber(&sends);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
   const std::int64_t deadline = patient().at_ns;
@@ -55,8 +55,8 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
     yield_thread();
   }
   EXPECT_EQ(lines.from, lines.to);
-  lines.sender->set_sleeper(nullptr);
-  lines.receiver->set_sleeper(&nothing);
+  lines.sender->set_subscriber(nullptr);
+  lines.receiver->set_subscriber(&nothing);
   const int seen = receives.times;
   ASSERT_TRUE(lines.receiver->post(lines.to));
   lines.sender = nullptr;  // the line ends: an error, which is told too

@@ -285,12 +285,11 @@ void Communicator::State::drain() {
     }
     return false;
   };
-  for (int look = 0; busy(); ++look) {
+  for (Backoff backoff; busy(); backoff.pause()) {
     try {
       device.sync();
     } catch (const Error&) {  // the call that failed has reported it
     }
-    spin(look);
   }
 }
 

@@ -143,8 +143,8 @@ bool CallWaiter::can_advance() noexcept {
 }
 
 // Not where ranks share cores: polling finds what the others send at once sooner than two wake-ups would.
-bool CallWaiter::subscribe(Sleeper& sleeper) noexcept {
-  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(sleeper);
+bool CallWaiter::subscribe(Subscriber& subscriber) noexcept {
+  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(subscriber);
   return subscribed_;
 }
 

@@ -43,9 +43,9 @@ class CallWaiter {
     in_ledger_ = false;
   }
 
-  // Until unsubscribe(), the links of the call wake the sleeper when can_advance() may have changed. False: they
+  // Until unsubscribe(), the links of the call wake the subscriber when can_advance() may have changed. False: they
   // cannot.
-  bool subscribe(Sleeper& sleeper) noexcept;
+  bool subscribe(Subscriber& subscriber) noexcept;
   void unsubscribe() noexcept {
     if (subscribed_) stop_notifications();
   }
@@ -65,7 +65,7 @@ class CallWaiter {
   bool may_spin_ = true;
   Exchange::By thread_ = Exchange::By::kWorker;
   bool in_ledger_ = false;                // the ledger says that this rank waits
-  bool subscribed_ = false;               // the links wake a sleeper
+  bool subscribed_ = false;               // the links wake a subscriber
   std::uint64_t network_wait_begun_ = 0;  // in ticks(), if the first looks at the network were in vain; otherwise 0
 };
 

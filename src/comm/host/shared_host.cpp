@@ -101,7 +101,8 @@ bool SharedHost::fail(Code code, const std::string& text) const {
 
 Error SharedHost::why() const {
   // A rank that is killed while it writes leaves the text unfinished, so this wait is bounded.
-  for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) spin(look);
+  Backoff backoff;
+  for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) backoff.pause();
   if (failure().state.load(std::memory_order_acquire) != 2)
     return {Code::kRankLost, "a rank failed and could not say why", {}};
   return {static_cast<Code>(failure().code), failure().text, {}};

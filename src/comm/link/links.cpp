@@ -34,11 +34,10 @@ class Pair {
     const std::int64_t begun = now_ns();
     links_.from(peer_).begin(in_.data(), bytes, nullptr);
     links_.to(peer_).begin(out_.data(), bytes, nullptr);
-    for (int look = 0;
-         links_.from(peer_).done() < links_.from(peer_).begun() || links_.to(peer_).done() < links_.to(peer_).begun();
-         ++look) {
+    for (Backoff backoff; links_.from(peer_).done() < links_.from(peer_).begun() ||
+                          links_.to(peer_).done() < links_.to(peer_).begun();) {
       if (links_.drive()) continue;
-      spin(look);
+      backoff.pause();
       if (bootstrap_.broken()) bootstrap_.throw_if_broken();
       if (now_ns() > deadline_ns_)
         throw Error(
@@ -180,12 +179,12 @@ bool Links::sleep() {
   return true;
 }
 
-bool Links::notify(Sleeper& sleeper) {
+bool Links::notify(Subscriber& subscriber) {
   bool any = false;
   for (const Made& one : made_) {
     if (one.end->begun() == one.end->done()) continue;
     any = true;
-    if (one.end->notify(&sleeper)) continue;
+    if (one.end->notify(&subscriber)) continue;
     stop_notifying();
     return false;
   }

@@ -25,9 +25,9 @@ class Links {
   bool drive(LinkEnd& end, int rank);
   void set_driven(bool driven);  // see LinkEnd
   void close() noexcept;         // see LinkEnd
-  // Until stop_notifying(), the sleeper is woken when a link under way may move. False: nothing is under way, or one of
-  // the links cannot wake a thread; then none does.
-  bool notify(Sleeper& sleeper);
+  // Until stop_notifying(), the subscriber is woken when a link under way may move. False: nothing is under way, or one
+  // of the links cannot wake a thread; then none does.
+  bool notify(Subscriber& subscriber);
   void stop_notifying();
   int channels() const { return channels_; }
   // Sleeps until a link under way may move, at most for a millisecond. False: a link cannot be polled, so it did not

@@ -17,8 +17,8 @@ void set_line_driven(ProxyConnection* line, bool driven) {
   else line->end_drive();
 }
 
-bool notify_by(ProxyConnection* line, Sleeper* sleeper) {
-  if (line) line->set_sleeper(sleeper);
+bool notify_by(ProxyConnection* line, Subscriber* subscriber) {
+  if (line) line->set_subscriber(subscriber);
   return line != nullptr;
 }
 
@@ -51,7 +51,7 @@ bool NetOutlet::drive() {
 }
 
 void NetOutlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
-bool NetOutlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
+bool NetOutlet::notify(Subscriber* subscriber) { return notify_by(line_.get(), subscriber); }
 
 void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   Message& message = messages_[begun_ % kDepth];
@@ -109,6 +109,6 @@ bool NetInlet::drive() {
 }
 
 void NetInlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
-bool NetInlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
+bool NetInlet::notify(Subscriber* subscriber) { return notify_by(line_.get(), subscriber); }
 
 }  // namespace slip

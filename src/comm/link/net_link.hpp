@@ -19,7 +19,7 @@ class NetOutlet final : public LinkEnd {
   void set_driven(bool driven) override;
   void close() noexcept override { line_ = nullptr; }
   bool add_poll_fds(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
-  bool notify(Sleeper* sleeper) override;
+  bool notify(Subscriber* subscriber) override;
   bool reports_departure() const override { return line_ != nullptr; }
 
  private:
@@ -39,7 +39,7 @@ class NetInlet final : public LinkEnd {
   void set_driven(bool driven) override;
   void close() noexcept override { line_ = nullptr; }
   bool add_poll_fds(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
-  bool notify(Sleeper* sleeper) override;
+  bool notify(Subscriber* subscriber) override;
   bool reports_departure() const override { return line_ != nullptr; }
 
  private:

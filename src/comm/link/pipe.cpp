@@ -106,7 +106,7 @@ void PipeOutlet::close() noexcept {
   full_fence();
   if (by_address_ != PipeReach::kThreads)
     return;  // another process may be killed while it reads, and its read does no harm here
-  for (int look = 0; load_acquire(memory_.reading); ++look) spin(look);  // acquire: the receiver's reads are done
+  for (Backoff backoff; load_acquire(memory_.reading); backoff.pause()) {}  // acquire: the receiver's reads are done
 }
 
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {

@@ -26,19 +26,18 @@ std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be use
 // seq_cst, here and where the other words are set: a call first says that it is inside and then looks at them, a fork
 // or exit sets its word first and then looks who is inside; one of the two sees the other.
 bool enter() {
-  for (int turn = 0;; ++turn) {
+  for (Backoff backoff;; backoff.pause()) {
     g_inside.fetch_add(1, std::memory_order_seq_cst);
     if (g_forks.load(std::memory_order_seq_cst) == 0 && !g_gone.load(std::memory_order_seq_cst)) return true;
     g_inside.fetch_sub(1, std::memory_order_relaxed);  // nothing was done that anybody must see
     if (g_gone.load(std::memory_order_relaxed)) return false;
-    spin(turn);
   }
 }
 
 void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // what the BLAS did comes before its end
 
 void await_calls() {
-  for (int turn = 0; g_inside.load(std::memory_order_seq_cst) != 0; ++turn) spin(turn);
+  for (Backoff backoff; g_inside.load(std::memory_order_seq_cst) != 0; backoff.pause()) {}
 }
 
 void before_fork() {
