@@ -155,7 +155,7 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
       [&] {
         listener->accept({deadline_after(100'000'000), nullptr});
       },
-      Code::kTimeout, {"as rank 0", "1 are of lines"}));
+      Code::kTimeout, {"as rank 0", "1 belong to connections"}));
 }
 
 // A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
@@ -172,7 +172,7 @@ TEST(NetFailures, AGreetingCountsOnce) {
   for (NetListener* one : {listener.get(), other.get()}) {
     const Socket again = Socket::connect(address_of(*one), patient());
     again.send(std::as_bytes(std::span(&greeting, 1)), patient());
-    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 are of lines"}));
+    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 belong to connections"}));
   }
 }
 
