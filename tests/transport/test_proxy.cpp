@@ -1,4 +1,4 @@
-// The proxy: lines that move without anybody waiting for them, and waits that drive them.
+// The proxy: connections that move while no thread waits for them, and waits that drive them.
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
@@ -59,7 +59,7 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   lines.receiver->set_subscriber(&nothing);
   const int seen = receives.times;
   ASSERT_TRUE(lines.receiver->post(lines.to));
-  lines.sender = nullptr;  // the line ends: an error, which is told too
+  lines.sender = nullptr;  // the connection ends: an error, which wakes the sleeper, too
   while (nothing.times == 0) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -104,7 +104,7 @@ TEST(Proxies, SayWhoDidNotCome) {
   AbortFlag abort;
   abort.set();
   EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
-  lines.sender->post(lines.out(0, 50));  // a wait that ended left the line whole
+  lines.sender->post(lines.out(0, 50));  // the connection still works after a wait that ended
   lines.receiver->wait(1, patient());
   EXPECT_EQ(lines.receiver->moved(0), 50U);
   lines.receiver->post(lines.in(0, 100));
@@ -119,7 +119,7 @@ TEST(Proxies, SayWhatToSleepFor) {
   std::vector<pollfd> all;
   lines.receiver->begin_drive();
   lines.receiver->post(lines.in(0, 100), ProxyConnection::Next::kPost);
-  EXPECT_FALSE(lines.receiver->watch(all));  // the line does not know of it yet
+  EXPECT_FALSE(lines.receiver->watch(all));  // the connection has not started it yet
   EXPECT_FALSE(lines.receiver->drive());
   all.clear();
   ASSERT_TRUE(lines.receiver->watch(all));
