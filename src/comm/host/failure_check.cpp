@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "comm/diagnose/missing_ranks.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip {
