@@ -37,7 +37,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   topo::RingSet rings = topo::search_rings(machines, limits);
   if (rings.segments.empty())
     throw Error(Code::kInvalidValue,
-                fmt::format("no ring joins the {} ranks: some devices have no way to each other", fabric.ranks()),
+                fmt::format("no ring joins the {} ranks: no path joins some of their devices", fabric.ranks()),
                 here);
   // Ranks that all share one device use no link, so more channels gain nothing.
   const bool local = rings.within == PathType::kLoc && !several;
@@ -189,7 +189,7 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
   return plan;
 }
 
-Cluster cluster_of(const System& system, int nodes) {
+Cluster cluster_of(const TopoSystem& system, int nodes) {
   Cluster cluster;
   for (int node = 0; node < nodes; ++node) {
     cluster.nodes.push_back(system);

@@ -1,4 +1,4 @@
-// Programs of collectives between ranks of one host, which share memory. HostProgramBuilder chooses between two ways
+// Programs of collectives between ranks of one host, which share memory. HostProgramBuilder chooses between two paths
 // and ProgramRunner runs the result: StagedProgramBuilder stages the data in shared memory, DirectProgramBuilder works
 // on the ranks' own buffers.
 #pragma once

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "backend/sim/sim.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
@@ -22,36 +23,37 @@ constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
 // Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire is four streams.
-constexpr std::size_t kQueues = 128, kMaxPipelined = 31, kMaxWires = 126;
+constexpr int kQueues = 128;
+constexpr std::size_t kMaxPipelined = 31, kMaxWires = 126;
 
-std::uint64_t megabytes(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)); }
-std::uint64_t picos(double us) { return static_cast<std::uint64_t>(std::max(us, 0.0) * 1e6); }
+// In bytes per second: whole megabytes, and at least the one that a sim link must have.
+std::uint64_t link_rate(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)) * sim::kMinRate; }
+Picos picos(double us) { return static_cast<Picos>(std::max(us, 0.0) * 1e6); }
 
 WireKind wire_kind(std::size_t wires_of_rank) {
   return wires_of_rank > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined;
 }
 
-// The links of a sim machine and the paths over them, as its description has them.
-struct MachineText {
-  std::string links, paths;
-  void add_link(const std::string& name, double gbps) {
-    links += fmt::format("{}\"{}\": \"{} MB/s\"", links.empty() ? "" : ", ", name, megabytes(gbps));
-  }
-  void add_path(int from, int to, double latency_us, std::span<const std::string> names) {
-    std::string list;
-    for (const std::string& name : names) list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", name);
-    paths += fmt::format("{}{{\"from\": {}, \"to\": {}, \"latency\": \"{} ps\", \"links\": [{}]}}",
-                         paths.empty() ? "" : ",\n", from, to, picos(latency_us), list);
+// A sim machine of ranks: its links, and the routes over them.
+class RankMachine {
+ public:
+  void add_link(const std::string& name, double gbps) { peers_.links[name] = link_rate(gbps); }
+  void add_path(int from, int to, double latency_us, std::vector<std::string> links) {
+    peers_.routes.push_back({from, to, picos(latency_us), std::move(links)});
   }
   std::vector<Device> open(int devices, double memory_gbps) const {
-    const std::string text = fmt::format(
-        "sim:{{\"name\": \"rank\", \"memory\": \"900 TB\", \"queues\": {},"
-        " \"compute\": {{\"flops\": \"1000 TFLOP/s\", \"bandwidth\": \"{} MB/s\"}},"
-        " \"copies\": {{\"in\": \"100 GB/s\", \"out\": \"100 GB/s\"}},"
-        " \"peers\": {{\"form\": \"links\", \"links\": {{{}}}, \"paths\": [{}]}}}}",
-        kQueues, megabytes(memory_gbps), links, paths);
-    return Device::open_all(text, devices, {.queue_depth = kQueueDepth, .run_functions = false});
+    const sim::Description description{
+        .name = "rank",
+        .memory = 900'000'000'000'000,
+        .queues = kQueues,
+        .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+        .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+        .peers = peers_};
+    return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
   }
+
+ private:
+  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
 };
 
 // In microseconds of virtual time.
@@ -76,7 +78,7 @@ class ClusterLinks {
  public:
   ClusterLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
       : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
-    for (const System& system : cluster.nodes) {
+    for (const TopoSystem& system : cluster.nodes) {
       const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
         return one.first->xml == system.xml && one.first->name == system.name;
       });
@@ -133,7 +135,7 @@ class ClusterLinks {
     const auto index = static_cast<std::size_t>(rank);
     return index < cluster_.ranks.size() ? cluster_.ranks[index] : RankPlace{kInNetwork, 0};
   }
-  const System& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
+  const TopoSystem& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
   const TopoPaths& paths(int node) const { return paths_[of_node_[static_cast<std::size_t>(node)]].second; }
   int device(const RankPlace& place) const {
     return system(place.node).devices[static_cast<std::size_t>(place.device)];
@@ -167,7 +169,7 @@ class ClusterLinks {
   }
   double memory_gbps() const {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;
-    const System& first = cluster_.nodes.front();
+    const TopoSystem& first = cluster_.nodes.front();
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
     return gpus ? 2000 : 20;
   }
@@ -176,13 +178,13 @@ class ClusterLinks {
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const System*, TopoPaths>> paths_;  // of machines that differ
+  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // of machines that differ
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
   std::size_t max_wires_ = 0;
   std::map<std::string, double> rates_;
-  MachineText machine_;
+  RankMachine machine_;
 };
 
 void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel) {
@@ -265,7 +267,7 @@ std::vector<Device> CallPredictor::open_ranks() const {
   const int nranks = comm_.bootstrap.nranks();
   const std::vector<Placement>& placements = comm_.bootstrap.placements();
   const LinkRates& rates = comm_.tuning.rates;
-  MachineText machine;
+  RankMachine machine;
   std::vector<int> hosts;
   for (int rank = 0; rank < nranks; ++rank) {
     const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };

@@ -72,7 +72,7 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
     bool any_private = false, any_offered = false;
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
-      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // nobody could read the input
+      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // peers could not read the input
       const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
                                 : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
                                                                                             : PeerAccess::kUnreachable;
