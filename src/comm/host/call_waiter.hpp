@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 #include "comm/host/failure_check.hpp"
 #include "comm/host/wait_condition.hpp"
 #include "runtime/exchange.hpp"
@@ -17,6 +17,8 @@ class CallWaiter {
 
   CallWaiter(CallContext& context, const ActiveCall& call)
       : context_(context), condition_(context, call), failures_(context, call, condition_) {}
+  CallWaiter(const CallWaiter&) = delete;  // its parts refer to each other
+  CallWaiter& operator=(const CallWaiter&) = delete;
 
   // Before a call begins.
   void reset() {
