@@ -135,7 +135,7 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                            std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
     : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
-      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *seat, cores_each < 1,
+      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *ledger_slot, cores_each < 1,
             timeout_ns()) {
   calls.one_thread = sim != nullptr;
   calls.history = &monitor->history;
@@ -192,7 +192,7 @@ std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, StreamState& 
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  seat->enqueue(ticket, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
+  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
   ++ticket;
   return position;
 }
@@ -269,7 +269,7 @@ void Communicator::State::require_not_finalized(Here here) const {
 
 void Communicator::State::fail(Code code, const std::string& text) noexcept {
   try {
-    seat->fail(LedgerLife::kFailed, text);
+    ledger_slot->fail(LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.fail(code, text);
   } catch (const std::exception&) {                        // no memory for the text: abort without one
     calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it

@@ -41,7 +41,7 @@ class CallWaiter {
   bool can_advance() noexcept;
   // The call has ended: the ledger must not say that it waits.
   void end_wait() {
-    if (in_ledger_) context_.seat.wait_over();
+    if (in_ledger_) context_.ledger_slot.wait_over();
     in_ledger_ = false;
   }
 
