@@ -192,7 +192,8 @@ std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, StreamState& 
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
+  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed),
+                       op.cost.bytes);  // relaxed: the stream was checked before
   ++ticket;
   return position;
 }
@@ -207,8 +208,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
-  const std::uint64_t filled =
-      shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
+  const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
@@ -412,6 +412,7 @@ void Communicator::State::issue_messages(std::span<const PendingSendRecv> messag
   start_messages(run, op, state, issue);
 }
 
+// A captured call is an op of a plan; each launch of the plan makes a new call of the communicator.
 class Communicator::State::CapturedCall final : public ExchangeSource {
  public:
   CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> messages)
@@ -452,7 +453,7 @@ class Communicator::State::CapturedCall final : public ExchangeSource {
   const void* const line_;
   const Name name_;
   const Call call_;
-  const std::vector<UserMessage> messages_;    // of messages
+  const std::vector<UserMessage> messages_;    // of a call of sends and receives
   std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
 };
 

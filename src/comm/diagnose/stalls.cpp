@@ -255,7 +255,7 @@ class MissingRanks {
  private:
   const Placement& place(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)]; }
 
-  // Reads all ranks of the process, because a circle of waits may lead through other communicators.
+  // Reads all ranks of the process, because a cycle of waits may lead through other communicators.
   void read(int rank) {
     const Placement& own = place(bootstrap_.rank());
     const Placement& there = place(rank);

@@ -13,8 +13,7 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kSleepNs =
-    1'000'000;  // sleep() returns this often, because a failure of another rank wakes no link
+constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of another rank wakes no link
 
 constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
 constexpr int kPings = 16, kLarge = 3;

@@ -5,9 +5,8 @@
 namespace slip {
 namespace {
 
-static_assert(
-    2 * LinkEnd::kDepth <=
-    ProxyConnection::kDepth);  // each message posts at most a signature and its bytes, so the line always has room
+// Each message posts at most a signature and its bytes, so the connection always has room.
+static_assert(2 * LinkEnd::kDepth <= ProxyConnection::kDepth);
 
 std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
 
