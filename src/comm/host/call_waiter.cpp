@@ -130,7 +130,7 @@ void CallWaiter::note_in_ledger() {
   for (int one = 0; condition_.kind() == Kind::kRoom && one < context_.nranks; ++one) {
     if (condition_.is_missing(one)) rank = one;
   }
-  context_.seat.wait(rank);
+  context_.ledger_slot.wait(rank);
   in_ledger_ = true;
 }
 

@@ -17,6 +17,8 @@ class CallWaiter {
 
   CallWaiter(CallContext& context, const ActiveCall& call)
       : context_(context), condition_(context, call), failures_(context, call, condition_) {}
+  CallWaiter(const CallWaiter&) = delete;  // its parts refer to each other
+  CallWaiter& operator=(const CallWaiter&) = delete;
 
   // Before a call begins.
   void reset() {
@@ -39,7 +41,7 @@ class CallWaiter {
   bool can_advance() noexcept;
   // The call has ended: the ledger must not say that it waits.
   void end_wait() {
-    if (in_ledger_) context_.seat.wait_over();
+    if (in_ledger_) context_.ledger_slot.wait_over();
     in_ledger_ = false;
   }
 

@@ -62,8 +62,7 @@ void SharedHost::post(std::uint64_t number, const Signature& signature, const Pu
   own.signature = signature;
   static_assert(sizeof(PublishedBuffers) <= sizeof(own.data));
   if (buffers) std::memcpy(own.data, buffers, sizeof(PublishedBuffers));
-  own.number.store(number,
-                   std::memory_order_release);  // a rank that sees the number sees the signature and the staged input
+  own.number.store(number, std::memory_order_release);  // a rank that sees it sees the signature and staged input
   posted_ = number;
 }
 
