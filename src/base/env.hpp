@@ -1,7 +1,9 @@
-// The environment variables that the library reads, all of them, once per process.
+// The environment variables that the library reads. env() reads its variables once per process.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,16 +35,26 @@ struct Env {
 
 const Env& env();
 
-bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached: it names itself in NVTX_INJECTION64_PATH
+bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached (it sets NVTX_INJECTION64_PATH)
 
-// One variable as it is now, "" when it is not set: for those that launchers set, whose names transport/launch_info
-// knows, and for SLIP_SOCKET_IFNAME.
+// The present value of a variable, "" if it is not set. For the variables of launchers (transport/launch_info) and
+// SLIP_SOCKET_IFNAME.
 std::string env_text(const char* variable);
-// The environment for a process to start, "NAME=value" each: this one's with these changed.
+// The environment of this process with `changes`, as "NAME=value" each: for a child process.
 std::vector<std::string> env_with(const std::map<std::string, std::string>& changes);
 
-// CUDA's own variable for the number of hardware queues, which its driver reads when it starts. The default is 8.
+// CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, which the CUDA driver reads when it starts. Default: 8.
 int cuda_connections();
 void set_cuda_connections(int count);  // unless it is set already
+
+// The rank of this process in a launched job, from the variables of its launcher. Never fails: it serves file names and
+// traces, where a malformed variable must not stop the program. Joining a job reads the same variables strictly
+// (transport/launch_info).
+struct JobRank {
+  int rank = 0, ranks = 1;
+};
+// `variables` returns the value of a variable, "" if it is not set. Nothing: the process is no rank of a job.
+std::optional<JobRank> read_job_rank(const std::function<std::string(const char*)>& variables);
+std::optional<JobRank> job_rank();  // of this process's environment
 
 }  // namespace slip

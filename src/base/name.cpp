@@ -1,9 +1,7 @@
-#include "slip/name.hpp"
-
-#include <mutex>
 #include <unordered_set>
 
 #include "base/fork_mutex.hpp"
+#include "slip/name.hpp"
 
 namespace slip {
 namespace {
@@ -24,7 +22,7 @@ Table& table() {
 Name::Name(std::string_view text) {
   if (text.empty()) return;
   Table& names = table();
-  const std::lock_guard lock(names.mutex);
+  const LockGuard lock(names.mutex);
   text_ = &*names.names.emplace(text).first;
 }
 

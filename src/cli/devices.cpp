@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backend/sim/description.hpp"
-#include "backend/sim/embedded.hpp"
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
 #include "cli/json.hpp"

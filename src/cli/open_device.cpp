@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/sim/embedded.hpp"
+#include "backend/sim/description.hpp"
 #include "cli/commands.hpp"
 #include "runtime/backend.hpp"
 

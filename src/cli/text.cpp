@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "cli/terminal.hpp"
 
 namespace slip::cli {

@@ -189,7 +189,7 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
   return plan;
 }
 
-Cluster cluster_of(const System& system, int nodes) {
+Cluster cluster_of(const TopoSystem& system, int nodes) {
   Cluster cluster;
   for (int node = 0; node < nodes; ++node) {
     cluster.nodes.push_back(system);

@@ -11,7 +11,7 @@ namespace slip::topo {
 Fabric::Fabric(const Cluster& cluster, Here here) : cluster_(cluster) {
   if (cluster.ranks.empty()) throw Error(Code::kInvalidValue, "a cluster without ranks: name at least one", here);
   std::map<std::string_view, std::shared_ptr<const TopoPaths>> known;
-  for (const System& system : cluster.nodes) {
+  for (const TopoSystem& system : cluster.nodes) {
     std::shared_ptr<const TopoPaths>& paths = known[system.xml];
     if (!paths) paths = std::make_shared<const TopoPaths>(system);
     paths_.push_back(paths);

@@ -14,7 +14,7 @@ class Fabric {
   // Throws kInvalidValue for a rank on a machine or device that does not exist. It must not outlive the cluster.
   Fabric(const Cluster& cluster, Here here);
 
-  const System& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
+  const TopoSystem& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
   const TopoPaths& paths(int node) const { return *paths_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& ranks_of(int node) const { return ranks_of_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& used_nodes() const { return used_nodes_; }  // nodes with ranks

@@ -8,10 +8,10 @@
 namespace slip {
 namespace {
 
-const TopoNode& node_at(const System& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 
 // The path type that a path has at least if it uses the link.
-PathType type_of(const System& system, const TopoLink& link) {
+PathType type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {
     case LinkKind::kNvLink: return PathType::kNvl;
@@ -38,7 +38,7 @@ const char* path_name(PathType type) {
   return kNames[static_cast<std::size_t>(type)];
 }
 
-TopoPaths::TopoPaths(const System& system, bool relayed) : count_(system.nodes.size()) {
+TopoPaths::TopoPaths(const TopoSystem& system, bool relayed) : count_(system.nodes.size()) {
   entries_.resize(count_ * count_);
   std::vector<std::vector<int>> links_of(count_);
   for (std::size_t i = 0; i < system.links.size(); ++i) {
@@ -50,7 +50,7 @@ TopoPaths::TopoPaths(const System& system, bool relayed) : count_(system.nodes.s
   pass_through_memory(system);
 }
 
-void TopoPaths::search_from(const System& system, int source, const std::vector<std::vector<int>>& links_of) {
+void TopoPaths::search_from(const TopoSystem& system, int source, const std::vector<std::vector<int>>& links_of) {
   at(source, source) = {topo::kLocalGbps, -1, -1, PathType::kLoc};
   std::vector<int> frontier{source};
   std::vector<char> settled(count_, 0);
@@ -85,7 +85,7 @@ bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType ty
 }
 
 // If a GPU reaches a port only through a CPU, a GPU beside the port forwards its data (PXN).
-void TopoPaths::pass_over_nvlink(const System& system) {
+void TopoPaths::pass_over_nvlink(const TopoSystem& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
     for (const int net : system.nets) {
@@ -94,7 +94,7 @@ void TopoPaths::pass_over_nvlink(const System& system) {
   }
 }
 
-void TopoPaths::choose_proxy(const System& system, int gpu, int net) {
+void TopoPaths::choose_proxy(const TopoSystem& system, int gpu, int net) {
   Entry& entry = at(gpu, net);
   for (const int proxy : system.devices) {
     const Entry &hop = at(gpu, proxy), &rest = at(proxy, net);
@@ -106,7 +106,7 @@ void TopoPaths::choose_proxy(const System& system, int gpu, int net) {
 }
 
 // A port without GPUDirect RDMA cannot access GPU memory: its data goes through the memory of its CPU.
-void TopoPaths::pass_through_memory(const System& system) {
+void TopoPaths::pass_through_memory(const TopoSystem& system) {
   for (const int net : system.nets) {
     if (node_at(system, net).gdr) continue;
     int cpu = net;

@@ -50,7 +50,7 @@ class MachineRoutes {
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
   void sort_members();
   void find_cuts(const RingMembers& members);
-  void add_cut(const System& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
+  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;
@@ -67,7 +67,7 @@ Route route_between(const RingMembers& members, int from, int to) {
 bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
 
 // The nearest path type that uses the link.
-PathType used_from(const System& system, const TopoLink& link) {
+PathType used_from(const TopoSystem& system, const TopoLink& link) {
   const auto is_cpu = [&](int node) { return system.nodes[static_cast<std::size_t>(node)].kind == TopoKind::kCpu; };
   switch (link.kind) {
     case LinkKind::kNvLink: return PathType::kNvl;
@@ -80,7 +80,7 @@ PathType used_from(const System& system, const TopoLink& link) {
 }
 
 // By node: 1 for `top` and all nodes below it.
-std::vector<char> below(const System& system, int top) {
+std::vector<char> below(const TopoSystem& system, int top) {
   std::vector<char> inside(system.nodes.size(), 0);
   for (std::size_t node = 0; node < inside.size(); ++node) {
     int up = static_cast<int>(node);
@@ -125,7 +125,7 @@ void MachineRoutes::sort_members() {
 // Every node with all nodes below it is a part of the machine. Each ring must leave it if it holds some members but not
 // all, or if the ring goes on to other machines and the part holds no port.
 void MachineRoutes::find_cuts(const RingMembers& members) {
-  const System& system = *members.system;
+  const TopoSystem& system = *members.system;
   std::vector<std::vector<int>> links_of(system.nodes.size());
   for (std::size_t link = 0; link < system.links.size(); ++link)
     links_of[static_cast<std::size_t>(system.links[link].from)].push_back(static_cast<int>(link));
@@ -147,7 +147,7 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
 }
 
 // Counts equal links, because a CPU has a link to every other CPU.
-void MachineRoutes::add_cut(const System& system, const std::vector<std::vector<int>>& links_of,
+void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
                             const std::vector<char>& inside) {
   Cut all;
   for (std::size_t node = 0; node < inside.size(); ++node) {

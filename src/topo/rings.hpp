@@ -14,7 +14,7 @@ namespace slip::topo {
 
 // The ranks of one machine, as nodes of its graph.
 struct RingMembers {
-  const System* system = nullptr;
+  const TopoSystem* system = nullptr;
   const TopoPaths* paths = nullptr;
   std::vector<int> nodes;    // by member; members may share a node
   bool through_net = false;  // the ring enters and leaves the machine through a net
@@ -23,7 +23,7 @@ struct RingMembers {
 // The part of a ring within one machine.
 struct RingSegment {
   std::vector<int> order;  // of members
-  int net = -1;            // of System::nets
+  int net = -1;            // of TopoSystem::nets
 };
 
 struct RingSet {

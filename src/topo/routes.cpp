@@ -15,7 +15,7 @@ namespace {
 using topo::Fabric;
 
 // The nearest, then widest net of the system for a device. Devices choose among equal nets by their number.
-int own_net(const System& system, const TopoPaths& paths, int device, int number) {
+int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
   std::vector<int> best;
   for (std::size_t n = 0; n < system.nets.size(); ++n) {
     const auto better = [&](int a, int b) {
@@ -45,13 +45,13 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
 
 // Whether a device hands its data to a relay over such a path. GPUs use NVLink only, because the relay exists to avoid
 // slower paths. Cores share their memory.
-bool hands_over(const System& system, int device, PathType type) {
+bool hands_over(const TopoSystem& system, int device, PathType type) {
   const bool gpu = system.nodes[static_cast<std::size_t>(device)].kind == TopoKind::kGpu;
   return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
 }
 
 // The ancestor directly below the CPU: the switch that the node hangs on, or the node itself.
-int below_cpu(const System& system, int node) {
+int below_cpu(const TopoSystem& system, int node) {
   for (;;) {
     const int parent = system.nodes[static_cast<std::size_t>(node)].parent;
     if (parent < 0 || system.nodes[static_cast<std::size_t>(parent)].kind == TopoKind::kCpu) return node;
@@ -59,20 +59,20 @@ int below_cpu(const System& system, int node) {
   }
 }
 
-double uplink_gbps(const System& system, int node) {
+double uplink_gbps(const TopoSystem& system, int node) {
   for (const TopoLink& link : system.links) {
     if (link.from == node && link.to == system.nodes[static_cast<std::size_t>(node)].parent) return link.gbps;
   }
   return 0;
 }
 
-bool holds_net(const System& system, int top) {
+bool holds_net(const TopoSystem& system, int top) {
   return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
 }
 
 // The rate of an exchange through the CPU's memory. Each byte passes the uplink of the NIC's switch once for the NIC,
 // and again for the parts of the GPUs below that switch. Other uplinks carry the parts of the GPUs below them.
-double host_rate(const System& system, int net, const std::vector<int>& parts) {
+double host_rate(const TopoSystem& system, int net, const std::vector<int>& parts) {
   const int nic_top = below_cpu(system, net);
   const auto devices = static_cast<double>(system.devices.size());
   double result = 1e9;
@@ -91,7 +91,7 @@ double host_rate(const System& system, int net, const std::vector<int>& parts) {
 }
 
 // Among the devices that NVLink reaches and that share no switch with a NIC, the one that forwards the least; -1: none.
-int least_loaded(const System& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
+int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
   int best = -1;
   for (std::size_t other = 0; other < system.devices.size(); ++other) {
     const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
@@ -110,7 +110,7 @@ class SwitchRelief {
   // The rank that sends or receives through the net in place of `rank` (-1: of any rank), reached by NVLink; -1: no
   // gain.
   int rank_for(int node, int net, int rank, int number) {
-    const System& system = fabric_.system(node);
+    const TopoSystem& system = fabric_.system(node);
     const int port = system.nets[static_cast<std::size_t>(net)];
     if (system.nodes[static_cast<std::size_t>(port)].gdr || !gains(node, net)) return -1;
     std::vector<int> ranks;
@@ -122,7 +122,7 @@ class SwitchRelief {
     return ranks.empty() ? -1 : ranks[static_cast<std::size_t>(number) % ranks.size()];
   }
   bool is_beside(int node, int net, int rank) const {
-    const System& system = fabric_.system(node);
+    const TopoSystem& system = fabric_.system(node);
     return below_cpu(system, fabric_.device_of(rank)) == below_cpu(system, system.nets[static_cast<std::size_t>(net)]);
   }
 
@@ -140,7 +140,7 @@ class SwitchRelief {
 void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int to, int number,
                 std::vector<RailRoute>& routes) {
   const int to_node = fabric.node_of(to);
-  const System &there = fabric.system(to_node), &here = fabric.system(from_node);
+  const TopoSystem &there = fabric.system(to_node), &here = fabric.system(from_node);
   const TopoPaths &far = fabric.paths(to_node), &near = fabric.paths(from_node);
   const int in_net = own_net(there, far, fabric.device_of(to), number);
   const int out_net = in_net % static_cast<int>(here.nets.size());
@@ -200,7 +200,7 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
   return routes;
 }
 
-std::vector<Relief> relieve_nics(const System& system) {
+std::vector<Relief> relieve_nics(const TopoSystem& system) {
   std::vector<Relief> result;
   if (system.devices.empty() || system.nodes[static_cast<std::size_t>(system.devices[0])].kind != TopoKind::kGpu)
     return result;

@@ -36,7 +36,7 @@ class GraphBuilder {
  public:
   GraphBuilder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
 
-  System build(const XmlElement& root) {
+  TopoSystem build(const XmlElement& root) {
     if (root.name != "system")
       fail(root, fmt::format("<{}> is not a topology: it must begin with <system>", root.name));
     of(root).number_or("version", 1, 0, 1 << 16);
@@ -341,7 +341,7 @@ class GraphBuilder {
 
   const std::string& file_;
   Here here_;
-  System system_;
+  TopoSystem system_;
   std::map<std::string, int> claimed_;  // element, attribute and value, with the line
   std::vector<int> cpus_, cores_;
   std::vector<Gpu> gpus_;
@@ -352,7 +352,7 @@ class GraphBuilder {
 
 }  // namespace
 
-System parse_topology(std::string_view xml, const std::string& name, Here here) {
+TopoSystem parse_topology(std::string_view xml, const std::string& name, Here here) {
   const XmlElement root = topo::parse_xml(xml, name, here);
   return GraphBuilder(name, here).build(root);
 }

@@ -8,7 +8,7 @@
 
 #include "comm/placement/rank_placement.hpp"
 #include "job.hpp"
-#include "store/numa.hpp"
+#include "store/topology_file.hpp"
 #include "topo/probe.hpp"
 #include "topology_files.hpp"
 

@@ -24,7 +24,7 @@ PredictionAsked all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorit
 TEST(Predict, ARingTakesWhatItsLinksTake) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = 1});
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 4 * n * 512 * 1024, steps = 4 * 2 * (n - 1);  // four times round
   const double by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
@@ -57,7 +57,7 @@ TEST(Predict, AllChannelsReachTheRateOfThePlan) {
 // Each rank sends and receives 2 (n - 1) / n of the data through its own port of the switch.
 TEST(Predict, DirectTakesWhatThePortsTake) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 32 << 20, by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
   const double us = predict(cluster, plan_channels(cluster), all_reduce_of(32 << 20, Algorithm::kDirect)).us;
@@ -88,7 +88,7 @@ TEST(Predict, RelaysSpareTheHostBridge) {
   asked.algorithm = Algorithm::kRelay;
   const double relayed = predict(cluster, plan, asked).us;
   // Two ranks of each machine get a block of each of the eight others through one port.
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double by_ports = 2 * 8 * (1 << 20) / (TopoPaths(system).gbps(system.nets[0], system.devices[0]) * 1e3);
   EXPECT_GE(relayed, by_ports);
   EXPECT_LT(relayed, direct);

@@ -76,7 +76,7 @@ TEST_P(SimTimes, AreThoseOfTheRehearsal) {
 // And of topologies: a switch whose ports have what the file says.
 TEST(SimTimesOf, ATopologyAreThoseThatArePredicted) {
   const Cluster cluster = cluster_of(read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"), 1);
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const std::string world = fmt::format(
       "sim:{{\"name\": \"gpu\", \"memory\": \"80 GB\","

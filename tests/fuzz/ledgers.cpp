@@ -12,7 +12,7 @@
 #include <stdexcept>
 
 #include "base/json_text.hpp"
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "comm/diagnose/stalls.hpp"
 #include "fuzz/fuzz_loop.hpp"
 #include "support/ledger_image.hpp"

@@ -8,7 +8,7 @@
 namespace slip::topo_test {
 
 std::string data_path(const std::string& name) { return SLIP_SOURCE_DIR "/tests/topo/data/" + name; }
-System data_system(const std::string& name) { return read_topology(data_path(name)); }
+TopoSystem data_system(const std::string& name) { return read_topology(data_path(name)); }
 
 std::string random_xml(std::uint64_t seed, const RandomShape& shape) {
   std::mt19937_64 random(seed);

@@ -9,7 +9,7 @@
 namespace slip::topo_test {
 
 std::string data_path(const std::string& name);
-System data_system(const std::string& name);
+TopoSystem data_system(const std::string& name);
 
 struct RandomShape {
   int max_gpus = 5;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kSeeds = 300 / test::kShare + 1;
 
 TEST(TopoPaths, KnownMachine) {
-  const System system = data_system("nvswitch8.xml");
+  const TopoSystem system = data_system("nvswitch8.xml");
   const TopoPaths paths(system);
   const auto& g = system.devices;
   const auto& n = system.nets;
@@ -32,7 +32,7 @@ TEST(TopoPaths, KnownMachine) {
 }
 
 TEST(TopoPaths, PciTypes) {
-  const System system = parse_topology(
+  const TopoSystem system = parse_topology(
       "<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x060400\">"
       "<pci busid=\"0000:02:00.0\" class=\"0x030000\"/>"
       "<pci busid=\"0000:03:00.0\" class=\"0x060400\"><pci busid=\"0000:04:00.0\" class=\"0x030000\"/>"
@@ -63,7 +63,7 @@ TEST(TopoPaths, WithoutGdrDataGoesThroughMemory) {
         "x");
   };
   for (const std::string gdr : {"0", "1"}) {
-    const System system = machine(gdr);
+    const TopoSystem system = machine(gdr);
     const TopoPaths paths(system);
     const int gpu = system.devices[0], net = system.nets[0];
     EXPECT_EQ(paths.type(gpu, net), gdr == "1" ? PathType::kPix : PathType::kPhb);
@@ -81,7 +81,7 @@ struct Best {
 };
 
 // All paths that visit no node twice.
-Best walk(const System& system, int from, int to) {
+Best walk(const TopoSystem& system, int from, int to) {
   Best best;
   std::vector<char> used(system.nodes.size(), 0);
   std::function<void(int, std::size_t, double)> step = [&](int here, std::size_t hops, double gbps) {
@@ -101,7 +101,7 @@ Best walk(const System& system, int from, int to) {
   return best;
 }
 
-void expect_sound(const System& system, const TopoPath& path, int from, int to) {
+void expect_sound(const TopoSystem& system, const TopoPath& path, int from, int to) {
   int here = from;
   double narrowest = 5000;
   for (const int number : path.links) {
@@ -116,7 +116,7 @@ void expect_sound(const System& system, const TopoPath& path, int from, int to) 
 
 TEST(TopoPaths, WidestOfTheShortestOnRandomMachines) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const System system = parse_topology(random_xml(seed, {6, 2}), "seed");
+    const TopoSystem system = parse_topology(random_xml(seed, {6, 2}), "seed");
     const TopoPaths paths(system);
     for (std::size_t from = 0; from < system.nodes.size(); ++from) {
       for (std::size_t to = 0; to < system.nodes.size(); ++to) {

@@ -26,7 +26,7 @@ void add(const TopoPaths& paths, int from, int to, int share, Load& load) {
 }
 
 // All rings that one machine can have: closed, or through one of its nets.
-std::vector<Load> all_rings(const System& system, const TopoPaths& paths, bool through_net) {
+std::vector<Load> all_rings(const TopoSystem& system, const TopoPaths& paths, bool through_net) {
   std::vector<Load> result;
   std::vector<int> order = system.devices;
   std::sort(order.begin(), order.end());
@@ -49,7 +49,7 @@ std::vector<Load> all_rings(const System& system, const TopoPaths& paths, bool t
   return result;
 }
 
-double rate_of(const System& system, const Load& load, double most) {
+double rate_of(const TopoSystem& system, const Load& load, double most) {
   for (std::size_t link = 0; link < load.size(); ++link) {
     if (load[link] > 0) most = std::min(most, system.links[link].gbps / load[link]);
   }
@@ -57,7 +57,7 @@ double rate_of(const System& system, const Load& load, double most) {
 }
 
 // The best total rate of up to kFewChannels rings, by trying all sets of them.
-double brute_force(const System& system, bool through_net) {
+double brute_force(const TopoSystem& system, bool through_net) {
   const TopoPaths paths(system);
   const std::vector<Load> rings = all_rings(system, paths, through_net);
   double best = 0;
@@ -75,7 +75,7 @@ double brute_force(const System& system, bool through_net) {
 
 TEST(TopoRings, AsGoodAsTheBestOfAllWithinAMachine) {
   for (std::uint64_t seed = 1; seed <= kBruteSeeds; ++seed) {
-    const System system = parse_topology(random_xml(seed, {5, 1}), "seed");
+    const TopoSystem system = parse_topology(random_xml(seed, {5, 1}), "seed");
     if (system.devices.size() < 2) continue;
     const ChannelPlan plan = plan_channels(cluster_of(system, 1), {.max_channels = kFewChannels});
     EXPECT_NEAR(plan.ring_gbps, brute_force(system, false), 0.01) << "seed " << seed << "\n" << system.xml;
@@ -84,7 +84,7 @@ TEST(TopoRings, AsGoodAsTheBestOfAllWithinAMachine) {
 
 TEST(TopoRings, AsGoodAsTheBestOfAllBetweenMachines) {
   for (std::uint64_t seed = 1; seed <= kBruteSeeds; ++seed) {
-    const System system = parse_topology(random_xml(seed, {3, 2}), "seed");
+    const TopoSystem system = parse_topology(random_xml(seed, {3, 2}), "seed");
     const ChannelPlan plan = plan_channels(cluster_of(system, 2), {.max_channels = kFewChannels});
     EXPECT_NEAR(plan.ring_gbps, brute_force(system, true), 0.01) << "seed " << seed << "\n" << system.xml;
   }
@@ -131,7 +131,7 @@ void expect_tree(const CommTree& tree, std::size_t ranks, std::uint64_t seed) {
 void expect_sound(const Cluster& cluster, const ChannelPlan& plan, std::uint64_t seed) {
   std::vector<TopoPaths> paths;
   std::vector<Load> rings, trees;
-  for (const System& system : cluster.nodes) {
+  for (const TopoSystem& system : cluster.nodes) {
     paths.emplace_back(system);
     rings.emplace_back(system.links.size(), 0);
     trees.emplace_back(system.links.size(), 0);
@@ -162,8 +162,8 @@ void expect_sound(const Cluster& cluster, const ChannelPlan& plan, std::uint64_t
 
 TEST(TopoRings, SoundOnRandomClusters) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const System one = parse_topology(random_xml(seed, {8, 4}), "one");
-    const System other = parse_topology(random_xml(seed + 1'000'000, {8, 4}), "other");
+    const TopoSystem one = parse_topology(random_xml(seed, {8, 4}), "one");
+    const TopoSystem other = parse_topology(random_xml(seed + 1'000'000, {8, 4}), "other");
     Cluster cluster = cluster_of(one, 1 + static_cast<int>(seed % 5));
     if (seed % 3 == 0) {  // different machines, with two ranks on a device
       const auto node = static_cast<int>(cluster.nodes.size());
@@ -209,7 +209,7 @@ TEST(TopoRings, MachinesUseEachNetOnItsRail) {
 }
 
 TEST(TopoRings, OneRankAndRanksThatShareADevice) {
-  const System system = data_system("nvswitch8.xml");
+  const TopoSystem system = data_system("nvswitch8.xml");
   const ChannelPlan alone = plan_channels({{system}, {{0, 3}}});
   ASSERT_EQ(alone.channels.size(), 1U);
   EXPECT_EQ(alone.channels[0].ring, std::vector<int>{0});
@@ -229,13 +229,13 @@ TEST(TopoRings, OneChannelMayPassALinkTwice) {
 }
 
 TEST(TopoRings, WhatCannotBeIsRefused) {
-  const System system = data_system("nvswitch8.xml");
+  const TopoSystem system = data_system("nvswitch8.xml");
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {}}); }, Code::kInvalidValue, {"without ranks"}));
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {{1, 0}}}); }, Code::kInvalidValue, {"rank 0", "node 1"}));
   EXPECT_TRUE(test::fails([&] { plan_channels({{system}, {{0, 8}}}); }, Code::kInvalidValue, {"device 8", "has 8"}));
   EXPECT_TRUE(test::fails([&] { plan_channels(cluster_of(system, 1), {.max_channels = 0}); }, Code::kInvalidValue,
                           {"0 channels"}));
-  const System bare = parse_topology("<system><cpu numaid=\"0\"/></system>", "bare.xml");
+  const TopoSystem bare = parse_topology("<system><cpu numaid=\"0\"/></system>", "bare.xml");
   EXPECT_TRUE(
       test::fails([&] { plan_channels(cluster_of(bare, 2)); }, Code::kInvalidValue, {"bare.xml", "no net", "<net"}));
 }

@@ -49,7 +49,7 @@ TEST(TopoTrees, HeapsAndChainsAreWhatTheyAreCalled) {
 }
 
 TEST(TopoTrees, DepthBetweenMachinesGrowsWithTheLogarithm) {
-  const System system = data_system("nvswitch8.xml");
+  const TopoSystem system = data_system("nvswitch8.xml");
   const int within = topo::depth_of(plan_channels(cluster_of(system, 2)).channels[0].trees[0]);
   const int many = topo::depth_of(plan_channels(cluster_of(system, 64)).channels[0].trees[0]);
   EXPECT_LE(many,

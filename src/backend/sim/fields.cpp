@@ -117,8 +117,9 @@ std::uint64_t Fields::quantity(const char* key, Dimension dimension, std::uint64
   return read_quantity(raw(key), fmt::format("{}.{}", place_, key), dimension, least, most);
 }
 
-Picos Fields::time(const char* key, Picos most) {
-  return static_cast<Picos>(quantity(key, Dimension::kTime, 0, static_cast<std::uint64_t>(most)));
+Picos Fields::time(const char* key, Picos min, Picos max) {
+  return static_cast<Picos>(
+      quantity(key, Dimension::kTime, static_cast<std::uint64_t>(min), static_cast<std::uint64_t>(max)));
 }
 
 Fields Fields::object(const char* key) { return {raw(key), fmt::format("{}.{}", place_, key)}; }

@@ -27,7 +27,7 @@ class Fields {
   std::int64_t integer(const char* key, std::int64_t least, std::int64_t most);
   bool boolean(const char* key);
   std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t least, std::uint64_t most);
-  Picos time(const char* key, Picos most);  // from 0
+  Picos time(const char* key, Picos min, Picos max);
   Fields object(const char* key);
   const Json& array(const char* key, std::size_t most);
   const Json& raw(const char* key);

@@ -2,23 +2,23 @@
 #pragma once
 
 #include "cli/lab/bench.hpp"
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/predict_step.hpp"
 
 namespace slip::cli {
 
 struct StepCase {
   const char* name;
-  StepManner manner;
+  WaitPolicy policy;
   BucketRule rule;
   int queues;  // 0: as many as the device has
 };
 
 inline constexpr StepCase kStepCases[] = {
-    {"in the compute stream", StepManner::kInCompute, BucketRule::kEach, 0},
-    {"own stream, waits at the end", StepManner::kAtTheEnd, BucketRule::kEach, 0},
-    {"the same, one hardware queue", StepManner::kAtTheEnd, BucketRule::kEach, 1},
-    {"DDP's buckets", StepManner::kAtTheEnd, BucketRule::kDdp, 0},
-    {"planned, waits by need", StepManner::kByNeed, BucketRule::kPlanned, 0},
+    {"in the compute stream", WaitPolicy::kInCompute, BucketRule::kEach, 0},
+    {"own stream, waits at the end", WaitPolicy::kAtTheEnd, BucketRule::kEach, 0},
+    {"the same, one hardware queue", WaitPolicy::kAtTheEnd, BucketRule::kEach, 1},
+    {"DDP's buckets", WaitPolicy::kAtTheEnd, BucketRule::kDdp, 0},
+    {"planned, waits by need", WaitPolicy::kByNeed, BucketRule::kPlanned, 0},
 };
 
 // Layers grow towards the end of the forward pass, as those of convolutional networks do.

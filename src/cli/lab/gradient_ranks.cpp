@@ -35,7 +35,7 @@ class Rank {
   const Gradients& gradients() const { return gradients_; }
 
   void step() {
-    const bool blocking = wanted_.manner == StepManner::kInCompute;
+    const bool blocking = wanted_.policy == WaitPolicy::kInCompute;
     const auto own = static_cast<float>(comm_.rank() + 1);
     for (std::size_t layer = ids_.size(); layer-- > 0;) {
       const Range view = gradients_.view(ids_[layer]), first = view.slice(0, 64);
@@ -43,11 +43,11 @@ class Rank {
       gradients_.ready(ids_[layer], compute_);
       if (blocking) gradients_.wait(ids_[layer], compute_);
     }
-    if (wanted_.manner == StepManner::kAtTheEnd) {
+    if (wanted_.policy == WaitPolicy::kAtTheEnd) {
       for (const ParameterId id : ids_) gradients_.wait(id, compute_);
     }
     for (std::size_t layer = 0; layer < ids_.size(); ++layer) {
-      if (wanted_.manner == StepManner::kByNeed) gradients_.wait(ids_[layer], compute_);
+      if (wanted_.policy == WaitPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
       const Range gradient = gradients_.view(ids_[layer]).slice(0, 64);
       compute_.launch(kScale, {{gradient}, {parameters_[layer]}, {forward_.pace, 1.0F, 0.0F}, "forward"},
                       forward_.cost);

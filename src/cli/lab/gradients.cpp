@@ -65,7 +65,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   for (const StepCase& each : kStepCases) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
-    const StepPrediction seen = play_step(device, profile, cost, plan, each.manner);
+    const StepPrediction seen = simulate_step(device, profile, cost, plan, each.policy);
     table.row({word(each.name), time(seen.time), time(seen.exposed()),
                number(static_cast<std::int64_t>(plan.buckets.size()))});
     if (each.rule == BucketRule::kDdp) ddp = seen.exposed();

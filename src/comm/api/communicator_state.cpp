@@ -8,11 +8,11 @@
 
 #include "base/env.hpp"
 #include "base/error_text.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/plan/message_program.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exchange_source.hpp"
+#include "runtime/exchange.hpp"
 
 namespace slip {
 namespace {

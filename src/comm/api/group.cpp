@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error_text.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "comm/api/group.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "base/core_use.hpp"
+#include "base/cores.hpp"
 #include "base/sync.hpp"
 
 namespace slip {

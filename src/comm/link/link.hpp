@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 #include "comm/api/call.hpp"
 #include "slip/error.hpp"
 #include "transport/socket/socket.hpp"

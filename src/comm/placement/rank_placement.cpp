@@ -10,8 +10,7 @@
 
 #include "base/env.hpp"
 #include "base/hash.hpp"
-#include "base/log.hpp"
-#include "store/numa.hpp"
+#include "base/terminal.hpp"
 #include "store/topology_file.hpp"
 
 namespace slip {
@@ -158,7 +157,7 @@ class PlacementFinder {
   void add_host(const HostTopology& found, const std::vector<int>& members) {
     Cluster& cluster = *placement_.cluster;
     const auto node = static_cast<int>(cluster.nodes.size());
-    System system = found.document == 0 ? plain_machine() : known_[found.document];
+    TopoSystem system = found.document == 0 ? plain_machine() : known_[found.document];
     if (found.by_numa != 0) system = by_numa_nodes(std::move(system));
     for (std::size_t i = 0; i < members.size(); ++i) {
       const RankLocation& one = placement_.ranks[at(members[i])];
@@ -171,7 +170,7 @@ class PlacementFinder {
     cluster.nodes.push_back(std::move(system));
   }
 
-  int device_of_numa(const System& system, int numa, int rank) const {
+  int device_of_numa(const TopoSystem& system, int numa, int rank) const {
     for (std::size_t i = 0; i < system.devices.size(); ++i) {
       if (system.nodes[at(system.devices[i])].index == numa) return static_cast<int>(i);
     }
@@ -182,7 +181,7 @@ class PlacementFinder {
                 here_);
   }
 
-  void require_device(const System& system, int device, int rank, bool asked) const {
+  void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
     throw Error(Code::kInvalidValue,
                 fmt::format("rank {} stands for device {} of '{}' ({}), which has {}: give a file with more, name one "
@@ -199,14 +198,14 @@ class PlacementFinder {
   const Here here_;
   const std::map<int, std::vector<int>> members_;
   std::string document_;                   // the document that this rank has read or probed
-  std::map<std::uint64_t, System> known_;  // by the hash of the document
+  std::map<std::uint64_t, TopoSystem> known_;  // by the hash of the document
 };
 
-std::string net_name(const System& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
+std::string net_name(const TopoSystem& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
 
 std::string route_text(const Cluster& cluster, const RailRoute& route) {
-  const System& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
-  const System& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
+  const TopoSystem& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
+  const TopoSystem& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
   std::string text;
   if (route.senders == std::vector{route.relay}) text = fmt::format("    to {}: {} itself", route.to, route.relay);
   else
@@ -292,9 +291,9 @@ void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, 
               here);
 }
 
-System plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
+TopoSystem plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
 
-System by_numa_nodes(System system) {
+TopoSystem by_numa_nodes(TopoSystem system) {
   system.devices.clear();
   for (std::size_t node = 0; node < system.nodes.size(); ++node) {
     if (system.nodes[node].kind == TopoKind::kCpu) system.devices.push_back(static_cast<int>(node));
@@ -314,7 +313,7 @@ std::string placement_text(const RankPlacement& placement, const std::vector<Pla
       text += fmt::format(" {}", rank);
       if (!placement.cluster) continue;
       const RankPlace& place = placement.cluster->ranks[at(rank)];
-      const System& system = placement.cluster->nodes[at(place.node)];
+      const TopoSystem& system = placement.cluster->nodes[at(place.node)];
       text += fmt::format(" ({})", system.nodes[at(system.devices[at(place.device)])].name);
     }
     text += "\n";

@@ -54,9 +54,9 @@ std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlac
 void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
 
 // The assumed topology of a host that has none: one CPU with one net.
-System plain_machine();
+TopoSystem plain_machine();
 // The same machine with its NUMA nodes as the devices.
-System by_numa_nodes(System system);
+TopoSystem by_numa_nodes(TopoSystem system);
 
 // Lines for SLIP_DEBUG=topo: the ranks of each host and the reason; the relays between hosts.
 std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements);

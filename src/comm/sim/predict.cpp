@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "backend/sim/sim.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
@@ -22,37 +23,27 @@ constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
 // Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire is four streams.
-constexpr std::size_t kQueues = 128, kMaxPipelined = 31, kMaxWires = 126;
+constexpr int kQueues = 128;
+constexpr std::size_t kMaxPipelined = 31, kMaxWires = 126;
 
-std::uint64_t megabytes(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)); }
-std::uint64_t picos(double us) { return static_cast<std::uint64_t>(std::max(us, 0.0) * 1e6); }
+// In bytes per second: whole megabytes, and at least the one that a sim link must have.
+std::uint64_t link_rate(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)) * sim::kMinRate; }
+Picos picos(double us) { return static_cast<Picos>(std::max(us, 0.0) * 1e6); }
 
 WireKind wire_kind(std::size_t wires_of_rank) {
   return wires_of_rank > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined;
 }
 
-// The links of a sim machine and the paths over them, as its description has them.
-struct MachineText {
-  std::string links, paths;
-  void add_link(const std::string& name, double gbps) {
-    links += fmt::format("{}\"{}\": \"{} MB/s\"", links.empty() ? "" : ", ", name, megabytes(gbps));
-  }
-  void add_path(int from, int to, double latency_us, std::span<const std::string> names) {
-    std::string list;
-    for (const std::string& name : names) list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", name);
-    paths += fmt::format("{}{{\"from\": {}, \"to\": {}, \"latency\": \"{} ps\", \"links\": [{}]}}",
-                         paths.empty() ? "" : ",\n", from, to, picos(latency_us), list);
-  }
-  std::vector<Device> open(int devices, double memory_gbps) const {
-    const std::string text = fmt::format(
-        "sim:{{\"name\": \"rank\", \"memory\": \"900 TB\", \"queues\": {},"
-        " \"compute\": {{\"flops\": \"1000 TFLOP/s\", \"bandwidth\": \"{} MB/s\"}},"
-        " \"copies\": {{\"in\": \"100 GB/s\", \"out\": \"100 GB/s\"}},"
-        " \"peers\": {{\"form\": \"links\", \"links\": {{{}}}, \"paths\": [{}]}}}}",
-        kQueues, megabytes(memory_gbps), links, paths);
-    return Device::open_all(text, devices, {.queue_depth = kQueueDepth, .run_functions = false});
-  }
-};
+// Opens sim devices, one for each rank or track, with these links and routes between them.
+std::vector<Device> open_devices(int count, double memory_gbps, sim::PeerDescription peers) {
+  const sim::Description description{.name = "rank",
+                                     .memory = 900'000'000'000'000,
+                                     .queues = kQueues,
+                                     .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+                                     .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+                                     .peers = std::move(peers)};
+  return sim::open_devices(description, count, {.queue_depth = kQueueDepth, .run_functions = false});
+}
 
 // In microseconds of virtual time.
 double run(ProgramSimulation& simulation, const Device& device) {
@@ -76,7 +67,7 @@ class ClusterLinks {
  public:
   ClusterLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
       : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
-    for (const System& system : cluster.nodes) {
+    for (const TopoSystem& system : cluster.nodes) {
       const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
         return one.first->xml == system.xml && one.first->name == system.name;
       });
@@ -101,7 +92,7 @@ class ClusterLinks {
         const std::string name = fmt::format("{}.{}", node, link);
         if (std::find(names.begin(), names.end(), name) != names.end()) continue;
         names.push_back(name);
-        rates_[name] = system(node).links[static_cast<std::size_t>(link)].gbps;
+        peers_.links[name] = link_rate(system(node).links[static_cast<std::size_t>(link)].gbps);
       }
     };
     const bool within = a.node == b.node;
@@ -115,17 +106,14 @@ class ClusterLinks {
     }
     if (names.empty()) {  // two ranks on one device, or a net that no link reaches
       names.push_back(fmt::format("memory of {}.{}", a.node, a.device));
-      rates_[names.back()] = memory_gbps();
+      peers_.links[names.back()] = link_rate(memory_gbps());
     }
-    machine_.add_path(from * tracks_ + track, to * tracks_ + track, within ? costs_.latency_us : costs_.net_latency_us,
-                      names);
+    const double latency_us = within ? costs_.latency_us : costs_.net_latency_us;
+    peers_.routes.push_back({from * tracks_ + track, to * tracks_ + track, picos(latency_us), std::move(names)});
   }
 
   WireKind wires() const { return wire_kind(max_wires_); }
-  std::vector<Device> open(int ranks) {
-    for (const auto& [name, gbps] : rates_) machine_.add_link(name, gbps);
-    return machine_.open(ranks * tracks_, memory_gbps() / tracks_);
-  }
+  std::vector<Device> open(int ranks) const { return open_devices(ranks * tracks_, memory_gbps() / tracks_, peers_); }
 
  private:
   static constexpr int kInNetwork = -1;
@@ -133,7 +121,7 @@ class ClusterLinks {
     const auto index = static_cast<std::size_t>(rank);
     return index < cluster_.ranks.size() ? cluster_.ranks[index] : RankPlace{kInNetwork, 0};
   }
-  const System& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
+  const TopoSystem& system(int node) const { return *paths_[of_node_[static_cast<std::size_t>(node)]].first; }
   const TopoPaths& paths(int node) const { return paths_[of_node_[static_cast<std::size_t>(node)]].second; }
   int device(const RankPlace& place) const {
     return system(place.node).devices[static_cast<std::size_t>(place.device)];
@@ -167,7 +155,7 @@ class ClusterLinks {
   }
   double memory_gbps() const {
     if (costs_.memory_gbps > 0) return costs_.memory_gbps;
-    const System& first = cluster_.nodes.front();
+    const TopoSystem& first = cluster_.nodes.front();
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
     return gpus ? 2000 : 20;
   }
@@ -176,13 +164,12 @@ class ClusterLinks {
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const System*, TopoPaths>> paths_;  // of machines that differ
+  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // of machines that differ
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
   std::size_t max_wires_ = 0;
-  std::map<std::string, double> rates_;
-  MachineText machine_;
+  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
 };
 
 void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel) {
@@ -265,16 +252,16 @@ std::vector<Device> CallPredictor::open_ranks() const {
   const int nranks = comm_.bootstrap.nranks();
   const std::vector<Placement>& placements = comm_.bootstrap.placements();
   const LinkRates& rates = comm_.tuning.rates;
-  MachineText machine;
+  sim::PeerDescription peers{.form = sim::PeerDescription::Form::kLinks};
   std::vector<int> hosts;
   for (int rank = 0; rank < nranks; ++rank) {
     const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };
     hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
-    machine.add_link(fmt::format("out {}", rank), rates.gbps);
-    machine.add_link(fmt::format("in {}", rank), rates.gbps);
+    peers.links[fmt::format("out {}", rank)] = link_rate(rates.gbps);
+    peers.links[fmt::format("in {}", rank)] = link_rate(rates.gbps);
     if (hosts.back() != rank) continue;
     const auto ranks_there = static_cast<double>(std::count_if(placements.begin(), placements.end(), same));
-    machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
+    peers.links[fmt::format("cores {}", rank)] = link_rate(rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
   }
   for (int from = 0; from < nranks; ++from) {
     for (int to = 0; to < nranks; ++to) {
@@ -282,10 +269,10 @@ std::vector<Device> CallPredictor::open_ranks() const {
       std::vector<std::string> names = {fmt::format("out {}", from), fmt::format("in {}", to)};
       const int host = hosts[static_cast<std::size_t>(from)];
       if (host == hosts[static_cast<std::size_t>(to)]) names.push_back(fmt::format("cores {}", host));
-      machine.add_path(from, to, rates.latency_us, names);
+      peers.routes.push_back({from, to, picos(rates.latency_us), std::move(names)});
     }
   }
-  return machine.open(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0));
+  return open_devices(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0), std::move(peers));
 }
 
 std::vector<RankPrograms> CallPredictor::programs_of(const Call& call, bool reachable, int calls) const {

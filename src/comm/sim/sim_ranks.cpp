@@ -7,8 +7,8 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
-#include "base/log.hpp"
 #include "base/sync.hpp"
+#include "base/terminal.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {

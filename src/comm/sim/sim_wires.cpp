@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/core.hpp"
-#include "runtime/stamp.hpp"
+#include "runtime/backend.hpp"
 
 namespace slip {
 namespace {

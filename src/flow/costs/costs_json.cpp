@@ -1,4 +1,5 @@
-// Costs as JSON: every field must be there once, and every number must be one that can be measured.
+// Costs as JSON. Reading is strict: each field must occur once, and each number must be in the range that a measurement
+// can give.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +56,7 @@ class CostsReader {
       for (Field& field : fields) {
         if (field.key == key) found = &field;
       }
-      if (!found || found->seen) json_.fail(fmt::format("'{}' in {} is not known or is there twice", key, what));
+      if (!found || found->seen) json_.fail(fmt::format("'{}' in {} is not known or occurs twice", key, what));
       found->seen = true;
       found->read();
     }
@@ -86,21 +87,20 @@ class CostsReader {
     }
   }
 
-  // What is no UTF-8 could not be written again as it is.
+  // A text that is not UTF-8 could not be written again.
   std::string name(const char* what) {
     std::string text(json_.text());
     if (!is_utf8(text)) json_.fail(fmt::format("{} is a text that is not UTF-8", what));
     return text;
   }
-  double number(const char* what, double most) {
+  double number(const char* what, double max) {
     const double value = json_.real();
-    if (!(value >= 0 && value <= most)) json_.fail(fmt::format("{} is {}: 0 to {} is expected", what, value, most));
+    if (!(value >= 0 && value <= max)) json_.fail(fmt::format("{} is {}: 0 to {} is expected", what, value, max));
     return value;
   }
-  Picos time(const char* what, Picos least) {
+  Picos time(const char* what, Picos min) {
     const Picos value = json_.signed_number();
-    if (value < least || value > kMax)
-      json_.fail(fmt::format("{} is {}: {} to {} is expected", what, value, least, kMax));
+    if (value < min || value > kMax) json_.fail(fmt::format("{} is {}: {} to {} is expected", what, value, min, kMax));
     return value;
   }
 
@@ -141,12 +141,13 @@ class CostsWriter {
   fmt::memory_buffer out_;
 };
 
-// What the file could not hold would only be noticed by whoever reads it.
+// Refuses values that reading would refuse: the program that writes them gets the error.
 void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
-      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}", value), here);
+      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}: 0 or more is expected", value),
+                  here);
   }
   double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
   for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));

@@ -5,8 +5,7 @@
 
 #include "base/output_file.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/check_plan.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
 #include "store/file.hpp"
 
@@ -20,14 +19,14 @@ constexpr const char* kFormat = "slipstream weights plan 1";
 
 Json op_name(const Graph& graph, std::uint32_t op) { return op == kNoOp ? Json() : Json(graph.ops()[op].name); }
 
-Json unit_json(const WeightUnit& unit, const Graph& graph) {
+Json group_json(const WeightGroup& group, const Graph& graph) {
   Json json;
-  json["bytes"] = unit.bytes;
-  json["resident"] = unit.resident;
-  if (unit.resident) json["offset"] = unit.offset;
-  if (unit.from_disk) json["from_disk"] = true;
-  if (unit.room > 0) json["room"] = unit.room;
-  for (const WeightUnit::Part& part : unit.parts)
+  json["bytes"] = group.bytes;
+  json["resident"] = group.resident;
+  if (group.resident) json["offset"] = group.offset;
+  if (group.from_disk) json["from_disk"] = true;
+  if (group.room > 0) json["room"] = group.room;
+  for (const WeightGroup::Part& part : group.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
                              {"from", part.bytes.offset},
                              {"bytes", part.bytes.bytes},
@@ -36,9 +35,9 @@ Json unit_json(const WeightUnit& unit, const Graph& graph) {
 }
 
 // Reads fields with their place in the file in every error.
-class Fields {
+class PlanFields {
  public:
-  Fields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
+  PlanFields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
     if (!json.is_object()) fail("is no object");
   }
   std::uint64_t number(const char* key, std::uint64_t most = std::uint64_t{1} << 60) const {
@@ -63,7 +62,7 @@ class Fields {
     return value;
   }
   bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
-  Fields item(const char* key, std::size_t index) const {
+  PlanFields item(const char* key, std::size_t index) const {
     return {list(key)[index], fmt::format("{}.{}[{}]", place_, key, index), here_};
   }
   [[noreturn]] void fail(const std::string& what) const {
@@ -80,26 +79,26 @@ class Fields {
   Here here_;
 };
 
-// Of the units that this graph has: which stay, and where.
-void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
-  plan.units = make_units(graph);
+// Of the groups that this graph has: which stay, and where.
+void read_groups(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
+  plan.units = make_weight_groups(graph);
   if (fields.list("units").size() != plan.units.size())
-    fields.fail(fmt::format("has {} units, but this graph has {}", fields.list("units").size(), plan.units.size()));
+    fields.fail(fmt::format("has {} groups, but this graph has {}", fields.list("units").size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    const Fields one = fields.item("units", i);
-    WeightUnit& unit = plan.units[i];
-    const std::string& name = graph[unit.parts.front().bytes.value].name;
-    if (one.number("bytes") != unit.bytes || one.item("parts", 0).text("weight") != name)
-      one.fail(fmt::format("is not the unit of {} bytes that begins with weight '{}': the plan is for another graph",
-                           unit.bytes, name));
-    unit.resident = one.flag("resident", false);
-    unit.from_disk = one.flag("from_disk", false);
-    if (one.has("room")) unit.room = one.number("room");
-    if (unit.resident) unit.offset = one.number("offset");
+    const PlanFields one = fields.item("units", i);
+    WeightGroup& group = plan.units[i];
+    const std::string& name = graph[group.parts.front().bytes.value].name;
+    if (one.number("bytes") != group.bytes || one.item("parts", 0).text("weight") != name)
+      one.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
+                           group.bytes, name));
+    group.resident = one.flag("resident", false);
+    group.from_disk = one.flag("from_disk", false);
+    if (one.has("room")) group.room = one.number("room");
+    if (group.resident) group.offset = one.number("offset");
   }
 }
 
-std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph) {
+std::uint32_t read_op(const PlanFields& fields, const char* key, const Graph& graph) {
   const std::string name = fields.text(key);
   for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
     if (graph.ops()[op].name == name) return op;
@@ -107,13 +106,13 @@ std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph)
   fields.fail(fmt::format("names op '{}', which this graph does not have", name));
 }
 
-void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_loads(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
   for (std::size_t i = 0; i < fields.list("loads").size(); ++i) {
-    const Fields one = fields.item("loads", i);
+    const PlanFields one = fields.item("loads", i);
     WeightLoad load;
     load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
     if (load.unit >= plan.units.size())
-      one.fail(fmt::format("is of unit {}, but this graph has {}", load.unit, plan.units.size()));
+      one.fail(fmt::format("is of group {}, but this graph has {}", load.unit, plan.units.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
@@ -124,11 +123,11 @@ void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
   }
 }
 
-void read_values(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_values(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.value_offsets.assign(graph.values().size(), 0);
   std::vector<bool> missing = placed_values(graph);
   for (std::size_t i = 0; i < fields.list("values").size(); ++i) {
-    const Fields one = fields.item("values", i);
+    const PlanFields one = fields.item("values", i);
     const std::optional<Value> value = graph.find(one.text("name"));
     if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", one.text("name")));
     plan.value_offsets[value->index] = one.number("offset");
@@ -153,7 +152,7 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
   json["units"] = Json::array();
-  for (const WeightUnit& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
+  for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
   json["loads"] = Json::array();
   for (const WeightLoad& load : plan.loads)
     json["loads"].push_back({{"unit", load.unit},
@@ -184,7 +183,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   } catch (const Json::exception& error) {
     throw Error(Code::kParse, fmt::format("'{}' is no JSON: {}", path, error.what()), here);
   }
-  const Fields fields(json, fmt::format("'{}':", path), here);
+  const PlanFields fields(json, fmt::format("'{}':", path), here);
   if (fields.text("format") != kFormat)
     fields.fail(fmt::format("has the format \"{}\", not \"{}\"", fields.text("format"), kFormat));
   WeightsPlan plan;
@@ -193,11 +192,11 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   plan.activation_bytes = fields.number("activation_bytes");
   plan.activation_bound = fields.number("activation_bound");
   if (fields.has("budget")) plan.budget = fields.number("budget");
-  read_units(fields, graph, plan);
+  read_groups(fields, graph, plan);
   read_loads(fields, graph, plan);
   read_values(fields, graph, plan);
   if (json.contains("predicted_ps")) {
-    const Fields times(json.at("predicted_ps"), fmt::format("'{}': predicted_ps", path), here);
+    const PlanFields times(json.at("predicted_ps"), fmt::format("'{}': predicted_ps", path), here);
     plan.step = static_cast<Picos>(times.number("step"));
     plan.bound = static_cast<Picos>(times.number("bound"));
     plan.compute = static_cast<Picos>(times.number("compute"));

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/frame_socket.hpp"

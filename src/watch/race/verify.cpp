@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/core.hpp"
-#include "runtime/exchange_source.hpp"
+#include "runtime/exchange.hpp"
 #include "watch/analysis/spans.hpp"
 #include "watch/race/deadlock.hpp"
 #include "watch/race/race_check.hpp"
