@@ -1,7 +1,8 @@
+#include "slip/name.hpp"
+
 #include <unordered_set>
 
 #include "base/fork_mutex.hpp"
-#include "slip/name.hpp"
 
 namespace slip {
 namespace {

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "base/terminal.hpp"
-#include "cli/app_tree.hpp"
 #include "cli/commands.hpp"
-#include "cli/terminal.hpp"
-#include "cli/version.hpp"
+#include "cli/help.hpp"
+#include "cli/text.hpp"
 #include "slip/error.hpp"
 
 namespace slip::cli {

@@ -125,9 +125,16 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
   return devices;
 }
 
-Stream Device::stream(StreamFlags flags, int priority, Here here) const { return stream({}, flags, priority, here); }
+Stream Device::stream(StreamFlags flags, int priority, Here here) const {
+  return stream(StreamOptions{.flags = flags, .priority = priority}, here);
+}
 
 Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) const {
+  return stream(StreamOptions{name, flags, priority}, here);
+}
+
+Stream Device::stream(const StreamOptions& options, Here here) const {
+  const auto& [name, flags, priority] = options;
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);

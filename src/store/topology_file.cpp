@@ -26,16 +26,16 @@ std::optional<std::string> kernel_text(const std::string& path) {
 
 }  // namespace
 
-System read_topology(const std::string& path, Here here) {
+TopoSystem read_topology(const std::string& path, Here here) {
   return parse_topology(read_text(path, kMaxBytes, "a topology file", here), path, here);
 }
 
-const System& probed_topology(Here here) {
-  static const System kMachine = parse_topology(topo::probe_xml({"", kernel_text}, here), "this machine", here);
+const TopoSystem& probed_topology(Here here) {
+  static const TopoSystem kMachine = parse_topology(topo::probe_xml({"", kernel_text}, here), "this machine", here);
   return kMachine;
 }
 
-System this_topology(Here here) {
+TopoSystem this_topology(Here here) {
   return env().topo_file.empty() ? probed_topology(here) : read_topology(env().topo_file, here);
 }
 

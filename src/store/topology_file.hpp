@@ -9,7 +9,7 @@
 namespace slip {
 
 // This machine as hwloc sees it, without SLIP_TOPO_FILE. Probed once per process, since that takes some milliseconds.
-const System& probed_topology(Here here);
+const TopoSystem& probed_topology(Here here);
 
 // The number of the NUMA node that has all these cores; -1: they are in several nodes, or the machine has only one.
 int numa_node_of(const CoreSet& cores, const std::string& root = "/sys/devices/system/node");

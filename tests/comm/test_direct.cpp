@@ -3,7 +3,9 @@
 
 #include <cstring>
 #include <fstream>
+#include <map>
 
+#include "base/env.hpp"
 #include "comm/api/call.hpp"
 #include "slip/communicator.hpp"
 #include "support/errors.hpp"
@@ -168,8 +170,10 @@ std::size_t mappings_of_shared_memory() {
   return count;
 }
 
-TEST_P(RanksThatOffer, DISABLED_Process) {
-  const int setting = GetParam();
+constexpr const char* kSetting = "SLIP_TEST_SETTING";
+
+SLIP_CHILD(RanksThatOffer, Process) {
+  const int setting = std::stoi(env_text(kSetting));
   test::play([setting](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -178,10 +182,10 @@ TEST_P(RanksThatOffer, DISABLED_Process) {
 }
 
 TEST_P(RanksThatOffer, AsProcesses) {
-  const std::string test = "Settings/RanksThatOffer.DISABLED_Process/" + std::to_string(GetParam());
+  const std::map<std::string, std::string> variables{{kSetting, std::to_string(GetParam())}};
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(test, id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("RanksThatOffer.Process", id, 3, rank, variables);
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "fine");
 }
 
@@ -198,7 +202,7 @@ std::vector<std::string> reports(const std::string& test, int nranks) {
 }
 
 // Sizes differ, and so does the order in which ranks free: what all have freed is unmapped.
-TEST(SharedBuffers, DISABLED_ManyTimes) {
+SLIP_CHILD(SharedBuffers, ManyTimes) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -231,10 +235,10 @@ TEST(SharedBuffers, DISABLED_ManyTimes) {
 }
 
 TEST(SharedBuffers, AllocatedAndFreedManyTimes) {
-  for (const std::string& report : reports("SharedBuffers.DISABLED_ManyTimes", 3)) EXPECT_EQ(report, "fine");
+  for (const std::string& report : reports("SharedBuffers.ManyTimes", 3)) EXPECT_EQ(report, "fine");
 }
 
-TEST(SharedBuffers, DISABLED_Elsewhere) {
+SLIP_CHILD(SharedBuffers, Elsewhere) {
   test::play([](const LaunchInfo&) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     const Stream stream = device.stream();
@@ -268,10 +272,10 @@ TEST(SharedBuffers, DISABLED_Elsewhere) {
 }
 
 TEST(SharedBuffers, InOtherCommunicatorsAndAfterTheirOwn) {
-  for (const std::string& report : reports("SharedBuffers.DISABLED_Elsewhere", 2)) EXPECT_EQ(report, "fine");
+  for (const std::string& report : reports("SharedBuffers.Elsewhere", 2)) EXPECT_EQ(report, "fine");
 }
 
-TEST(SharedBuffers, DISABLED_UntilOneIsKilled) {
+SLIP_CHILD(SharedBuffers, UntilOneIsKilled) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -293,7 +297,7 @@ TEST(SharedBuffers, DISABLED_UntilOneIsKilled) {
 TEST(SharedBuffers, AKilledRankIsToldToTheOthers) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SharedBuffers.DISABLED_UntilOneIsKilled", id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SharedBuffers.UntilOneIsKilled", id, 3, rank);
   EXPECT_EQ(ranks[2].hear(1), "!");
   ranks[2].signal(SIGKILL);
   for (const std::size_t rank : {0U, 1U}) {

@@ -27,7 +27,7 @@ unsigned new_seed() {
 }
 
 // Calls of all sizes without end. Each one is told to the test by a byte, so that it can strike anywhere.
-TEST(Hangs, DISABLED_SumForEver) {
+SLIP_CHILD(Hangs, SumForEver) {
   play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -49,7 +49,7 @@ void strike(int number, const char* words) {
   std::mt19937 random(seed);
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.DISABLED_SumForEver", id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.SumForEver", id, 3, rank);
   const std::size_t calls = 1 + random() % 60;
   ASSERT_EQ(ranks[1].hear(calls).size(), calls) << "seed " << seed;
   for (unsigned spins = random() % 20'000; spins > 0; --spins) std::this_thread::yield();
@@ -69,7 +69,7 @@ TEST(Hangs, AKilledRankIsAnErrorOnAllOthers) {
 TEST(Hangs, AStoppedRankIsAnErrorOnAllOthers) { strike(SIGSTOP, "rank 1 gives no sign of life"); }
 
 // Rank 1 computes, in its only thread, until it is told to stop; the other waits for it in a call.
-TEST(Hangs, DISABLED_ComputeForLong) {
+SLIP_CHILD(Hangs, ComputeForLong) {
   play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -96,8 +96,8 @@ TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
   const UniqueId id = test::local_id(), other_id = test::local_id();
   std::vector<RankProcess> job, other;
   for (int rank = 0; rank < 2; ++rank) {
-    job.emplace_back("Hangs.DISABLED_ComputeForLong", id, 2, rank);
-    other.emplace_back("Hangs.DISABLED_ComputeForLong", other_id, 2, rank);
+    job.emplace_back("Hangs.ComputeForLong", id, 2, rank);
+    other.emplace_back("Hangs.ComputeForLong", other_id, 2, rank);
   }
   for (const RankProcess& rank : job) ASSERT_EQ(rank.hear(1), "x");
   for (const RankProcess& rank : other) ASSERT_EQ(rank.hear(1), "x");
@@ -109,7 +109,7 @@ TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
 }
 
 // Rank 0 gives up in the middle of a call that rank 2 never comes to.
-TEST(Hangs, DISABLED_GiveUp) {
+SLIP_CHILD(Hangs, GiveUp) {
   play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -132,7 +132,7 @@ TEST(Hangs, DISABLED_GiveUp) {
 TEST(Hangs, AnAbortEndsTheCallOnAllRanks) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.DISABLED_GiveUp", id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("Hangs.GiveUp", id, 3, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(1), "x");
   const std::int64_t begun = now_ns();
   ranks[0].tell('x');

@@ -64,7 +64,7 @@ void use_rows_and_columns(Communicator& comm, const Adder& adder) {
 
 TEST(Split, RowsAndColumnsAtOnce) { expect_no_errors(with_comms(6, use_rows_and_columns)); }
 
-TEST(Split, DISABLED_RowsAndColumns) {
+SLIP_CHILD(Split, RowsAndColumns) {
   test::play([](const LaunchInfo&) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(adder.device());
@@ -76,7 +76,7 @@ TEST(Split, DISABLED_RowsAndColumns) {
 TEST(Split, RanksAreProcesses) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 6; ++rank) ranks.emplace_back("Split.DISABLED_RowsAndColumns", id, 6, rank);
+  for (int rank = 0; rank < 6; ++rank) ranks.emplace_back("Split.RowsAndColumns", id, 6, rank);
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "fine");
 }
 
@@ -190,7 +190,7 @@ TEST(Errors, OfAPartStayThere) {
 }
 
 // The other rank, which will be stopped.
-TEST(Abort, DISABLED_WaitToBeStopped) {
+SLIP_CHILD(Abort, WaitToBeStopped) {
   test::play([](const LaunchInfo& info) -> std::string {
     CommunicatorOptions options;
     options.silence = seconds(80);  // so that only abort ends anything
@@ -206,7 +206,7 @@ TEST(Abort, DISABLED_WaitToBeStopped) {
 
 TEST(Abort, EndsACallWhosePeerIsStopped) {
   const UniqueId id = test::local_id();
-  const RankProcess other("Abort.DISABLED_WaitToBeStopped", id, 2, 1);
+  const RankProcess other("Abort.WaitToBeStopped", id, 2, 1);
   CommunicatorOptions options;
   options.silence = seconds(80);
   const Adder adder;

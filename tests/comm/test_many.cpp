@@ -66,7 +66,7 @@ std::string use(Communicator& comm, const Adder& adder, Times& times) {
   return "";
 }
 
-TEST(Many, DISABLED_UseAll) {
+SLIP_CHILD(Many, UseAll) {
   test::play([](const LaunchInfo& info) -> std::string {
     Times times;
     const Adder adder;
@@ -83,7 +83,7 @@ TEST(Many, DISABLED_UseAll) {
 TEST(Many, RanksAreProcesses) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < kMany; ++rank) ranks.emplace_back("Many.DISABLED_UseAll", id, kMany, rank);
+  for (int rank = 0; rank < kMany; ++rank) ranks.emplace_back("Many.UseAll", id, kMany, rank);
   for (const RankProcess& rank : ranks) {
     const std::string report = rank.report();
     EXPECT_EQ(report.substr(0, 4), "fine") << report;

@@ -153,7 +153,7 @@ TEST(RankPlacement, OfNumaNodesByTheKernelsFiles) {
 }
 
 // Every second rank is bound to the other NUMA node of a machine that hwloc is told to see.
-TEST(RankPlacement, DISABLED_BoundInTurns) {
+SLIP_CHILD(RankPlacement, BoundInTurns) {
   test::play([](const LaunchInfo& info) -> std::string {
     Bootstrap bootstrap(info.id, info.nranks, info.rank);
     RankLocation own = RankLocation::own({}, -1);
@@ -180,14 +180,14 @@ TEST(RankPlacement, RanksOfANumaNodeAreNeighbours) {
   if (topo::probe_xml({"pack:2 numa:1 core:2 pu:1", {}}, {}).find("numaid=\"1\"") == std::string::npos)
     GTEST_SKIP() << "built without hwloc";
   const std::vector<std::string> reports =
-      reports_of("RankPlacement.DISABLED_BoundInTurns", 6, {{"HWLOC_SYNTHETIC", "pack:2 numa:1 core:4 pu:1"}});
+      reports_of("RankPlacement.BoundInTurns", 6, {{"HWLOC_SYNTHETIC", "pack:2 numa:1 core:4 pu:1"}});
   for (const std::string& report : reports) EXPECT_EQ(report, "2 nodes, ring 0 2 4 5 1 3");
 }
 
 // A node that hwloc does not see: on all ranks, and nobody waits.
 TEST(RankPlacement, ANumaNodeThatNobodyKnows) {
   const std::vector<std::string> reports =
-      reports_of("RankPlacement.DISABLED_BoundInTurns", 3, {{"HWLOC_SYNTHETIC", "pack:1 numa:1 core:4 pu:1"}});
+      reports_of("RankPlacement.BoundInTurns", 3, {{"HWLOC_SYNTHETIC", "pack:1 numa:1 core:4 pu:1"}});
   for (const std::string& report : reports)
     EXPECT_NE(report.find("rank 1 is bound to NUMA node 1"), std::string::npos) << report;
 }
@@ -228,14 +228,14 @@ TEST(PlacesOfHosts, EveryCallThroughFilesAndRelays) {
       Hosts hosts(count);
       if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
       SCOPED_TRACE(fmt::format("{} hosts, {}, {}", count, file, algorithm));
-      Job job(hosts, count, each, "Hosts.DISABLED_EveryCall",
+      Job job(hosts, count, each, "Hosts.EveryCall",
               {{"SLIP_TOPO_FILE", data_file(file)}, {"SLIP_ALGORITHM", algorithm}});
       for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
     }
   }
 }
 
-TEST(PlacesOfHosts, DISABLED_Rings) {
+SLIP_CHILD(PlacesOfHosts, Rings) {
   test::play([](const LaunchInfo& info) -> std::string {
     Bootstrap bootstrap(info.id, info.nranks, info.rank);
     const Result found = find(bootstrap, {}, 2);
@@ -255,14 +255,14 @@ TEST(PlacesOfHosts, ProcessesFindWhatTheSearchSays) {
   const std::string expected =
       fmt::format("ring {}, ring {}, to 4 through {} and {}", fmt::join(plan.channels[0].ring, " "),
                   fmt::join(plan.channels[1 % plan.channels.size()].ring, " "), relays.via(0, 4), relays.arrival(4));
-  Job job(hosts, 2, 4, "PlacesOfHosts.DISABLED_Rings", {{"SLIP_TOPO_FILE", data_file("host_memory.xml")}});
+  Job job(hosts, 2, 4, "PlacesOfHosts.Rings", {{"SLIP_TOPO_FILE", data_file("host_memory.xml")}});
   for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(job[rank].report(), expected) << "rank " << rank;
 }
 
 TEST(PlacesOfHosts, AFileThatIsNotThereIsToldToAllHosts) {
   Hosts hosts(2);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  Job job(hosts, 2, 2, "Hosts.DISABLED_EveryCall", {{"SLIP_TOPO_FILE", "/nowhere/machine.xml"}});
+  Job job(hosts, 2, 2, "Hosts.EveryCall", {{"SLIP_TOPO_FILE", "/nowhere/machine.xml"}});
   for (int rank = 0; rank < 4; ++rank) {
     const std::string report = job[rank].report();
     EXPECT_NE(report.find("cannot open '/nowhere/machine.xml'"), std::string::npos) << report;

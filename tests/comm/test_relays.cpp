@@ -71,7 +71,7 @@ CommunicatorOptions by_relays() {
   return options;
 }
 
-TEST(Relays, DISABLED_Exchange) {
+SLIP_CHILD(Relays, Exchange) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, device, by_relays());
@@ -89,13 +89,13 @@ TEST(Relays, ServeProcessesOfSeveralHosts) {
   for (const auto& [count, each] : {std::pair{2, 3}, {3, 2}}) {
     Hosts hosts(count);
     if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-    Job job(hosts, count, each, "Relays.DISABLED_Exchange");
+    Job job(hosts, count, each, "Relays.Exchange");
     for (int rank = 0; rank < job.size(); ++rank) EXPECT_EQ(job[rank].report(), "fine") << "rank " << rank;
   }
 }
 
 // Until something happens; then the others tell what. Hosts by name: this needs no right.
-TEST(Relays, DISABLED_ExchangeUntilTrouble) {
+SLIP_CHILD(Relays, ExchangeUntilTrouble) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     CommunicatorOptions options = by_relays();
@@ -114,7 +114,7 @@ TEST(Relays, DISABLED_ExchangeUntilTrouble) {
 TEST(Relays, ARelayThatIsKilledIsAnErrorOfEverybody) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Relays.DISABLED_ExchangeUntilTrouble", id, 4, rank);
+  for (int rank = 0; rank < 4; ++rank) ranks.emplace_back("Relays.ExchangeUntilTrouble", id, 4, rank);
   for (const RankProcess& rank : ranks) ASSERT_EQ(rank.hear(3), "xxx");
   ranks[3].signal(SIGKILL);
   for (int rank = 0; rank < 3; ++rank) {

@@ -9,7 +9,9 @@
 namespace slip::topo_test {
 namespace {
 
-TopoSystem made_up(const std::string& synthetic) { return parse_topology(topo::probe_xml({synthetic, {}}, {}), synthetic); }
+TopoSystem made_up(const std::string& synthetic) {
+  return parse_topology(topo::probe_xml({synthetic, {}}, {}), synthetic);
+}
 
 TEST(TopoProbe, ThisMachineHasDevicesAndANet) {
   const TopoSystem system = parse_topology(topo::probe_xml({"", {}}, {}), "this machine");

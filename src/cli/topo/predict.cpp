@@ -1,13 +1,13 @@
-#include "cli/topo/predict.hpp"
+#include "comm/sim/predict.hpp"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/collectives/bandwidth.hpp"
+#include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
-#include "comm/sim/predict.hpp"
+#include "cli/topo/topo.hpp"
 #include "slip/trace.hpp"
 
 namespace slip::cli {

@@ -18,9 +18,13 @@ namespace {
 
 constexpr const char* kMovedFrom = "the communicator was moved from: use the one that it was moved to";
 
-void require_no_factor(ReduceOp op, Here here) {
-  if (op == ReduceOp::kPreMulSum)
-    throw Error(Code::kInvalidValue, "premulsum needs this rank's factor: call all_reduce_scaled", here);
+// This rank's factor as a value of the data type; nothing for reductions that take none.
+ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
+  if (how.op != ReduceOp::kPreMulSum) return {};
+  if (!how.factor)
+    throw Error(Code::kInvalidValue,
+                "premulsum needs this rank's factor: pass slip::premul_sum(factor), or call all_reduce_scaled", here);
+  return scale_of(type, *how.factor, here);
 }
 
 struct SplitChoice {
@@ -217,34 +221,36 @@ void Communicator::fail(Code code, const std::string& text) noexcept {
   if (state_) state_->fail(code, text);
 }
 
-void Communicator::all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
-  require_no_factor(op, here);
-  state(here).issue_call(
-      {.kind = Collective::kAllReduce, .type = type, .op = op, .elements = from.bytes / bytes_of(type)}, to, from,
-      stream, here);
-}
-
-void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here) {
+void Communicator::all_reduce(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here) {
   state(here).issue_call({.kind = Collective::kAllReduce,
                           .type = type,
-                          .op = ReduceOp::kPreMulSum,
+                          .op = how.op,
                           .elements = from.bytes / bytes_of(type),
-                          .scale = scale_of(type, factor, here)},
+                          .scale = factor_of(how, type, here)},
                          to, from, stream, here);
 }
 
-void Communicator::reduce(Range to, Range from, DataType type, ReduceOp op, int root, StreamRef stream, Here here) {
-  require_no_factor(op, here);
-  state(here).issue_call(
-      {.kind = Collective::kReduce, .type = type, .op = op, .root = root, .elements = from.bytes / bytes_of(type)}, to,
-      from, stream, here);
+void Communicator::all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here) {
+  all_reduce(to, from, type, premul_sum(factor), stream, here);
 }
 
-void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here) {
-  require_no_factor(op, here);
-  state(here).issue_call(
-      {.kind = Collective::kReduceScatter, .type = type, .op = op, .elements = to.bytes / bytes_of(type)}, to, from,
-      stream, here);
+void Communicator::reduce(Range to, Range from, DataType type, ReduceSpec how, int root, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kReduce,
+                          .type = type,
+                          .op = how.op,
+                          .root = root,
+                          .elements = from.bytes / bytes_of(type),
+                          .scale = factor_of(how, type, here)},
+                         to, from, stream, here);
+}
+
+void Communicator::reduce_scatter(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here) {
+  state(here).issue_call({.kind = Collective::kReduceScatter,
+                          .type = type,
+                          .op = how.op,
+                          .elements = to.bytes / bytes_of(type),
+                          .scale = factor_of(how, type, here)},
+                         to, from, stream, here);
 }
 
 void Communicator::broadcast(Range to, Range from, int root, StreamRef stream, Here here) {
@@ -278,12 +284,12 @@ void Communicator::barrier(StreamRef stream, Here here) {
   state(here).issue_call({.kind = Collective::kBarrier, .type = DataType::kU8}, {}, {}, stream, here);
 }
 
-void Communicator::send(Range from, int to, StreamRef stream, Here here) {
-  submit_or_keep(state(here), {true, to, from, stream, here});
+void Communicator::send(Range buffer, int peer, StreamRef stream, Here here) {
+  submit_or_keep(state(here), {true, peer, buffer, stream, here});
 }
 
-void Communicator::recv(Range to, int from, StreamRef stream, Here here) {
-  submit_or_keep(state(here), {false, from, to, stream, here});
+void Communicator::recv(Range buffer, int peer, StreamRef stream, Here here) {
+  submit_or_keep(state(here), {false, peer, buffer, stream, here});
 }
 
 void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {

@@ -34,16 +34,27 @@ WireKind wire_kind(std::size_t wires_of_rank) {
   return wires_of_rank > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined;
 }
 
-// Opens sim devices, one for each rank or track, with these links and routes between them.
-std::vector<Device> open_devices(int count, double memory_gbps, sim::PeerDescription peers) {
-  const sim::Description description{.name = "rank",
-                                     .memory = 900'000'000'000'000,
-                                     .queues = kQueues,
-                                     .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
-                                     .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
-                                     .peers = std::move(peers)};
-  return sim::open_devices(description, count, {.queue_depth = kQueueDepth, .run_functions = false});
-}
+// A sim machine of ranks: its links, and the routes over them.
+class RankMachine {
+ public:
+  void add_link(const std::string& name, double gbps) { peers_.links[name] = link_rate(gbps); }
+  void add_path(int from, int to, double latency_us, std::vector<std::string> links) {
+    peers_.routes.push_back({from, to, picos(latency_us), std::move(links)});
+  }
+  std::vector<Device> open(int devices, double memory_gbps) const {
+    const sim::Description description{
+        .name = "rank",
+        .memory = 900'000'000'000'000,
+        .queues = kQueues,
+        .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+        .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+        .peers = peers_};
+    return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
+  }
+
+ private:
+  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
+};
 
 // In microseconds of virtual time.
 double run(ProgramSimulation& simulation, const Device& device) {
@@ -92,7 +103,7 @@ class ClusterLinks {
         const std::string name = fmt::format("{}.{}", node, link);
         if (std::find(names.begin(), names.end(), name) != names.end()) continue;
         names.push_back(name);
-        peers_.links[name] = link_rate(system(node).links[static_cast<std::size_t>(link)].gbps);
+        rates_[name] = system(node).links[static_cast<std::size_t>(link)].gbps;
       }
     };
     const bool within = a.node == b.node;
@@ -106,14 +117,17 @@ class ClusterLinks {
     }
     if (names.empty()) {  // two ranks on one device, or a net that no link reaches
       names.push_back(fmt::format("memory of {}.{}", a.node, a.device));
-      peers_.links[names.back()] = link_rate(memory_gbps());
+      rates_[names.back()] = memory_gbps();
     }
-    const double latency_us = within ? costs_.latency_us : costs_.net_latency_us;
-    peers_.routes.push_back({from * tracks_ + track, to * tracks_ + track, picos(latency_us), std::move(names)});
+    machine_.add_path(from * tracks_ + track, to * tracks_ + track, within ? costs_.latency_us : costs_.net_latency_us,
+                      names);
   }
 
   WireKind wires() const { return wire_kind(max_wires_); }
-  std::vector<Device> open(int ranks) const { return open_devices(ranks * tracks_, memory_gbps() / tracks_, peers_); }
+  std::vector<Device> open(int ranks) {
+    for (const auto& [name, gbps] : rates_) machine_.add_link(name, gbps);
+    return machine_.open(ranks * tracks_, memory_gbps() / tracks_);
+  }
 
  private:
   static constexpr int kInNetwork = -1;
@@ -169,7 +183,8 @@ class ClusterLinks {
   std::set<std::tuple<int, int, int>> added_;
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
   std::size_t max_wires_ = 0;
-  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
+  std::map<std::string, double> rates_;
+  RankMachine machine_;
 };
 
 void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel) {
@@ -252,16 +267,16 @@ std::vector<Device> CallPredictor::open_ranks() const {
   const int nranks = comm_.bootstrap.nranks();
   const std::vector<Placement>& placements = comm_.bootstrap.placements();
   const LinkRates& rates = comm_.tuning.rates;
-  sim::PeerDescription peers{.form = sim::PeerDescription::Form::kLinks};
+  RankMachine machine;
   std::vector<int> hosts;
   for (int rank = 0; rank < nranks; ++rank) {
     const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };
     hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
-    peers.links[fmt::format("out {}", rank)] = link_rate(rates.gbps);
-    peers.links[fmt::format("in {}", rank)] = link_rate(rates.gbps);
+    machine.add_link(fmt::format("out {}", rank), rates.gbps);
+    machine.add_link(fmt::format("in {}", rank), rates.gbps);
     if (hosts.back() != rank) continue;
     const auto ranks_there = static_cast<double>(std::count_if(placements.begin(), placements.end(), same));
-    peers.links[fmt::format("cores {}", rank)] = link_rate(rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
+    machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
   }
   for (int from = 0; from < nranks; ++from) {
     for (int to = 0; to < nranks; ++to) {
@@ -269,10 +284,10 @@ std::vector<Device> CallPredictor::open_ranks() const {
       std::vector<std::string> names = {fmt::format("out {}", from), fmt::format("in {}", to)};
       const int host = hosts[static_cast<std::size_t>(from)];
       if (host == hosts[static_cast<std::size_t>(to)]) names.push_back(fmt::format("cores {}", host));
-      peers.routes.push_back({from, to, picos(rates.latency_us), std::move(names)});
+      machine.add_path(from, to, rates.latency_us, names);
     }
   }
-  return open_devices(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0), std::move(peers));
+  return machine.open(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0));
 }
 
 std::vector<RankPrograms> CallPredictor::programs_of(const Call& call, bool reachable, int calls) const {

@@ -65,7 +65,7 @@ class CostsReader {
     }
   }
 
-  void read_link(Link& link) {
+  void read_link(LinkCost& link) {
     object("a link", {{"bytes_per_second", [&] { link.bytes_per_second = number("bytes_per_second", 1e18); }},
                       {"latency_ps", [&] { link.latency = time("latency_ps", 0); }}});
   }
@@ -134,7 +134,7 @@ class CostsWriter {
   void put(fmt::format_string<Values...> format, Values&&... values) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
   }
-  void put_link(const char* key, const Link& link) {
+  void put_link(const char* key, const LinkCost& link) {
     put(",\n  \"{}\": {{\"bytes_per_second\": {}, \"latency_ps\": {}}}", key, link.bytes_per_second, link.latency);
   }
 

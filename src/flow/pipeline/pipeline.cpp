@@ -29,7 +29,7 @@ Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<doub
 // A device on which the stages take as long as they do while all of them run. The launch of a chunk's kernel also
 // stands for the other costs of a chunk.
 sim::Description description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
-  const auto rate = [&](const Link& link) {
+  const auto rate = [&](const LinkCost& link) {
     const double shared = link.bytes_per_second / (1 + stages.beside);
     return static_cast<std::uint64_t>(std::clamp<double>(shared, sim::kMinRate, static_cast<double>(sim::kMaxRate)));
   };

@@ -30,7 +30,7 @@ std::vector<std::uint32_t> critical_path(std::span<const TraceSpan> spans, const
   std::vector<std::uint32_t> path;
   for (std::uint32_t span = last; span != kNoSpan;) {
     path.push_back(span);
-    const Start& start = table.starts[span];
+    const StartReason& start = table.starts[span];
     std::uint32_t after = start.after;
     if (after != kNoSpan && table.facts[span].reason == table.facts[span].queue) {
       const StartFacts& ahead = table.facts[after];
@@ -70,7 +70,7 @@ EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans
   Picos free = extent.begin;
   for (const Stretch& stretch : use.busy) {
     const StartFacts& facts = table.facts[stretch.first];
-    Start& start = table.starts[stretch.first];
+    StartReason& start = table.starts[stretch.first];
     start.idle = stretch.begin - free;
     IdleSplit split(result, free, stretch.begin);
     split.until(facts.host, Cause::kHost);

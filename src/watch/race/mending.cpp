@@ -30,8 +30,8 @@ void Mending::add(const RaceSide& after, const RaceSide& before, Clocks::Point p
   needed_.push_back(false);
 }
 
-void Mending::assume(const std::vector<Fix>& fixes) {
-  for (const Fix& fix : fixes) add(fix.after, fix.before, {});
+void Mending::assume(const std::vector<RaceFix>& fixes) {
+  for (const RaceFix& fix : fixes) add(fix.after, fix.before, {});
   notes_needed_ = true;
 }
 

@@ -29,9 +29,9 @@ class Mending {
   // The host ends a view, and races with these ops that were issued while the view was open, in the order of issue. To
   // end the view before the first of them is enough.
   void end_view(const RaceSide& view, const std::vector<Access>& ops);
-  const std::vector<Fix>& fixes() const { return fixes_; }
+  const std::vector<RaceFix>& fixes() const { return fixes_; }
   // As if these had been found already. From now on it notes which of them are needed.
-  void assume(const std::vector<Fix>& fixes);
+  void assume(const std::vector<RaceFix>& fixes);
   // By fix: whether it alone ordered two accesses that conflict. True is certain; false says nothing.
   const std::vector<bool>& needed() const { return needed_; }
 
@@ -44,7 +44,7 @@ class Mending {
   void note_needed(const std::vector<Access>& unordered);
 
   bool by_op_;
-  std::vector<Fix> fixes_;
+  std::vector<RaceFix> fixes_;
   std::vector<Clocks::Point> last_;  // by fix: the last run of `after`
   std::map<Place, std::vector<std::size_t>> by_after_, by_before_;
   std::map<std::pair<Place, Place>, std::size_t> of_views_;  // fixes that end a view, by its place and the op's

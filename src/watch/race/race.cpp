@@ -138,7 +138,7 @@ void describe_buffers(RaceCheck& check, const TraceData& trace) {
 }  // namespace
 
 // Whether the trace is without a race that these edges do not order.
-bool FixReduction::mends(const std::vector<Fix>& fixes) {
+bool FixReduction::mends(const std::vector<RaceFix>& fixes) {
   RaceCheck check(by_op_);
   check.assume(fixes);
   describe_buffers(check, trace_);
@@ -154,8 +154,8 @@ bool FixReduction::mends(const std::vector<Fix>& fixes) {
   return check.mending()->fixes().size() == fixes.size();
 }
 
-std::vector<Fix> FixReduction::kept() const {
-  std::vector<Fix> result;
+std::vector<RaceFix> FixReduction::kept() const {
+  std::vector<RaceFix> result;
   for (std::size_t i = 0; i < fixes_.size(); ++i) {
     if (!left_out_[i]) result.push_back(fixes_[i]);
   }
@@ -232,7 +232,7 @@ std::string where(const OpPlace& side) {
   return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
 }
 
-std::string text_of(const Fix& fix) {
+std::string text_of(const RaceFix& fix) {
   const RaceSide& after = fix.after;
   const RaceSide& before = fix.before;
   if (after.stream == 0)
@@ -248,17 +248,17 @@ std::string text_of(const Fix& fix) {
 
 // Edges between the same two lines of the source are told once, with the streams of the first.
 std::string text_of(const RaceReport& report) {
-  const std::vector<Fix>& fixes = report.fixes;
+  const std::vector<RaceFix>& fixes = report.fixes;
   if (fixes.empty()) return {};
   using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
   const auto source_of = [](const OpPlace& op) {
     return Source{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
   };
   std::map<std::pair<Source, Source>, std::size_t> counts;
-  for (const Fix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
+  for (const RaceFix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
   std::string list;
   std::size_t shown = 0;
-  for (const Fix& fix : fixes) {
+  for (const RaceFix& fix : fixes) {
     const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
     if (count == counts.end()) continue;  // told before
     const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";

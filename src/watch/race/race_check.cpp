@@ -88,7 +88,7 @@ void RaceCheck::host_follow_all(std::uint32_t slot) {
   clocks_.host_wait_all(slot);
 }
 
-void RaceCheck::assume(const std::vector<Fix>& fixes) {
+void RaceCheck::assume(const std::vector<RaceFix>& fixes) {
   mending_ = std::make_unique<Mending>(clocks_, by_op_);
   mending_->assume(fixes);
 }

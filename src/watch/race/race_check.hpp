@@ -33,7 +33,7 @@ class RaceCheck {
     wrapped.shared = &wrapped_[space];
   }
   // Checks the program as if these edges were in it.
-  void assume(const std::vector<Fix>& fixes);
+  void assume(const std::vector<RaceFix>& fixes);
   RaceReport report();
   bool is_clean() const { return races_.empty(); }
   const Mending* mending() const { return mending_.get(); }  // null before the first race, if nothing was assumed
@@ -170,15 +170,15 @@ class FixReduction {
   static constexpr std::uint64_t kFewSteps = 50'000;  // those are always made: a small trace is reduced in full
 
  private:
-  bool mends(const std::vector<Fix>& fixes);
-  std::vector<Fix> kept() const;
+  bool mends(const std::vector<RaceFix>& fixes);
+  std::vector<RaceFix> kept() const;
   void leave_out(std::span<const std::size_t> doubtful);
 
   const TraceData& trace_;
   const bool by_op_;
   std::uint64_t steps_ = 0, limit_ = 0;
   std::vector<bool> needed_;  // of the fixes that mended it last: see Mending::needed()
-  std::vector<Fix> fixes_;
+  std::vector<RaceFix> fixes_;
   std::vector<bool> left_out_;
   std::uint64_t untried_ = 0;
 };

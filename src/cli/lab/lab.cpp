@@ -1,20 +1,68 @@
-// `slip lab`: chooses the labs, runs them, and writes what they found.
+// `slip lab`: the list of labs, the report that a lab fills, and the command that runs them.
+#include "cli/lab/lab.hpp"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/clock.hpp"
-#include "cli/app_tree.hpp"
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
+#include "cli/help.hpp"
 #include "cli/lab/bench.hpp"
-#include "cli/lab/lab.hpp"
+#include "cli/table.hpp"
 
 namespace slip::cli {
+
+void Report::ask(std::string_view text) {
+  question_ = text;
+  print(fmt::format("{}\n{}\n", name_, std::string(name_.size(), '=')));
+  print(paragraph(text));
+}
+
+void Report::show(Table table) {
+  print(fmt::format("\n{}", table.text()));
+  keep(std::move(table));
+}
+
+void Report::keep(Table table) { tables_.push_back(std::move(table)); }
+
+void Report::print(std::string_view text) const {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+std::string borne_out(std::string_view claim, bool shown) {
+  return fmt::format("{}{}", claim, shown ? "" : " (this run did not show it)");
+}
+
+void Report::conclude(std::string_view text) {
+  conclusion_ = text;
+  print(fmt::format("\n{}\n", paragraph(text, 4, "  = ")));
+}
+
+std::span<const Lab> labs() {
+  static constexpr std::array kLabs = {
+      Lab{"overlap", "copies behind kernels: streams, chunks, order of issue, pinned and pageable memory", lab_overlap},
+      Lab{"host", "which calls hold the host, and which return at once", lab_host},
+      Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
+      Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
+      Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
+      Lab{"gradients", "a training step: hooks that block, own stream, one queue, DDP's rule, planned", lab_gradients},
+      Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
+      Lab{"deadlock", "ranks that wait in a circle: two communicators in another order, and one outside", lab_deadlock,
+          true},
+      Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},
+  };
+  return kLabs;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
