@@ -1,4 +1,4 @@
-// What the checker says of the programs of all ranks, as one plan.
+// Proves the programs of all ranks with the race checker, as one plan.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace slip::test {
 
-// "proven", or the verdict and why.
+// Returns "proven", or the verdict and the reason.
 inline std::string proof_of(std::span<const RankPrograms> sequence, WireKind wires) {
   int channels = 1;
   for (const RankPrograms& programs : sequence) channels = std::max(channels, programs.channels);

@@ -32,9 +32,9 @@ struct Result {
 };
 
 Result find(Bootstrap& bootstrap, const CommunicatorOptions& options, int channels) {
-  const std::vector<Wishes> wishes = bootstrap.all_gather(Wishes::of(options, {}));
+  const std::vector<RequestedOptions> requested = bootstrap.all_gather(RequestedOptions::of(options, {}));
   Result result;
-  result.places = find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), wishes),
+  result.places = find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), requested),
                                       RankLocation::own(options, -1), topology_file(options), {});
   result.graphs = agree_on_comm_graphs(bootstrap, result.places, channels, {});
   return result;

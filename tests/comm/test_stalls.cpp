@@ -1,4 +1,4 @@
-// Who holds up whom, from what the ledgers say.
+// Which ranks keep others waiting, according to the ledgers.
 #include <gtest/gtest.h>
 
 #include "comm/api/call.hpp"
@@ -62,7 +62,7 @@ TEST(HoldUps, WhoHasNotComeIsNamedWithWhatItDidLast) {
   const std::vector<RankState> ranks{waits(kX, 0, 7, 2), waits(kX, 1, 7, 2), outside(kX, 2, 6)};
   const std::vector<Stall> found = find_stalls(ranks);
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].kind, Stall::Kind::kNotCome);
+  EXPECT_EQ(found[0].kind, Stall::Kind::kMissingRank);
   expect_words(found[0].text,
                {"rank 2 of aaaa1111 has not come to all_reduce of 10 F32 by sum, call 7: it ended all_reduce",
                 "call 6, 4.2 s ago and is outside Slipstream since", "ranks 0, 1 wait for it, since 4.0 s"});
@@ -108,23 +108,23 @@ TEST(HoldUps, TwoCommunicatorsInAnotherOrderAreADeadlock) {
 TEST(HoldUps, InStreamsOfTheirOwnTheyAreNone) {
   const std::vector<RankState> ranks{waits(kX, 0, 1, 1, 7), enqueued(kX, 1, 0, 10), enqueued(kY, 0, 0, 8),
                                      waits(kY, 1, 1, 0, 9)};
-  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kNotCome) << one.text;
+  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kMissingRank) << one.text;
 }
 
 // The host threads wait for each call before they make the next one: likely, but not proven.
 TEST(HoldUps, HostThreadsThatWaitInAnotherOrderAreACircle) {
   std::vector<RankState> ranks{waits(kX, 0, 1, 1), outside(kX, 1, 0), outside(kY, 0, 0), waits(kY, 1, 1, 0)};
   ASSERT_EQ(find_stalls(ranks).size(), 1U);
-  EXPECT_EQ(find_stalls(ranks)[0].kind, Stall::Kind::kCircle);
+  EXPECT_EQ(find_stalls(ranks)[0].kind, Stall::Kind::kPossibleDeadlock);
   expect_words(find_stalls(ranks)[0].text, {"rank 1 of aaaa1111 has not made that call and is meanwhile in a call of"});
   ranks[1].view.pid = 999;  // another process: nothing ties the two together
-  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kNotCome) << one.text;
+  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kMissingRank) << one.text;
 }
 
 // What ranks are at is read one after the other: two in the same call that seem to wait for each other do not.
 TEST(HoldUps, RanksInTheSameCallAreNoCircle) {
   const std::vector<RankState> ranks{waits(kX, 0, 7, 1), waits(kX, 1, 7, 0)};
-  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kNotCome) << one.text;
+  for (const Stall& one : find_stalls(ranks)) EXPECT_EQ(one.kind, Stall::Kind::kMissingRank) << one.text;
 }
 
 // A receiver of a broadcast needs its root only.

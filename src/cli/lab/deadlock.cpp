@@ -213,12 +213,13 @@ void lab_deadlock(const Bench& bench, Report& report) {
     if (runs) seen = run_case(bench, each);
     if (runs) foretold = foretold && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
     if (runs) taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
-    if (runs && !seen.error.empty()) named = named && is_held_by(seen, {Stall::Kind::kDeadlock, Stall::Kind::kCircle});
+    if (runs && !seen.error.empty())
+      named = named && is_held_by(seen, {Stall::Kind::kDeadlock, Stall::Kind::kPossibleDeadlock});
     add_row(table, report, each.name, &proof, runs ? &seen : nullptr);
   }
   if (runs) {
     const Seen seen = run_outside(bench);
-    named = named && is_held_by(seen, {Stall::Kind::kNotCome});
+    named = named && is_held_by(seen, {Stall::Kind::kMissingRank});
     add_row(table, report, "rank 1 waits outside", nullptr, &seen);
   }
   report.show(table);

@@ -57,7 +57,7 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
   if (color >= 0 && members.front() == bootstrap.rank()) {
     try {
       own.id = make_root(bootstrap);
-    } catch (const std::exception& error) {  // the others are not left waiting
+    } catch (const std::exception& error) {  // tell the others, which wait for the root
       std::string_view(error.what()).copy(own.failure, sizeof(own.failure) - 1);
     }
   }
@@ -158,7 +158,7 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
   state(here).require_usable(here);
   std::shared_ptr<State> made;
   const auto make = [&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
-    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
   };
   try {
     Bootstrap& parent = state_->bootstrap;
@@ -166,7 +166,7 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
     if (!group) return std::nullopt;
     make_in_parent(parent, *group, make);
   } catch (const Error& error) {
-    fail(error.code(), bare_text(error));  // the others need not wait for this rank
+    fail(error.code(), bare_text(error));  // so that the others do not wait for this rank
     throw;
   }
   return Communicator(std::move(made));
@@ -177,7 +177,7 @@ Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   std::shared_ptr<State> made;
   Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
     made.reset();
-    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
   });
   return Communicator(std::move(made));
 }
@@ -197,9 +197,9 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   try {
     const SetupCall call = state_->bootstrap.begin(SetupKind::kAllocate);
     if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
-    else state_->bootstrap.barrier(call);  // as it is between processes of one host
+    else state_->bootstrap.barrier(call);  // it synchronizes the ranks, as the allocation between processes does
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // of which all ranks know
+    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // out of memory: all ranks know it
     throw;
   }
   if (!is_shared) {

@@ -17,7 +17,7 @@
 namespace slip {
 namespace {
 
-// Made once: a name is looked up when it is made.
+// Made once, because making a name looks it up in a table.
 const std::array kNames = [] {
   std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
@@ -25,13 +25,14 @@ const std::array kNames = [] {
 }();
 Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
-// Whether the input of this rank is its part of the output, or the other way round. `own`: where that part begins.
+// Whether the input of this rank is its part of the output, or the output its part of the input. `own`: the offset of
+// that part in bytes.
 bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
   if (from.bytes == to.bytes) return address(to) == address(from);
   return from.bytes > to.bytes ? address(to) == address(from) + own : address(from) == address(to) + own;
 }
 
-// Memory that only the ops of its device may touch.
+// Whether only ops of the device may touch the memory, so that other ranks cannot.
 bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
 }
@@ -41,7 +42,7 @@ const Name& message_name() {
   return kName;
 }
 
-// A kernel, for copies between host buffers hold the host (rule 36).
+// A kernel and no copy op: a copy between host buffers would block the host thread (rule 36).
 const Kernel& own_message() {
   static const Kernel kKernel{"message to itself", [](const Args& args) {
                                 const std::span<const std::byte> from = args.in<std::byte>(0);
@@ -50,7 +51,7 @@ const Kernel& own_message() {
   return kKernel;
 }
 
-// The first send goes to the first receive, and so on.
+// The i-th send of a rank to itself goes to its i-th receive.
 void require_pairs(int rank, std::span<const Range> out, std::span<const Range> in, Here here) {
   if (out.size() != in.size())
     throw Error(Code::kInvalidValue,
@@ -65,7 +66,7 @@ void require_pairs(int rank, std::span<const Range> out, std::span<const Range> 
   }
 }
 
-// How many messages of the user this rank has begun, with one other rank.
+// The user's messages that this rank has begun with one other rank.
 struct MessageCounts {
   std::uint32_t sent = 0, received = 0;
 };
@@ -83,7 +84,7 @@ std::string difference_text(int rank, const CallHistory::Snapshot& own, int othe
                      own.count, CallHistory::kCalls);
 }
 
-// If two ranks differ, every rank differs from one of them: each finds an error by itself.
+// If the calls of two ranks differ, every rank differs from one of the two. So each rank finds an error itself.
 void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const SetupCall& call, Here here) {
   const int rank = bootstrap.rank();
   const CallHistory::Snapshot own = history.snapshot();
@@ -100,7 +101,7 @@ void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const 
   }
 }
 
-// Of a pair of ranks only the number of messages can differ: sizes and order were compared when they were received.
+// Between two ranks only the number of messages can differ: the receiver has compared sizes and order.
 void require_all_received(Bootstrap& bootstrap, const RunningState& state, const SetupCall& call, Here here) {
   const auto nranks = static_cast<std::size_t>(bootstrap.nranks()), rank = static_cast<std::size_t>(bootstrap.rank());
   std::vector<MessageCounts> counts(nranks * nranks);
@@ -118,7 +119,7 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
     for (std::size_t to = 0; to < nranks; ++to) {
       const std::uint32_t out = counts[from * nranks + to].sent, in = counts[to * nranks + from].received;
       if (out == in) continue;
-      // All ranks have found the same pair. Its size is what the sender alone knows.
+      // All ranks have found the same pair. Only the sender knows the size of the last message.
       const std::vector<std::uint64_t> bytes = bootstrap.all_gather(state.sent[to].bytes, call);
       throw Error(Code::kMismatch,
                   fmt::format("rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
@@ -132,8 +133,8 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
 }  // namespace
 
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                           std::shared_ptr<AbortFlag> abort, int inherited_device)
-    : RankConnections(group, on, opts, here, std::move(abort), inherited_device),
+                           std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
+    : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
       calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *seat, cores_each < 1,
             timeout_ns()) {
   calls.one_thread = sim != nullptr;
@@ -142,12 +143,12 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
 
 CallRun& Communicator::State::take_run() {
   for (const auto& run : runs) {
-    if (!load_acquire(run->free)) continue;             // acquire: the call that used it has left it
-    run->free.store(false, std::memory_order_relaxed);  // relaxed: only who holds the lock takes one
+    if (!load_acquire(run->free)) continue;             // acquire: the call that used it has ended
+    run->free.store(false, std::memory_order_relaxed);  // relaxed: only a holder of `mutex` takes one
     return *run;
   }
   runs.push_back(std::make_unique<CallRun>(calls));
-  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: nobody else knows it
+  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows it
   return *runs.back();
 }
 
@@ -166,10 +167,10 @@ void Communicator::State::require_device(const DeviceCore& core, std::string_vie
               here);
 }
 
-// On devices that run no functions the ranks only meet.
+// On devices that run no functions the call becomes a barrier: the ranks meet and move no bytes.
 void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
-  static const Call kMeet;
-  const Call& call = moves_bytes() ? asked : kMeet;
+  static const Call kBarrier;
+  const Call& call = moves_bytes() ? asked : kBarrier;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
     plan.emplace<HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
@@ -206,7 +207,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
-  const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
+  const std::uint64_t filled = shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
@@ -243,12 +244,12 @@ std::optional<Error> Communicator::State::error() const {
   const std::lock_guard lock(error_mutex);
   if (first_error) return first_error;
   const std::optional<Loss> loss = bootstrap.lost();
-  const std::optional<RankFailure> told = bootstrap.failure();
+  const std::optional<RankFailure> reported = bootstrap.failure();
   const auto text = [&](const std::string& what) {
     return fmt::format("rank {} of {}: {}", bootstrap.rank(), bootstrap.nranks(), what);
   };
   if (host && host->failed()) first_error = host->why();
-  else if (told) first_error.emplace(told->code, told->text, Here{});
+  else if (reported) first_error.emplace(reported->code, reported->text, Here{});
   else if (aborted) first_error.emplace(Code::kAborted, text("aborted by this rank"), Here{});
   else if (loss) first_error.emplace(loss->code(), text(loss->text()), Here{});
   else first_error.emplace(Code::kIo, text("its connections to the other ranks failed"), Here{});
@@ -269,31 +270,30 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
   try {
     seat->fail(LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.fail(code, text);
-  } catch (const std::exception&) {                        // no memory for the text: it ends all the same
+  } catch (const std::exception&) {                        // no memory for the text: abort without one
     calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
     bootstrap.abort();
   }
 }
 
-// Returns when the device has given back all calls, with or without success.
 void Communicator::State::drain() {
   const auto busy = [&] {
     const std::lock_guard lock(mutex);
     for (const auto& run : runs) {
-      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: it is not used any more
+      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call that used it has ended
     }
     return false;
   };
   for (int look = 0; busy(); ++look) {
     try {
       device.sync();
-    } catch (const Error&) {  // was told where it happened
+    } catch (const Error&) {  // the call that failed has reported it
     }
     spin(look);
   }
 }
 
-// Sizes are those that the call's blocks say; a range that does not count for this rank is left out.
+// Checks the ranges against the blocks of the call. A range that the call does not use on this rank is ignored.
 void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
   require_usable(here);
   StreamState& state = *stream.state(here);
@@ -383,7 +383,7 @@ void Communicator::State::check_messages(std::span<const PendingSendRecv> messag
   static_cast<void>(sort_messages(messages, state));
 }
 
-// Those to itself are copies.
+// Messages of this rank to itself become copy kernels, the others one exchange.
 void Communicator::State::issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
   StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
@@ -475,7 +475,7 @@ void Communicator::State::finalize(Here here) {
   } catch (const Error& error) {
     if (error.code() != Code::kMismatch) throw;
     const std::string text = bare_text(error);
-    fail(error.code(), text);  // later calls throw it, too
+    fail(error.code(), text);  // so later calls throw it, too
     throw Error(error.code(), text, here);
   }
   finalized.store(true, std::memory_order_relaxed);

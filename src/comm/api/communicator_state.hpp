@@ -21,9 +21,9 @@ struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_
   // How an op enters its stream: slip::issue, or slip::enqueue for an op of a plan, whose launch has checked it.
   using Submit = std::uint64_t(StreamState&, const Op&);
 
-  // `inherited_device`: see RankConnections.
+  // `inherited_topology_device`: see RankConnections.
   State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-        std::shared_ptr<AbortFlag> abort = nullptr, int inherited_device = -1);
+        std::shared_ptr<AbortFlag> abort = nullptr, int inherited_topology_device = -1);
 
   void issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here);
   void issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) override;

@@ -40,13 +40,14 @@ CoreShare find_core_share(const Bootstrap& bootstrap, const std::vector<RankLoca
 }
 
 // The useful number of channels, within the limits that were requested.
-void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool oversubscribed, TuningInputs& tuning) {
+void set_channels(const RequestedOptions& requested, const std::vector<int>& hosts, bool oversubscribed,
+                  TuningInputs& tuning) {
   std::map<int, int> ranks;
   for (const int host : hosts) ++ranks[host];
   int each = tuning.nranks;
   for (const auto& [host, count] : ranks) each = std::min(each, count);
-  const int max = wishes.max_channels == 0 ? kMaxChannels : wishes.max_channels;
-  tuning.min_channels = std::max(wishes.min_channels, 1);
+  const int max = requested.max_channels == 0 ? kMaxChannels : requested.max_channels;
+  tuning.min_channels = std::max(requested.min_channels, 1);
   tuning.max_channels =
       std::clamp(useful_channels(static_cast<int>(ranks.size()), each, oversubscribed), tuning.min_channels, max);
 }
@@ -54,15 +55,15 @@ void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool over
 }  // namespace
 
 RankConnections::RankConnections(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                                 std::shared_ptr<AbortFlag> abort, int inherited_device)
+                                 std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
     : device(on),
       world(on.info().world),
       options(opts),
-      wishes(Wishes::of(options, here)),
+      requested(RequestedOptions::of(options, here)),
       bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
   bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
   try {
-    set_up(inherited_device, here);
+    set_up(inherited_topology_device, here);
   } catch (const Error& error) {
     const bool is_consequence = error.code() == Code::kRankLost || error.code() == Code::kAborted;
     const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
@@ -73,15 +74,15 @@ RankConnections::RankConnections(const Membership& group, const Device& on, cons
   bootstrap.set_call({});
 }
 
-void RankConnections::set_up(int inherited_device, Here here) {
+void RankConnections::set_up(int inherited_topology_device, Here here) {
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   require_same_heartbeat(bootstrap, options, here);
-  const std::vector<Wishes> all = bootstrap.all_gather(wishes);
-  require_same_wishes(all, rank, here);
+  const std::vector<RequestedOptions> all = bootstrap.all_gather(requested);
+  require_same_requests(all, rank, here);
   const RankPlacement places =
       find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), all),
-                          RankLocation::own(options, inherited_device), topology_file(options), here);
-  stands_for = places.device_of(rank);
+                          RankLocation::own(options, inherited_topology_device), topology_file(options), here);
+  topology_device = places.device_of(rank);
   const std::vector<int>& hosts = places.hosts;
   std::vector<int> members;
   for (int other = 0; other < nranks; ++other) {
@@ -90,11 +91,11 @@ void RankConnections::set_up(int inherited_device, Here here) {
   tuning.nranks = nranks;
   // Without shared memory a relay would send everything through the network a second time.
   const std::set<int> apart(hosts.begin(), hosts.end());
-  tuning.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
   const CoreShare cores = find_core_share(bootstrap, places.ranks);
   cores_each = cores.each;
-  set_channels(wishes, hosts, cores.any_oversubscribed, tuning);
-  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
+  set_channels(requested, hosts, cores.any_oversubscribed, tuning);
+  if (nranks == 1 || (requested.transport == Transport::kAuto && members.size() > 1))
     host.emplace(bootstrap, members, tuning.max_channels);
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
@@ -103,18 +104,19 @@ void RankConnections::set_up(int inherited_device, Here here) {
   seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
   witness = std::make_shared<CallWitness>(seat);
   bootstrap.set_witness(witness);
-  sim = SimRanks::meet(bootstrap, device, {tuning, graphs, wishes.algorithm, wishes.deterministic}, here);
+  sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
 }
 
 std::int64_t RankConnections::timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
 
 bool RankConnections::is_shared(const Call& call) const {
-  return memory && (bootstrap.nranks() == 1 || wishes.algorithm == Algorithm::kAuto ||
-                    wishes.algorithm == Algorithm::kDirect || find_schedule(wishes.algorithm, call.kind) == nullptr);
+  return memory &&
+         (bootstrap.nranks() == 1 || requested.algorithm == Algorithm::kAuto ||
+          requested.algorithm == Algorithm::kDirect || find_schedule(requested.algorithm, call.kind) == nullptr);
 }
 
 ScheduleChoice RankConnections::choice_of(const Call& call, bool explain) const {
-  return choose(call, tuning, wishes.algorithm, wishes.deterministic, explain);
+  return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
 }
 
 }  // namespace slip

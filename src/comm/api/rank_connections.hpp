@@ -21,9 +21,10 @@
 namespace slip {
 
 struct RankConnections {
-  // `inherited_device`: this rank's device of the topology file in the communicator that this one is made from, or -1.
+  // `inherited_topology_device`: this rank's device of the topology file in the communicator that this one is made
+  // from, or -1.
   RankConnections(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                  std::shared_ptr<AbortFlag> abort, int inherited_device);
+                  std::shared_ptr<AbortFlag> abort, int inherited_topology_device);
 
   std::int64_t timeout_ns() const;
   bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
@@ -32,13 +33,13 @@ struct RankConnections {
   const Device device;
   const std::uint64_t world;  // of the device
   const CommunicatorOptions options;
-  const Wishes wishes;
+  const RequestedOptions requested;
   Bootstrap bootstrap;
   std::shared_ptr<LedgerSeat> seat;
   std::shared_ptr<CallWitness> witness;  // Communicator::State adds to its history under a lock
   std::optional<SharedHost> host;
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
-  int stands_for = -1;                 // this rank's device of the host's topology file; -1: there is no file
+  int topology_device = -1;            // this rank's device of the host's topology file; -1: there is no file
   std::vector<CommGraph> graphs;       // by channel
   TuningInputs tuning;
   double cores_each = 1;  // cores of this host for each of its ranks
@@ -46,7 +47,7 @@ struct RankConnections {
   std::shared_ptr<SimRanks> sim;  // null: in real time
 
  private:
-  void set_up(int inherited_device, Here here);
+  void set_up(int inherited_topology_device, Here here);
 };
 
 }  // namespace slip

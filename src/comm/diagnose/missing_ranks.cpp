@@ -77,7 +77,7 @@ class MissingRanks {
     own.communicator = bootstrap_.id();
     const std::string name = fmt::format("rank {} of {}", bootstrap_.rank(), communicator_text(own));
     for (const Stall& one : find_stalls(all_)) {
-      const bool is_circle = one.kind == Stall::Kind::kDeadlock || one.kind == Stall::Kind::kCircle;
+      const bool is_circle = one.kind == Stall::Kind::kDeadlock || one.kind == Stall::Kind::kPossibleDeadlock;
       if (is_circle && one.text.find(name) != std::string::npos)
         return fmt::format("; {}: {}", stall_name(one.kind), one.text);
     }

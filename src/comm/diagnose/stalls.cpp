@@ -11,7 +11,7 @@
 namespace slip {
 namespace {
 
-// "a moment ago", "4.2 s ago": what has only just happened has no time yet.
+// "a moment ago", "4.2 s ago".
 std::string ago(std::int64_t ns) { return ns <= 0 ? "a moment ago" : seconds_text(ns) + " ago"; }
 
 std::string last_call(const LedgerView& view) {
@@ -31,40 +31,40 @@ std::string doing_alive(const LedgerView& view) {
   return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
 }
 
-// Edges lead from a rank in a communicator to what it waits for: another rank of the same one, or its own call in
-// another communicator, which stands before it.
+// An edge leads from a rank in a communicator to what it waits for: another rank of the same communicator, or the same
+// process's rank in another communicator, whose call must end first.
 struct Edge {
   std::size_t to = 0;
   enum class Kind {
-    kMissing,  // has not come to the call
-    kLate,     // has come, and does not get on
-    kBehind,   // its own call stands in the same stream behind one of another communicator
-    kNotMade,  // its own call was not made, and it is in one of another communicator
+    kMissing,  // that rank has not joined the call
+    kLate,     // that rank has joined the call and makes no progress
+    kBehind,   // this rank's call is enqueued in the same stream behind a call of another communicator
+    kNotMade,  // this rank's call is not enqueued, and its process is in a call of another communicator
   } kind = Kind::kMissing;
 };
 
-// Shorter waits are how ranks live with each other.
+// Shorter waits are normal between ranks and are not reported.
 constexpr std::int64_t kNoticeableNs = 100'000'000, kLongNs = 500'000'000;
 
-class Waits {
+class WaitGraph {
  public:
-  explicit Waits(std::span<const RankState> ranks) : ranks_(ranks), edges_(ranks.size()) {
+  explicit WaitGraph(std::span<const RankState> ranks) : ranks_(ranks), edges_(ranks.size()) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (ranks[i].waits()) add_waits_of(i);
       else if (ranks[i].alive() && !ranks[i].view.in_call()) add_own_calls_before(i);
     }
   }
 
-  std::vector<Stall> circles();
+  std::vector<Stall> cycles();
   std::vector<Stall> blockers() const;
 
  private:
   bool same_communicator(std::size_t a, std::size_t b) const {
     return ranks_[a].view.communicator == ranks_[b].view.communicator;
   }
-  // Has it not come to the call that the other is in? What ranks are at was read one after the other; but who had not
-  // come when it was read had not come before, and the other cannot have gone on without it.
-  // Messages are of two ranks, and say nothing of how far others are.
+  // Whether `rank` has not joined the call that `waiting` is in. The ledgers were read one after the other. That is
+  // safe: a rank that had not joined when its ledger was read had not joined before, and `waiting` cannot end the call
+  // without it. Messages are between two ranks only, so their numbers say nothing about other ranks.
   bool missing(std::size_t rank, std::size_t waiting) const {
     const LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
     const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
@@ -77,17 +77,17 @@ class Waits {
   std::string name(std::size_t rank) const {
     return fmt::format("rank {} of {}", ranks_[rank].view.rank, communicator_text(ranks_[rank].view));
   }
-  std::string circle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& ways) const;
+  std::string cycle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& path_edges) const;
   Stall blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const;
 
   std::span<const RankState> ranks_;
   std::vector<std::vector<Edge>> edges_;
-  std::set<std::size_t> in_circle_;
+  std::set<std::size_t> in_cycle_;
 };
 
-void Waits::add_waits_of(std::size_t waiting) {
+void WaitGraph::add_waits_of(std::size_t waiting) {
   const LedgerView& view = ranks_[waiting].view;
-  // With a root not everybody needs everybody.
+  // In a call with a root, ranks do not need all others.
   const bool all = !has_root(Signature{view.call[0], view.call[1]}.kind());
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const bool asked = i != waiting && same_communicator(i, waiting) && ranks_[i].view.rank == view.waits_for;
@@ -96,15 +96,15 @@ void Waits::add_waits_of(std::size_t waiting) {
   }
 }
 
-bool Waits::only_one_of_its_process(std::size_t rank) const {
+bool WaitGraph::only_one_of_its_process(std::size_t rank) const {
   return std::ranges::count_if(ranks_, [&](const RankState& other) {
            return other.view.pid == ranks_[rank].view.pid && other.view.communicator == ranks_[rank].view.communicator;
          }) == 1;
 }
 
-// A call that is enqueued in the stream in which another waits stands behind it. A call that is not enqueued yet may
-// come once the host thread is through with the other, if it waits for that one.
-void Waits::add_own_calls_before(std::size_t rank) {
+// A call that is enqueued behind a waiting call of the same stream waits for it. A call that is not enqueued yet may
+// wait for it, too: the host thread may wait for that call before it makes this one.
+void WaitGraph::add_own_calls_before(std::size_t rank) {
   const LedgerView& view = ranks_[rank].view;
   const bool enqueued = view.enqueued > view.ended;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -117,49 +117,50 @@ void Waits::add_own_calls_before(std::size_t rank) {
   }
 }
 
-std::string Waits::circle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& ways) const {
+std::string WaitGraph::cycle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& path_edges) const {
   std::string text;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const LedgerView& view = ranks_[nodes[i]].view;
     const std::string separator = text.empty() ? "" : "; ";
-    if (ways[i].kind == Edge::Kind::kMissing) {
+    if (path_edges[i].kind == Edge::Kind::kMissing) {
       text += fmt::format("{}{} waits in {} for rank {}, since {}", separator, name(nodes[i]), call_text(view),
-                          ranks_[ways[i].to].view.rank, seconds_text(view.waits_ns));
+                          ranks_[path_edges[i].to].view.rank, seconds_text(view.waits_ns));
     } else {
-      text +=
-          fmt::format("{}{} {} {}", separator, name(nodes[i]),
-                      ways[i].kind == Edge::Kind::kBehind ? "has that call enqueued in its stream behind its call in"
-                                                          : "has not made that call and is meanwhile in a call of",
-                      communicator_text(ranks_[ways[i].to].view));
+      text += fmt::format("{}{} {} {}", separator, name(nodes[i]),
+                          path_edges[i].kind == Edge::Kind::kBehind
+                              ? "has that call enqueued in its stream behind its call in"
+                              : "has not made that call and is meanwhile in a call of",
+                          communicator_text(ranks_[path_edges[i].to].view));
     }
   }
   return text;
 }
 
-// Depth first from each; the first way back to a node on the way is a circle. Those that nothing can end come first.
-std::vector<Stall> Waits::circles() {
+// A depth-first search from each rank: an edge back to a rank on the path closes a cycle. Cycles that nothing can end
+// come first.
+std::vector<Stall> WaitGraph::cycles() {
   std::vector<Stall> result;
   for (const bool certain : {true, false}) {
     std::set<std::size_t> done;
     std::vector<std::size_t> path;
-    std::vector<Edge> ways;
+    std::vector<Edge> path_edges;
     const auto visit = [&](const auto& self, std::size_t node) -> void {
       if (done.contains(node)) return;
       if (const auto begin = std::ranges::find(path, node); begin != path.end()) {
         const auto skipped = begin - path.begin();
         const std::vector<std::size_t> nodes(begin, path.end());
-        if (std::ranges::any_of(nodes, [&](std::size_t one) { return in_circle_.contains(one); })) return;
-        in_circle_.insert(nodes.begin(), nodes.end());
-        result.push_back({certain ? Stall::Kind::kDeadlock : Stall::Kind::kCircle,
-                          circle_text(nodes, {ways.begin() + skipped, ways.end()})});
+        if (std::ranges::any_of(nodes, [&](std::size_t one) { return in_cycle_.contains(one); })) return;
+        in_cycle_.insert(nodes.begin(), nodes.end());
+        result.push_back({certain ? Stall::Kind::kDeadlock : Stall::Kind::kPossibleDeadlock,
+                          cycle_text(nodes, {path_edges.begin() + skipped, path_edges.end()})});
         return;
       }
       path.push_back(node);
       for (const Edge& edge : edges_[node]) {
         if (edge.kind == Edge::Kind::kLate || (certain && edge.kind == Edge::Kind::kNotMade)) continue;
-        ways.push_back(edge);
+        path_edges.push_back(edge);
         self(self, edge.to);
-        ways.pop_back();
+        path_edges.pop_back();
       }
       path.pop_back();
       done.insert(node);
@@ -169,7 +170,7 @@ std::vector<Stall> Waits::circles() {
   return result;
 }
 
-Stall Waits::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const {
+Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const {
   const RankState& state = ranks_[rank];
   std::string who;
   std::int64_t longest = 0;
@@ -189,14 +190,14 @@ Stall Waits::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) 
   return result;
 }
 
-// Who is waited for and does not wait itself.
-std::vector<Stall> Waits::blockers() const {
+// The ranks that others wait for and that do not wait themselves.
+std::vector<Stall> WaitGraph::blockers() const {
   std::map<std::size_t, std::vector<std::size_t>> waiting;
   std::vector<Stall> result;
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].waits()) continue;
     for (const Edge& edge : edges_[i]) {
-      if ((edges_[edge.to].empty() || ranks_[edge.to].stopped()) && !in_circle_.contains(edge.to))
+      if ((edges_[edge.to].empty() || ranks_[edge.to].stopped()) && !in_cycle_.contains(edge.to))
         waiting[edge.to].push_back(i);
     }
     const auto is_asked = [&](const RankState& other) {
@@ -204,7 +205,7 @@ std::vector<Stall> Waits::blockers() const {
     };
     if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_asked))
       result.push_back(
-          {Stall::Kind::kNotCome,
+          {Stall::Kind::kMissingRank,
            fmt::format("{} waits in {} for rank {}, since {}: that rank is not seen here, it is on another "
                        "host, of another user or gone",
                        name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
@@ -270,18 +271,18 @@ std::string doing(const RankState& state) {
 
 const char* stall_name(Stall::Kind kind) {
   switch (kind) {
-    case Stall::Kind::kNotCome: return "held up";
+    case Stall::Kind::kMissingRank: return "held up";
     case Stall::Kind::kStopped: return "stopped";
     case Stall::Kind::kDeadlock: return "deadlock";
-    case Stall::Kind::kCircle: return "circle of waits";
+    case Stall::Kind::kPossibleDeadlock: return "circle of waits";
     case Stall::Kind::kEnded: return "ended";
   }
   return "";
 }
 
 std::vector<Stall> find_stalls(std::span<const RankState> ranks) {
-  Waits waits(ranks);
-  std::vector<Stall> result = waits.circles();
+  WaitGraph waits(ranks);
+  std::vector<Stall> result = waits.cycles();
   for (Stall& one : waits.blockers()) result.push_back(std::move(one));
   return result;
 }

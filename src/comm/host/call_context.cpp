@@ -29,7 +29,7 @@ CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerS
 void CallContext::throw_failure() const {
   if (host && host->failed()) throw host->why();
   if (!bootstrap.broken()) return;
-  if (const std::optional<RankFailure> told = bootstrap.failure()) throw Error(told->code, told->text, {});
+  if (const std::optional<RankFailure> failure = bootstrap.failure()) throw Error(failure->code, failure->text, {});
 }
 
 bool can_run(Links& links, const Primitive& step, int channel) {

@@ -47,7 +47,7 @@ bool CallRun::advance(By thread) noexcept {
     if (!go_on()) {
       // The proxy drives the links of waits that take long. Right after enqueuing it is not needed: the caller will
       // wait for the call, or a worker advances it. Before the call has its ticket the links belong to another call.
-      if (waiter.may_spin() && begun_) context_.links.attend(false);
+      if (waiter.may_spin() && begun_) context_.links.set_driven(false);
       return false;
     }
   } catch (const Error& met) {

@@ -96,7 +96,7 @@ bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, boo
     if (now - begun < spin_limit) {
       cpu_relax();
     } else if (by_net) {
-      if (++yields <= kYieldsNet || !context_.links.rest()) yield_thread();
+      if (++yields <= kYieldsNet || !context_.links.sleep()) yield_thread();
     } else if (lost_core) {
       sleep_ns(kSleepNs);
     } else {
@@ -122,7 +122,7 @@ bool CallWaiter::over() {
   return true;
 }
 
-// Only long waits are noted: nobody asks about shorter ones. A call that waits for its ticket has not begun, and the
+// Only long waits are noted: reports leave out shorter ones. A call that waits for its ticket has not begun, and the
 // ledger describes the call that has.
 void CallWaiter::note_in_ledger() {
   if (condition_.kind() == Kind::kTicket) return;
@@ -144,14 +144,14 @@ bool CallWaiter::can_advance() noexcept {
 
 // Not where ranks share cores: polling finds what the others send at once sooner than two wake-ups would.
 bool CallWaiter::subscribe(Sleeper& sleeper) noexcept {
-  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.tell(sleeper);
+  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(sleeper);
   return subscribed_;
 }
 
 void CallWaiter::stop_notifications() noexcept {
   subscribed_ = false;
-  context_.links.tell_nobody();
-  context_.links.attend(true);
+  context_.links.stop_notifying();
+  context_.links.set_driven(true);
 }
 
 }  // namespace slip

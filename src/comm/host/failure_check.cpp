@@ -79,7 +79,7 @@ bool FailureCheck::waits_for_departed() {
 
 bool FailureCheck::link_waits_for_departed() {
   const int rank = condition_.rank();
-  if (condition_.link().says_when_over() || !context_.bootstrap.has_left(rank)) return false;
+  if (condition_.link().reports_departure() || !context_.bootstrap.has_left(rank)) return false;
   // A connection that the rank made before it left may arrive after the notification that it left.
   if (!context_.links.through_memory(rank) && !context_.bootstrap.switchboard().gone().contains(rank)) return false;
   while (context_.links.drive()) continue;

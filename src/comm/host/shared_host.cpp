@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks and channel from the begin.
+// Untouched memory of a segment costs nothing, so each pair of ranks and each channel has a pipe from the start.
 constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
 
 std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels) {
@@ -31,7 +31,7 @@ SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members, int chann
       known_(static_cast<std::size_t>(nranks_), 0),
       compared_(known_) {
   static_assert(sizeof(Failure) <= kHeaderBytes);
-  static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so that it works between processes
 }
 
 int SharedHost::index_of(int rank) const {
@@ -62,7 +62,8 @@ void SharedHost::post(std::uint64_t number, const Signature& signature, const Pu
   own.signature = signature;
   static_assert(sizeof(PublishedBuffers) <= sizeof(own.data));
   if (buffers) std::memcpy(own.data, buffers, sizeof(PublishedBuffers));
-  own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
+  own.number.store(number,
+                   std::memory_order_release);  // a rank that sees the number sees the signature and the staged input
   posted_ = number;
 }
 
@@ -81,14 +82,14 @@ PublishedBuffers SharedHost::published(int rank, std::uint64_t number) const {
 
 std::uint64_t SharedHost::last_posted(int rank) const {
   std::uint64_t last = 0;
-  for (std::uint64_t turn = 0; turn < StagingLayout::kSlots; ++turn)
-    last = std::max(last, slot(rank, turn).number.load(std::memory_order_acquire));
+  for (std::uint64_t index = 0; index < StagingLayout::kSlots; ++index)
+    last = std::max(last, slot(rank, index).number.load(std::memory_order_acquire));
   return last;
 }
 
 bool SharedHost::fail(Code code, const std::string& text) const {
   std::uint32_t none = 0;
-  // relaxed: only who is first matters; the text is published below.
+  // relaxed: only the first rank writes; the release store below publishes the text.
   if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
   failure().code = static_cast<std::int32_t>(code);
   const std::size_t bytes = std::min(text.size(), sizeof(failure().text) - 1);
@@ -99,8 +100,8 @@ bool SharedHost::fail(Code code, const std::string& text) const {
 }
 
 Error SharedHost::why() const {
-  // A rank that was killed while it wrote leaves the text unfinished: not waited for long.
-  for (int turn = 0; turn < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++turn) spin(turn);
+  // A rank that is killed while it writes leaves the text unfinished, so this wait is bounded.
+  for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) spin(look);
   if (failure().state.load(std::memory_order_acquire) != 2)
     return {Code::kRankLost, "a rank failed and could not say why", {}};
   return {static_cast<Code>(failure().code), failure().text, {}};

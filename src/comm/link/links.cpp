@@ -13,31 +13,32 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kRestNs = 1'000'000;  // a failure elsewhere is not told by a link
+constexpr std::int64_t kSleepNs =
+    1'000'000;  // sleep() returns this often, because a failure of another rank wakes no link
 
 constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
 constexpr int kPings = 16, kLarge = 3;
 constexpr std::uint64_t kPingBytes = 8, kMinBytes = 64 << 10, kMaxBytes = 1 << 20;
-constexpr double kLongUs = 2000;  // for the least: a slow network, and no more is needed to know its rate
+constexpr double kLongUs = 2000;  // if kMinBytes take longer, the network is slow and its rate is known well enough
 
 class Pair {
  public:
   Pair(Bootstrap& bootstrap, Links& links, int peer, std::int64_t deadline_ns)
       : bootstrap_(bootstrap), links_(links), peer_(peer), deadline_ns_(deadline_ns) {}
 
-  // What the other wrote there in the last exchange, and what it will read in the next.
+  // The byte that the other rank wrote in the last exchange, and the byte that it will read in the next.
   std::byte& said() { return in_[0]; }
   std::byte& say() { return out_[0]; }
-  // Both send so many bytes and receive as many.
+  // Both ranks send and receive so many bytes at the same time.
   double exchange_us(std::uint64_t bytes) {
     const std::int64_t begun = now_ns();
     links_.from(peer_).begin(in_.data(), bytes, nullptr);
     links_.to(peer_).begin(out_.data(), bytes, nullptr);
-    for (int turn = 0;
+    for (int look = 0;
          links_.from(peer_).done() < links_.from(peer_).begun() || links_.to(peer_).done() < links_.to(peer_).begun();
-         ++turn) {
+         ++look) {
       if (links_.drive()) continue;
-      spin(turn);
+      spin(look);
       if (bootstrap_.broken()) bootstrap_.throw_if_broken();
       if (now_ns() > deadline_ns_)
         throw Error(
@@ -63,7 +64,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Both ranks of the pair run this. Whether the large ones are needed, the `first` one says.
+// Both ranks of the pair run this. The `first` one decides whether large messages are measured, too.
 LinkRates measure(Pair& pair, bool first) {
   std::vector<double> small, large;
   for (int i = 0; i < kPings; ++i) small.push_back(pair.exchange_us(kPingBytes));
@@ -92,7 +93,7 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int6
   lines_.rank = bootstrap.rank();
   lines_.host = bootstrap.host();
   lines_.key = bootstrap.derive("slip lines");
-  // Everybody must decide the same: what one rank alone can reach is not enough.
+  // All ranks must take the same decision: if one of them needs the network, all listen.
   bool own = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
@@ -137,7 +138,7 @@ std::unique_ptr<NetSender> Links::connect(int rank, int channel) {
                              {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
   } catch (const Error& error) {
     failed_ = rank;
-    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // which says why
+    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // throws the reason
     throw;
   }
 }
@@ -170,34 +171,34 @@ void Links::close() noexcept {
   for (const Made& one : made_) one.end->close();
 }
 
-bool Links::rest() {
+bool Links::sleep() {
   watched_.clear();
   for (const Made& one : made_) {
-    if (one.end->begun() != one.end->done() && !one.end->watch(watched_)) return false;
+    if (one.end->begun() != one.end->done() && !one.end->add_poll_fds(watched_)) return false;
   }
-  wait_for_any(watched_, kRestNs);
+  wait_for_any(watched_, kSleepNs);
   return true;
 }
 
-bool Links::tell(Sleeper& sleeper) {
+bool Links::notify(Sleeper& sleeper) {
   bool any = false;
   for (const Made& one : made_) {
     if (one.end->begun() == one.end->done()) continue;
     any = true;
-    if (one.end->tell(&sleeper)) continue;
-    tell_nobody();
+    if (one.end->notify(&sleeper)) continue;
+    stop_notifying();
     return false;
   }
   return any;
 }
 
-void Links::tell_nobody() {
-  for (const Made& one : made_) static_cast<void>(one.end->tell(nullptr));
+void Links::stop_notifying() {
+  for (const Made& one : made_) static_cast<void>(one.end->notify(nullptr));
 }
 
-void Links::attend(bool attended) {
+void Links::set_driven(bool driven) {
   for (const Made& one : made_) {
-    if (one.end->begun() != one.end->done()) one.end->attend(attended);
+    if (one.end->begun() != one.end->done()) one.end->set_driven(driven);
   }
 }
 

@@ -238,11 +238,11 @@ int RankPlacement::device_of(int rank) const {
   return cluster && ranks[at(rank)].file != 0 ? cluster->ranks[at(rank)].device : -1;
 }
 
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<Wishes>& wishes) {
+std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested) {
   std::vector<int> hosts(placements.size(), -1);
   for (std::size_t i = 0; i < placements.size(); ++i) {
     for (std::size_t j = 0; j < i && hosts[i] < 0; ++j) {
-      if (share_memory(placements[i], placements[j]) && wishes[i].host == wishes[j].host) hosts[i] = hosts[j];
+      if (share_memory(placements[i], placements[j]) && requested[i].host == requested[j].host) hosts[i] = hosts[j];
     }
     if (hosts[i] < 0) hosts[i] = static_cast<int>(i);
   }

@@ -40,7 +40,7 @@ struct RankPlacement {
 };
 
 // The host of each rank, as the first rank on it. Ranks of one host can share memory.
-std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<Wishes>& wishes);
+std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested);
 
 // Collective: all ranks call it. If a topology file is wrong or the ranks of a host name different files, it throws the
 // same error on all ranks.
