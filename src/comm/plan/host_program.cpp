@@ -371,8 +371,8 @@ bool HostProgramBuilder::asks(const Call& call, int nranks) {
   return call.kind != Collective::kBarrier && !StagedProgramBuilder::is_small(call, nranks);
 }
 
-void HostProgramBuilder::choose(bool any_private, bool any_offered) {
-  path_ = !any_private ? HostPath::kDirect : any_offered ? HostPath::kLate : HostPath::kStaged;
+void HostProgramBuilder::choose(bool any_unreachable, bool any_shared) {
+  path_ = !any_unreachable ? HostPath::kDirect : any_shared ? HostPath::kLate : HostPath::kStaged;
 }
 
 std::uint64_t HostProgramBuilder::pieces() const {
