@@ -148,7 +148,7 @@ Graph read_graph(const std::string& path, Here here) {
 
 namespace {
 
-using Place = JsonReader::Place;
+using Place = JsonReader::Position;
 
 struct ValueText {
   Place place;
@@ -239,7 +239,7 @@ void GraphReader::read_members() {
     } else if (key == "ops") {
       read_list<OpText>(ops_, [this] { return read_op(); });
     } else if (key == "outputs") {
-      read_list<OutputText>(outputs_, [this] { return OutputText{json_.place(), read_string()}; });
+      read_list<OutputText>(outputs_, [this] { return OutputText{json_.position(), read_string()}; });
     } else {
       json_.fail(
           fmt::format("no member '{}': there are format, version, part_bytes, join_bytes, values, ops, outputs", key));
@@ -251,7 +251,7 @@ void GraphReader::read_members() {
 
 ValueText GraphReader::read_value() {
   ValueText value;
-  value.place = json_.place();
+  value.place = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {
@@ -266,7 +266,7 @@ ValueText GraphReader::read_value() {
 
 OpText GraphReader::read_op() {
   OpText op;
-  op.place = json_.place();
+  op.place = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {

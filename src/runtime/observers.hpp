@@ -38,7 +38,7 @@ class PrivateScope {
 };
 Observer* current_audience();  // of streams and buffers that this thread makes now
 
-void start_observers();   // those that environment variables request, once; defined in watch/table.cpp
+void start_observers();   // those that environment variables request, once; defined in watch/env_observers.cpp
 void forget_notifiers();  // in a child of fork(): the notifying threads of the parent do not exist here
 
 // A record of the runtime itself, which only asks for the present end of the stream, including the waits issued so far.
