@@ -104,7 +104,7 @@ endif()
 if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/src/backend/sim/devices")
   file(GLOB slip_devices CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/backend/sim/devices/*.json")
   if(slip_devices)
-    slip_embed(TARGET slip FUNCTION embedded_devices HEADER backend/sim/embedded.hpp FILES ${slip_devices})
+    slip_embed(TARGET slip FUNCTION embedded_devices HEADER backend/sim/description.hpp FILES ${slip_devices})
   endif()
 endif()
 

@@ -1,5 +1,5 @@
-// The TCP network on loopback, between two threads, beside plain sockets that are used by hand in the same way: without
-// blocking, by one thread at each end.
+// The TCP transport on loopback between two threads, compared with plain non-blocking sockets used in the same way, one
+// thread at each end.
 #include "transport/net/net.hpp"
 
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ constexpr std::size_t kStreamMessages = 16;
 
 Patience patient() { return {deadline_after(60'000'000'000), nullptr}; }
 
-// One of two ends that send to each other.
+// One end of a connection on which both sides send.
 struct End {
   std::unique_ptr<NetSender> sender;
   std::unique_ptr<NetReceiver> receiver;
@@ -42,7 +42,7 @@ std::array<End, 2> make_ends(int sockets) {
   return ends;
 }
 
-// Nanoseconds that two threads take for it.
+// Nanoseconds until both threads have run `body`.
 template <class Body>
 double timed(const Body& body) {
   const Timer timer;

@@ -1,5 +1,5 @@
-// Costs: what the ops of graphs and the ways to a device take, measured on it or modelled from its description. A plan
-// is made from them, and predicted with them.
+// Costs: the times of a graph's ops and of the links to a device, measured on the device or modelled from the
+// description of a sim device. Plans are made and predicted from them.
 #pragma once
 
 #include <cstdint>
@@ -13,58 +13,59 @@
 
 namespace slip {
 
-// A way that bytes take: some latency each time, then a rate. A rate of 0 is not known.
-struct Link {
+// A link for transfers: a latency for each transfer, then a rate. A rate of 0 means unknown.
+struct LinkCost {
   double bytes_per_second = 0;
   Picos latency = 0;
   Picos time_for(std::uint64_t bytes) const;  // kInvalidValue when the rate is not known
-  friend bool operator==(const Link&, const Link&) = default;
+  friend bool operator==(const LinkCost&, const LinkCost&) = default;
 };
+using Link [[deprecated("use LinkCost")]] = LinkCost;
 
-// One measured op. Ops that differ in size alone lie on a line between samples.
+// One measured op. The time of an op of another size is interpolated between the samples of its kernel.
 struct CostSample {
   std::string kernel;
   std::uint64_t weight_bytes = 0;
-  std::uint64_t flops = 0, bytes = 0;  // as the op says
+  std::uint64_t flops = 0, bytes = 0;  // as in the op's Cost
   Picos time = 0;
-  Picos beside = 0;  // the same while loads run beside it; 0: as Costs::kernel_slowdown says
+  Picos beside = 0;  // the time while loads run concurrently; 0: given by Costs::kernel_slowdown
   friend bool operator==(const CostSample&, const CostSample&) = default;
 };
 
 struct Costs {
   std::string device = {};     // where they were measured
-  Link load = {};              // host memory to the device; on cpu from the page cache
-  Link unload = {};            // and back
-  Link read = {};              // disk to host memory
-  double kernel_slowdown = 0;  // how much longer a kernel takes while a load runs beside it: 0.07 is 7 %
-  double load_slowdown = 0;    // and a load beside a kernel
+  LinkCost load = {};              // from host memory to the device; on cpu from the page cache
+  LinkCost unload = {};            // from the device to host memory
+  LinkCost read = {};              // from disk to host memory
+  double kernel_slowdown = 0;  // how much longer a kernel takes while a load runs: 0.07 is 7 %
+  double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
 
-  // Of an op: a sample of it, or between those of the same kernel and weight; without one from the op's own flops and
-  // bytes at the rates of the nearest sample of that kernel. kInvalidValue when no sample is of its kernel.
+  // The time of an op: that of its sample, or interpolated between samples of its kernel and weight size, or from its
+  // flops and bytes at the rates of the nearest sample of its kernel. Throws kInvalidValue if its kernel has no sample.
   Picos time_of(const Graph& graph, const GraphOp& op) const;
-  // How much longer all ops of a graph together take while loads run beside them.
+  // How much longer all ops of a graph together take while loads run concurrently.
   double slowdown_of(const Graph& graph) const;
   friend bool operator==(const Costs&, const Costs&) = default;
 };
 
-// One transfer, issued to a stream as the program does it. `to` is device memory.
+// How the program loads: one transfer to `to`, which is device memory.
 struct LoadProbe {
   std::function<void(StreamRef stream, Range to)> issue = {};  // empty: a copy from pinned memory
-  std::uint64_t piece_bytes = std::uint64_t{16} << 20;         // the most that it moves at once
+  std::uint64_t piece_bytes = std::uint64_t{16} << 20;         // the largest transfer
 };
 
-// Measures on the device: each different op of the graph, the ways between host memory and the device, and how much
-// kernels and loads slow each other. Each is warmed and then measured several times, of which the median counts. Takes
-// as much device memory as the largest op and one piece. `read` is left to who knows the disk: measure_link.
+// Measures on the device: each different op of the graph, the links between host memory and the device, and how much
+// kernels and loads slow each other. Each result is the median of several measurements after a warm-up. Takes as much
+// device memory as the largest op and one transfer. Costs::read stays unknown: measure the disk with measure_link.
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load = {}, Here here = Here::at());
-// A way of any kind: `issue` moves the first so many bytes, up to `piece_bytes` and a multiple of `unit_bytes`.
-Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
+// Measures any link. `issue` issues a transfer of `bytes` bytes: at most `piece_bytes`, and a multiple of `unit_bytes`.
+LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
                   std::uint64_t piece_bytes, std::uint64_t unit_bytes = 1, Here here = Here::at());
-// From a description of the sim device ("sim:h200"): no device needed.
+// Costs from the description of a sim device ("sim:h200"). Needs no hardware.
 Costs model_costs(const Graph& graph, std::string_view device, Here here = Here::at());
 
-// As JSON: what is written is read, to the last bit. Throws kIo, and kParse with the file and place.
+// As JSON; reading gives the written value, to the last bit. Throws kIo, and kParse with the file and the position.
 Costs read_costs(const std::string& path, Here here = Here::at());
 void write_costs(const Costs& costs, const std::string& path, Here here = Here::at());
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "slip/comparison.hpp"
 #include "slip/gradient_plan.hpp"
 
 namespace slip {
@@ -40,20 +41,8 @@ struct GradientReport {
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here = Here::at());
 
-// A measured step laid over the predicted one.
-struct StepComparison {
-  struct Difference {
-    std::string op;  // a call, the backward pass up to a bucket, or what uses the gradients
-    Picos predicted = 0, measured = 0;
-  };
-  Picos predicted = 0, measured = 0;  // from the first gradient to the last one's use
-  Picos predicted_exposed = 0, measured_exposed = 0;
-  Picos predicted_communication = 0, measured_communication = 0;
-  std::vector<Difference> differences = {};  // the largest first
-  double error() const;                      // of the time: 0.05 is 5 %
-  std::string text(std::size_t most = 5) const;
-};
+using StepComparison = Comparison;  // its name in earlier versions
 // Throws kMismatch unless both are of the same buckets.
-StepComparison compare_steps(const GradientReport& predicted, const GradientReport& measured, Here here = Here::at());
+Comparison compare_steps(const GradientReport& predicted, const GradientReport& measured, Here here = Here::at());
 
 }  // namespace slip

@@ -67,8 +67,8 @@ struct GradientOptions {
 
 class Gradients {
  public:
-  // `comm` is used until the end; its device is `device`. Several of them may share a device, each with a communicator
-  // of its own.
+  // The object shares `comm`, whose device is `device`, and keeps it alive: `comm` may move or go before it. Several
+  // objects may share a device, each with a communicator of its own.
   Gradients(Communicator& comm, const Device& device, GradientOptions options = {}, Here here = Here::at());
   Gradients(Gradients&&) noexcept;
   Gradients& operator=(Gradients&&) noexcept;

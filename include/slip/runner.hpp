@@ -1,4 +1,4 @@
-// Runner: a graph on a device, step after step, its weights where a plan says.
+// Runner: runs a graph on a device, step after step, with its weights placed and loaded as a plan says.
 //
 //   slip::Runner runner(device, graph, plan, slip::WeightSource::files("model/"));
 //   std::ranges::copy(tokens, runner.input<float>(x).begin());
@@ -12,24 +12,25 @@
 #include <span>
 #include <string>
 
+#include "slip/comparison.hpp"
 #include "slip/weights.hpp"
 
 namespace slip {
 
-// Where the bytes of weights come from.
+// Where the bytes of the weights come from.
 class WeightSource {
  public:
   // Files as TensorFiles::open takes them; a weight is the tensor of its name.
   static WeightSource files(const std::string& path, Here here = Here::at());
-  // Memory that the program keeps as long as the runner. Pinned memory is copied from where it lies; of pageable memory
-  // a runner on a GPU keeps a pinned copy.
+  // Memory of the program, which must live as long as the runner. Pinned memory is copied from where it lies. Of
+  // pageable memory a runner on a GPU keeps a pinned copy.
   using Memory = std::function<std::span<const std::byte>(const GraphValue& weight)>;
   static WeightSource memory(Memory memory, MemoryKind kind = MemoryKind::kPageable);
-  // Fills bytes of a weight from `offset` on; called while the runner is made, not later.
+  // A function that writes the bytes of a weight from `offset` on. It is called only while the runner is constructed.
   using Fill = std::function<void(const GraphValue& weight, std::uint64_t offset, std::span<std::byte> into)>;
   static WeightSource callback(Fill fill);
 
-  // Throws kInvalidValue unless every weight of the graph is there with its type, shape and bytes.
+  // Throws kInvalidValue unless the source has every weight of the graph with its type, shape and size.
   void check(const Graph& graph, Here here = Here::at()) const;
 
  private:
@@ -43,22 +44,23 @@ class WeightSource {
 
 class Runner {
  public:
-  // Takes the plan's device memory, no more, and brings the resident weights there.
+  // Allocates exactly the plan's device memory and loads the resident weights.
   Runner(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source,
          Here here = Here::at());
-  ~Runner();  // waits for what was issued
+  ~Runner();  // waits for the steps that were issued
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  // Host memory of an input for the next step. Waits until the step before the last has taken its own.
+  // Host memory of an input for the next step. There are two buffers: waits until the step before the last has copied
+  // its input.
   template <class T>
   std::span<T> input(Value value, Here here = Here::at()) {
     const std::span<std::byte> bytes = input_bytes(value, here);
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
-  // Issues a step. Throws what an earlier one failed with.
+  // Issues a step. Throws the error of an earlier step that failed.
   void step(Here here = Here::at());
-  // An output of the last step issued. Waits for it; valid until the step after the next is issued.
+  // An output of the last issued step, for which it waits. Valid until the step after the next one is issued.
   template <class T>
   std::span<const T> output(Value value, Here here = Here::at()) {
     const std::span<const std::byte> bytes = output_bytes(value, here);
@@ -75,21 +77,16 @@ class Runner {
   std::unique_ptr<State> state_;
 };
 
-// What a plan needs to know, loading as the runner does on this device; with files also what the disk gives.
+// The costs for a plan, with loads as a Runner on this device with this source does them; from files also Costs::read.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here = Here::at());
 
-// A measured run laid over the predicted one, op by op.
-struct Comparison {
-  struct Difference {
-    std::string op;
-    Picos predicted = 0, measured = 0;  // of one step in the steady state
-  };
-  Picos predicted = 0, measured = 0;            // per step
-  Picos predicted_idle = 0, measured_idle = 0;  // of it: no op ran
-  std::vector<Difference> differences;          // the largest first
-  double error() const;                         // of the step: 0.05 is 5 %
-  std::string text(std::size_t most = 5) const;
-};
+// Proves the ops that a Runner on this device with this source issues, its loads included: the runner's own loader is
+// captured on a simulated device. Reads that begin before their op, while earlier loads are read, are not in the proof:
+// a counter orders them.
+WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, const Device& device,
+                            const WeightSource& source, Here here = Here::at());
+
+// Compares a measured run with its prediction. `compute_stream` is the runner's, in the trace `measured`.
 Comparison compare_weights(const Graph& graph, const Prediction& prediction, const TraceData& measured,
                            std::uint64_t compute_stream);
 

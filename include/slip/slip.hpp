@@ -1,10 +1,11 @@
-// Everything.
+// The whole public API.
 #pragma once
 
 #include "slip/analysis.hpp"
 #include "slip/buffer.hpp"
 #include "slip/check.hpp"
 #include "slip/communicator.hpp"
+#include "slip/comparison.hpp"
 #include "slip/costs.hpp"
 #include "slip/data_type.hpp"
 #include "slip/device.hpp"

@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "backend/sim/embedded.hpp"
-#include "cli/app_tree.hpp"
+#include "backend/sim/description.hpp"
 #include "cli/commands.hpp"
+#include "cli/help.hpp"
 #include "cli/lab/lab.hpp"
 
 namespace slip::cli {

@@ -38,7 +38,7 @@ std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span
   std::map<std::pair<SourceLine, SourceLine>, std::size_t> index;
   std::vector<FalseDependency> result;
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    const Start& start = analysis.starts[i];
+    const StartReason& start = analysis.starts[i];
     if (start.cause != Cause::kQueue || start.after == kNoSpan) continue;
     const TraceSpan& held = spans[i];
     const TraceSpan& by = spans[start.after];
@@ -52,7 +52,7 @@ std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span
 
 }  // namespace
 
-CheckReport check(const TraceData& trace) {
+CheckReport check_trace(const TraceData& trace) {
   CheckReport report;
   report.foreign = trace.foreign;
   if (report.foreign) return report;

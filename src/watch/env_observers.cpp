@@ -10,8 +10,7 @@
 #include <string_view>
 
 #include "base/env.hpp"
-#include "base/job_rank.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "runtime/observers.hpp"
 #include "slip/race.hpp"
 #include "slip/trace.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/job_rank.hpp"
+#include "base/env.hpp"
 
 namespace slip {
 

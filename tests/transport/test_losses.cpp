@@ -32,7 +32,7 @@ constexpr int kRanks = 6, kKilled = 3, kStopped = 4, kWatcher = 5;
 
 // One of the ranks, each a process: it comes, says so to rank 0, and then waits for what never comes. One of them, the
 // neighbour of the one that will be stopped, has little patience with silence.
-TEST(Losses, DISABLED_WaitInVain) {
+SLIP_CHILD(Losses, WaitInVain) {
   play([](const LaunchInfo& info) {
     Bootstrap bootstrap(info.id, info.nranks, info.rank, info.rank == kWatcher ? short_beats() : patient());
     bootstrap.send(0, 1, {});
@@ -45,7 +45,7 @@ TEST(Losses, DISABLED_WaitInVain) {
 std::vector<std::string> signal_one(int victim, int number, std::string& own) {
   const UniqueId id = local_id();
   std::vector<RankProcess> others;
-  for (int rank = 1; rank < kRanks; ++rank) others.emplace_back("Losses.DISABLED_WaitInVain", id, kRanks, rank);
+  for (int rank = 1; rank < kRanks; ++rank) others.emplace_back("Losses.WaitInVain", id, kRanks, rank);
   Bootstrap bootstrap(id, kRanks, 0, patient());
   for (int rank = 1; rank < kRanks; ++rank) static_cast<void>(bootstrap.recv(rank, 1));
   others[static_cast<std::size_t>(victim - 1)].signal(number);
@@ -84,7 +84,7 @@ TEST(Losses, AStoppedRankIsToldToAllAndToItself) {
 }
 
 // A rank that meets the others, is stopped with them or alone, and meets them again when it is told to.
-TEST(Losses, DISABLED_MeetTwice) {
+SLIP_CHILD(Losses, MeetTwice) {
   play([](const LaunchInfo& info) {
     Bootstrap bootstrap(info.id, info.nranks, info.rank, short_beats());
     bootstrap.barrier();
@@ -99,9 +99,9 @@ TEST(Losses, DISABLED_MeetTwice) {
 TEST(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
   const UniqueId id = local_id(), other_id = local_id();
   std::vector<RankProcess> job;
-  for (int rank = 0; rank < 3; ++rank) job.emplace_back("Losses.DISABLED_MeetTwice", id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) job.emplace_back("Losses.MeetTwice", id, 3, rank);
   // Beside it a job that loses a rank, by which the test knows that the silence was long enough to be a loss.
-  const RankProcess lost("Losses.DISABLED_MeetTwice", other_id, 2, 1);
+  const RankProcess lost("Losses.MeetTwice", other_id, 2, 1);
   BootstrapOptions longer = short_beats();
   longer.heartbeat.silence += 2 * longer.heartbeat.interval;
   Bootstrap watcher(other_id, 2, 0, longer);

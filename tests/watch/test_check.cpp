@@ -1,4 +1,4 @@
-// check(trace): superfluous waits, false dependencies, deadlocks.
+// check_trace(trace): superfluous waits, false dependencies, deadlocks.
 #include <gtest/gtest.h>
 
 #include "slip/slip.hpp"
@@ -31,7 +31,7 @@ class Check : public testing::Test {
     device->sync();
     trace->stop();
     data = trace->data();
-    report = check(data);
+    report = check_trace(data);
     EXPECT_TRUE(report.clean()) << report.text();
     return report;
   }
@@ -236,7 +236,7 @@ TEST_F(Check, ACircleOfWaitsIsTold) {
   EXPECT_FALSE(a->sync_for(std::chrono::milliseconds(1)));
   trace->stop();
   data = trace->data();
-  report = check(data);
+  report = check_trace(data);
   EXPECT_FALSE(report.clean());
   ASSERT_EQ(report.deadlocks.size(), 1U) << report.text();
   const std::vector<Deadlock::Step>& circle = report.deadlocks[0].circle;

@@ -20,8 +20,9 @@ std::uint64_t Fields::quantity(const char* key, Dimension dimension, std::uint64
   return read_quantity(raw(key), path_of(key), dimension, min, max);
 }
 
-Picos Fields::time(const char* key, Picos max) {
-  return static_cast<Picos>(quantity(key, Dimension::kTime, 0, static_cast<std::uint64_t>(max)));
+Picos Fields::time(const char* key, Picos min, Picos max) {
+  return static_cast<Picos>(
+      quantity(key, Dimension::kTime, static_cast<std::uint64_t>(min), static_cast<std::uint64_t>(max)));
 }
 
 }  // namespace slip::sim

@@ -14,7 +14,7 @@ class Fields : public JsonFields {
  public:
   using JsonFields::JsonFields;
   std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t min, std::uint64_t max);
-  Picos time(const char* key, Picos max);  // from 0
+  Picos time(const char* key, Picos min, Picos max);
   Fields object(const char* key) { return {raw(key), path_of(key)}; }
 };
 

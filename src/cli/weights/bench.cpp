@@ -7,10 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
+#include "cli/table.hpp"
 #include "cli/weights/steps.hpp"
-#include "flow/weights/ring.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip::cli {
 namespace {

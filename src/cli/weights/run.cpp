@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
+#include "cli/table.hpp"
 #include "cli/weights/steps.hpp"
 
 namespace slip::cli {
@@ -43,9 +43,9 @@ Table make_table() {
            {"outputs", "outputs"}}};
 }
 
-// A plan from a file may come from anywhere: its order is proven before it runs.
-WeightsProof prove(const WeightsPlan& plan, const Graph& graph) {
-  WeightsProof proof = verify_weights(plan, graph, {});
+// A plan from a file may come from anywhere: the order of its ops, loads included, is proven before it runs.
+WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
+  WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
   if (!proof.proven()) {
     fmt::print("{}", proof.text);  // many lines: what races, and what would mend it
     throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
@@ -63,7 +63,7 @@ int run_model(Asked asked) {
   require_runnable(asked.engine, "run");
   const Engine engine(asked.engine);
   const WeightsPlan plan = asked.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), asked.plan, {});
-  const WeightsProof proof = prove(plan, engine.graph());
+  const WeightsProof proof = prove(plan, engine);
   Table table = make_table();
   std::optional<StepsSeen> resident;
   if (asked.check) {

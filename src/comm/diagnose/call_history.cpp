@@ -23,7 +23,7 @@ const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
 
 std::optional<Signature> CallHistory::read(const Entry& entry) {
   const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
-  if (call.number() == 0 || entry.tie.load(std::memory_order_relaxed) != tie_of(call)) return std::nullopt;
+  if (call.number() == 0 || entry.check.load(std::memory_order_relaxed) != check_of(call)) return std::nullopt;
   return call;
 }
 
@@ -45,7 +45,7 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
   for (const Signature& call : own.last) {
     const Signature* const theirs = other.find(call.number());
     if (!theirs || *theirs == call) continue;
-    // The difference as a signed number: numbers of calls go round after 2^32.
+    // The difference as a signed number, because call numbers wrap around after 2^32.
     if (!first || static_cast<std::int32_t>(call.number() - first->first.number()) < 0) first.emplace(call, *theirs);
   }
   return first;

@@ -5,17 +5,18 @@
 namespace slip {
 namespace {
 
-static_assert(2 * LinkEnd::kDepth <= ProxyLine::kDepth);  // a signature and a message each: there is always room
+static_assert(2 * LinkEnd::kDepth <=
+              ProxyLine::kDepth);  // each message posts at most a signature and its bytes, so the line always has room
 
 std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
 
-void attend(ProxyLine* line, bool attended) {
+void set_line_driven(ProxyLine* line, bool driven) {
   if (!line) return;
-  if (attended) line->attend();
+  if (driven) line->attend();
   else line->leave();
 }
 
-bool tell(ProxyLine* line, Sleeper* sleeper) {
+bool notify_by(ProxyLine* line, Sleeper* sleeper) {
   if (line) line->tell(sleeper);
   return line != nullptr;
 }
@@ -46,8 +47,8 @@ bool NetOutlet::drive() {
   return moved;
 }
 
-void NetOutlet::attend(bool attended) { slip::attend(line_.get(), attended); }
-bool NetOutlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
+void NetOutlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
+bool NetOutlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
 
 void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   Message& message = messages_[begun_ % kDepth];
@@ -60,11 +61,11 @@ void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sign
   if (line_) line_->attend();
 }
 
-// True: the line was asked for its bytes.
-bool NetInlet::ask(Message& message) {
+// False: the signature has not arrived, so the bytes cannot be posted yet.
+bool NetInlet::post_receive(Message& message) {
   if (message.signed_) {
     if (message.signature_end == 0) {
-      post(*line_, bytes_of(message.said));
+      post(*line_, bytes_of(message.received));
       message.signature_end = line_->posted();
     }
     if (line_->done() < message.signature_end) return false;
@@ -74,7 +75,7 @@ bool NetInlet::ask(Message& message) {
                               "same calls in the same order",
                               rank_, message.expected.text(), from_),
                   {});
-    require_same(rank_, message.expected, from_, message.said);
+    require_same(rank_, message.expected, from_, message.received);
   }
   if (message.bytes > 0) post(*line_, {message.data, message.bytes});
   message.end = line_->posted();
@@ -90,8 +91,8 @@ bool NetInlet::drive() {
     line_->attend();
   }
   bool moved = line_->drive();
-  while (asked_ < begun_ && ask(messages_[asked_ % kDepth])) ++asked_;
-  for (; done_ < asked_; ++done_) {
+  while (posted_ < begun_ && post_receive(messages_[posted_ % kDepth])) ++posted_;
+  for (; done_ < posted_; ++done_) {
     const Message& message = messages_[done_ % kDepth];
     if (line_->done() < message.end) break;
     if (message.bytes > 0 && line_->moved(message.end - 1) != message.bytes)
@@ -104,7 +105,7 @@ bool NetInlet::drive() {
   return moved;
 }
 
-void NetInlet::attend(bool attended) { slip::attend(line_.get(), attended); }
-bool NetInlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
+void NetInlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
+bool NetInlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
 
 }  // namespace slip

@@ -1,4 +1,5 @@
-// Costs as JSON: every field must be there once, and every number must be one that can be measured.
+// Costs as JSON. Reading is strict: each field must occur once, and each number must be in the range that a measurement
+// can give.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "slip/costs.hpp"
-#include "store/text.hpp"
+#include "store/file.hpp"
 
 namespace slip {
 namespace {
@@ -24,8 +25,8 @@ double slowdown_of(const CostSample& sample) {
   return sample.beside > 0 ? static_cast<double>(sample.beside) / static_cast<double>(sample.time) - 1 : 0;
 }
 
-Link read_link(JsonFields fields) {
-  Link link;
+LinkCost read_link(JsonFields fields) {
+  LinkCost link;
   link.bytes_per_second = fields.real("bytes_per_second", 0, 1e18);
   link.latency = fields.integer("latency_ps", 0, kMax);
   fields.finish();
@@ -76,19 +77,20 @@ class CostsWriter {
   void put(fmt::format_string<Values...> format, Values&&... values) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
   }
-  void put_link(const char* key, const Link& link) {
+  void put_link(const char* key, const LinkCost& link) {
     put(",\n  \"{}\": {{\"bytes_per_second\": {}, \"latency_ps\": {}}}", key, link.bytes_per_second, link.latency);
   }
 
   fmt::memory_buffer out_;
 };
 
-// What the file could not hold would only be noticed by whoever reads it.
+// Refuses values that reading would refuse: the program that writes them gets the error.
 void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
-      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}", value), here);
+      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}: 0 or more is expected", value),
+                  here);
   }
   double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
   for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));

@@ -16,9 +16,9 @@ struct ClusterCost {
 // are simulated message by message. A ring has as many steps as ranks, and a tree as many levels as there are halvings,
 // so for more of them the line through two simulated numbers of machines goes on: in their number for rings, in its
 // logarithm for trees.
-ClusterCost cluster_cost(const System& machine, int machines, Here here = Here::at());
+ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here = Here::at());
 
 // One figure: what a ring or tree takes, simulated where `most` machines or fewer are asked for.
-double all_reduce_us(const System& machine, int machines, std::uint64_t bytes, bool by_tree, int most, Here here);
+double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int most, Here here);
 
 }  // namespace slip

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "flow/costs/stopwatch.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 #include "flow/pipeline/pipeline_plan.hpp"
-#include "flow/weights/host_ring.hpp"
 
 namespace slip {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::uint64_t kChunks = 64;                      // that show what a c
 constexpr std::uint64_t kTried = 12;                       // that show how stages slow each other
 constexpr std::uint64_t kMinParts = 16;                    // measure_link goes down to a sixteenth
 
-bool known(const Link& link) { return link.bytes_per_second > 0; }
+bool known(const LinkCost& link) { return link.bytes_per_second > 0; }
 
 // Elements of the largest piece: many enough to be cut in whole granules, if the memory and the data have them.
 std::uint64_t piece_of(const PipelineSpec& spec) {

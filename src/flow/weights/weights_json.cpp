@@ -4,10 +4,9 @@
 #include "base/json_fields.hpp"
 #include "base/output_file.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/check_plan.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
-#include "store/text.hpp"
+#include "store/file.hpp"
 
 namespace slip {
 namespace {
@@ -21,14 +20,14 @@ OrderedJson op_name(const Graph& graph, std::uint32_t op) {
   return op == kNoOp ? OrderedJson() : OrderedJson(graph.ops()[op].name);
 }
 
-OrderedJson unit_json(const WeightUnit& unit, const Graph& graph) {
+OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
   OrderedJson json;
-  json["bytes"] = unit.bytes;
-  json["resident"] = unit.resident;
-  if (unit.resident) json["offset"] = unit.offset;
-  if (unit.from_disk) json["from_disk"] = true;
-  if (unit.room > 0) json["room"] = unit.room;
-  for (const WeightUnit::Part& part : unit.parts)
+  json["bytes"] = group.bytes;
+  json["resident"] = group.resident;
+  if (group.resident) json["offset"] = group.offset;
+  if (group.from_disk) json["from_disk"] = true;
+  if (group.room > 0) json["room"] = group.room;
+  for (const WeightGroup::Part& part : group.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
                              {"from", part.bytes.offset},
                              {"bytes", part.bytes.bytes},
@@ -36,24 +35,24 @@ OrderedJson unit_json(const WeightUnit& unit, const Graph& graph) {
   return json;
 }
 
-// Of the units that this graph has: which stay, and where.
-void read_units(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
-  plan.units = make_units(graph);
-  std::vector<JsonFields> units = fields.objects("units");
-  if (units.size() != plan.units.size())
-    fields.fail(fmt::format("has {} units, but this graph has {}", units.size(), plan.units.size()));
+// Of the groups that this graph has: which stay, and where.
+void read_groups(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
+  plan.units = make_weight_groups(graph);
+  std::vector<JsonFields> groups = fields.objects("units");
+  if (groups.size() != plan.units.size())
+    fields.fail(fmt::format("has {} groups, but this graph has {}", groups.size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    JsonFields& one = units[i];
-    WeightUnit& unit = plan.units[i];
-    const std::string& name = graph[unit.parts.front().bytes.value].name;
+    JsonFields& one = groups[i];
+    WeightGroup& group = plan.units[i];
+    const std::string& name = graph[group.parts.front().bytes.value].name;
     std::vector<JsonFields> parts = one.objects("parts");
-    if (one.number("bytes") != unit.bytes || parts.empty() || parts.front().text("weight") != name)
-      one.fail(fmt::format("is not the unit of {} bytes that begins with weight '{}': the plan is for another graph",
-                           unit.bytes, name));
-    unit.resident = one.boolean("resident", false);
-    unit.from_disk = one.boolean("from_disk", false);
-    if (one.has("room")) unit.room = one.number("room");
-    if (unit.resident) unit.offset = one.number("offset");
+    if (one.number("bytes") != group.bytes || parts.empty() || parts.front().text("weight") != name)
+      one.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
+                           group.bytes, name));
+    group.resident = one.boolean("resident", false);
+    group.from_disk = one.boolean("from_disk", false);
+    if (one.has("room")) group.room = one.number("room");
+    if (group.resident) group.offset = one.number("offset");
   }
 }
 
@@ -70,7 +69,7 @@ void read_loads(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
     WeightLoad load;
     load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
     if (load.unit >= plan.units.size())
-      one.fail(fmt::format("is of unit {}, but this graph has {}", load.unit, plan.units.size()));
+      one.fail(fmt::format("is of group {}, but this graph has {}", load.unit, plan.units.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
@@ -110,7 +109,7 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
   json["units"] = OrderedJson::array();
-  for (const WeightUnit& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
+  for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
   json["loads"] = OrderedJson::array();
   for (const WeightLoad& load : plan.loads)
     json["loads"].push_back({{"unit", load.unit},
@@ -140,7 +139,7 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   plan.activation_bytes = fields.number("activation_bytes");
   plan.activation_bound = fields.number("activation_bound");
   if (fields.has("budget")) plan.budget = fields.number("budget");
-  read_units(fields, graph, plan);
+  read_groups(fields, graph, plan);
   read_loads(fields, graph, plan);
   read_values(fields, graph, plan);
   if (fields.has("predicted_ps")) {

@@ -25,11 +25,11 @@ constexpr std::int64_t kNewsNs = 1'000'000'000;
 // A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
 constexpr std::int64_t kTellingNs = 2'000'000'000;
 
-FrameSocket reach_successor(const SocketAddress& successor, const Newcomer& self, const Secret& session,
-                            const Patience& patience) {
+FrameSocket reach_successor(Meeting& meeting, const Newcomer& self, const Patience& patience) {
   try {
-    return FrameSocket::reach_in_time(successor, session, patience);
+    return FrameSocket::reach_in_time(meeting.successor, meeting.session, patience);
   } catch (const Error& error) {
+    if (error.code() == Code::kIo) meeting.require_all_answered(patience);
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
     throw Error(code,
                 fmt::format("rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
@@ -64,13 +64,13 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
                                                std::move(meeting.listener), abort_, options.heartbeat);
   // From here on all ranks have the same deadline, so that a rank that misses its neighbour is the first to give up.
   const std::int64_t rest = deadline_after(meeting.rest_ns);
-  join(meeting.successor, listening, {std::min(patience.deadline_ns, rest), &broken_flag()});
+  join(meeting, listening, {std::min(patience.deadline_ns, rest), &broken_flag()});
 }
 
-void Bootstrap::join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience) {
+void Bootstrap::join(Meeting& meeting, const SocketAddress& listening, const Patience& patience) {
   try {
     if (nranks_ > 1)
-      switchboard_->join_ring(reach_successor(successor, {rank_, nranks_}, session_, patience), patience.deadline_ns);
+      switchboard_->join_ring(reach_successor(meeting, {rank_, nranks_}, patience), patience.deadline_ns);
     const SetupCall call{SetupKind::kInit, patience.deadline_ns + kTellingNs};
     for (const Card& card : all_gather(Card{listening.wire(), Placement::own()}, call)) {
       addresses_.emplace_back(card.address);

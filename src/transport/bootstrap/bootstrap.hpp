@@ -26,6 +26,8 @@
 
 namespace slip {
 
+struct Meeting;
+
 struct BootstrapOptions {
   std::chrono::milliseconds timeout{60'000};  // of each call, the constructor among them
   std::string interface;                      // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
@@ -113,7 +115,7 @@ class Bootstrap {
   const SetupCall& call() const { return call_; }
 
  private:
-  void join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience);
+  void join(Meeting& meeting, const SocketAddress& listening, const Patience& patience);
 
   const int rank_, nranks_;
   Secret session_{};

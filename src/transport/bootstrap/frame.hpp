@@ -29,7 +29,7 @@ namespace slip {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
 
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 enum class FrameKind : std::uint16_t {
   kHello = 1,    // rank to root: I am `rank` of `nranks`; HelloBody
@@ -47,6 +47,7 @@ enum class FrameKind : std::uint16_t {
   kAnswer,       // on the same connection, with the same tag
   kPing,         // answered by kAlive on the same connection
   kAccepted,     // the accepting end believes the proof; FrameSocket's own
+  kAllAnswered,  // root to rank, behind kWelcome: the welcomes of all ranks have been sent
 };
 
 struct FrameHeader {

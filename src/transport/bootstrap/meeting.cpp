@@ -78,13 +78,15 @@ class Attempt {
                               {last ? patience_.deadline_ns : end, patience_.abort});
   }
 
-  Meeting meet(FrameSocket& channel, const SocketAddress& place) const {
+  Meeting meet(FrameSocket channel, const SocketAddress& place) const {
     Meeting meeting;
+    meeting.root_loss = root_loss(place);
     meeting.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
     const HelloBody body = hello_of(meeting.listener.local(), patience_.deadline_ns - now_ns());
     channel.trust();
     channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
     read_answer(hear(channel, place), meeting);
+    meeting.root.emplace(std::move(channel));
     return meeting;
   }
 
@@ -96,13 +98,15 @@ class Attempt {
     } catch (const Error& error) {
       if (error.code() == Code::kTimeout) throw late(id_, self_, place, bare_text(error));
       if (error.code() != Code::kIo) throw;
-      throw Error(
-          Code::kRankLost,
-          fmt::format("{}: {} is gone: the root at {}, which it held, closed the connection during init; its "
-                      "process ended or was killed",
-                      self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", place.text()),
-          {});
+      throw Error(Code::kRankLost, root_loss(place), {});
     }
+  }
+
+  std::string root_loss(const SocketAddress& place) const {
+    return fmt::format(
+        "{}: {} is gone: the root at {}, which it held, closed the connection during init; its process "
+        "ended or was killed",
+        self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", place.text());
   }
 
   void read_answer(const Frame& answer, Meeting& meeting) const {
@@ -123,6 +127,18 @@ class Attempt {
 };
 
 }  // namespace
+
+void Meeting::require_all_answered(const Patience& patience) {
+  const std::int64_t end = now_ns() + kTellingNs;
+  const std::int64_t deadline = patience.deadline_ns == 0 ? end : std::min(end, patience.deadline_ns);
+  try {
+    while (root->wait_for_frame({deadline, patience.abort}).header.kind != FrameKind::kAllAnswered) {}
+  } catch (const Error& error) {
+    if (error.code() == Code::kAborted) throw;
+    if (error.code() == Code::kIo) throw Error(Code::kRankLost, root_loss, {});
+    // kTimeout: the root lives, so the rank that does not answer is the lost one.
+  }
+}
 
 std::string Newcomer::text() const { return fmt::format("rank {} of {}", rank, nranks); }
 
@@ -149,7 +165,7 @@ Meeting meet(const UniqueId& id, const Newcomer& self, const InterfaceFilter& fi
         if (no_answer && now_ns() >= patience.deadline_ns) throw late(id, self, place, reason);
         continue;
       }
-      return attempt.meet(*channel, place);
+      return attempt.meet(std::move(*channel), place);
     }
     limit = std::min(2 * limit, kMaxAttemptNs);
     if (no_answer) continue;

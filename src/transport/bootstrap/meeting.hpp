@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "slip/unique_id.hpp"
+#include "transport/bootstrap/frame_socket.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/socket/interfaces.hpp"
 #include "transport/socket/socket.hpp"
@@ -17,6 +19,12 @@ struct Meeting {
   Secret session{};  // of all connections between these ranks
   SocketAddress successor;
   std::int64_t rest_ns = 0;  // until the first deadline of any rank
+  std::optional<FrameSocket> root;
+  std::string root_loss;  // the error text if the root is lost
+
+  // Throws kRankLost if the root's process ended before it had answered all ranks. A rank that it did not answer gives
+  // up and closes its listener, so its predecessor must ask here before it names that rank.
+  void require_all_answered(const Patience& patience);
 };
 
 struct Newcomer {

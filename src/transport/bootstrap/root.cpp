@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
@@ -39,6 +39,7 @@ class Root {
       wait();
       accept_all();
       for (Guest& guest : guests_) serve(guest);
+      confirm_welcomes();
       expire();
       guests_.remove_if([this](const Guest& guest) { return finished(guest); });
     }
@@ -173,11 +174,11 @@ class Root {
     }
   }
 
-  void answered(Guest& guest) {
+  void answered(Guest& guest, bool last = true) {
     guest.answered = true;
     guest.seated = false;
     guest.deadline_ns = now_ns() + kAnswerLimitNs;
-    if (!guest.channel.unsent()) guest.channel.socket().finish_sending();
+    if (last && !guest.channel.unsent()) guest.channel.socket().finish_sending();
     ++answers_;
   }
 
@@ -200,7 +201,21 @@ class Root {
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       body.successor = by_rank[(rank + 1) % by_rank.size()]->hello.address;
       by_rank[rank]->channel.queue({.kind = FrameKind::kWelcome, .nranks = nranks_}, bytes_of(body));
-      answered(*by_rank[rank]);
+      answered(*by_rank[rank], false);
+    }
+    welcomed_ = true;
+  }
+
+  // If the root's process ends while it sends the welcomes, some ranks have one and others give up. A rank that has one
+  // and does not reach its successor tells by this frame whether the successor or the root is lost.
+  void confirm_welcomes() {
+    const auto unsent = [](const Guest& guest) { return guest.answered && guest.channel.unsent(); };
+    if (!welcomed_ || confirmed_ || std::ranges::any_of(guests_, unsent)) return;
+    confirmed_ = true;
+    for (Guest& guest : guests_) {
+      if (!guest.answered) continue;
+      guest.channel.queue({.kind = FrameKind::kAllAnswered, .nranks = nranks_});
+      if (!guest.channel.unsent()) guest.channel.socket().finish_sending();
     }
   }
 
@@ -252,7 +267,7 @@ class Root {
   int here_ = 0, answers_ = 0;
   std::string failure_;
   Code failure_code_ = Code::kOk;
-  bool crowded_ = false;
+  bool crowded_ = false, welcomed_ = false, confirmed_ = false;
 };
 
 }  // namespace

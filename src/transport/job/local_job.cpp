@@ -17,7 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "slip/error.hpp"
 #include "slip/unique_id.hpp"
 #include "transport/bootstrap/root.hpp"

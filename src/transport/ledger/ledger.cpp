@@ -12,9 +12,9 @@
 #include <new>
 #include <span>
 
-#include "base/host_clock.hpp"
+#include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "transport/job/placement.hpp"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/sync.hpp"
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "transport/ledger/ledger.hpp"
 
 namespace slip {

@@ -230,7 +230,7 @@ void Proxy::poke() {
 }
 
 void Proxy::live() {
-  set_turns(Turns::kShort);
+  set_time_slice(TimeSlice::kShort);
   const auto spin = static_cast<std::uint64_t>(kThreadSpinUs * ticks_per_us());
   std::uint64_t since = ticks() - spin;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor

@@ -17,7 +17,6 @@
 #include <span>
 #include <vector>
 
-#include "base/sleeper.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/net/net.hpp"

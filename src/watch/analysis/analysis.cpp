@@ -30,7 +30,7 @@ std::vector<std::uint32_t> critical_path(std::span<const TraceSpan> spans, const
   std::vector<std::uint32_t> path;
   for (std::uint32_t span = last; span != kNoSpan;) {
     path.push_back(span);
-    const Start& start = table.starts[span];
+    const StartReason& start = table.starts[span];
     std::uint32_t after = start.after;
     if (after != kNoSpan && table.facts[span].reason == table.facts[span].queue) {
       const StartFacts& ahead = table.facts[after];
@@ -70,7 +70,7 @@ EngineTime time_of_engine(const EngineUse& use, std::span<const TraceSpan> spans
   Picos free = extent.begin;
   for (const Interval& interval : use.busy) {
     const StartFacts& facts = table.facts[interval.first];
-    Start& start = table.starts[interval.first];
+    StartReason& start = table.starts[interval.first];
     start.idle = interval.begin - free;
     IdleSplit split(result, free, interval.begin);
     split.until(facts.host, Cause::kHost);

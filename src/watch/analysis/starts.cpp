@@ -153,7 +153,7 @@ void StartFinder::follow_queues() {
 void StartFinder::decide(std::uint32_t index) {
   const TraceSpan& span = spans_[index];
   StartFacts& facts = table_.facts[index];
-  Start& start = table_.starts[index];
+  StartReason& start = table_.starts[index];
   start.ready = std::max(span.submit ? span.queued : kBeforeEverything, facts.dependency);
   start.cause = Cause::kHost;
   start.after = facts.host_after;

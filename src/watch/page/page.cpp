@@ -104,9 +104,9 @@ std::string side_text(const RaceSide& side) {
 }
 
 // Those fixes of the report that lie between the two streams of the race.
-std::string fixes_text(const Race& race, const std::vector<Fix>& fixes) {
+std::string fixes_text(const Race& race, const std::vector<RaceFix>& fixes) {
   std::string result;
-  for (const Fix& fix : fixes) {
+  for (const RaceFix& fix : fixes) {
     // An open view is the second side of a race, but it must end before the first.
     if (fix.after.stream == 0 && race.second.stream == 0 && fix.before.stream == race.first.stream) {
       result += fmt::format("\nEnd the host's view before {} is issued.", fix.before.text());
@@ -172,7 +172,7 @@ void add_false_dependencies(FindingList& list, const std::vector<FalseDependency
 }
 
 std::vector<Finding> findings_of(const TraceData& trace, std::span<const TraceSpan> spans) {
-  const CheckReport report = check(trace);
+  const CheckReport report = check_trace(trace);
   FindingList list;
   add_races(list, report.races);
   add_deadlocks(list, report.deadlocks);

@@ -28,8 +28,8 @@ void FixFinder::add(const RaceSide& after, const RaceSide& before, Clocks::Point
   needed_.push_back(false);
 }
 
-void FixFinder::assume(const std::vector<Fix>& fixes) {
-  for (const Fix& fix : fixes) add(fix.after, fix.before, {});
+void FixFinder::assume(const std::vector<RaceFix>& fixes) {
+  for (const RaceFix& fix : fixes) add(fix.after, fix.before, {});
   notes_needed_ = true;
 }
 

@@ -28,10 +28,10 @@ class FixFinder {
   // The host ends a view that races with these ops, in the order of issue. They were issued while the view was open. To
   // end the view before the first of them is enough.
   void end_view(const RaceSide& view, const std::vector<Access>& ops);
-  const std::vector<Fix>& fixes() const { return fixes_; }
+  const std::vector<RaceFix>& fixes() const { return fixes_; }
 
   // Starts with these fixes, and from now on notes which of them are needed.
-  void assume(const std::vector<Fix>& fixes);
+  void assume(const std::vector<RaceFix>& fixes);
   // By fix: whether it alone ordered two accesses that conflict. True is certain; false says nothing.
   const std::vector<bool>& needed() const { return needed_; }
 
@@ -46,7 +46,7 @@ class FixFinder {
   void note_needed(const std::vector<Access>& unordered);
 
   bool by_op_;
-  std::vector<Fix> fixes_;
+  std::vector<RaceFix> fixes_;
   std::vector<Clocks::Point> last_;  // by fix: the last run of `after`
   std::map<PlaceKey, std::vector<std::size_t>> by_after_, by_before_;
   std::map<std::pair<PlaceKey, PlaceKey>, std::size_t> of_views_;  // fixes that end a view, by its place and the op's

@@ -134,7 +134,7 @@ std::string where(const OpPlace& side) {
   return side.stream == 0 ? std::string("on the host") : fmt::format("in stream {}", side.stream);
 }
 
-std::string text_of(const Fix& fix) {
+std::string text_of(const RaceFix& fix) {
   const RaceSide& after = fix.after;
   const RaceSide& before = fix.before;
   if (after.stream == 0)
@@ -150,17 +150,17 @@ std::string text_of(const Fix& fix) {
 
 // Edges between the same two source lines are reported once, with the streams of the first.
 std::string text_of(const RaceReport& report) {
-  const std::vector<Fix>& fixes = report.fixes;
+  const std::vector<RaceFix>& fixes = report.fixes;
   if (fixes.empty()) return {};
   using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
   const auto source_of = [](const OpPlace& op) {
     return SourceLine{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
   };
   std::map<std::pair<SourceLine, SourceLine>, std::size_t> counts;
-  for (const Fix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
+  for (const RaceFix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
   std::string list;
   std::size_t listed = 0;
-  for (const Fix& fix : fixes) {
+  for (const RaceFix& fix : fixes) {
     const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
     if (count == counts.end()) continue;  // reported before
     const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";

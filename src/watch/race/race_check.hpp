@@ -50,7 +50,7 @@ class RaceCheck {
   // The buffer is wrapped memory: other buffers of the same address space may be of the same bytes.
   void mark_wrapped(std::uint64_t id, std::uint64_t address, std::uint32_t space) { memory_.wrap(id, address, space); }
   // Checks the program as if these edges were in it.
-  void assume(const std::vector<Fix>& fixes) { order_.require_fixes().assume(fixes); }
+  void assume(const std::vector<RaceFix>& fixes) { order_.require_fixes().assume(fixes); }
   RaceReport report();
   bool is_clean() const { return races_.races().empty(); }
   const FixFinder* fixes() { return order_.fixes(); }  // null before the first race, if nothing was assumed

@@ -19,7 +19,7 @@ void describe_buffers(RaceCheck& check, const TraceData& trace) {
 }  // namespace
 
 // Whether these edges order every conflict of the trace.
-bool FixReduction::orders_all(const std::vector<Fix>& fixes) {
+bool FixReduction::orders_all(const std::vector<RaceFix>& fixes) {
   RaceCheck check(by_op_);
   check.assume(fixes);
   describe_buffers(check, trace_);
@@ -35,8 +35,8 @@ bool FixReduction::orders_all(const std::vector<Fix>& fixes) {
   return check.fixes()->fixes().size() == fixes.size();
 }
 
-std::vector<Fix> FixReduction::kept() const {
-  std::vector<Fix> result;
+std::vector<RaceFix> FixReduction::kept() const {
+  std::vector<RaceFix> result;
   for (std::size_t i = 0; i < fixes_.size(); ++i) {
     if (!left_out_[i]) result.push_back(fixes_[i]);
   }

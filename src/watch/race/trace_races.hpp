@@ -26,15 +26,15 @@ class FixReduction {
   static constexpr std::uint64_t kMinSteps = 50'000;  // allowed in any case: a small trace is reduced in full
 
  private:
-  bool orders_all(const std::vector<Fix>& fixes);
-  std::vector<Fix> kept() const;
+  bool orders_all(const std::vector<RaceFix>& fixes);
+  std::vector<RaceFix> kept() const;
   void leave_out(std::span<const std::size_t> doubtful);
 
   const TraceData& trace_;
   const bool by_op_;
   std::uint64_t steps_ = 0, limit_ = 0;
   std::vector<bool> needed_;  // of the fixes tried last: see FixFinder::needed()
-  std::vector<Fix> fixes_;
+  std::vector<RaceFix> fixes_;
   std::vector<bool> left_out_;
   std::uint64_t untried_ = 0;
 };

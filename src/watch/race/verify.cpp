@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/core.hpp"
-#include "runtime/exchange_source.hpp"
+#include "runtime/exchange.hpp"
 #include "watch/race/deadlock.hpp"
 #include "watch/race/flag_writes.hpp"
 #include "watch/race/trace_races.hpp"
@@ -151,7 +151,8 @@ void note_races(Verification& result, const RaceReport& report) {
   for (const Race& race : report.races)
     result.races.push_back({op_at(race.first.position), op_at(race.second.position), race.first.writes,
                             race.second.writes, race.buffer_name, race.offset, race.bytes});
-  for (const Fix& fix : report.fixes) result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
+  for (const RaceFix& fix : report.fixes)
+    result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
 }
 
 // Ops with effects that their ranges do not show: everything ordered around them must stay ordered.

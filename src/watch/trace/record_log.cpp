@@ -7,8 +7,8 @@
 #include <queue>
 #include <utility>
 
-#include "base/clock_origin.hpp"
-#include "base/job_rank.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
 #include "watch/trace/trace_data.hpp"
