@@ -48,7 +48,7 @@ class Direct {
   SharedHost host_;
   SharedMemory memory_;
   Links links_;
-  LedgerSeat seat_;
+  LedgerSlot seat_;
   CallContext calls_;
   CallRun run_;
   std::uint64_t next_ = 1;  // number and ticket of the next call

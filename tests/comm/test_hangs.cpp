@@ -195,9 +195,9 @@ TEST(Hangs, WhoLeavesBeforeACallOfMessagesIsNamed) {
 
 // All entries of this process's ledger are taken, so reports must ask the ranks instead of reading their entries.
 TEST(Hangs, WhoCannotBeReadIsAsked) {
-  std::vector<std::unique_ptr<LedgerSeat>> seats;
+  std::vector<std::unique_ptr<LedgerSlot>> seats;
   for (int i = 0; i < kLedgerEntries; ++i)
-    seats.push_back(std::make_unique<LedgerSeat>(LedgerSeat::Who{1, i, kLedgerEntries, "none"}));
+    seats.push_back(std::make_unique<LedgerSlot>(LedgerSlot::Identity{1, i, kLedgerEntries, "none"}));
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   CommunicatorOptions options;
   options.timeout = std::chrono::milliseconds(100);

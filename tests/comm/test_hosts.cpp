@@ -10,7 +10,7 @@
 #include "every_call.hpp"
 #include "job.hpp"
 #include "sums.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 
 namespace slip {
 namespace {

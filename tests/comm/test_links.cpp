@@ -10,7 +10,7 @@
 #include "comm/link/pipe.hpp"
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
-#include "transport/lines.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip {
 namespace {
@@ -24,7 +24,7 @@ constexpr std::ptrdiff_t kMoreThanSocketsHold = 64 << 20;
 bool untouched(const Bytes& bytes) { return bytes == Bytes(bytes.size()); }
 
 // Until the line reports its end, or everything was moved.
-bool ends_early(ProxyLine& line, std::span<std::byte> bytes) {
+bool ends_early(ProxyConnection& line, std::span<std::byte> bytes) {
   try {
     static_cast<void>(line.post(bytes));
     line.wait(1, test::patient());
@@ -36,7 +36,7 @@ bool ends_early(ProxyLine& line, std::span<std::byte> bytes) {
 
 TEST(ClosedLinks, TheProxyNoLongerReceives) {
   Ends ends;
-  ProxyLine sender(Proxy::of_process(), std::move(ends.sender));
+  ProxyConnection sender(Proxy::of_process(), std::move(ends.sender));
   NetInlet inlet([&] { return std::move(ends.receiver); }, 0, 1);
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   inlet.begin(in.data(), in.size(), nullptr);
@@ -49,7 +49,7 @@ TEST(ClosedLinks, TheProxyNoLongerReceives) {
 
 TEST(ClosedLinks, TheProxyNoLongerSends) {
   Ends ends;
-  ProxyLine receiver(Proxy::of_process(), std::move(ends.receiver));
+  ProxyConnection receiver(Proxy::of_process(), std::move(ends.receiver));
   NetOutlet outlet([&] { return std::move(ends.sender); });
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   outlet.begin(out.data(), out.size(), nullptr);

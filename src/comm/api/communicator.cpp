@@ -78,14 +78,14 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
 // failure detector of the parent says, if that is why `make` failed.
 void make_in_parent(Bootstrap& parent, const SplitGroup& group, const Recovery::Make& make) {
   const auto abort = std::make_shared<AbortFlag>();
-  parent.switchboard().on_trouble(abort, group.members);
+  parent.failures().on_trouble(abort, group.members);
   try {
     make(group.membership, abort);
   } catch (const Error& error) {
-    parent.switchboard().on_trouble(nullptr, {});
+    parent.failures().on_trouble(nullptr, {});
     throw parent.with_cause(error);
   }
-  parent.switchboard().on_trouble(nullptr, {});
+  parent.failures().on_trouble(nullptr, {});
 }
 
 }  // namespace

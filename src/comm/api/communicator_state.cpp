@@ -138,7 +138,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
       calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *seat, cores_each < 1,
             timeout_ns()) {
   calls.one_thread = sim != nullptr;
-  calls.history = &witness->history;
+  calls.history = &monitor->history;
 }
 
 CallRun& Communicator::State::take_run() {
@@ -207,13 +207,14 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
-  const std::uint64_t filled = shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
+  const std::uint64_t filled =
+      shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const Signature signature = run.signature();
   const std::uint64_t position = start_run(run, op, stream, submit);
-  witness->history.add(signature, next);
+  monitor->history.add(signature, next);
   ++next;
   if (shared) ++next_shared;
   chunks += filled;
@@ -470,7 +471,7 @@ void Communicator::State::finalize(Here here) {
   const SetupCall call = bootstrap.begin(SetupKind::kFinalize, options.timeout);
   bootstrap.barrier(call);
   try {
-    require_same_calls(bootstrap, witness->history, call, here);
+    require_same_calls(bootstrap, monitor->history, call, here);
     require_all_received(bootstrap, calls.running, call, here);
   } catch (const Error& error) {
     if (error.code() != Code::kMismatch) throw;

@@ -92,11 +92,12 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
   positive(options.init_timeout, "init_timeout");
   positive(options.heartbeat, "heartbeat");
   if (options.silence <= options.heartbeat)
-    throw Error(Code::kInvalidValue,
-                fmt::format("silence of a communicator is {} ms and heartbeat {} ms: a rank counts as lost after a silence, "
-                            "so silence must be longer than heartbeat",
-                            options.silence.count(), options.heartbeat.count()),
-                here);
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("silence of a communicator is {} ms and heartbeat {} ms: a rank counts as lost after a silence, "
+                    "so silence must be longer than heartbeat",
+                    options.silence.count(), options.heartbeat.count()),
+        here);
   if (options.sockets < 0 || options.sockets > kNetMaxSockets)
     throw Error(Code::kInvalidValue,
                 fmt::format("a communicator with {} sockets to each rank: 1 to {} are possible, or 0 for the default",
@@ -120,6 +121,7 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
   result.timeout = options.init_timeout;
   result.heartbeat = {options.heartbeat, options.silence};
   result.abort = std::move(abort);
+  result.setup_follows = true;  // until the communicator is set up
   return result;
 }
 

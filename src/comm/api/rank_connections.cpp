@@ -101,9 +101,9 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout_ns(), tuning.max_channels);
   tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
-  seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
-  witness = std::make_shared<CallWitness>(seat);
-  bootstrap.set_witness(witness);
+  seat = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().name});
+  monitor = std::make_shared<CallMonitor>(seat);
+  bootstrap.set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
 }
 

@@ -35,8 +35,8 @@ struct RankConnections {
   const CommunicatorOptions options;
   const RequestedOptions requested;
   Bootstrap bootstrap;
-  std::shared_ptr<LedgerSeat> seat;
-  std::shared_ptr<CallWitness> witness;  // Communicator::State adds to its history under a lock
+  std::shared_ptr<LedgerSlot> seat;
+  std::shared_ptr<CallMonitor> monitor;  // Communicator::State adds to its history under a lock
   std::optional<SharedHost> host;
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
   int topology_device = -1;            // this rank's device of the host's topology file; -1: there is no file

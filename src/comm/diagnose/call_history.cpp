@@ -51,7 +51,7 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
   return first;
 }
 
-std::vector<std::byte> CallWitness::answer() {
+std::vector<std::byte> CallMonitor::answer() {
   std::vector<std::byte> result = seat_->answer();
   const CallHistory::Snapshot calls = history.snapshot();
   const auto bytes = std::as_bytes(std::span(&calls, 1));
@@ -59,11 +59,11 @@ std::vector<std::byte> CallWitness::answer() {
   return result;
 }
 
-std::optional<LedgerView> CallWitness::view_in(std::span<const std::byte> answer) {
+std::optional<LedgerView> CallMonitor::view_in(std::span<const std::byte> answer) {
   return read_at<LedgerView>(answer, 0);
 }
 
-std::optional<CallHistory::Snapshot> CallWitness::history_in(std::span<const std::byte> answer) {
+std::optional<CallHistory::Snapshot> CallMonitor::history_in(std::span<const std::byte> answer) {
   return read_at<CallHistory::Snapshot>(answer, sizeof(LedgerView));
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/api/call.hpp"
+#include "transport/bootstrap/control_server.hpp"
 #include "transport/ledger/ledger.hpp"
 
 namespace slip {
@@ -62,9 +63,9 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
                                                                 const CallHistory::Snapshot& other);
 
 // Answers questions of other ranks while the threads of this rank wait: its ledger entry and its history.
-class CallWitness final : public Witness {
+class CallMonitor final : public RankMonitor {
  public:
-  explicit CallWitness(std::shared_ptr<LedgerSeat> seat) : seat_(std::move(seat)) {}
+  explicit CallMonitor(std::shared_ptr<LedgerSlot> seat) : seat_(std::move(seat)) {}
   void look() override { seat_->look(); }
   std::vector<std::byte> answer() override;
   static std::optional<LedgerView> view_in(std::span<const std::byte> answer);
@@ -73,7 +74,7 @@ class CallWitness final : public Witness {
   CallHistory history;
 
  private:
-  const std::shared_ptr<LedgerSeat> seat_;
+  const std::shared_ptr<LedgerSlot> seat_;
 };
 
 }  // namespace slip

@@ -63,7 +63,7 @@ class MissingRanks {
 
   void ask(const std::vector<int>& ranks) {
     for (const auto& [rank, answer] : bootstrap_.ask(ranks, kAnswerTime)) {
-      std::optional<LedgerView> view = CallWitness::view_in(answer);
+      std::optional<LedgerView> view = CallMonitor::view_in(answer);
       if (!view) continue;
       make_safe(*view);
       const RankState sight{.view = *view};

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/ledger/ledger_entry.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip {
 

@@ -13,7 +13,7 @@ RunningState::RunningState(int nranks, int channel_count)
       sent(static_cast<std::size_t>(nranks) * channels.size()),
       received(sent.size()) {}
 
-CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSeat& ledger, bool more_ranks_than_cores,
+CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
                          std::int64_t timeout)
     : rank(boot.rank()),
       nranks(boot.nranks()),

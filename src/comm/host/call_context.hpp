@@ -107,7 +107,7 @@ struct CallContext {
     SharedHost* host = nullptr;      // null: this rank shares memory with no other
     SharedMemory* memory = nullptr;  // null: some ranks are on other hosts
   };
-  CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSeat& ledger, bool more_ranks_than_cores,
+  CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
               std::int64_t timeout);
 
   void throw_failure() const;  // throws if a rank has failed and said why
@@ -117,7 +117,7 @@ struct CallContext {
   SharedHost* const host;      // or null
   SharedMemory* const memory;  // or null
   Links& links;
-  LedgerSeat& seat;
+  LedgerSlot& seat;
   const bool oversubscribed;  // more ranks than cores: a waiting thread yields its core at once
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> next_ticket{1};  // of the call that may run

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 #include "comm/host/failure_check.hpp"
 #include "comm/host/wait_condition.hpp"
 #include "runtime/exchange.hpp"

@@ -81,7 +81,7 @@ bool FailureCheck::link_waits_for_departed() {
   const int rank = condition_.rank();
   if (condition_.link().reports_departure() || !context_.bootstrap.has_left(rank)) return false;
   // A connection that the rank made before it left may arrive after the notification that it left.
-  if (!context_.links.through_memory(rank) && !context_.bootstrap.switchboard().gone().contains(rank)) return false;
+  if (!context_.links.through_memory(rank) && !context_.bootstrap.failures().gone().contains(rank)) return false;
   while (context_.links.drive()) continue;
   return !condition_.holds();
 }
@@ -91,7 +91,7 @@ std::optional<std::pair<Signature, Signature>> FailureCheck::difference_from(int
   const auto answers = context_.bootstrap.ask({&rank, 1}, time);
   const auto found = answers.find(rank);
   if (found == answers.end()) return std::nullopt;
-  const std::optional<CallHistory::Snapshot> other = CallWitness::history_in(found->second);
+  const std::optional<CallHistory::Snapshot> other = CallMonitor::history_in(found->second);
   if (!other) return std::nullopt;
   CallHistory::Snapshot own = context_.history->snapshot();
   // A small call may run while it is enqueued, and is added to the history only after that.

@@ -5,35 +5,38 @@
 namespace slip {
 namespace {
 
-static_assert(2 * LinkEnd::kDepth <=
-              ProxyLine::kDepth);  // each message posts at most a signature and its bytes, so the line always has room
+static_assert(
+    2 * LinkEnd::kDepth <=
+    ProxyConnection::kDepth);  // each message posts at most a signature and its bytes, so the line always has room
 
 std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
 
-void set_line_driven(ProxyLine* line, bool driven) {
+void set_line_driven(ProxyConnection* line, bool driven) {
   if (!line) return;
-  if (driven) line->attend();
-  else line->leave();
+  if (driven) line->begin_drive();
+  else line->end_drive();
 }
 
-bool notify_by(ProxyLine* line, Sleeper* sleeper) {
-  if (line) line->tell(sleeper);
+bool notify_by(ProxyConnection* line, Sleeper* sleeper) {
+  if (line) line->set_sleeper(sleeper);
   return line != nullptr;
 }
 
-void post(ProxyLine& line, std::span<std::byte> bytes, ProxyLine::Next next = ProxyLine::Next::kCompute) {
+void post(ProxyConnection& line, std::span<std::byte> bytes,
+          ProxyConnection::Next next = ProxyConnection::Next::kCompute) {
   static_cast<void>(line.post(bytes, next));
 }
 
 }  // namespace
 
 void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
-  if (!line_) line_ = std::make_unique<ProxyLine>(Proxy::of_process(), connect_());
-  line_->attend();
+  if (!line_) line_ = std::make_unique<ProxyConnection>(Proxy::of_process(), connect_());
+  line_->begin_drive();
   const std::uint64_t slot = begun_ % kDepth;
   if (signature) {
     signatures_[slot] = *signature;
-    post(*line_, bytes_of(signatures_[slot]), bytes > 0 ? ProxyLine::Next::kPost : ProxyLine::Next::kCompute);
+    post(*line_, bytes_of(signatures_[slot]),
+         bytes > 0 ? ProxyConnection::Next::kPost : ProxyConnection::Next::kCompute);
   }
   if (bytes > 0) post(*line_, {data, bytes});
   ends_[slot] = line_->posted();
@@ -58,7 +61,7 @@ void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sign
   message.signed_ = signature != nullptr;
   if (signature) message.expected = *signature;
   ++begun_;
-  if (line_) line_->attend();
+  if (line_) line_->begin_drive();
 }
 
 // False: the signature has not arrived, so the bytes cannot be posted yet.
@@ -87,8 +90,8 @@ bool NetInlet::drive() {
   if (!line_) {
     std::unique_ptr<NetReceiver> receiver = accept_();
     if (!receiver) return false;
-    line_ = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(receiver));
-    line_->attend();
+    line_ = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(receiver));
+    line_->begin_drive();
   }
   bool moved = line_->drive();
   while (posted_ < begun_ && post_receive(messages_[posted_ % kDepth])) ++posted_;

@@ -1,5 +1,5 @@
-// NetOutlet and NetInlet: the two ends of a link over the network. Links makes them. Each has a connection (ProxyLine)
-// of its own, opened at the first message; the proxy thread drives it while no caller does.
+// NetOutlet and NetInlet: the two ends of a link over the network. Links makes them. Each has a connection
+// (ProxyConnection) of its own, opened at the first message; the proxy thread drives it while no caller does.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class NetOutlet final : public LinkEnd {
 
  private:
   const std::function<std::unique_ptr<NetSender>()> connect_;
-  std::unique_ptr<ProxyLine> line_;
+  std::unique_ptr<ProxyConnection> line_;
   std::array<Signature, kDepth> signatures_;
   std::array<std::uint64_t, kDepth> ends_{};  // a message is done when the line's count reaches this
 };
@@ -54,7 +54,7 @@ class NetInlet final : public LinkEnd {
 
   const std::function<std::unique_ptr<NetReceiver>()> accept_;
   const int rank_, from_;
-  std::unique_ptr<ProxyLine> line_;
+  std::unique_ptr<ProxyConnection> line_;
   std::array<Message, kDepth> messages_;
   std::uint64_t posted_ = 0;  // messages whose receive the line has
 };

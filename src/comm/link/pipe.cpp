@@ -8,7 +8,7 @@
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "comm/reduce/reduce.hpp"
-#include "transport/memory/process_memory.hpp"
+#include "transport/memory/segment.hpp"
 
 namespace slip {
 namespace {

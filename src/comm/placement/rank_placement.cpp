@@ -12,7 +12,6 @@
 #include "base/hash.hpp"
 #include "base/terminal.hpp"
 #include "store/topology_file.hpp"
-#include "store/topology_file.hpp"
 
 namespace slip {
 namespace {

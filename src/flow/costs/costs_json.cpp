@@ -1,5 +1,4 @@
-// Costs as JSON. Reading is strict: each field must occur once, and each number must be in the range that a measurement
-// can give.
+// Costs as JSON: every field must be there once, and every number must be one that can be measured.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -84,13 +83,12 @@ class CostsWriter {
   fmt::memory_buffer out_;
 };
 
-// Refuses values that reading would refuse: the program that writes them gets the error.
+// What the file could not hold would only be noticed by whoever reads it.
 void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.kernel_slowdown, costs.load_slowdown}) {
     if (!std::isfinite(value) || value < 0)
-      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}: 0 or more is expected", value),
-                  here);
+      throw Error(Code::kInvalidValue, fmt::format("costs with a rate or slowdown of {}", value), here);
   }
   double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
   for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));

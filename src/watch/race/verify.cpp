@@ -151,8 +151,7 @@ void note_races(Verification& result, const RaceReport& report) {
   for (const Race& race : report.races)
     result.races.push_back({op_at(race.first.position), op_at(race.second.position), race.first.writes,
                             race.second.writes, race.buffer_name, race.offset, race.bytes});
-  for (const RaceFix& fix : report.fixes)
-    result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
+  for (const RaceFix& fix : report.fixes) result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
 }
 
 // Ops with effects that their ranges do not show: everything ordered around them must stay ordered.

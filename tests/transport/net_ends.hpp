@@ -11,8 +11,8 @@
 
 namespace slip::test {
 
-inline Patience patient() { return {deadline_after(60'000'000'000), nullptr}; }
-inline Patience hasty() { return {deadline_after(20'000'000), nullptr}; }
+inline Deadline patient() { return {deadline_after(60'000'000'000), nullptr}; }
+inline Deadline hasty() { return {deadline_after(20'000'000), nullptr}; }
 
 inline NetOptions local_options(int rank, const char* host = "127.0.0.1") {
   NetOptions options;
@@ -39,7 +39,7 @@ struct Memory {
   std::vector<std::byte> bytes;
   std::unique_ptr<NetMemory> registered;
 
-  Memory(NetLine& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
+  Memory(NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
   NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
   NetPart part(int tag, std::size_t offset, std::size_t size) {
     return {bytes.data() + offset, size, tag, registered.get()};
@@ -50,8 +50,9 @@ struct Memory {
 };
 
 // Drives both ends from one thread until both requests are done.
-inline void finish(NetLine& one, NetRequest* ones, NetLine& two, NetRequest* twos, std::span<std::size_t> moved = {}) {
-  const std::int64_t deadline = patient().deadline_ns;
+inline void finish(NetConnection& one, NetRequest* ones, NetConnection& two, NetRequest* twos,
+                   std::span<std::size_t> moved = {}) {
+  const std::int64_t deadline = patient().at_ns;
   while (ones || twos) {
     if (ones && one.test(ones)) ones = nullptr;
     if (twos && two.test(twos, moved)) twos = nullptr;
