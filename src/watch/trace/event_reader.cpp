@@ -147,7 +147,7 @@ void EventReader::read_pair(std::uint64_t& first, std::uint64_t& second) {
 
 TraceRange EventReader::read_range() {
   std::uint64_t parts[3] = {0, 0, 0};
-  if (!json_.take_numbers(parts) && read_numbers(parts, 3) != 3) json_.fail("a range is [buffer, offset, bytes]");
+  if (!json_.take_numbers(parts) && read_numbers(parts, 3) != 3) json_.fail("a range must be [buffer, offset, bytes]");
   if (parts[2] > std::numeric_limits<std::uint64_t>::max() - parts[1]) json_.fail("a range that ends beyond 2^64");
   return {parts[0], parts[1], parts[2]};
 }
@@ -174,10 +174,10 @@ void EventReader::read_cost() {
 EventReader::SourceLine EventReader::split_source_line(std::string_view text) {
   SourceLine place;
   const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) json_.fail("a place is \"file:line\"");
+  if (colon == std::string_view::npos) json_.fail("a \"place\" must be \"file:line\"");
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, place.line);
-  if (error != std::errc() || stop != end) json_.fail("a place is \"file:line\"");
+  if (error != std::errc() || stop != end) json_.fail("a \"place\" must be \"file:line\"");
   place.file = texts_.keep(text.substr(0, colon));
   place.text = texts_.keep(text);
   return place;
