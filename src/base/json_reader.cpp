@@ -109,7 +109,7 @@ void JsonInput::finish() {
   if (found != kEnd) fail(fmt::format("expected the end of the file, found {}", name_of(found)));
 }
 
-// --- Strings and words ---
+// --- Strings and literals ---
 
 void JsonScalars::check_text_bytes(std::size_t bytes) const {
   if (bytes > kMaxTextBytes) fail(fmt::format("a string of more than {} bytes", kMaxTextBytes));
