@@ -305,7 +305,7 @@ std::uint64_t JsonScalars::scaled(const JsonNumber& number, const char* what) co
 std::uint64_t JsonScalars::any_unsigned_number() {
   const JsonNumber found = number();
   const std::uint64_t value = scaled(found, "whole number");
-  if (found.negative && value != 0) fail("a negative number where none is allowed");
+  if (found.negative && value != 0) fail("a number below zero where none is allowed");
   return value;
 }
 

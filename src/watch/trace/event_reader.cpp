@@ -147,7 +147,7 @@ void EventReader::read_pair(std::uint64_t& first, std::uint64_t& second) {
 
 TraceRange EventReader::read_range() {
   std::uint64_t parts[3] = {0, 0, 0};
-  if (!json_.take_numbers(parts) && read_numbers(parts, 3) != 3) json_.fail("a range must be [buffer, offset, bytes]");
+  if (!json_.take_numbers(parts) && read_numbers(parts, 3) != 3) json_.fail("a range is [buffer, offset, bytes]");
   if (parts[2] > std::numeric_limits<std::uint64_t>::max() - parts[1]) json_.fail("a range that ends beyond 2^64");
   return {parts[0], parts[1], parts[2]};
 }

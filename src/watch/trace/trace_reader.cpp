@@ -135,7 +135,8 @@ TraceData TraceReader::read() {
     data_ = foreign_.finish();
     normalise(data_, RunNames::kKeep);
   }
-  if (!times_fit(data_)) json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
+  if (!times_fit(data_))
+    json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
   data_.text = texts_.owner();
   return std::move(data_);
 }
@@ -239,7 +240,7 @@ TraceRecord& TraceReader::add(std::uint64_t sequence) {
 }
 
 void TraceReader::add_host(const TraceEvent& event) {
-  if (event.record.kind == RecordKind::kRun) json_.fail("a record of kind \"run\": runs belong into the event of their op (\"ph\":\"X\")");
+  if (event.record.kind == RecordKind::kRun) json_.fail("a record of kind \"run\": a run is given by an op's event");
   const Picos end = end_of(event);
   TraceRecord& record = add(event.record.sequence) = event.record;
   if (event.phase == 'X' && event.lasts > 0) {
