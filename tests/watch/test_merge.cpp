@@ -117,7 +117,7 @@ TEST(Merge, RanksAreOnOneClockAndApart) {
   EXPECT_EQ(merged.streams().size(), 4U);
   EXPECT_EQ(merged.buffers.size(), 2U);
   EXPECT_EQ(merged.edges().size(), 2U);
-  EXPECT_TRUE(check(merged).clean());
+  EXPECT_TRUE(check_trace(merged).clean());
   const Figures all = figures(spans);
   EXPECT_EQ(all.communication, 9 * kMs + 5 * kMs);
   EXPECT_EQ(all.communication_exposed, all.communication);
