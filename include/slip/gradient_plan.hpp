@@ -1,14 +1,14 @@
-// Which gradients are reduced together, and in which order: pure functions of what a step was measured to be, with the
-// same answer on every machine.
+// Plans for gradients: which of them are reduced together, and in which order. Pure functions of the measured times of
+// a step, with the same result on every machine.
 //
-// Gradients lie one behind the other in memory, in the order in which they arrive. Large ones may be cut into slices. A
-// bucket is a run of bytes that one call reduces, when the last gradient that it touches is there; calls run one after
-// the other, in the order of the plan. A bucket that is needed early may be put before one that came earlier.
+// Gradients lie one after the other in memory, in the order in which they arrive. A bucket is a range of bytes that one
+// call reduces as soon as all gradients in it have arrived. Large gradients may be cut into slices, in several buckets.
+// Calls run one after the other, in the order of the plan: a bucket that is needed early may go before an older one.
 //
-// What uses the gradients (optimizers, the next forward pass) takes them one after the other: each begins when what
-// came before it has ended and its own gradient is there. Then the time that is lost is that of the latest gradient:
-// F_k+1 = max(F_k, done_k) + w_k gives F_n - F_0 - sum(w) = max(0, max_k(done_k - needed_k)), where needed_k is when k
-// would begin if nothing were late.
+// The users of the gradients (optimizers, the next forward pass) run one after the other. User k begins when user k-1
+// has ended and its own gradient is reduced (done_k), and runs for w_k: F_k+1 = max(F_k, done_k) + w_k. So the lost
+// time is that of the latest gradient: F_n - F_0 - sum(w) = max(0, max_k(done_k - needed_k)), where needed_k is the
+// time when user k would begin if nothing were late.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace slip {
 
-// What a reduction takes, by bytes: points that were measured, lines between them, and the last line goes on.
+// The time of a reduction by its bytes: measured points, interpolated linearly, and extrapolated beyond the last one.
 struct ReduceCost {
   struct Point {
     std::uint64_t bytes = 0;
@@ -30,28 +30,28 @@ struct ReduceCost {
   };
   std::vector<Point> points = {};  // ascending in bytes
 
-  static ReduceCost of(const Link& link);  // a latency and a rate
+  static ReduceCost of(const Link& link);  // from a latency and a rate
   bool known() const { return !points.empty(); }
-  Picos time(std::uint64_t bytes) const;  // kInvalidValue when nothing is known
+  Picos time(std::uint64_t bytes) const;  // throws kInvalidValue if no point is known
 };
 
-// A step, as far as planning goes.
+// The times of a step that a plan is made from, in picoseconds since the step's first gradient.
 struct GradientProfile {
   struct Gradient {
     std::uint64_t bytes = 0;
-    Picos arrival = 0;        // when it is there
-    Picos needed = 0;         // when what uses it would begin if nothing were late
-    std::uint32_t group = 0;  // a bucket has gradients of one group only: of one data type
+    Picos arrival = 0;        // when it is written
+    Picos needed = 0;         // when its use would begin if nothing were late
+    std::uint32_t group = 0;  // a bucket has gradients of one group only, which have one data type
   };
-  std::vector<Gradient> gradients = {};  // as they lie in memory
+  std::vector<Gradient> gradients = {};  // in the order of memory
   Picos backward_end = 0;
   std::uint64_t bytes() const;
 };
 
-// The same step when all gradients are needed at the end of the backward pass, as in PyTorch's DDP.
+// The same step with all gradients needed at the end of the backward pass, as in PyTorch's DDP.
 GradientProfile all_at_once(GradientProfile profile);
 
-// `first` counts from the first gradient's first byte.
+// A range of bytes; `first` is counted from the first byte of the first gradient.
 struct Bucket {
   std::uint64_t first = 0, bytes = 0;
   friend bool operator==(const Bucket&, const Bucket&) = default;
@@ -63,49 +63,48 @@ struct BucketPlan {
 };
 
 enum class BucketRule : std::uint8_t {
-  kPlanned,  // by what was measured
-  kDdp,      // PyTorch's: full at so many bytes, in the order in memory
-  kEach,     // each gradient alone
+  kPlanned,  // planned from measured times
+  kDdp,      // as PyTorch's DDP: a bucket is closed at a number of bytes (DdpLimits)
+  kEach,     // one bucket for each gradient
 };
 const char* bucket_rule_name(BucketRule rule);  // "planned", "ddp", "each"
 
-// A bucket is closed when it has at least that many bytes; the first one has a limit of its own.
+// A bucket is closed when it has at least `bytes` bytes; the first one when it has `first_bytes`.
 struct DdpLimits {
   std::uint64_t first_bytes = std::uint64_t{1} << 20, bytes = std::uint64_t{25} << 20;
 };
 BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits = {});
 BucketPlan each_alone(const GradientProfile& profile);
 
-// What becomes of a plan.
+// The estimated times of a step with a plan.
 struct Exposure {
   struct Times {
     Picos ready = 0, start = 0, end = 0;
-    Picos late = 0;  // how much later than needed; never below 0
+    Picos late = 0;  // how much later than needed it ends; never negative
   };
-  Picos exposed = 0;        // the time that is lost
-  Picos communication = 0;  // of all calls
-  Picos end = 0;            // of the last one
+  Picos exposed = 0;        // the time that the step loses to communication
+  Picos communication = 0;  // the sum of all calls
+  Picos end = 0;            // of the last call
   std::vector<Times> buckets = {};
 };
-// Throws kInvalidValue unless the buckets hold every byte of the gradients once.
+// Throws kInvalidValue unless the buckets hold every byte of the gradients exactly once.
 Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                      Here here = Here::at());
 
-// The plan with the least exposed time that was found, and of those with the same the one with least communication. It
-// is never worse than DDP's rule. `effort`: how many plans may be looked at.
+// Finds the plan with the least exposed time and, among equals, the least communication. It is never worse than DDP's.
 struct PlanLimits {
-  std::uint64_t granule = 64;  // slices are a multiple of so many bytes
+  std::uint64_t granule = 64;  // slices have a multiple of this many bytes
   bool slices = true;          // gradients may be cut
-  int effort = 4000;
+  int effort = 4000;           // the number of plans that may be looked at
 };
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits = {},
                         Here here = Here::at());
 
-// The same step on the sim device, op by op: kernels for the backward pass and for what needs the gradients, the calls
-// in a stream of their own, events between them.
+// Simulates the step op by op on a sim device: kernels for the backward pass and for the uses of the gradients, calls
+// in a stream of their own, and events between them.
 struct StepPrediction {
   Picos time = 0;     // of the step
-  Picos compute = 0;  // if nothing were communicated
+  Picos compute = 0;  // of the step without communication
   Picos exposed() const { return time - compute; }
 };
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,

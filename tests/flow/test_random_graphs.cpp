@@ -210,7 +210,7 @@ TEST(RandomGraphs, TakeWhatThePlannerSays) {
   }
 }
 
-// What is left on disk sets the step_costs when the disk is the slower way.
+// If the disk is slower than the link, reads from disk determine the length of a step.
 TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     const test::RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000, .max_inputs = 0});

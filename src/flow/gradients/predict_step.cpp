@@ -47,7 +47,7 @@ class StepSimulation {
     }
   }
 
-  // Times what it plays. A timed event costs the host of most simulated devices something.
+  // Records the step in `clock`. Timed events take host time on most simulated devices.
   void record(GradientClock& clock) { clock_ = &clock; }
   std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
 
@@ -69,7 +69,8 @@ class StepSimulation {
     compute_time_ += time;
   }
 
-  // Gradients in the order in which they come, each call issued when its last one is: hardware queues see this order.
+  // Gradients arrive in order; each call is issued right after its last gradient, since hardware queues keep the order
+  // of issue.
   void backward() {
     const std::size_t count = profile_.gradients.size();
     std::vector<std::uint32_t> order(count);
@@ -122,7 +123,7 @@ class StepSimulation {
     stream.record(done_[call], here_);
   }
 
-  // In the order of need; each gradient's last call is the one to wait for.
+  // Uses the gradients in the order of need. A gradient is reduced when its last call has ended.
   void use() {
     const std::size_t count = profile_.gradients.size();
     std::vector<std::uint32_t> order(count);
@@ -167,7 +168,7 @@ StepPrediction simulate_step(const Device& device, const GradientProfile& profil
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here) {
   require_whole(profile, plan, here);
-  const PrivateScope predicting;  // no part of the program's trace
+  const PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
   StepSimulation simulation(device, profile, cost, plan, WaitPolicy::kByNeed, here);
   GradientClock clock(profile.gradients.size());
@@ -181,7 +182,7 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
 }
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
-  const PrivateScope predicting;  // no part of the program's trace
+  const PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
   return simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed, here);
 }

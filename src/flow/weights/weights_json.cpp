@@ -1,4 +1,4 @@
-// Plans as JSON. Values and ops are named, so that a plan that does not fit its graph is noticed.
+// Plans as JSON. The file names values and ops, so that reading notices a plan that is for another graph.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ Json group_json(const WeightGroup& group, const Graph& graph) {
   return json;
 }
 
-// Reads fields with their place in the file in every error.
+// Reads the fields of a JSON object; each error names the path of the field in the file.
 class PlanFields {
  public:
   PlanFields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
@@ -79,7 +79,7 @@ class PlanFields {
   Here here_;
 };
 
-// Of the groups that this graph has: which stay, and where.
+// The graph gives the weight groups; the file says which of them are resident, and where.
 void read_groups(const PlanFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.units = make_weight_groups(graph);
   if (fields.list("units").size() != plan.units.size())
