@@ -120,7 +120,8 @@ std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t max, Picos times
 
 // Slicings to try: whole gradients, and slices of several sizes, each large enough to be worth the latency of its call.
 // Where a call seems to cost almost nothing, as on a link with a token bucket, kMaxSlices limits their number.
-std::vector<BorderSearch> slicings(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits) {
+std::vector<BorderSearch> make_slicings(const GradientProfile& profile, const ReduceCost& cost,
+                                        const PlanLimits& limits) {
   std::vector<BorderSearch> slicings;
   const std::uint64_t granule = std::max<std::uint64_t>(limits.granule, 1);
   slicings.emplace_back(slices_of(profile, 0, granule), cost);
@@ -158,7 +159,7 @@ Score score_of(const Exposure& exposure) { return {exposure.exposed, exposure.co
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
   if (profile.gradients.empty()) return {};
   if (!cost.known()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", here);
-  std::vector<BorderSearch> slicings = slicings(profile, cost, limits);
+  std::vector<BorderSearch> slicings = make_slicings(profile, cost, limits);
   std::vector<Candidate> candidates = first_plans(slicings, cost, profile.bytes());
   BucketPlan best = ddp_buckets(profile);
   Score least = score_of(exposure_of(profile, cost, best, here));
