@@ -1,6 +1,6 @@
-// Graph: a model as data. Ops with the values they read and write, in the order in which they run; values are inputs,
-// weights, states (kept from step to step) and activations. A graph knows shapes and costs, not where bytes lie: a
-// planner decides that (weights.hpp).
+// Graph: a model as data: ops in the order in which they run, with the values that they read and write. Values are
+// inputs, weights, states (kept from step to step) and activations. A graph has shapes and costs; plan_weights
+// (weights.hpp) decides where the bytes lie.
 //
 //   slip::Graph graph;
 //   slip::Value x = graph.input("x", slip::DataType::kF32, {64, 1024});
@@ -24,18 +24,18 @@
 
 namespace slip {
 
-// A value of one graph, by its number.
+// A handle of a value: its number in its graph.
 struct Value {
   std::uint32_t index = 0;
-  std::uint32_t graph = 0;  // which graph gave it, so that another one refuses it; 0: not said
+  std::uint32_t graph = 0;  // id of its graph, so that another graph refuses it; 0: unchecked
   friend bool operator==(Value a, Value b) { return a.index == b.index; }
 };
 
 enum class ValueRole : std::uint8_t {
-  kInput,       // given anew for each step
+  kInput,       // given by the caller for each step
   kWeight,      // never written
-  kState,       // kept on the device from step to step, zero before the first; a cache, say
-  kActivation,  // made by an op, gone when its last reader has run
+  kState,       // kept on the device from step to step, zero before the first one; for example a cache
+  kActivation,  // written by an op; its memory is reused after its last reader
 };
 
 struct GraphValue {
@@ -47,7 +47,7 @@ struct GraphValue {
   std::uint64_t bytes = 0;
 };
 
-// Bytes of a value. An op that needs only some rows of a weight says so: the rest need not be there.
+// Bytes of a value. An op may need only some rows of a weight: the other rows need not be in memory.
 struct ValueBytes {
   Value value;
   std::uint64_t offset = 0;
@@ -65,15 +65,15 @@ struct GraphOp {
 };
 
 struct GraphOptions {
-  // A linear's weight beyond this is used in parts along its output rows, each by an op of its own: less memory needs
-  // to hold weights at a time. Parts have a multiple of 128 rows, at least one. They do not depend on where weights
-  // lie, so neither do the results.
+  // A linear op with a larger weight becomes several ops, each for a part of the output rows: so fewer bytes of weights
+  // must be in memory at a time. Parts have a multiple of 128 rows. They do not depend on the placement of weights, and
+  // so neither do the bits of the results.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;
-  // A weight smaller than this is loaded together with its neighbours in the order of use: a tiny copy wastes the link.
+  // A smaller weight is loaded together with its neighbours in the order of use, since tiny copies are slow.
   std::uint64_t join_bytes = std::uint64_t{1} << 20;
 };
 
-// Calls that do not fit throw kInvalidValue with the op's name, the values and their shapes.
+// Calls with values that do not match throw kInvalidValue with the op's name, the values and their shapes.
 class Graph {
  public:
   explicit Graph(const GraphOptions& options = {});
@@ -83,8 +83,8 @@ class Graph {
   Value state(std::string name, DataType type, Shape shape, Here here = Here::at());
   void output(Value value, Here here = Here::at());  // an activation that an op has written, or a state
 
-  // Built-in ops. What each makes has the op's name. x is [..., in]: all but the last dimension are tokens. Types are
-  // f32 or bf16, the same for all values of an op; sums are kept in f32.
+  // Built-in ops. The result has the op's name. x is [..., in]: all dimensions but the last are tokens. Types are f32
+  // or bf16, the same for all values of an op; sums are accumulated in f32.
   Value linear(std::string name, Value x, Value weight, Here here = Here::at());  // weight [out, in]; x * weight^T
   Value bias(std::string name, Value x, Value weight, Here here = Here::at());    // x + weight [last dimension]
   Value add(std::string name, Value a, Value b, Here here = Here::at());          // one of them may be a weight
@@ -95,7 +95,7 @@ class Graph {
   Value rms_norm(std::string name, Value x, Value weight, double epsilon = 1e-5, Here here = Here::at());
   Value layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon = 1e-5, Here here = Here::at());
 
-  // Any other op. A value that it makes is declared first; bytes read must have been written by an earlier op.
+  // Any other op. Declare the values that it writes first. An earlier op must have written the bytes that it reads.
   Value activation(std::string name, DataType type, Shape shape, Here here = Here::at());
   void add_op(GraphOp op, Here here = Here::at());
   ValueBytes all_of(Value value) const;
@@ -124,17 +124,17 @@ class Graph {
   Value add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here);
   Value add_alike(std::string name, const RowOp& op, Value a, Value b, Here here);
 
-  std::uint32_t id_;  // shared with copies: the values of one are those of the other
+  std::uint32_t id_;  // copies have the same id: values of one are valid in the other
   GraphOptions options_;
   std::vector<GraphValue> values_;
-  std::vector<std::vector<Written>> written_;  // of each value, in order and joined
+  std::vector<std::vector<Written>> written_;  // by value: written byte ranges, ascending and merged
   std::vector<GraphOp> ops_;
   std::map<std::string, std::uint32_t, std::less<>> value_names_;
   std::set<std::string, std::less<>> op_names_;
   std::uint64_t total_bytes_ = 0;
 };
 
-// A graph of built-in ops as JSON, and back. Throws kIo, kParse with the file and place, kInvalidValue as above.
+// A graph of built-in ops as JSON. Throws kIo, kParse with the file and the position, and kInvalidValue as above.
 Graph read_graph(const std::string& path, Here here = Here::at());
 void write_graph(const Graph& graph, const std::string& path, Here here = Here::at());
 

@@ -1,6 +1,6 @@
-// Tensors in safetensors files: one file, or several with an index. Opening reads the headers only and checks all of
-// them: whatever the files hold, a tensor that is told of lies within its file, has the bytes that its type and shape
-// say, and shares them with no other.
+// Tensors in safetensors files: one file, or several with an index. Opening reads and checks only the headers. Whatever
+// the files contain, each tensor of an opened file lies within its file, has the size of its type and shape, and
+// overlaps no other.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,14 @@ namespace slip {
 
 using Shape = std::vector<std::uint64_t>;
 std::string shape_text(const Shape& shape);  // "[4096, 11008]"
-// Of all elements; nothing if 64 bits do not hold the number.
+// The size of all elements; nothing if it does not fit into 64 bits.
 std::optional<std::uint64_t> bytes_of(DataType type, const Shape& shape);
 
 struct TensorInfo {
   std::string name;
   DataType type = DataType::kF32;
   Shape shape;
-  std::uint32_t file = 0;    // which of TensorFiles::paths()
+  std::uint32_t file = 0;    // index into TensorFiles::paths()
   std::uint64_t offset = 0;  // in that file
   std::uint64_t bytes = 0;
 };
@@ -45,12 +45,12 @@ class TensorFiles {
   TensorFiles& operator=(TensorFiles&&) noexcept;
   ~TensorFiles();
 
-  std::span<const TensorInfo> tensors() const;                                // by file, and there as they lie
-  const TensorInfo* find(std::string_view name) const;                        // null: there is none
+  std::span<const TensorInfo> tensors() const;                                // by file, then by offset
+  const TensorInfo* find(std::string_view name) const;                        // null if there is none
   const TensorInfo& at(std::string_view name, Here here = Here::at()) const;  // throws kInvalidValue
   const std::vector<std::string>& paths() const;
   std::uint64_t bytes() const;  // of all tensors
-  // The texts that the files carry beside their tensors; what several say alike is there once.
+  // The metadata of all files: keys and values; a pair that several files have occurs once.
   const std::vector<std::pair<std::string, std::string>>& metadata() const;
 
   // Reads a tensor, or bytes of it. Throws kIo if the file has changed since it was opened.
@@ -73,14 +73,14 @@ struct TensorData {
   std::span<const std::byte> bytes;
 };
 
-// Writes it whole or not at all: a failure throws kIo and leaves what was there. What open() would refuse is not
-// written. The first tensor begins at a multiple of 64 bytes; the format allows no holes, so the widest types come
-// first, each in the order given.
+// Writes a file atomically: a failure throws kIo and leaves an existing file as it was. Refuses what open() would
+// refuse. The first tensor begins at a multiple of 64 bytes. The format allows no gaps, so the widest types come first
+// to keep tensors aligned; tensors of one width keep their order.
 void write_tensors(const std::string& path, std::span<const TensorData> tensors,
                    const std::vector<std::pair<std::string, std::string>>& metadata = {}, Here here = Here::at());
 
-// The same for tensors that need not be in memory: `fill` is asked for the bytes of tensors[index] from `offset` on,
-// piece by piece in the order in which they are written.
+// The same for tensors that need not be in memory: `fill` writes the bytes of tensors[index] from `offset` on. It is
+// called piece by piece, in the order of the file.
 struct TensorShape {
   std::string name;
   DataType type = DataType::kF32;

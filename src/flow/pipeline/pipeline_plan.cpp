@@ -1,5 +1,5 @@
-// Chunk size and depth of a pipeline. Small chunks lose time to latency, large ones to the first and the last chunk,
-// beside which nothing runs.
+// Planning the chunk size and depth of a pipeline. Small chunks lose time to latency. Large ones lose time to the first
+// and the last chunk, whose copies overlap with nothing.
 #include "flow/pipeline/pipeline_plan.hpp"
 
 #include <fmt/format.h>
@@ -13,12 +13,12 @@ namespace {
 constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kMaxChunks = 1'000'000;
 constexpr std::uint32_t kMaxDepth = 1024;
-constexpr Picos kNear = 100;                  // a hundredth
-constexpr std::uint64_t kTriedOneByOne = 64;  // counts of chunks; beyond, each is a sixteenth larger than the last
+constexpr Picos kNear = 100;                  // plans within 1/100 of the best time count as equally good
+constexpr std::uint64_t kTriedOneByOne = 64;  // chunk counts up to here are all tried, then steps of 1/16
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
 
-// With one slot a kernel and its copies follow each other.
+// The time that each further chunk adds. With one slot a kernel cannot overlap with copies.
 Picos period(const PipelinePlan& plan, int copy_engines) {
   if (copy_engines == 0) return plan.in + plan.kernels + plan.out;
   const Picos copies = copy_engines == 1 ? plan.in + plan.out : std::max(plan.in, plan.out);
@@ -58,12 +58,12 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   return plan;
 }
 
-// Chunks of one size as far as they go, so that the last is not a small rest.
+// Divides the elements evenly, so that the last chunk is not a small rest.
 std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
   return std::min(divide_up(divide_up(spec.elements, chunks), spec.granule) * spec.granule, spec.elements);
 }
 
-// Of all plans: the one with fewest chunks and slots that comes near the best.
+// Of the plans that are near the best time: the one with the fewest chunks, then slots.
 const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
   const auto by_time = [](const PipelinePlan& a, const PipelinePlan& b) { return a.predicted < b.predicted; };
   const Picos best = std::min_element(plans.begin(), plans.end(), by_time)->predicted;
@@ -103,7 +103,7 @@ void require_sane(const PipelineSpec& spec, Here here) {
   if (spec.bytes_in == 0 || spec.bytes_out == 0)
     refuse(fmt::format("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in,
                        spec.bytes_out));
-  // Half of the range: sums of both sides, rounded up, must not overflow either.
+  // A quarter of the range, so that rounded sums of both sides cannot overflow either.
   std::uint64_t in = 0, out = 0;
   if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
       __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)

@@ -1,4 +1,4 @@
-// The stages of a pipeline, measured one by one in the memory that it may use.
+// measure_and_plan: measures the stages of a pipeline one by one, in the memory that the pipeline may use.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kPiece = std::uint64_t{16} << 20;  // bytes of input that show the rate
-constexpr std::uint64_t kChunks = 64;                      // that show what a chunk costs
-constexpr std::uint64_t kTried = 12;                       // that show how stages slow each other
-constexpr std::uint64_t kMinParts = 16;                    // measure_link goes down to a sixteenth
+constexpr std::uint64_t kPiece = std::uint64_t{16} << 20;  // bytes: large enough to show the rate of a stage
+constexpr std::uint64_t kChunks = 64;                      // number of chunks that show the cost of a chunk
+constexpr std::uint64_t kTried = 12;                       // number of chunks that show how stages slow each other
+constexpr std::uint64_t kMinParts = 16;                    // measure_link also measures 1/16 of a piece
 
 bool known(const Link& link) { return link.bytes_per_second > 0; }
 
-// Elements of the largest piece: many enough to be cut in whole granules, if the memory and the data have them.
+// The elements of the largest piece. If memory and data allow, a 1/16 of it still has whole granules.
 std::uint64_t piece_of(const PipelineSpec& spec) {
   const std::uint64_t wanted = std::max<std::uint64_t>(kPiece / std::max(spec.bytes_in, spec.bytes_out), 1);
   std::uint64_t granules =
@@ -38,7 +38,7 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
   const std::uint64_t all = spec.elements * std::max(spec.bytes_in, spec.bytes_out);
   HostRing host(device, std::max({in_bytes, out_bytes, std::min(all, HostRing::kEnough)}), here);
   const Stream zeros = device.stream(StreamFlags::kNonBlocking);
-  zeros.fill(input, 0, "zeros", here);  // what every kernel can take: other bytes may be places in other memory
+  zeros.fill(input, 0, "zeros", here);  // safe for every kernel: other bytes may be indices into other memory
   zeros.fill(output, 0, "zeros", here);
   zeros.sync(here);
   if (!known(stages.in))
@@ -62,7 +62,8 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
         in_bytes, in_unit, here);
 }
 
-// Of a whole run of the loop. Its memory on the host is of all chunks, or of one where one is larger than caches are.
+// The time of a whole run of the loop. The host memory has room for all chunks, or for one chunk if all of them
+// together are larger than caches.
 Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here) {
   const std::uint64_t chunk = plan.chunk * std::max(spec.bytes_in, spec.bytes_out);
   const std::uint64_t elements = chunk * plan.chunks > HostRing::kEnough ? plan.chunk : spec.elements;
@@ -76,13 +77,13 @@ Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePl
   for (int i = 0; i < 4; ++i) {
     loop.issue(here);
     loop.drain(here);
-    if (i > 0) times.push_back(loop.elapsed());  // the first warms
+    if (i > 0) times.push_back(loop.elapsed());  // run 0 is the warm-up
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
 
-// The loop with the smallest chunks there are: what is left is what every chunk costs.
+// Runs the loop with the smallest possible chunks: the time per chunk is the fixed cost of a chunk.
 Picos measure_chunk(const Device& device, PipelineSpec spec, Here here) {
   PipelinePlan plan;
   plan.chunk = std::min(spec.granule, spec.elements);
@@ -92,7 +93,7 @@ Picos measure_chunk(const Device& device, PipelineSpec spec, Here here) {
   return time_loop(device, spec, plan, here) / static_cast<Picos>(plan.chunks);
 }
 
-// The first chunks of the plan, against what they should take.
+// Runs the first chunks of the plan, and compares their time with the expected one.
 double measure_beside(const Device& device, PipelineSpec spec, PipelinePlan plan, Here here) {
   plan.chunks = std::min(plan.chunks, kTried);
   if (plan.chunks < 3) return 0;
@@ -109,7 +110,7 @@ PipelinePlan measure_and_plan(const Device& device, PipelineSpec& spec, Here her
   PipelineStages& stages = spec.stages;
   if (known(stages.in) && known(stages.kernels) && known(stages.out)) return plan_pipeline(spec, engines, here);
   if (min_memory(spec, spec.granule, 1) > spec.memory) {
-    PipelineSpec assumed = spec;  // the planner says what is missing; any rate will do for that
+    PipelineSpec assumed = spec;  // any rate will do: the planner throws the error that names the missing memory
     assumed.stages = {.in = {1e9, 0}, .kernels = {1e9, 0}, .out = {1e9, 0}};
     return plan_pipeline(assumed, engines, here);
   }
