@@ -20,7 +20,7 @@ std::string told(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
 }
 
-// kInvalidValue unless the shape can be counted in bytes.
+// Throws kInvalidValue if the size of the value is not between 1 and 2^63 bytes.
 std::uint64_t bytes_needed(const GraphValue& value, Here here) {
   std::uint64_t bytes = slip::bytes_of(value.type);
   for (const std::uint64_t size : value.shape) {
@@ -85,7 +85,7 @@ const GraphValue& Graph::checked(Value value, std::string_view who, Here here) c
 void Graph::output(Value value, Here here) {
   const GraphValue& found = checked(value, "output", here);
   if (found.role != ValueRole::kActivation && found.role != ValueRole::kState)
-    throw Error(Code::kInvalidValue, fmt::format("output {}: an input or a weight is the caller's own", told(found)),
+    throw Error(Code::kInvalidValue, fmt::format("output {}: an input or a weight belongs to the caller", told(found)),
                 here);
   if (!is_written(value, 0, found.bytes))
     throw Error(Code::kInvalidValue, fmt::format("output {}: no op has written all of it yet", told(found)), here);
@@ -121,7 +121,7 @@ void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, 
                             bytes.offset + bytes.bytes, told(value), why),
                 here);
   };
-  if (bytes.bytes == 0) refuse("these are none");
+  if (bytes.bytes == 0) refuse("this range is empty");
   if (bytes.offset > value.bytes || bytes.bytes > value.bytes - bytes.offset)
     refuse(fmt::format("it has {}", value.bytes));
   if (write && value.role == ValueRole::kInput) refuse("inputs are given by the caller and never written");

@@ -1,5 +1,5 @@
-// The built-in ops of a Graph: what fits together, what they make and what they cost. All checks come before the first
-// change, so that a call that throws leaves the graph as it was.
+// The built-in ops of a Graph: their checks, results and costs. All checks come before the first change, so that a call
+// that throws leaves the graph as it was.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,13 +12,13 @@ namespace slip {
 
 struct Graph::RowOp {
   BuiltIn kind = BuiltIn::kLinear;
-  std::uint64_t flops = 0;  // an element; exp, erf, a division or a root count as one
+  std::uint64_t flops = 0;  // per element; exp, erf, a division or a square root count as one
   double epsilon = 0;
 };
 
 namespace {
 
-constexpr std::uint64_t kMaxParts = 65536;  // of a linear; a file could ask for as many as there are atoms
+constexpr std::uint64_t kMaxParts = 65536;  // of a linear; protects against absurd part_bytes in a file
 
 std::string told(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
@@ -26,13 +26,14 @@ std::string told(const GraphValue& value) {
 
 std::uint64_t elements_of(const GraphValue& value) { return value.bytes / bytes_of(value.type); }
 
-// The product, or the greatest number there is: sizes that fit alone may not as flops.
+// The product, or UINT64_MAX on overflow: sizes that fit may overflow as flops.
 std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
 }
 
-// Rows of each part but the last: parts about as large as each other, none beyond `part_bytes` unless it is the least.
+// The rows of each part but the last. Parts are about equally large and at most `part_bytes`, but have at least
+// kPartRows rows.
 std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
   if (row_bytes * out <= part_bytes) return out;
   const std::uint64_t most = std::max<std::uint64_t>(part_bytes / row_bytes / kPartRows, 1) * kPartRows;
@@ -48,7 +49,7 @@ void Graph::check_new_op(const std::string& name, Here here) const {
     throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here);
 }
 
-// x of a built-in op: a type that kernels have, a last dimension, written.
+// Checks x of a built-in op: its type has a kernel, it has a last dimension, and it is written.
 const GraphValue& Graph::check_rows(const std::string& name, Value x, Here here) const {
   const GraphValue& value = checked(x, fmt::format("op '{}'", name), here);
   const auto refuse = [&](const char* why) {
@@ -60,7 +61,7 @@ const GraphValue& Graph::check_rows(const std::string& name, Value x, Here here)
   return value;
 }
 
-// `other` has the type of x and this shape.
+// Checks that `other` has the type of x and this shape.
 void Graph::check_like(const std::string& name, Value x, Value other, const Shape& shape, Here here) const {
   const GraphValue& like = values_[x.index];
   const GraphValue& value = check_rows(name, other, here);

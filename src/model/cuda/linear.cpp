@@ -1,6 +1,6 @@
-// linear on a GPU, by cuBLASLt. For each GPU, type and sizes an algorithm is chosen once, from those that need no
-// workspace, and kept: so the same launch gives the same bits each time, any stream may run it beside others, and no
-// memory is taken behind the planner's back.
+// linear on a GPU, by cuBLASLt. For each GPU, type and size one algorithm that needs no workspace is chosen and kept.
+// So the same launch always gives the same bits, streams can run it concurrently, and it takes no memory that the
+// planner does not know of.
 #include <fmt/format.h>
 
 #include <map>
@@ -30,7 +30,7 @@ void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) 
               {});
 }
 
-// What cuBLASLt makes and takes back.
+// Destroys the objects that cuBLASLt creates.
 template <auto kDestroy>
 struct Destroy {
   template <class T>
@@ -42,7 +42,7 @@ using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<&CublasLt::
 using Product = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<&CublasLt::destroy_product>>;
 using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<&CublasLt::destroy_preference>>;
 
-// One way to multiply. Column-major, as cuBLASLt counts: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
+// A product that cuBLASLt can run. It is column-major: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
 struct Recipe {
   Product product;
   Layout weight, from, into;
@@ -64,8 +64,8 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
           sizes);
 }
 
-// The greatest power of two that divides the address, up to the 16 bytes that any algorithm asks for. Whoever places
-// values at multiples of 16 gets one algorithm wherever they lie, and so the same bits.
+// The greatest power of two that divides the address, at most the 16 bytes that an algorithm can require. Values at
+// multiples of 16 always get the same algorithm, and so the same bits.
 std::uint32_t alignment_of(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | 16;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -80,7 +80,7 @@ std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes
   const cudaDataType_t type = sizes.type == DataType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
   auto recipe = std::make_unique<Recipe>();
   cublasLtMatmulDesc_t product = nullptr;
-  // CUBLAS_COMPUTE_32F: floats are multiplied as they are, never rounded to TF32.
+  // CUBLAS_COMPUTE_32F: floats are not rounded to TF32.
   checked(cublas_lt().create_product(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", sizes);
   recipe->product.reset(product);
   const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -109,7 +109,7 @@ std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes
 
 using Key = std::tuple<DataType, std::size_t, std::size_t, std::size_t, std::size_t, Alignments>;
 
-// Of one GPU. Never destroyed: at exit CUDA may be gone already.
+// The state for one GPU. Never destroyed: at exit the CUDA runtime may be shut down already.
 struct Library {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
