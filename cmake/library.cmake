@@ -68,7 +68,7 @@ set(SLIP_ZLIB_FOUND OFF)
 if(ZLIB_FOUND)
   set(SLIP_ZLIB_FOUND ON)
   target_link_libraries(slip PRIVATE ZLIB::ZLIB)
-  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/watch/trace/gzip.cpp" APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_ZLIB=1)
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/watch/trace/trace_input.cpp" APPEND PROPERTY COMPILE_DEFINITIONS SLIP_HAS_ZLIB=1)
 endif()
 message(STATUS "zlib: ${SLIP_ZLIB_FOUND}")
 

@@ -84,7 +84,7 @@ add_custom_target(concurrency_tests)   # builds just what `ctest -L concurrency`
 foreach(area IN LISTS slip_test_areas)
   add_executable(test_${area} ${slip_test_${area}})
   slip_test_program(test_${area})
-  target_link_libraries(test_${area} PRIVATE GTest::gtest GTest::gtest_main)
+  target_link_libraries(test_${area} PRIVATE GTest::gtest GTest::gtest_main)   # main() is that of tests/support
   set(labels ${area})
   if(area IN_LIST slip_concurrent_areas)
     list(APPEND labels concurrency)

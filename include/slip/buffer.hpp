@@ -1,6 +1,6 @@
-// Buffer: memory of a device or of the host, owned. Ops refer to it by Range.
+// Buffer: owned memory of a device or of the host. Ops refer to parts of it by Range.
 //
-// Freeing ordinary memory waits for the work of its devices, as cudaFree does. Memory from Stream::alloc is freed in
+// Freeing ordinary memory first waits for the work of its device, like cudaFree. Memory from Stream::alloc is freed in
 // stream order and waits for nothing.
 #pragma once
 
@@ -17,14 +17,14 @@ namespace slip {
 struct DeviceCore;
 
 enum class MemoryKind : unsigned char {
-  kDevice,    // of the device; the host cannot touch it
-  kPinned,    // of the host, page-locked: copies are asynchronous
-  kPageable,  // of the host, ordinary: copies may hold the host (rule 38)
+  kDevice,    // device memory: the host cannot access it
+  kPinned,    // page-locked host memory: copies are asynchronous
+  kPageable,  // ordinary host memory: copies may block the host (rule 38)
 };
 
 const char* memory_kind_name(MemoryKind kind);
 
-// The host's access to a buffer, from construction to destruction; the race checker sees both ends.
+// The host's access to a range, from construction to destruction. The race checker records both ends.
 class HostAccess {
  public:
   HostAccess(Range range, bool writes, Here here);
@@ -43,6 +43,7 @@ class HostAccess {
   Here here_;
 };
 
+// The same as an array of T; const T for reading.
 template <class T>
 class HostView : public HostAccess {
  public:
@@ -70,8 +71,8 @@ class Buffer {
   operator Range() const { return range_; }  // NOLINT(google-explicit-constructor): a buffer is its whole range
   Range slice(std::size_t offset, std::size_t bytes) const { return range_.slice(offset, bytes); }
 
-  // The host's view of pinned or pageable memory: of all of it, or of `bytes` from byte `offset` on. The host must have
-  // synchronised with the work that uses these bytes; streams may use the others meanwhile.
+  // The host's view of pinned or pageable memory: the whole buffer, or `bytes` bytes from `offset`. The host must have
+  // synchronised with all work on these bytes. Streams may use the other bytes meanwhile.
   template <class T>
   HostView<const T> host_read(Here here = Here::at()) const {
     return {range_, here};
@@ -89,7 +90,7 @@ class Buffer {
     return {host_range(offset, bytes, alignof(T), here), here};
   }
 
-  // The address, for native calls. Device memory must not be touched through it by the host.
+  // The address, for native calls. The host must not access device memory through it.
   void* native() const;
 
  private:

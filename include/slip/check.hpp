@@ -1,6 +1,5 @@
-// check: what a trace says against the program that made it. Races, with what would order them (race.hpp); waits that
-// protect nothing, with what they cost; ops that were held up by somebody they have nothing to do with; circles of
-// waits.
+// check_trace(): finds synchronisation faults of the program that recorded a trace. It reports races with the edges
+// that would order them (race.hpp), superfluous waits with their cost, false dependencies, and deadlocks.
 #pragma once
 
 #include <cstdint>
@@ -14,47 +13,48 @@
 
 namespace slip {
 
-// A wait that can go: every conflict is ordered without it, and without all the others that are told.
+// A wait that can be removed: all conflicts stay ordered without it, and without the other reported waits.
 struct SuperfluousWait {
-  OpPlace after, before;  // the last op that it waited for and the first that it held, the first time
+  OpPlace after, before;  // first occurrence: the last op that it waited for, and the first op that it delayed
   std::string_view file = {};
   std::int32_t line = 0;
   std::uint64_t times = 1;
-  bool implied = false;    // every time: earlier waits said the same. False: no two ops need it
+  bool implied = false;    // true: at every occurrence an earlier wait implied it. False: no two ops need it
   Picos cost = 0;          // how much shorter the run would have been without it
-  bool cost_known = true;  // false: the limit of work was reached before it was played without
+  bool cost_known = true;  // false: the work limit was reached before the run without it was simulated
 };
 
-// An op that was ready and had to wait for another with which it shares nothing but a hardware queue, or that the
-// legacy stream's rule put before it although no bytes of the two meet.
+// An op that was ready but waited for an unrelated op: both share only a hardware queue, or the legacy stream's rule
+// ordered them although they share no bytes.
 struct FalseDependency {
-  OpPlace held, by;  // the first time
-  bool queue = false;
+  OpPlace held, by;    // first occurrence: the delayed op, and the op it waited for
+  bool queue = false;  // true: a shared hardware queue; false: the legacy stream's rule
   std::uint64_t times = 1;
-  Picos cost = 0;          // queue: time that ops waited, added; legacy: how much shorter the run would have been
+  Picos cost = 0;          // queue: sum of the ops' waiting times; legacy: how much shorter the run would have been
   bool cost_known = true;  // see SuperfluousWait
 };
 
-// Ops that wait for each other: each for the next, the last for the first.
+// A cycle of ops: each waits for the next, the last for the first.
 struct Deadlock {
   struct Step {
     OpPlace op;
-    std::string_view because = {};  // why it waits for the next
+    std::string_view because = {};  // why it waits for the next op
   };
   std::vector<Step> circle;
 };
 
 struct CheckReport {
   RaceReport races;
-  std::vector<SuperfluousWait> superfluous;         // dearest first
-  std::vector<FalseDependency> false_dependencies;  // dearest first
+  std::vector<SuperfluousWait> superfluous;         // highest cost first
+  std::vector<FalseDependency> false_dependencies;  // highest cost first
   std::vector<Deadlock> deadlocks;
-  bool foreign = false;  // the trace names no accesses: nothing could be checked
+  bool foreign = false;  // another program's trace: it declares no accesses, so nothing could be checked
 
-  bool clean() const;        // no race and no deadlock, and nothing is missing to be sure of that
-  std::string text() const;  // for people
+  bool clean() const;        // no race, no deadlock, and the trace is complete enough to be sure of that
+  std::string text() const;  // human-readable
 };
 
-CheckReport check(const TraceData& trace);
+CheckReport check_trace(const TraceData& trace);
+[[deprecated("use check_trace")]] inline CheckReport check(const TraceData& trace) { return check_trace(trace); }
 
 }  // namespace slip

@@ -1,24 +1,27 @@
-// Communicator: ranks that exchange data. Each rank has a device; a collective is an op of one of its streams: the call
-// returns when it is enqueued, it runs after what the stream had before, and what comes later waits for it.
+// Communicator: a group of ranks that exchange data. Each rank has one device. A collective is an op of one of its
+// streams: the call returns once the op is enqueued. The op runs after the stream's earlier ops, and later ops wait
+// for it.
 //
-//   auto comm = slip::Communicator::init(id, nranks, rank, device);      // each rank, with the same id
+//   auto comm = slip::Communicator::init(id, nranks, rank, device);      // on each rank, with the same id
 //   comm.all_reduce(sums, gradients, slip::DataType::kF32, slip::ReduceOp::kSum, stream);
 //   stream.sync();
 //
-// All ranks must make the same calls in the same order. A call that does not match is an error on every rank, with both
-// sides in its text; one that waits too long says for whom. A rank that waits for nobody, such as the root of a small
-// broadcast, learns of a mismatch in the next call or in finalize(). After an error every call throws that error at
-// once; what can still be done with the communicator is shrink(), which makes a new one of the ranks that are left. A
-// communicator that was moved from has no ranks: its calls throw kInvalidHandle.
+// Order. All ranks must make the same calls in the same order. If two ranks make different calls, every rank gets an
+// error whose text has both calls. A call that waits longer than `timeout` fails, and its error names the ranks that
+// have not joined. A rank that waits for no other rank, such as the root of a small broadcast, gets the mismatch from
+// its next call or from finalize().
 //
-// A call in a stream that captures becomes an op of the plan, and each launch of the plan is a call, which the other
-// ranks match with a launch or a call of theirs. A launch after the communicator has gone is an error.
+// Errors. After an error every further call throws that error at once. Only shrink() still works: it makes a new
+// communicator of the surviving ranks. The calls of a moved-from communicator throw kInvalidHandle.
 //
-// Devices are of the cpu, or all of one sim world (Device::open_all) and in one process: then a call takes the time
-// that the links of the devices give, and the bits are those of the cpu.
+// Capture. A call on a capturing stream becomes an op of the plan. Each launch of the plan is one call; the other ranks
+// match it by a launch or a call of their own. A launch after the communicator was destroyed is an error.
 //
-// Bits: the same call gives the same bits in every run. On one host, and everywhere with `deterministic`, values are
-// reduced in the order of the ranks, so that the bits do not depend on the size or the algorithm either.
+// Devices. Either all ranks use cpu devices, or all use devices of one sim world (Device::open_all) in one process. On
+// sim a call takes the time that the simulated links need, and the result has the same bits as on cpu.
+//
+// Bits. The same call gives the same bits in every run. Within one host, and everywhere with `deterministic`, values
+// are reduced in rank order. Then the bits do not depend on the size or the algorithm either.
 #pragma once
 
 #include <chrono>
@@ -37,14 +40,14 @@
 
 namespace slip {
 
-// How ranks of several hosts, or of one if it is asked for, do a collective.
+// How ranks carry out a collective. A communicator within one host uses this choice only if one is requested.
 enum class Algorithm : unsigned char {
-  kAuto,      // what a model with measured figures finds fastest; SLIP_DEBUG=tune shows it
-  kDirect,    // each rank with each other at once, reduced in the order of the ranks
-  kRing,      // round a ring, or along it
-  kTree,      // up and down two trees
-  kDoubling,  // in log2 rounds of everything: small all_reduce
-  kRelay,     // all_to_all: what a host has for a rank of another goes there as one message, through one of its ranks
+  kAuto,      // the fastest one by a cost model with measured rates; SLIP_DEBUG=tune prints each choice
+  kDirect,    // every rank exchanges with every other rank at once, and reduces in rank order
+  kRing,      // along a ring
+  kTree,      // up and down two binary trees
+  kDoubling,  // log2(nranks) rounds with the whole data: for small all_reduce
+  kRelay,     // all_to_all: one rank of a host forwards all blocks of its host for a remote rank as one message
 };
 const char* algorithm_name(Algorithm algorithm);
 
@@ -53,116 +56,115 @@ enum class Transport : unsigned char {
   kNet,   // the network only
 };
 
-// The same on all ranks.
+// All ranks must pass the same options, except those marked "per rank".
 struct CommunicatorOptions {
   std::chrono::milliseconds timeout{600'000};      // how long a call waits for another rank
-  std::chrono::milliseconds init_timeout{60'000};  // and how long init, split, shrink and allocate do
-  // Each rank shows that it lives so often, and is lost when its neighbours hear nothing for so long.
+  std::chrono::milliseconds init_timeout{60'000};  // how long init, split, shrink and allocate wait
+  // Each rank sends a heartbeat this often. A rank counts as lost when its neighbours hear nothing during `silence`.
   std::chrono::milliseconds heartbeat{1000}, silence{4000};
-  Algorithm algorithm = Algorithm::kAuto;  // for the calls that it can do; or SLIP_ALGORITHM=NAME
+  Algorithm algorithm = Algorithm::kAuto;  // used for the calls it supports; or SLIP_ALGORITHM=NAME
   Transport transport = Transport::kAuto;  // or SLIP_TRANSPORT=net
-  bool deterministic = false;              // bits that depend on the input only
-  // Rings and trees that share the data of a call (NCCL's CTAs), 1 to 32; 0: chosen by what the hosts have. Within
-  // them the size of a call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
+  bool deterministic = false;              // the bits depend on the input only
+  // Number of parallel rings and trees that share the data of one call (NCCL's channels), 1 to 32. 0: derived from the
+  // hosts. Between the two limits the size of the call decides. Or SLIP_MIN_CHANNELS and SLIP_MAX_CHANNELS.
   int min_channels = 0, max_channels = 0;
-  // Over the network; may differ: the sender decides. Several sockets help where one connection gets a part of the wire
-  // only. Bytes sent without a copy are locked in memory meanwhile; within a host the kernel copies all the same.
-  int sockets = 0;  // of a line to another rank, 1 to 16, that share large messages; 0: 1, or SLIP_SOCKETS=N
-  std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, or SLIP_ZERO_COPY=BYTES
-  bool direct = true;              // may differ: false: others never touch this rank's buffers, all is staged
-  std::string host;  // may differ: ranks with another one are taken to be on another host; or SLIP_HOST_ID
-  // NCCL's XML of the rank's host, the same on all its ranks, or SLIP_TOPO_FILE: rings, trees and relays are searched
-  // for there. Without one a host counts as one place, unless its ranks are bound to several NUMA nodes.
+  // Network only, per rank; the sender's value counts. Several sockets help if one connection cannot fill the wire.
+  int sockets = 0;  // connections per peer, 1 to 16, that share large messages; 0: 1, or SLIP_SOCKETS=N
+  // Messages of at least this many bytes are sent without a copy (MSG_ZEROCOPY); their pages are locked meanwhile.
+  // 0: none, or SLIP_ZERO_COPY=BYTES. Between ranks of one host the kernel copies them nevertheless.
+  std::size_t zero_copy_from = 0;
+  bool direct = true;  // per rank; false: other ranks never access this rank's buffers, all data is staged
+  std::string host;    // per rank; ranks with different values count as ranks of different hosts; or SLIP_HOST_ID
+  // NCCL's topology XML of the rank's host, the same for all ranks of that host; or SLIP_TOPO_FILE. Rings, trees and
+  // relays are planned on it. Without a file the host counts as one place, unless its ranks are bound to NUMA nodes.
   std::string topology = {};
-  int topo_device = -1;  // of that file: where this rank is; -1: its number on the host, or SLIP_TOPO_DEVICE=N
+  int topo_device = -1;  // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
 };
 
-inline constexpr int kNoColor = -1;  // of split: this rank gets no communicator
+inline constexpr int kNoColor = -1;  // split(): this rank gets no communicator
 
 class Communicator {
  public:
-  // Returns when all ranks are here. Each rank calls it once, in a thread or process of its own.
+  // Each rank calls it once, in a thread or process of its own. Returns when all ranks have joined.
   static Communicator init(const UniqueId& id, int nranks, int rank, const Device& device,
                            const CommunicatorOptions& options = {}, Here here = Here::at());
-  // Which rank this process is says the launcher that started it: slip launch, mpirun, srun or torchrun. A process that
-  // nobody launched is alone.
+  // Takes rank and size from the launcher: slip launch, mpirun, srun or torchrun. Without a launcher there is one rank.
   static Communicator init(const Device& device, const CommunicatorOptions& options = {}, Here here = Here::at());
-  // All ranks in this process, one for each device.
+  // All ranks in this process, one per device.
   static std::vector<Communicator> init_all(std::span<const Device> devices, const CommunicatorOptions& options = {},
                                             Here here = Here::at());
 
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
-  // Waits for the calls of this rank that are under way: each ends at its timeout at the latest, and soon when another
-  // rank is lost.
+  // Waits for this rank's unfinished calls. Each of them ends at its timeout at the latest, and soon after a rank loss.
   ~Communicator();
 
   int rank() const;
   int nranks() const;
 
-  // Memory that the other ranks of the host reach: calls whose buffers all come from here stage nothing. All ranks call
-  // it, in the same order, and return when all have it; each says how much it wants, 0 for none. Ranks that are threads
-  // of one process reach all memory of each other and need none of this; for ranks of several hosts it is memory like
-  // any.
+  // Memory that the other ranks of the host can access: a call with such buffers only needs no staging copies. All
+  // ranks call it in the same order and return when all have their memory. Each passes its own size, 0 for none. Ranks
+  // that are threads of one process do not need it. For ranks on several hosts it is ordinary memory.
   SharedBuffer allocate(std::size_t bytes, Name name = {}, Here here = Here::at());
 
-  // `to` and `from` are the same or do not overlap, of pinned or device memory. Sizes as below, n the number of ranks.
-  void all_reduce(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here = Here::at());
-  void reduce(Range to, Range from, DataType type, ReduceOp op, int root, StreamRef stream, Here here = Here::at());
-  // kPreMulSum: this rank's values are multiplied by `factor` first.
+  // `to` and `from` are pinned or device memory, and either the same range or disjoint. n is the number of ranks.
+  // `how` is a ReduceOp, or premul_sum(factor).
+  void all_reduce(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here = Here::at());
+  void reduce(Range to, Range from, DataType type, ReduceSpec how, int root, StreamRef stream, Here here = Here::at());
+  // all_reduce with premul_sum(factor).
   void all_reduce_scaled(Range to, Range from, DataType type, double factor, StreamRef stream, Here here = Here::at());
   // `from` has n times the bytes of `to`.
-  void reduce_scatter(Range to, Range from, DataType type, ReduceOp op, StreamRef stream, Here here = Here::at());
-  // `from` counts on the root only, `to` on the others, too.
+  void reduce_scatter(Range to, Range from, DataType type, ReduceSpec how, StreamRef stream, Here here = Here::at());
+  // `from` is used on the root only. `to` has the same size on all ranks.
   void broadcast(Range to, Range from, int root, StreamRef stream, Here here = Here::at());
   // `to` has n times the bytes of `from`.
   void all_gather(Range to, Range from, StreamRef stream, Here here = Here::at());
-  void gather(Range to, Range from, int root, StreamRef stream, Here here = Here::at());   // `to` on the root only
-  void scatter(Range to, Range from, int root, StreamRef stream, Here here = Here::at());  // `from` on the root only
-  // Both have n blocks: block i goes to rank i, and what comes from rank i is block i.
+  void gather(Range to, Range from, int root, StreamRef stream, Here here = Here::at());   // `to`: on the root only
+  void scatter(Range to, Range from, int root, StreamRef stream, Here here = Here::at());  // `from`: on the root only
+  // Both have n blocks: block i of `from` goes to rank i, and block i of `to` comes from rank i.
   void all_to_all(Range to, Range from, StreamRef stream, Here here = Here::at());
   void barrier(StreamRef stream, Here here = Here::at());
 
-  // To or from one other rank, or this one. A send may wait until the other receives: what two ranks send to each other
-  // belongs in a group. The messages of a group travel at the same time, so what one receives no other one may touch.
-  void send(Range from, int to, StreamRef stream, Here here = Here::at());
-  void recv(Range to, int from, StreamRef stream, Here here = Here::at());
-  // Blocks of any size: `from[i]` goes to rank i, and `to[i]` is what comes from it.
+  // One message to or from rank `peer`, which may be this rank. A send may wait for the peer's receive, so two ranks
+  // that send to each other need a Group. The messages of a group run concurrently: their receive buffers must not
+  // overlap any other buffer of the group.
+  void send(Range buffer, int peer, StreamRef stream, Here here = Here::at());
+  void recv(Range buffer, int peer, StreamRef stream, Here here = Here::at());
+  // Blocks of any size: `from[i]` goes to rank i, and `to[i]` comes from rank i.
   void all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here = Here::at());
 
-  // All ranks call it, in the same order as each other's: those with the same colour get a communicator together, in
-  // the order of their keys and, where these are the same, of their ranks here. A colour below 0 gets none. It does not
-  // wait for calls on streams and does not disturb them.
+  // All ranks call it. Ranks with the same colour form a new communicator, ordered by `key`, then by rank here. A rank
+  // with a negative colour gets none. It does not wait for calls on streams and does not disturb them.
   std::optional<Communicator> split(int color, int key = 0, Here here = Here::at());
 
-  // After a loss all ranks that are left call it and get a communicator without those that are lost; they agree on who
-  // that is, and whoever is lost meanwhile is left out, too. Ranks keep their order. With `excluded` all but these call
-  // it, and name the same; this one stays as it is. A rank that the others gave up gets an error.
+  // Without `excluded`: after a loss all surviving ranks call it. They agree on the lost ranks, also those lost
+  // meanwhile, and get a communicator without them. With `excluded`: all other ranks call it with the same list; this
+  // communicator stays usable. Ranks keep their order. A rank that the others consider lost gets an error.
   Communicator shrink(const std::vector<int>& excluded = {}, Here here = Here::at());
 
-  // Waits until this rank's calls are done and all ranks have come here. Then it compares what they called and sent: if
-  // ranks made different calls, or a message was sent and never received, every rank gets an error that names it.
-  // Afterwards the communicator can only be destroyed, and no rank takes that for a loss.
+  // Waits until this rank's calls are done and all ranks have called it. Then it compares the calls of all ranks. If
+  // they differ, or a message was sent and never received, every rank gets an error that names it. Afterwards the
+  // communicator can only be destroyed, and the other ranks do not count that as a loss.
   void finalize(Here here = Here::at());
 
-  // What is wrong with the communicator, if anything is. From any thread, at any time; it waits for nothing.
+  // The communicator's error, if it has one. Any thread may call it at any time; it never blocks.
   std::optional<Error> error() const;
 
-  // Ends the calls of this rank that are under way, and all later ones, with kAborted; the other ranks are told. From
-  // any thread; returns at once.
+  // Ends this rank's unfinished calls, and all later ones, with kAborted, and notifies the other ranks. Any thread may
+  // call it; it returns at once.
   void abort() noexcept;
 
-  // The same with a reason: what this rank's program found wrong is what every rank gets, unless something else was
-  // wrong before. For who notices that the ranks cannot go on together.
+  // Like abort(), with an error of the program's own: all ranks get it, unless an earlier error exists. For a program
+  // that finds that the ranks cannot continue together.
   void fail(Code code, const std::string& text) noexcept;
 
  private:
-  friend class Forecast;
+  friend class CallPredictor;
   friend class Gradients;  // keeps the state, so that a Communicator may move while its gradients are reduced
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
   State& state(Here here = Here::at()) const;  // throws if this communicator was moved from
-  std::shared_ptr<State> state_;               // plans with its calls know whether it is still there
+  std::shared_ptr<State> state_;               // plans hold a weak reference, to detect that it is gone
 };
 
 }  // namespace slip

@@ -14,12 +14,13 @@
 namespace slip {
 
 // A link for transfers: a latency for each transfer, then a rate. A rate of 0 means unknown.
-struct Link {
+struct LinkCost {
   double bytes_per_second = 0;
   Picos latency = 0;
   Picos time_for(std::uint64_t bytes) const;  // kInvalidValue when the rate is not known
-  friend bool operator==(const Link&, const Link&) = default;
+  friend bool operator==(const LinkCost&, const LinkCost&) = default;
 };
+using Link [[deprecated("use LinkCost")]] = LinkCost;
 
 // One measured op. The time of an op of another size is interpolated between the samples of its kernel.
 struct CostSample {
@@ -33,9 +34,9 @@ struct CostSample {
 
 struct Costs {
   std::string device = {};     // where they were measured
-  Link load = {};              // from host memory to the device; on cpu from the page cache
-  Link unload = {};            // from the device to host memory
-  Link read = {};              // from disk to host memory
+  LinkCost load = {};              // from host memory to the device; on cpu from the page cache
+  LinkCost unload = {};            // from the device to host memory
+  LinkCost read = {};              // from disk to host memory
   double kernel_slowdown = 0;  // how much longer a kernel takes while a load runs: 0.07 is 7 %
   double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
@@ -59,7 +60,7 @@ struct LoadProbe {
 // device memory as the largest op and one transfer. Costs::read stays unknown: measure the disk with measure_link.
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load = {}, Here here = Here::at());
 // Measures any link. `issue` issues a transfer of `bytes` bytes: at most `piece_bytes`, and a multiple of `unit_bytes`.
-Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
+LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
                   std::uint64_t piece_bytes, std::uint64_t unit_bytes = 1, Here here = Here::at());
 // Costs from the description of a sim device ("sim:h200"). Needs no hardware.
 Costs model_costs(const Graph& graph, std::string_view device, Here here = Here::at());

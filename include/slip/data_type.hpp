@@ -1,4 +1,4 @@
-// The types of a tensor's elements, in files, graphs and collectives.
+// DataType: the element types of tensors in files, graphs and collectives.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ enum class DataType : std::uint8_t {
   kI64,
   kF64,
 };
-const char* data_type_name(DataType type);  // as in safetensors files: "BF16"
+const char* data_type_name(DataType type);  // as safetensors spells it: "BF16"
 std::optional<DataType> data_type_of(std::string_view name);
 std::size_t bytes_of(DataType type);  // of one element
 

@@ -1,7 +1,7 @@
-// Errors of the library: one exception type with a code and the place in the user's source.
+// Error: the library's one exception type, with an error code and the position in the user's source.
 //
-// A call that cannot do what it was asked throws `Error` at once. Work that fails later, on a stream, is kept by that
-// stream (or, for `DeviceFault`, by the whole device) and thrown by the next call that uses it.
+// A call with wrong arguments throws at once. Work that fails later, on a stream, stores its error in that stream, or
+// in the whole device if it is a DeviceFault. The next call that uses the stream or device throws it.
 #pragma once
 
 #include <stdexcept>
@@ -9,42 +9,43 @@
 
 namespace slip {
 
-// A place in the user's source. Built on compiler built-ins because clang 14 lacks std::source_location.
+// A position in the user's source. It uses compiler built-ins because clang 14 has no std::source_location.
 struct Here {
   const char* file = "";
   int line = 0;
   static constexpr Here at(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
 };
 
-enum class Code {
+enum class ErrorCode {
   kOk,
-  kInvalidValue,   // a size, range, flag or name that cannot be right
-  kInvalidHandle,  // a stream, event or buffer that is destroyed, freed, or of the wrong device
-  kInvalidDevice,  // no such device, or one that cannot do this
-  kNotReady,       // asked for a result that is not there yet
-  kNotPermitted,   // a runtime call from inside a host function or a kernel
+  kInvalidValue,   // an impossible size, range, flag or name
+  kInvalidHandle,  // a destroyed or freed stream, event or buffer, or one of another device
+  kInvalidDevice,  // no such device, or a device that does not support the call
+  kNotReady,       // the result does not exist yet
+  kNotPermitted,   // a runtime call inside a host function or a kernel
   kOutOfMemory,
-  kLaunchFailed,      // a kernel or host function threw; its stream is poisoned
+  kLaunchFailed,      // a kernel or host function threw; every later use of its stream reports this
   kDeviceFault,       // the device is lost: every later call reports this
-  kUndeclaredAccess,  // strict mode: an op touched memory that it did not declare
+  kUndeclaredAccess,  // strict mode: an op accessed memory that it had not declared
   kPeerAccessAlreadyEnabled,
   kPeerAccessNotEnabled,
   kCaptureUnsupported,  // not allowed while a stream captures
-  kCaptureInvalidated,  // an earlier mistake spoiled this capture
-  kCaptureMerge,        // two captures would be joined
-  kCaptureUnmatched,    // capture ended on a stream that did not begin it
-  kCaptureUnjoined,     // a forked stream was not joined to the origin
-  kCaptureIsolation,    // an edge from captured to uncaptured work or back
-  kCaptureImplicit,     // the legacy stream was used while a blocking stream captures
+  kCaptureInvalidated,  // an earlier error invalidated this capture
+  kCaptureMerge,        // a wait would merge two captures
+  kCaptureUnmatched,    // end_capture on a stream other than the one that began it
+  kCaptureUnjoined,     // a forked stream was not joined to the origin stream
+  kCaptureIsolation,    // a dependency between captured and uncaptured work
+  kCaptureImplicit,     // use of the legacy stream while a blocking stream captures
   kCaptureWrongThread,
   kTimeout,
   kIo,
   kParse,
   kUnsupported,
-  kRankLost,  // a rank died, was stopped, is cut off or left before its work was done
-  kMismatch,  // ranks asked for different things
-  kAborted,   // a wait that was ended from another thread, or by another rank
+  kRankLost,  // a rank died, was stopped, became unreachable or left before its work was done
+  kMismatch,  // ranks made different calls
+  kAborted,   // another thread or another rank ended the wait
 };
+using Code = ErrorCode;  // the short name, as in Error::code()
 
 const char* code_name(Code code);
 
@@ -59,13 +60,13 @@ class Error : public std::runtime_error {
   Here here_;
 };
 
-// Thrown by a kernel to model a fault of the device, such as an illegal address: the device is lost for good.
+// A kernel throws it to model a fault of the device, such as an illegal address. The device is lost permanently.
 class DeviceFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The code of the last Error thrown on this thread. last_error() also clears it; kNotReady answers are not kept.
+// The code of the last Error thrown on this thread, kNotReady excepted. last_error() also clears it.
 Code last_error();
 Code peek_last_error();
 

@@ -1,7 +1,7 @@
-// Event: a point in a stream that others can wait for. An Event is a value: it holds the record made last, and copying
-// it copies that record. A wait takes the record held at the call; recording again later does not change it.
+// Event: a point in a stream that streams and the host can wait for. An Event is a value: it holds its last record, and
+// a copy holds the same record. A wait uses the record held at the time of the call; a later record does not change it.
 //
-// An Event object is like a variable: several threads may use it at once only if none of them records it.
+// Thread rule: like a variable. Threads may share an Event only if none of them records it.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace slip {
 
 class Device;
 
-// Owner of a backend's event, counted; null where the backend needs none.
+// A reference-counted handle to a backend's event; null for backends that have none.
 class EventHandle {
  public:
   EventHandle() = default;
@@ -37,12 +37,13 @@ class EventHandle {
 
 class Event {
  public:
-  Event() = default;                     // never recorded; takes the device of its first record
-  explicit Event(const Device& device);  // never recorded; may be recorded in this device's streams only
+  Event() = default;                     // not recorded; bound to a device by its first record
+  explicit Event(const Device& device);  // not recorded; only streams of this device may record it
 
-  // True when the work it captured is done, or when it was never recorded. Never blocks. Throws the work's error.
+  // True if the work before the point is done, or if the event was never recorded. Never blocks. Throws the work's
+  // error.
   bool query(Here here = Here::at()) const;
-  // Blocks the host until the work it captured is done. Throws the work's error.
+  // Blocks the host until the work before the point is done. Throws the work's error.
   void sync(Here here = Here::at()) const;
 
   bool recorded() const { return point_.stream != nullptr; }
@@ -52,18 +53,18 @@ class Event {
  protected:
   friend class StreamRef;
   Point point_;
-  std::uint64_t stream_ = 0;   // id of the stream it was recorded in, for traces
-  std::uint32_t device_ = 0;   // 0: not tied to a device yet
-  std::uint64_t capture_ = 0;  // the capture it was recorded in, if any
+  std::uint64_t stream_ = 0;   // id of the stream that recorded it, for traces
+  std::uint32_t device_ = 0;   // 0: not bound to a device yet
+  std::uint64_t capture_ = 0;  // the capture that recorded it; 0: none
   EventHandle handle_;
 };
 
-// An event that also says when the point was reached. Only timed events can be subtracted.
+// An event that also stores when its point was reached. Only timed events can be subtracted.
 class TimedEvent : public Event {
  public:
   using Event::Event;
-  // Time between two points of one device. kInvalidHandle when one was never recorded or the devices differ, kNotReady
-  // when one is not reached yet.
+  // Time between two points of one device. Throws kInvalidHandle if an event was never recorded or the devices differ,
+  // and kNotReady if a point is not reached yet.
   friend std::chrono::nanoseconds operator-(const TimedEvent& end, const TimedEvent& start);
 };
 

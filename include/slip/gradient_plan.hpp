@@ -1,14 +1,15 @@
-// Plans for gradients: which of them are reduced together, and in which order. Pure functions of the measured times of
-// a step, with the same result on every machine.
+// Gradient buckets: which gradients are reduced together, and in which order. All functions here are pure: the same
+// measured step gives the same plan on every rank.
 //
-// Gradients lie one after the other in memory, in the order in which they arrive. A bucket is a range of bytes that one
-// call reduces as soon as all gradients in it have arrived. Large gradients may be cut into slices, in several buckets.
-// Calls run one after the other, in the order of the plan: a bucket that is needed early may go before an older one.
+// Gradients lie contiguously in memory, in the order of their arrival. Large gradients may be cut into slices. A bucket
+// is a byte range that one all_reduce reduces. Its call becomes ready when the last gradient that it touches has
+// arrived. Calls run one after the other in plan order. A bucket that is needed early may run before a bucket that
+// arrived earlier.
 //
-// The users of the gradients (optimizers, the next forward pass) run one after the other. User k begins when user k-1
-// has ended and its own gradient is reduced (done_k), and runs for w_k: F_k+1 = max(F_k, done_k) + w_k. So the lost
-// time is that of the latest gradient: F_n - F_0 - sum(w) = max(0, max_k(done_k - needed_k)), where needed_k is the
-// time when user k would begin if nothing were late.
+// The consumers of the gradients (optimizer, next forward pass) run one after the other. Each starts when its
+// predecessor has ended and its own gradient is reduced: F_k+1 = max(F_k, done_k) + w_k. The time lost to communication
+// is therefore F_n - F_0 - sum(w) = max(0, max_k(done_k - needed_k)), where needed_k is when consumer k would start
+// without delays.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +23,28 @@
 
 namespace slip {
 
-// The time of a reduction by its bytes: measured points, interpolated linearly, and extrapolated beyond the last one.
+// Time of a reduction by its bytes: linear between measured points, and extrapolated beyond the last one.
 struct ReduceCost {
   struct Point {
     std::uint64_t bytes = 0;
     Picos time = 0;
   };
-  std::vector<Point> points = {};  // ascending in bytes
+  std::vector<Point> points = {};  // ascending by bytes
 
-  static ReduceCost of(const Link& link);  // from a latency and a rate
+  static ReduceCost of(const LinkCost& link);  // from a latency and a rate
   bool known() const { return !points.empty(); }
-  Picos time(std::uint64_t bytes) const;  // throws kInvalidValue if no point is known
+  Picos time(std::uint64_t bytes) const;  // throws kInvalidValue without points
 };
 
-// The times of a step that a plan is made from, in picoseconds since the step's first gradient.
+// One measured training step, as input for the planner.
 struct GradientProfile {
   struct Gradient {
     std::uint64_t bytes = 0;
-    Picos arrival = 0;        // when it is written
-    Picos needed = 0;         // when its use would begin if nothing were late
-    std::uint32_t group = 0;  // a bucket has gradients of one group only, which have one data type
+    Picos arrival = 0;        // when the backward pass has written it
+    Picos needed = 0;         // when its consumer would start if nothing were late
+    std::uint32_t group = 0;  // a bucket contains gradients of one group only: one data type
   };
-  std::vector<Gradient> gradients = {};  // in the order of memory
+  std::vector<Gradient> gradients = {};  // in memory order
   Picos backward_end = 0;
   std::uint64_t bytes() const;
 };
@@ -51,57 +52,58 @@ struct GradientProfile {
 // The same step with all gradients needed at the end of the backward pass, as in PyTorch's DDP.
 GradientProfile all_at_once(GradientProfile profile);
 
-// A range of bytes; `first` is counted from the first byte of the first gradient.
+// `first` is the offset from the first byte of the first gradient.
 struct Bucket {
   std::uint64_t first = 0, bytes = 0;
   friend bool operator==(const Bucket&, const Bucket&) = default;
 };
 
 struct BucketPlan {
-  std::vector<Bucket> buckets = {};  // in the order of their calls
+  std::vector<Bucket> buckets = {};  // in call order
   friend bool operator==(const BucketPlan&, const BucketPlan&) = default;
 };
 
 enum class BucketRule : std::uint8_t {
-  kPlanned,  // planned from measured times
-  kDdp,      // as PyTorch's DDP: a bucket is closed at a number of bytes (DdpLimits)
-  kEach,     // one bucket for each gradient
+  kPlanned,  // plan_buckets() from the measured step
+  kDdp,      // PyTorch's rule: closed at a number of bytes, in memory order
+  kEach,     // one bucket per gradient
 };
 const char* bucket_rule_name(BucketRule rule);  // "planned", "ddp", "each"
 
-// A bucket is closed when it has at least `bytes` bytes; the first one when it has `first_bytes`.
+// A bucket is closed when it has at least `bytes`; the first bucket has its own limit.
 struct DdpLimits {
   std::uint64_t first_bytes = std::uint64_t{1} << 20, bytes = std::uint64_t{25} << 20;
 };
 BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits = {});
 BucketPlan each_alone(const GradientProfile& profile);
 
-// The estimated times of a step with a plan.
+// The schedule that a plan leads to, and how much communication it exposes.
 struct Exposure {
   struct Times {
     Picos ready = 0, start = 0, end = 0;
-    Picos late = 0;  // how much later than needed it ends; never negative
+    Picos late = 0;  // how much later than needed; at least 0
   };
-  Picos exposed = 0;        // the time that the step loses to communication
-  Picos communication = 0;  // the sum of all calls
+  Picos exposed = 0;        // time that the step loses to communication
+  Picos communication = 0;  // durations of all calls, added
   Picos end = 0;            // of the last call
   std::vector<Times> buckets = {};
 };
-// Throws kInvalidValue unless the buckets hold every byte of the gradients exactly once.
+// Throws kInvalidValue unless the buckets cover every byte of the gradients exactly once.
 Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                      Here here = Here::at());
 
-// Finds the plan with the least exposed time and, among equals, the least communication. It is never worse than DDP's.
 struct PlanLimits {
-  std::uint64_t granule = 64;  // slices have a multiple of this many bytes
+  std::uint64_t granule = 64;  // slices are multiples of this many bytes
   bool slices = true;          // gradients may be cut
-  int effort = 4000;           // the number of plans that may be looked at
+  int effort = 4000;           // maximum number of plans to evaluate
 };
+// The plan with minimum exposed time among those evaluated; ties go to the plan with less communication. It is never
+// worse than DDP's rule.
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits = {},
                         Here here = Here::at());
 
-// Simulates the step op by op on a sim device: kernels for the backward pass and for the uses of the gradients, calls
-// in a stream of their own, and events between them.
+// The step simulated op by op on the sim device: kernels for the backward pass and for the consumers, the calls on a
+// separate stream, and events between them.
 struct StepPrediction {
   Picos time = 0;     // of the step
   Picos compute = 0;  // of the step without communication

@@ -1,6 +1,6 @@
-// Graph: a model as data: ops in the order in which they run, with the values that they read and write. Values are
-// inputs, weights, states (kept from step to step) and activations. A graph has shapes and costs; plan_weights
-// (weights.hpp) decides where the bytes lie.
+// Graph: a model as data. It lists ops in execution order, with the values they read and write. Values are inputs,
+// weights, states (kept from step to step) and activations. A graph has shapes and costs but no addresses: a planner
+// places the values in memory (weights.hpp).
 //
 //   slip::Graph graph;
 //   slip::Value x = graph.input("x", slip::DataType::kF32, {64, 1024});
@@ -24,18 +24,18 @@
 
 namespace slip {
 
-// A handle of a value: its number in its graph.
+// Refers to a value of one graph.
 struct Value {
   std::uint32_t index = 0;
-  std::uint32_t graph = 0;  // id of its graph, so that another graph refuses it; 0: unchecked
+  std::uint32_t graph = 0;  // id of its graph: other graphs refuse it; 0: unknown
   friend bool operator==(Value a, Value b) { return a.index == b.index; }
 };
 
 enum class ValueRole : std::uint8_t {
-  kInput,       // given by the caller for each step
+  kInput,       // set by the caller before each step
   kWeight,      // never written
-  kState,       // kept on the device from step to step, zero before the first one; for example a cache
-  kActivation,  // written by an op; its memory is reused after its last reader
+  kState,       // kept on the device from step to step, initially zero; for example a KV cache
+  kActivation,  // written by an op, discarded after its last reader
 };
 
 struct GraphValue {
@@ -43,18 +43,18 @@ struct GraphValue {
   DataType type = DataType::kF32;
   Shape shape;
   ValueRole role = ValueRole::kActivation;
-  bool output = false;  // an activation or state that the caller wants after each step
+  bool output = false;  // the caller reads this activation or state after each step
   std::uint64_t bytes = 0;
 };
 
-// Bytes of a value. An op may need only some rows of a weight: the other rows need not be in memory.
+// Some bytes of a value. An op that reads only some rows of a weight names them: only these must be loaded.
 struct ValueBytes {
   Value value;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-// One op: its kernel is launched with the bytes of `reads` and `writes`, in this order, and `scalars`.
+// One op: a launch of `kernel` with `reads`, `writes` and `scalars` as arguments, in this order.
 struct GraphOp {
   std::string name;
   const Kernel* kernel = nullptr;
@@ -65,11 +65,11 @@ struct GraphOp {
 };
 
 struct GraphOptions {
-  // A linear op with a larger weight becomes several ops, each for a part of the output rows: so fewer bytes of weights
-  // must be in memory at a time. Parts have a multiple of 128 rows. They do not depend on the placement of weights, and
-  // so neither do the bits of the results.
+  // A linear layer with a larger weight is split along its output rows into several ops, so that less weight memory is
+  // needed at a time. Parts have a multiple of 128 rows, at least 128. The split does not depend on the placement
+  // of weights, so results do not either.
   std::uint64_t part_bytes = std::uint64_t{32} << 20;
-  // A smaller weight is loaded together with its neighbours in the order of use, since tiny copies are slow.
+  // Smaller weights are loaded together with their neighbours in order of use, because tiny copies waste the link.
   std::uint64_t join_bytes = std::uint64_t{1} << 20;
 };
 
@@ -81,21 +81,21 @@ class Graph {
   Value input(std::string name, DataType type, Shape shape, Here here = Here::at());
   Value weight(std::string name, DataType type, Shape shape, Here here = Here::at());
   Value state(std::string name, DataType type, Shape shape, Here here = Here::at());
-  void output(Value value, Here here = Here::at());  // an activation that an op has written, or a state
+  void output(Value value, Here here = Here::at());  // a written activation, or a state
 
-  // Built-in ops. The result has the op's name. x is [..., in]: all dimensions but the last are tokens. Types are f32
-  // or bf16, the same for all values of an op; sums are accumulated in f32.
-  Value linear(std::string name, Value x, Value weight, Here here = Here::at());  // weight [out, in]; x * weight^T
+  // Built-in ops. The result has the op's name. x is [..., in]: all dimensions but the last are tokens. All values of
+  // an op have the same type, f32 or bf16; sums are accumulated in f32.
+  Value linear(std::string name, Value x, Value weight, Here here = Here::at());  // x * weight^T, weight [out, in]
   Value bias(std::string name, Value x, Value weight, Here here = Here::at());    // x + weight [last dimension]
-  Value add(std::string name, Value a, Value b, Here here = Here::at());          // one of them may be a weight
+  Value add(std::string name, Value a, Value b, Here here = Here::at());          // one may be a weight
   Value multiply(std::string name, Value a, Value b, Here here = Here::at());
   Value relu(std::string name, Value x, Here here = Here::at());
-  Value gelu(std::string name, Value x, Here here = Here::at());  // the exact one, with erf
+  Value gelu(std::string name, Value x, Here here = Here::at());  // exact, with erf
   Value silu(std::string name, Value x, Here here = Here::at());
   Value rms_norm(std::string name, Value x, Value weight, double epsilon = 1e-5, Here here = Here::at());
   Value layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon = 1e-5, Here here = Here::at());
 
-  // Any other op. Declare the values that it writes first. An earlier op must have written the bytes that it reads.
+  // Any other op. Declare its results first. An op may read only bytes that an earlier op has written.
   Value activation(std::string name, DataType type, Shape shape, Here here = Here::at());
   void add_op(GraphOp op, Here here = Here::at());
   ValueBytes all_of(Value value) const;
@@ -111,7 +111,7 @@ class Graph {
   struct Written {
     std::uint64_t from, to;
   };
-  struct RowOp;  // a built-in op that works row by row (graph_ops.cpp)
+  struct RowOp;  // a built-in op that works row by row
 
   Value declare(GraphValue value, Here here);
   const GraphValue& checked(Value value, std::string_view who, Here here) const;
@@ -124,17 +124,17 @@ class Graph {
   Value add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here);
   Value add_alike(std::string name, const RowOp& op, Value a, Value b, Here here);
 
-  std::uint32_t id_;  // copies have the same id: values of one are valid in the other
+  std::uint32_t id_;  // copies of a graph share it, and with it their values
   GraphOptions options_;
   std::vector<GraphValue> values_;
-  std::vector<std::vector<Written>> written_;  // by value: written byte ranges, ascending and merged
+  std::vector<std::vector<Written>> written_;  // by value: written byte ranges, sorted and merged
   std::vector<GraphOp> ops_;
   std::map<std::string, std::uint32_t, std::less<>> value_names_;
   std::set<std::string, std::less<>> op_names_;
   std::uint64_t total_bytes_ = 0;
 };
 
-// A graph of built-in ops as JSON. Throws kIo, kParse with the file and the position, and kInvalidValue as above.
+// JSON; built-in ops only. Throws kIo, kParse with the file and position, and kInvalidValue like Graph.
 Graph read_graph(const std::string& path, Here here = Here::at());
 void write_graph(const Graph& graph, const std::string& path, Here here = Here::at());
 

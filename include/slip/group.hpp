@@ -1,28 +1,28 @@
-// Group: sends and receives that are submitted together. Messages that two ranks send to each other belong in a group:
-// without one, each send may wait for the other rank's receive.
+// Group: submits several sends and receives together. Two ranks that send to each other need a group: without one, each
+// send may wait for the other rank's receive, and both ranks hang.
 //
 //   slip::Group group;
 //   comm.send(out, right, stream);
 //   comm.recv(in, left, stream);
-//   group.end();                      // submits both; throws what is wrong with them
+//   group.end();                      // submits both; throws if one of them is refused
 //
 // A group ends in one of three ways:
 //   end()                      submits the messages. If one of them is refused, end() throws and nothing was sent.
 //   destructor without end()   submits, too. A destructor cannot throw, so an error becomes the error of every
 //                              communicator and every stream of the group: their next call and Stream::sync() throw
-//                              it, and the other ranks get it. No result of the group passes as good.
-//   destructor, while an exception unwinds the stack   cancels: nothing of the group is sent. The other ranks wait for
-//                              these messages until their deadline; call Communicator::abort() if this rank gives up.
+//                              it, and the other ranks get it. No result of the group passes as valid.
+//   destructor during stack unwinding   cancels: nothing is sent. The other ranks wait for these messages until their
+//                              deadline; call Communicator::abort() if this rank gives up.
 #pragma once
 
 #include <cstddef>
 
 namespace slip {
 
-// While a group exists, sends and receives of its thread are kept; they become one op of their stream for each
-// communicator. If they are of several streams, all of these wait for each other before and after. Collectives are ops
-// of their own all the same. A group within a group is part of it: the outermost one submits. A message whose
-// communicator was destroyed before the group ended is an error of the group.
+// While a group exists, it collects the sends and receives of its thread. The messages of each communicator become one
+// op. If they use several streams, these streams wait for each other before and after the op. Collectives are not
+// collected: they are separate ops. Nested groups join the outermost one, which submits. If a communicator is destroyed
+// before the group ends, its messages are an error of the group.
 class Group {
  public:
   Group();
@@ -33,8 +33,8 @@ class Group {
 
  private:
   bool open_ = true;
-  int exceptions_;      // under way in this thread when the group began
-  std::size_t before_;  // messages of the groups around this one
+  int exceptions_;      // std::uncaught_exceptions() when the group began
+  std::size_t before_;  // number of messages of the enclosing groups
 };
 
 }  // namespace slip

@@ -1,7 +1,7 @@
-// Kernel: a named function with one implementation per device, and Args, what it is called with.
+// Kernel: a named function with one implementation per kind of device. Args: the arguments of one launch.
 //
-// A kernel is plain data, so a plan can name it and the same program runs on every device. Its functions get everything
-// through Args: the ranges of the launch, in the order given, and its scalars.
+// A kernel is plain data, so plans can refer to it and the same program runs on every device. Its functions get all
+// their inputs through Args: the ranges of the launch, in the order given, and the scalars.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@
 
 #include "slip/name.hpp"
 
-struct CUstream_st;  // cudaStream_t is CUstream_st*; named here so that no CUDA header is needed
+struct CUstream_st;  // cudaStream_t is CUstream_st*; declared here so that users need no CUDA header
 
 namespace slip {
 
@@ -36,7 +36,7 @@ class Scalar {
     }
   }
 
-  // The value as T: numbers convert into each other, pointers only into pointers.
+  // The value as T. Numbers convert to any number type. A pointer is null if the scalar is not a pointer.
   template <class T>
   T as() const {
     if constexpr (std::is_pointer_v<T>) {
@@ -54,13 +54,13 @@ class Scalar {
   Kind kind_ = Kind::kUnsigned;
 };
 
-// Where the bytes of one range are, as a kernel sees them.
+// The memory of one range, as a kernel sees it.
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
 
-// The arguments of one launch. Valid during the call only.
+// The arguments of one launch, valid during the kernel's call only.
 class Args {
  public:
   Args(std::span<const Piece> reads, std::span<const Piece> writes, std::span<const Scalar> scalars)
@@ -69,7 +69,7 @@ class Args {
   std::size_t reads() const { return reads_.size(); }
   std::size_t writes() const { return writes_.size(); }
 
-  // The i-th range read or written, as elements of T. Throws kInvalidValue when there is no such range.
+  // The i-th range read or written, as elements of T. Throws kInvalidValue if there is none.
   template <class T>
   std::span<const T> in(std::size_t i) const {
     const Piece& piece = at(reads_, i, "in");
@@ -93,16 +93,15 @@ class Args {
   std::span<const Scalar> scalars_;
 };
 
-// `cpu` runs on the cpu and sim devices; `cuda` enqueues on the native stream it is handed. Either may be null: a
-// launch on a device without a function for it is an error that says so. Kernels must outlive their launches; make them
-// static.
+// `cpu` runs on cpu and sim devices; `cuda` enqueues work on the native stream that it gets. Either may be null: a
+// launch on a device without an implementation throws. REQUIRES: a kernel outlives its launches; make it static.
 struct Kernel {
   Name name;
   void (*cpu)(const Args&) = nullptr;
   void (*cuda)(const Args&, CUstream_st*) = nullptr;
 };
 
-// A list of scalars as an argument; refers to the caller's list, as Ranges does.
+// A list of scalars as an argument. It refers to the caller's list, like Ranges.
 class Scalars {
  public:
   constexpr Scalars() = default;

@@ -1,5 +1,5 @@
-// Name: an interned string. Copying is copying a pointer, so that every op can carry one; making a new one looks it up
-// in a table, so make names once, outside the hot loop. Text lives until the process ends. Thread-safe.
+// Name: an interned string. A copy is a pointer copy, so every op can carry a name. Constructing one from text looks it
+// up in a table: do it once, outside hot loops. The text lives until the process ends. Thread-safe.
 #pragma once
 
 #include <string>

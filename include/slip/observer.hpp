@@ -1,5 +1,5 @@
-// Observer: everything that happens on streams, as records. The trace, the race checker and the timeline are observers.
-// With none attached the runtime pays for one load per call.
+// Observer: receives a record of every event on streams. The trace, the race checker and the timeline are observers.
+// Without an observer the runtime pays one load per call.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace slip {
 enum class RecordKind : std::uint8_t {
   kStreamOpen,
   kStreamClose,
-  kSubmit,       // an op was queued: `op` and its lists are valid during the call
+  kSubmit,       // an op was queued; `op` and its lists are valid during the call only
   kRun,          // an op ran: engine, queue, started, ended
-  kEventRecord,  // an event took the point
-  kEventWait,    // the stream waits, from `position` on, for `other`
-  kBarrier,      // the same, by the legacy stream's rule or inside the allocator
+  kEventRecord,  // an event recorded (stream, position)
+  kEventWait,    // from `position` on the stream waits for `other`
+  kBarrier,      // like kEventWait, but caused by the legacy stream's rule or by the allocator
   kSync,         // the host waited for `other` (whole device: stream 0)
-  kQuery,        // the host asked for `other` and it was reached: orders like kSync
+  kQuery,        // the host found by a query that `other` is done: orders like kSync
   kHostRead,     // the host's access to `range` begins
   kHostWrite,
   kHostEnd,
-  kAlloc,  // `range` came to be; stream 0 if not stream-ordered
+  kAlloc,  // `range` was allocated; stream 0 if not stream-ordered
   kFree,
   kError,
 };
@@ -31,28 +31,29 @@ struct Record {
   Engine engine = Engine::kNone;
   bool whole_device = false;  // kSync of a device
   std::uint32_t device = 0;
-  std::int32_t queue = -1;         // hardware queue, -1 where there is none
+  std::int32_t queue = -1;         // hardware queue; -1: none
   std::uint64_t stream = 0;        // id of the stream
-  std::uint64_t position = 0;      // in that stream; ops are known by (stream, position)
-  std::uint64_t other_stream = 0;  // the point waited for
+  std::uint64_t position = 0;      // in that stream; (stream, position) identifies an op
+  std::uint64_t other_stream = 0;  // (other_stream, other_position): the point waited for
   std::uint64_t other_position = 0;
-  std::uint64_t thread = 0;      // host thread, small numbers
-  Picos queued = 0;              // kSubmit: when; kRun: unused
+  std::uint64_t thread = 0;      // host thread, a small number
+  Picos queued = 0;              // kSubmit: the time of the call
   Picos started = 0, ended = 0;  // kRun
   const Op* op = nullptr;        // kSubmit
   Range range = {};              // kHost*, kAlloc, kFree
-  Name name = {};                // of the op, stream or buffer
+  Name name = {};                // of the op, the stream or the buffer
   Here here = {};
 };
 
 class Observer {
  public:
   virtual ~Observer() = default;
-  // Called on the thread where it happened, several at once; must not throw and must not call the runtime.
+  // The thread that causes the event calls it; several threads may call it at once. It must not throw and must not call
+  // the runtime.
   virtual void on(const Record& record) = 0;
 };
 
-// Attached observers see all devices of the process. Detaching waits until no call of `on` is under way.
+// An attached observer sees all devices of the process. detach() waits until no thread is inside `on`.
 void attach(Observer& observer);
 void detach(Observer& observer);
 

@@ -1,5 +1,5 @@
-// The timeline page: one HTML file that shows a trace, with everything it needs inside. It opens without a network and
-// asks for none, and runs no script but its own, whatever the names in the trace are.
+// write_page(): writes a trace as a self-contained HTML timeline. The page opens offline, makes no network request and
+// runs no script but its own, whatever names the trace contains.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 namespace slip {
 
 struct PageOptions {
-  std::string title = {};                 // default: the file's name
-  const TraceData* prediction = nullptr;  // of the same program: laid under what was measured, op by op
+  std::string title = {};                 // default: the file name
+  const TraceData* prediction = nullptr;  // of the same program: shown below the measured run, op by op
 };
 
-// Writes it whole or not at all: a failure throws kIo with the path and the reason and leaves what was there.
+// Replaces the file atomically. A failure throws kIo with the path and the reason, and keeps the old file.
 void write_page(const TraceData& trace, const std::string& path, const PageOptions& options = {},
                 Here here = Here::at());
 

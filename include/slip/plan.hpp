@@ -1,6 +1,6 @@
-// Plan: ops per stream with the events between them, as data. Captured from streams or built by a planner; printed,
-// launched again with other bindings, verified and simulated. A launch is ordered as one op of the stream it is
-// launched in.
+// Plan: ops of several streams and the waits between them, as data. It is captured from streams or built by a planner.
+// It can be printed, verified, simulated, and launched repeatedly with other bindings. Stream order treats a launch as
+// one op of the stream that launches it.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,12 @@
 
 namespace slip {
 
-class ExchangeSource;  // of a captured call of a communicator
+class ExchangeSource;  // makes the work of a captured communicator call, once per launch
 class StreamRef;
 
-// One op of a plan, owning its lists. `waits` name ops of other streams (by index into Plan::nodes) that must end
-// first.
+// One op of a plan; it owns its lists. `waits` are indices into Plan::nodes: ops of other streams that must end first.
 struct PlanNode {
-  std::uint32_t stream = 0;  // 0 is the origin
+  std::uint32_t stream = 0;  // 0: the origin stream
   OpKind kind = OpKind::kKernel;
   Engine engine = Engine::kNone;
   bool opaque = false;
@@ -36,9 +35,9 @@ struct PlanNode {
   std::vector<std::uint32_t> waits = {};
 };
 
-// Replacements for one launch: buffers of the plan by other buffers of at least the size used, and scalars by op name
-// and index. They reach the ranges that ops declare, those of host functions too, but no pointer inside a captured host
-// function: it runs as it was captured.
+// Replacements for one launch: other buffers, at least as large as the used part, and other scalars by op name and
+// index. They apply to declared ranges, also those of host functions. A captured host function itself does not change:
+// pointers inside it stay as captured.
 class Bindings {
  public:
   Bindings& buffer(Range planned, Range actual);
@@ -67,13 +66,13 @@ class Plan {
 
   const std::vector<PlanNode>& nodes() const { return nodes_; }
   std::uint32_t streams() const { return streams_; }
-  std::uint32_t add(PlanNode node);  // returns its index; waits must name earlier nodes
-  std::string describe() const;      // one line an op, with its waits
+  std::uint32_t add(PlanNode node);  // returns its index; `waits` must refer to earlier nodes
+  std::string describe() const;      // one line per op, with its waits
 
  private:
   friend class StreamRef;
-  struct Launches;  // the streams it runs on, and its last launch
-  struct Bound;     // one launch, with its bindings in place
+  struct Launches;  // the streams that it runs on, and its last launch
+  struct Bound;     // one launch with its bindings applied
   Bound bind(StreamState& main, const Bindings& bindings, Here here);
   void run(StreamRef origin, const Bindings* bindings, Here here);
   bool run_compiled(StreamState& main, const Bindings* bindings, Here here);

@@ -1,8 +1,8 @@
-// Races: two accesses to the same bytes, at least one of them a write, that nothing orders.
+// Races: two accesses to the same bytes, at least one of them a write, that no dependency orders.
 //
-// RaceChecker watches a program while it runs; check_races() looks at a trace of one that ran. Both see what ops
-// declare: an op without ranges is counted as opaque, and nothing can be proven about it. The host's accesses are those
-// through Buffer::host_read and host_write.
+// RaceChecker observes a running program; check_races() examines a trace. Both use the ranges that ops declare. An op
+// without ranges counts as opaque: nothing can be proven about it. Host accesses are those through Buffer::host_read
+// and host_write.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace slip {
 
-// An op, and where in the source it was issued. Stream 0 is the host.
+// An op and the source line that issued it. Stream 0 is the host.
 struct OpPlace {
   std::uint64_t stream = 0;
   std::uint64_t position = 0;
@@ -27,39 +27,41 @@ struct OpPlace {
   std::string text() const;  // "'load' in stream 3 (main.cpp:12)"
 };
 
-// One of the two accesses.
+// One of the two accesses of a race.
 struct RaceSide : OpPlace {
   bool writes = false;
 };
 
 struct Race {
-  RaceSide first, second;  // in the order issued
+  RaceSide first, second;  // in issue order
   std::uint64_t buffer = 0;
   std::string_view buffer_name = {};
-  std::uint64_t offset = 0, bytes = 0;  // the bytes they share, of the first such place
-  std::uint64_t times = 1;              // how often the same two places met like this
+  std::uint64_t offset = 0, bytes = 0;  // the first bytes that both access
+  std::uint64_t times = 1;              // how often it was observed for the same two source lines
 };
 
-// An edge that would order what races. Between streams: record an event after `after`, and make the other stream wait
-// for it before `before`. Stream 0, the host, as `before`: synchronise that event first; as `after`: end the host's
-// access first, which is a view if one was still open when `before` was issued. At every run of the two places.
-struct Fix {
+// A dependency that would order racing accesses, needed each time the two source lines run. Between streams: record an
+// event after `after`, and let the other stream wait for it before `before`. If `before` is the host (stream 0), the
+// host synchronises with that event first. If `after` is the host, its access (an open HostView) must end before
+// `before` is issued.
+struct RaceFix {
   RaceSide after, before;
 };
+using Fix [[deprecated("use RaceFix")]] = RaceFix;
 
 struct RaceReport {
-  std::vector<Race> races;   // one for each pair of places in the source, buffer and kind of access
-  std::vector<Fix> fixes;    // together they order every conflict seen
-  bool fixes_needed = true;  // and none of them can be left out; false: that was not tried (a checker that ran live)
-  std::uint64_t fixes_untried = 0;  // of a trace: how many were not tried because the limit of work was reached
-  std::uint64_t ops = 0;            // looked at
-  std::uint64_t opaque = 0;         // of them without ranges
-  std::uint64_t dropped = 0;        // records missing from the trace: then nothing can be proven
+  std::vector<Race> races;          // one per pair of source lines, buffer and kind of access
+  std::vector<RaceFix> fixes;       // together they order every observed conflict
+  bool fixes_needed = true;         // true: none of them can be omitted; false: not tested (RaceChecker never tests it)
+  std::uint64_t fixes_untried = 0;  // check_races(): fixes not tested because the work limit was reached
+  std::uint64_t ops = 0;            // examined
+  std::uint64_t opaque = 0;         // ops without declared ranges
+  std::uint64_t dropped = 0;        // records missing from the trace; if there are any, nothing can be proven
 
-  std::string text() const;  // for people
+  std::string text() const;  // human-readable
 };
 
-// Checks a program from its construction until stop(). Costs a few hundred nanoseconds an op.
+// Checks the running program from construction until stop(). Costs a few hundred nanoseconds per op.
 class RaceChecker final : public Observer {
  public:
   RaceChecker();  // attaches itself

@@ -1,5 +1,5 @@
-// Range: some bytes of one buffer, the unit in which ops say what they read and write. A view: it does not keep the
-// buffer alive, and it knows when the buffer it was taken from has been freed (`id` no longer matches).
+// Range: some bytes of one buffer. Ops declare what they read and write as ranges. A range is a view: it does not keep
+// the buffer alive. It detects that its buffer was freed, because `id` then differs from the block's.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ class Buffer;
 
 struct Range {
   Block* block = nullptr;
-  std::uint64_t id = 0;  // identity of the buffer when the range was taken
+  std::uint64_t id = 0;  // of the buffer, when the range was made
   std::size_t offset = 0;
   std::size_t bytes = 0;
 
-  // A part of this range. Throws kInvalidValue when it reaches over the end.
+  // A part of this range. Throws kInvalidValue if it ends beyond this range.
   Range slice(std::size_t first, std::size_t count) const;
 };
 
-// A list of ranges as an argument. It refers to the caller's list, so use it within the call, as a string_view is used.
+// A list of ranges as an argument. It refers to the caller's list, like std::string_view: use it within the call only.
 class Ranges {
  public:
   constexpr Ranges() = default;

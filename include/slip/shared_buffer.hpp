@@ -1,10 +1,10 @@
-// SharedBuffer: memory from Communicator::allocate, which the other ranks of the host reach, too. Collectives whose
-// buffers can all be reached read and write them where they lie and stage nothing.
+// SharedBuffer: memory from Communicator::allocate that the other ranks of the host can access. A collective whose
+// buffers are all accessible reads and writes them in place and stages nothing.
 //
-// It is pinned memory of the communicator's device. Freeing it waits for the device, as with Buffer, and for nobody
-// else: no call of another rank is at it any more when this rank's calls have ended. Its memory goes back to the system
-// at once, the addresses when all ranks have freed theirs or the communicator ends. It may outlive the communicator; to
-// another communicator it is like any other memory.
+// It is pinned memory of the communicator's device. Freeing it waits for this device, like Buffer, but not for other
+// ranks: once this rank's calls have ended, no other rank accesses it. The memory returns to the system at once. The
+// address range returns when all ranks have freed theirs or the communicator ends. A SharedBuffer may outlive the
+// communicator; for another communicator it is ordinary memory.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ class SharedBuffer {
 
  private:
   friend class Communicator;
-  std::shared_ptr<SharedPart> part_;  // first: it must outlive the buffer. Null: the buffer has its own memory
+  std::shared_ptr<SharedPart> part_;  // declared first: it must outlive buffer_. Null: buffer_ owns its memory
   Buffer buffer_;
 };
 

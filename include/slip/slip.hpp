@@ -1,4 +1,4 @@
-// Everything.
+// The whole public API.
 #pragma once
 
 #include "slip/analysis.hpp"

@@ -1,8 +1,9 @@
-// StreamRef: an ordered queue of work on a device, by reference; Stream owns one. Ops of a stream run in the order
-// issued; ops of different streams may overlap unless an event or the legacy stream orders them (docs/semantics.md).
+// Stream: an ordered queue of work on a device. StreamRef refers to a stream; Stream also owns it. Ops of one stream
+// run in issue order. Ops of different streams may overlap unless an event or the legacy stream orders them
+// (docs/semantics.md).
 //
-// All calls return once the work is queued (they block only while the queue is full), except sync and copies of
-// pageable memory. Streams may be used from several threads.
+// Calls return once the work is queued, and block only while the queue is full. Exceptions are sync() and copies of
+// pageable memory. Several threads may use a stream concurrently.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ class Plan;
 
 enum class StreamFlags : unsigned char {
   kBlocking = 0,     // ordered with the legacy stream
-  kNonBlocking = 1,  // not
+  kNonBlocking = 1,  // independent of the legacy stream
 };
 
 class StreamRef {
@@ -34,9 +35,8 @@ class StreamRef {
   void launch(const Kernel& kernel, const Operands& operands = {}, const Cost& cost = {}, Here here = Here::at()) const;
   void copy(Range to, Range from, Name name = {}, Here here = Here::at()) const;
   void fill(Range to, unsigned char value, Name name = {}, Here here = Here::at()) const;
-  // A function of the host, run in stream order. It must make no calls into the runtime (kNotPermitted). What it
-  // touches can be told, so that it can be checked; scalars are not for it. Of its cost only `time` counts: how long it
-  // takes on the sim device.
+  // Runs a host function in stream order. It must not call the runtime (kNotPermitted). `touches` declares its ranges
+  // for the race checker; scalars are not allowed. Only `time` of its cost is used: its duration on the sim device.
   void host(std::function<void()> function, Name name = {}, Here here = Here::at()) const;
   void host(std::function<void()> function, const Operands& touches, const Cost& cost = {},
             Here here = Here::at()) const;
@@ -45,23 +45,25 @@ class StreamRef {
   TimedEvent record_timed(Here here = Here::at()) const;
   void record(Event& event, Here here = Here::at()) const;
   void record(TimedEvent& event, Here here = Here::at()) const;
-  // Later work of this stream waits for the record that `event` holds now. Never blocks the host.
+  // Later work of this stream waits for the current record of `event`. Never blocks the host.
   void wait(const Event& event, Here here = Here::at()) const;
 
-  // Stream memory operations on a 32-bit word of pinned or device memory: hold this stream until word >= value; set it.
-  void wait_value(Range word, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
-  void write_value(Range word, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
+  // Stream memory operations on a 32-bit flag in pinned or device memory: block this stream until flag >= value, or set
+  // the flag.
+  void wait_value(Range flag, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
+  void write_value(Range flag, std::uint32_t value, Name name = {}, Here here = Here::at()) const;
 
-  // Stream-ordered memory (rules 84-88). The address is known at once; the memory may be used by work ordered after
-  // this call, and until the free in stream order.
+  // Stream-ordered memory (rules 84-88). The address is valid at once. Only work ordered after alloc() and before
+  // free() may use the memory.
   Buffer alloc(std::size_t bytes, Name name = {}, Here here = Here::at()) const;
   void free(Buffer&& buffer, Here here = Here::at()) const;
 
   void sync(Here here = Here::at()) const;
-  bool sync_for(std::chrono::nanoseconds limit, Here here = Here::at()) const;  // false: not done within `limit`
+  bool sync_for(std::chrono::nanoseconds limit, Here here = Here::at()) const;  // false: not done after `limit`
   bool query(Here here = Here::at()) const;                                     // true: all work is done
 
-  // Work issued between begin and end is not run but becomes a Plan; streams that wait for an event recorded here join.
+  // Work issued between begin and end does not run but becomes a Plan. A stream that waits for an event of this stream
+  // joins the capture.
   void begin_capture(Here here = Here::at()) const;
   Plan end_capture(Here here = Here::at()) const;
   bool capturing() const;
@@ -70,9 +72,9 @@ class StreamRef {
 
   StreamFlags flags() const;
   int priority() const;
-  std::uint64_t id() const { return id_; }           // unique for the life of the process
-  CUstream_st* native() const;                       // null on devices that have no native stream
-  StreamState* state(Here here = Here::at()) const;  // throws kInvalidHandle when destroyed
+  std::uint64_t id() const { return id_; }           // unique within the process
+  CUstream_st* native() const;                       // null on devices without native streams
+  StreamState* state(Here here = Here::at()) const;  // throws kInvalidHandle if destroyed
 
   friend bool operator==(StreamRef a, StreamRef b) { return a.id_ == b.id_; }
 
@@ -86,7 +88,7 @@ class StreamRef {
   std::uint64_t id_;
 };
 
-// A stream and its life. Destroying it returns at once; work already issued still runs.
+// Owns a stream. The destructor returns at once; issued work still runs.
 class Stream : public StreamRef {
  public:
   Stream(Stream&& other) noexcept : StreamRef(other), core_(std::move(other.core_)) {
@@ -101,8 +103,9 @@ class Stream : public StreamRef {
   }
   ~Stream();
 
-  // Wraps a native stream (a cudaStream_t) that somebody else owns, say a framework: work issued here and there keeps
-  // one order. The native stream must outlive this object. kUnsupported on devices without native streams.
+  // Wraps a native stream (cudaStream_t) that another owner, such as a framework, created. Work issued through either
+  // handle stays in issue order. REQUIRES: the native stream outlives this object. Throws kUnsupported on devices
+  // without native streams.
   static Stream adopt(const Device& device, CUstream_st* native, Here here = Here::at());
 
  private:

@@ -1,6 +1,6 @@
-// Tensors in safetensors files: one file, or several with an index. Opening reads and checks only the headers. Whatever
-// the files contain, each tensor of an opened file lies within its file, has the size of its type and shape, and
-// overlaps no other.
+// TensorFiles: tensors in safetensors files, one file or several with an index. open() reads and checks all headers
+// only. It guarantees that each listed tensor lies within its file, has the size of its type and shape, and overlaps no
+// other.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace slip {
 
 using Shape = std::vector<std::uint64_t>;
 std::string shape_text(const Shape& shape);  // "[4096, 11008]"
-// The size of all elements; nothing if it does not fit into 64 bits.
+// Bytes of all elements; empty if the number overflows 64 bits.
 std::optional<std::uint64_t> bytes_of(DataType type, const Shape& shape);
 
 struct TensorInfo {
@@ -37,8 +37,8 @@ class File;
 
 class TensorFiles {
  public:
-  // A .safetensors file, an index (.json), or a folder with one of them. Throws kIo or kParse with the file, the tensor
-  // and the numbers.
+  // `path` is a .safetensors file, an index (.json), or a folder that contains one of them. Throws kIo or kParse with
+  // the file, the tensor and the numbers.
   static TensorFiles open(const std::string& path, Here here = Here::at());
 
   TensorFiles(TensorFiles&&) noexcept;
@@ -46,14 +46,14 @@ class TensorFiles {
   ~TensorFiles();
 
   std::span<const TensorInfo> tensors() const;                                // by file, then by offset
-  const TensorInfo* find(std::string_view name) const;                        // null if there is none
+  const TensorInfo* find(std::string_view name) const;                        // null: no such tensor
   const TensorInfo& at(std::string_view name, Here here = Here::at()) const;  // throws kInvalidValue
   const std::vector<std::string>& paths() const;
   std::uint64_t bytes() const;  // of all tensors
-  // The metadata of all files: keys and values; a pair that several files have occurs once.
+  // The metadata of all files as (key, value); equal pairs appear once.
   const std::vector<std::pair<std::string, std::string>>& metadata() const;
 
-  // Reads a tensor, or bytes of it. Throws kIo if the file has changed since it was opened.
+  // Reads a tensor, or some of its bytes. Throws kIo if the file changed after open().
   void read(const TensorInfo& tensor, void* into, Here here = Here::at()) const;
   void read(const TensorInfo& tensor, std::uint64_t offset, void* into, std::size_t bytes,
             Here here = Here::at()) const;
@@ -73,14 +73,14 @@ struct TensorData {
   std::span<const std::byte> bytes;
 };
 
-// Writes a file atomically: a failure throws kIo and leaves an existing file as it was. Refuses what open() would
-// refuse. The first tensor begins at a multiple of 64 bytes. The format allows no gaps, so the widest types come first
-// to keep tensors aligned; tensors of one width keep their order.
+// Replaces the file atomically: a failure throws kIo and keeps the old file. It refuses tensors that open() would
+// refuse. The first tensor starts at a multiple of 64 bytes. The format allows no gaps, so tensors are ordered by
+// decreasing element size, and otherwise as given: all are aligned.
 void write_tensors(const std::string& path, std::span<const TensorData> tensors,
                    const std::vector<std::pair<std::string, std::string>>& metadata = {}, Here here = Here::at());
 
-// The same for tensors that need not be in memory: `fill` writes the bytes of tensors[index] from `offset` on. It is
-// called piece by piece, in the order of the file.
+// The same for tensors that are not in memory: `fill` writes the bytes of tensors[index] from `offset` into `into`. It
+// is called piece by piece, in file order.
 struct TensorShape {
   std::string name;
   DataType type = DataType::kF32;

@@ -1,6 +1,6 @@
-// verify: proves a plan before it runs. Every two ops that touch the same bytes, one of them writing, must be ordered,
-// and no op may wait for itself in a circle. What is proven holds for every launch whose bindings put different buffers
-// in place of different buffers.
+// verify(): proves a plan correct before it runs. Any two ops that access the same bytes, at least one of them writing,
+// must be ordered, and waits must not form a cycle. The proof holds for every launch whose bindings map different
+// buffers to different buffers.
 //
 //   slip::Verification v = slip::verify(plan);
 //   if (!v.proven()) puts(v.text(plan).c_str());
@@ -19,17 +19,17 @@ enum class Verdict : std::uint8_t {
   kProven,
   kRace,
   kDeadlock,
-  kUnknown,  // an op declares no ranges, or waits for a word that nothing in the plan writes
+  kUnknown,  // an op declares no ranges, or waits for a flag that no op of the plan writes
 };
 const char* verdict_name(Verdict verdict);
 
-// Ops are given by their index in Plan::nodes().
+// Ops are indices into Plan::nodes().
 struct Verification {
   struct Race {
     std::uint32_t first = 0, second = 0;
     bool first_writes = false, second_writes = false;
     std::string_view buffer = {};
-    std::uint64_t offset = 0, bytes = 0;  // of the buffer: what both touch
+    std::uint64_t offset = 0, bytes = 0;  // in the buffer: the bytes that both access
   };
   // `op` waits for `other`.
   struct Wait {
@@ -39,13 +39,13 @@ struct Verification {
 
   Verdict verdict = Verdict::kProven;
   std::vector<Race> races;
-  std::vector<Wait> missing;          // waits that would order every race; none of them can be left out
-  std::vector<Wait> superfluous;      // waits that no two ops need: they can all be removed
-  std::vector<std::uint32_t> circle;  // each waits for the next, the last for the first
-  std::vector<std::uint32_t> unknown;
+  std::vector<Wait> missing;           // waits that would order every race; none of them can be omitted
+  std::vector<Wait> superfluous;       // waits that no two ops need; all of them can be removed together
+  std::vector<std::uint32_t> circle;   // a cycle: each op waits for the next, the last for the first
+  std::vector<std::uint32_t> unknown;  // ops that prevent a proof (kUnknown)
 
   bool proven() const { return verdict == Verdict::kProven; }
-  std::string text(const Plan& plan) const;  // for people
+  std::string text(const Plan& plan) const;  // human-readable
 };
 
 Verification verify(const Plan& plan);

@@ -5,13 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
-#include "cli/read_traces.hpp"
+#include "cli/inputs.hpp"
+#include "cli/table.hpp"
 
 namespace slip::cli {
 namespace {
@@ -38,7 +39,7 @@ Json json_of(const RaceReport& report) {
                      {"offset", race.offset},
                      {"bytes", race.bytes},
                      {"times", race.times}});
-  for (const Fix& fix : report.fixes)
+  for (const RaceFix& fix : report.fixes)
     fixes.push_back({{"record_after", json_of(fix.after)}, {"wait_before", json_of(fix.before)}});
   return {{"races", std::move(races)}, {"fixes", std::move(fixes)}, {"fixes_untried", report.fixes_untried},
           {"ops", report.ops},         {"opaque", report.opaque},   {"dropped", report.dropped}};
@@ -82,7 +83,7 @@ int run_check(const Asked& asked) {
     throw UsageError(
         fmt::format("--html shows one trace, and {} are given that are no ranks of one job", asked.paths.size()));
   for (const auto& [name, trace] : traces) {  // the report refers to the trace
-    const CheckReport report = check(trace);
+    const CheckReport report = check_trace(trace);
     fmt::print("{}{}", asked.paths.size() > 1 ? name + ":\n" : "", report.text());
     clean = clean && report.clean();
     all.push_back(json_of(report));

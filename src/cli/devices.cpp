@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "backend/sim/description.hpp"
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
 #include "cli/lab/cuda_kernels.hpp"
-#include "cli/text.hpp"
+#include "cli/table.hpp"
 #include "runtime/backend.hpp"
 #include "slip/device.hpp"
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "backend/sim/description.hpp"
-#include "cli/app_tree.hpp"
 #include "cli/commands.hpp"
+#include "cli/help.hpp"
 #include "cli/lab/lab.hpp"
 
 namespace slip::cli {

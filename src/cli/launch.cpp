@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/numbers.hpp"
+#include "cli/inputs.hpp"
 #include "transport/job/local_job.hpp"
 
 namespace slip::cli {

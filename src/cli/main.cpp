@@ -6,11 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/terminal_text.hpp"
-#include "cli/app_tree.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
-#include "cli/terminal.hpp"
-#include "cli/version.hpp"
+#include "cli/help.hpp"
+#include "cli/text.hpp"
 #include "slip/error.hpp"
 
 namespace slip::cli {

@@ -3,13 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
-#include "cli/read_traces.hpp"
+#include "cli/inputs.hpp"
 #include "cli/stats_tables.hpp"
+#include "cli/table.hpp"
 
 namespace slip::cli {
 namespace {

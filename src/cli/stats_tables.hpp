@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/text.hpp"
+#include "cli/table.hpp"
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
 #include "slip/trace.hpp"

@@ -1,10 +1,13 @@
-// How a table is laid out: in the columns that the terminal has.
+#include "cli/table.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
 
-#include "cli/terminal.hpp"
+#include "base/terminal.hpp"
 #include "cli/text.hpp"
 
 namespace slip::cli {
@@ -92,6 +95,14 @@ std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
   return out;
 }
 
+nlohmann::ordered_json json_of(const Cell::Value& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return *whole;
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return nullptr;
+}
+
 }  // namespace
 
 std::string Table::text() const {
@@ -118,6 +129,33 @@ std::string Table::text() const {
       text += row_text(columns, [&](std::size_t i) { return std::string_view(row[i].text); });
   }
   return text;
+}
+
+Cell word(std::string text) { return {text, text}; }
+Cell number(std::int64_t value) { return {fmt::format("{}", value), value}; }
+Cell time(Picos value) { return {format_time(value), std::int64_t{value}}; }
+Cell bytes(std::uint64_t value) { return {format_bytes(value), static_cast<std::int64_t>(value)}; }
+Cell percent(double value) { return {format_percent(value), value}; }
+Cell times(double factor) { return {format_times(factor), factor}; }
+Cell rate(double bytes_per_second) { return {format_rate(bytes_per_second), bytes_per_second}; }
+Cell yes_no(bool value) { return {value ? "yes" : "no", value}; }
+Cell result(bool ok) { return {ok ? "ok" : "WRONG", ok}; }
+Cell none() { return {"-", {}}; }
+
+void Table::row(std::vector<Cell> cells) {
+  cells.resize(columns_.size());
+  for (Cell& cell : cells) cell.text = terminal_text(cell.text);  // before widths are taken
+  rows_.push_back(std::move(cells));
+}
+
+nlohmann::ordered_json json_of(const Table& table) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const auto& row : table.rows()) {
+    auto object = nlohmann::ordered_json::object();
+    for (std::size_t i = 0; i < row.size(); ++i) object[table.columns()[i].key] = json_of(row[i].value);
+    rows.push_back(std::move(object));
+  }
+  return rows;
 }
 
 }  // namespace slip::cli

@@ -1,17 +1,71 @@
 #include "cli/text.hpp"
 
-#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
-#include <utility>
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <string_view>
 
-#include "base/terminal_text.hpp"
-#include "cli/terminal.hpp"
+#include "base/json_text.hpp"
+#include "base/terminal.hpp"
 
 namespace slip::cli {
+namespace {
+
+bool write_all(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+// Bytes at the end of the text that may be the begin of a character whose rest comes with the next write.
+std::size_t cut_character(std::string_view text) {
+  for (std::size_t bytes = 1; bytes <= std::min<std::size_t>(3, text.size()); ++bytes) {
+    const auto first = static_cast<unsigned char>(text[text.size() - bytes]);
+    if (first < 0x80) return 0;
+    if (first < 0xC0) continue;
+    const std::size_t whole = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    return bytes < whole ? bytes : 0;
+  }
+  return 0;
+}
+
+ssize_t write_escaped(void* cookie, const char* data, std::size_t size) {
+  std::string& left = *static_cast<std::string*>(cookie);
+  const std::string text = left + std::string(data, size);
+  const std::size_t cut = cut_character(text);
+  left = text.substr(text.size() - cut);
+  return write_all(terminal_text(std::string_view(text).substr(0, text.size() - cut))) ? static_cast<ssize_t>(size) : 0;
+}
+
+}  // namespace
+
+void escape_standard_output() {
+#ifdef __GLIBC__  // elsewhere `stdout` is no variable
+  static std::string left;
+  std::FILE* escaped =
+      ::fopencookie(&left, "w", {.read = nullptr, .write = write_escaped, .seek = nullptr, .close = nullptr});
+  if (!escaped) return;
+  if (::isatty(STDOUT_FILENO) != 0) std::setvbuf(escaped, nullptr, _IOLBF, BUFSIZ);
+  std::fflush(stdout);
+  stdout = escaped;
+#endif
+}
+
+std::size_t terminal_columns(std::size_t otherwise) {
+  constexpr std::size_t kMin = 40;
+  struct winsize size {};
+  if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    return otherwise;
+  return std::max<std::size_t>(size.ws_col, kMin);
+}
 
 std::string paragraph(std::string_view text, std::size_t indent, std::string_view first) {
   const std::size_t columns = std::min(kColumns, terminal_columns(kColumns));
@@ -45,23 +99,6 @@ std::string html_text(std::string_view text) {
     else result += c;
   }
   return result;
-}
-
-Cell word(std::string text) { return {text, text}; }
-Cell number(std::int64_t value) { return {fmt::format("{}", value), value}; }
-Cell time(Picos value) { return {format_time(value), std::int64_t{value}}; }
-Cell bytes(std::uint64_t value) { return {format_bytes(value), static_cast<std::int64_t>(value)}; }
-Cell percent(double value) { return {format_percent(value), value}; }
-Cell times(double factor) { return {format_times(factor), factor}; }
-Cell rate(double bytes_per_second) { return {format_rate(bytes_per_second), bytes_per_second}; }
-Cell yes_no(bool value) { return {value ? "yes" : "no", value}; }
-Cell result(bool ok) { return {ok ? "ok" : "WRONG", ok}; }
-Cell none() { return {"-", {}}; }
-
-void Table::row(std::vector<Cell> cells) {
-  cells.resize(columns_.size());
-  for (Cell& cell : cells) cell.text = terminal_text(cell.text);  // before widths are taken
-  rows_.push_back(std::move(cells));
 }
 
 }  // namespace slip::cli

@@ -1,16 +1,20 @@
-// Words and numbers for people: quantities with their units, paragraphs and aligned tables that fit the terminal.
+// Text for the terminal: output that cannot smuggle escape sequences, and paragraphs that fit its width.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <string_view>
-#include <variant>
-#include <vector>
 
 #include "base/quantity_text.hpp"
-#include "slip/op.hpp"
 
 namespace slip::cli {
+
+// From now on everything printed to `stdout` passes through terminal_text(), wherever it comes from. Data do not: they
+// are written by OutputFile.
+void escape_standard_output();
+
+// Columns of the terminal, 40 at least; `otherwise` where the standard output is none: files are the same everywhere.
+std::size_t terminal_columns(std::size_t otherwise);
 
 inline constexpr std::size_t kColumns = 100;
 
@@ -20,47 +24,5 @@ std::string paragraph(std::string_view text, std::size_t indent = 0, std::string
 
 // With what HTML and SVG would take for their own written out.
 std::string html_text(std::string_view text);
-
-// One cell of a table: what is printed, and the value behind it for --json.
-struct Cell {
-  using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
-  std::string text;
-  Value value;
-};
-
-Cell word(std::string text);
-Cell number(std::int64_t value);
-Cell time(Picos value);
-Cell bytes(std::uint64_t value);
-Cell percent(double value);
-Cell times(double factor);
-Cell rate(double bytes_per_second);
-Cell yes_no(bool value);
-Cell result(bool ok);  // "ok" or "WRONG"
-Cell none();           // "-"
-
-// A column without a title is not printed, only part of --json.
-struct Column {
-  std::string title;
-  std::string key;
-};
-
-class Table {
- public:
-  Table(std::string title, std::vector<Column> columns) : title_(std::move(title)), columns_(std::move(columns)) {}
-  void row(std::vector<Cell> cells);
-
-  const std::string& title() const { return title_; }
-  const std::vector<Column>& columns() const { return columns_; }
-  const std::vector<std::vector<Cell>>& rows() const { return rows_; }
-  // Where the columns do not fit the terminal, words are wrapped in their cells; where that is not enough, the other
-  // columns follow in further tables that begin with the first column again.
-  std::string text() const;
-
- private:
-  std::string title_;
-  std::vector<Column> columns_;
-  std::vector<std::vector<Cell>> rows_;
-};
 
 }  // namespace slip::cli

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/read_traces.hpp"
+#include "cli/inputs.hpp"
 #include "slip/page.hpp"
 
 namespace slip::cli {

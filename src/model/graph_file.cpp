@@ -8,7 +8,7 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/kernels.hpp"
-#include "store/text.hpp"
+#include "store/file.hpp"
 
 namespace slip {
 namespace {
@@ -149,7 +149,7 @@ Graph read_graph(const std::string& path, Here here) {
 
 namespace {
 
-using Position = JsonReader::Place;
+using Position = JsonReader::Position;
 
 struct ValueText {
   Position position;
@@ -240,7 +240,7 @@ void GraphReader::read_members() {
     } else if (key == "ops") {
       read_list<OpText>(ops_, [this] { return read_op(); });
     } else if (key == "outputs") {
-      read_list<OutputText>(outputs_, [this] { return OutputText{json_.place(), read_string()}; });
+      read_list<OutputText>(outputs_, [this] { return OutputText{json_.position(), read_string()}; });
     } else {
       json_.fail(
           fmt::format("no member '{}': there are format, version, part_bytes, join_bytes, values, ops, outputs", key));
@@ -252,7 +252,7 @@ void GraphReader::read_members() {
 
 ValueText GraphReader::read_value() {
   ValueText value;
-  value.position = json_.place();
+  value.position = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {
@@ -267,7 +267,7 @@ ValueText GraphReader::read_value() {
 
 OpText GraphReader::read_op() {
   OpText op;
-  op.position = json_.place();
+  op.position = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {

@@ -11,7 +11,7 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "model/safetensors.hpp"
-#include "store/text.hpp"
+#include "store/file.hpp"
 
 namespace slip {
 

@@ -57,7 +57,8 @@ const BackendEntry& entry_for(std::string_view prefix, std::string_view name, He
   throw Error(Code::kInvalidDevice, fmt::format("no device '{}': this build knows {}", name, known), here);
 }
 
-// A thread's own default stream on each device it used; closed when the thread ends, if the device is still there.
+// The per-thread default streams of a thread, one for each device it used. Closed when the thread ends, if the device
+// is still open.
 struct PerThread {
   struct Entry {
     std::weak_ptr<DeviceCore> core;
@@ -124,9 +125,16 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
   return devices;
 }
 
-Stream Device::stream(StreamFlags flags, int priority, Here here) const { return stream({}, flags, priority, here); }
+Stream Device::stream(StreamFlags flags, int priority, Here here) const {
+  return stream(StreamOptions{.flags = flags, .priority = priority}, here);
+}
 
 Stream Device::stream(Name name, StreamFlags flags, int priority, Here here) const {
+  return stream(StreamOptions{name, flags, priority}, here);
+}
+
+Stream Device::stream(const StreamOptions& options, Here here) const {
+  const auto& [name, flags, priority] = options;
   require_usable(*core_, here);
   if (flags != StreamFlags::kBlocking && flags != StreamFlags::kNonBlocking)
     throw Error(Code::kInvalidValue, fmt::format("stream flags {} (rule 17)", static_cast<int>(flags)), here);
@@ -169,7 +177,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
   if (!fits && core_->pool) {
-    core_->pool->trim(0);  // what the pool keeps and nobody uses goes first
+    core_->pool->trim(0);  // first return what the pool keeps unused
     fits = core_->memory.reserve(bytes);
   }
   if (!fits) {
@@ -195,7 +203,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   block->name = name;
   if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
   Buffer buffer(core_, block);
-  if (observed_by(block->audience)) tell_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
   return buffer;
 }
 
@@ -233,7 +241,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!can_access_peer(peer))
     throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.name, peer.info().name), here);
-  const std::lock_guard lock(core_->mutex);
+  const LockGuard lock(core_->mutex);
   if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
     throw Error(Code::kPeerAccessAlreadyEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
   core_->peers.push_back(peer.id());
@@ -241,7 +249,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
-  const std::lock_guard lock(core_->mutex);
+  const LockGuard lock(core_->mutex);
   if (std::erase(core_->peers, peer.id()) == 0)
     throw Error(Code::kPeerAccessNotEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
 }
@@ -253,7 +261,7 @@ const DeviceOptions& Device::options() const { return core_->options; }
 std::uint32_t Device::id() const { return core_->id; }
 
 Picos Device::now() const {
-  if (core_->forked) raise(core_->fault.value(), {});  // the lock of its clock may be held for ever
+  if (core_->forked) raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
   return core_->backend->now();
 }
 

@@ -1,9 +1,11 @@
-// Collectives that are done where the ranks' buffers lie: threads and processes, some ranks in reach and others not.
+// Collectives that run directly in the ranks' buffers: threads and processes, with some buffers shared and others not.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <fstream>
+#include <map>
 
+#include "base/env.hpp"
 #include "comm/api/call.hpp"
 #include "slip/communicator.hpp"
 #include "support/errors.hpp"
@@ -29,7 +31,7 @@ unsigned char value(int rank, std::size_t i) {
   return static_cast<unsigned char>(static_cast<std::size_t>(rank) * 31 + i * 7 + i / 251);
 }
 
-// Bytes: any size and any alignment, and sums of them are exact.
+// Bytes allow any size and any alignment, and their sums are exact.
 unsigned char expected(const Call& call, int rank, int nranks, std::size_t i) {
   const std::size_t block = call.elements, own = static_cast<std::size_t>(rank) * block;
   const auto sum = [&](std::size_t at) {
@@ -67,13 +69,13 @@ void issue(Communicator& comm, const Call& call, Range to, Range from, const Str
   }
 }
 
-// One rank's side of a call, in buffers that have more before and behind, which must stay as it is.
+// One rank's side of a call. Its buffers have guard bytes before and behind, which must not change.
 class Trial {
  public:
   Trial(Communicator& comm, const Stream& stream, Buffer& first, Buffer& second)
       : comm_(comm), stream_(stream), first_(first), second_(second) {}
 
-  // What is wrong with it; "": nothing.
+  // What is wrong with the result; "": nothing.
   std::string run(const Call& call, bool in_place, std::size_t shift) {
     const Blocks blocks = blocks_of(call, comm_.rank(), comm_.nranks());
     const std::size_t in = blocks.in * call.elements, out = blocks.out * call.elements;
@@ -148,7 +150,7 @@ bool is_among(int setting, int rank) {
   return setting == 0 || (setting == 1 && rank == 1) || (setting == 2 && rank != 1);
 }
 
-// Threads reach everything of each other, if they want to.
+// Threads can reach all memory of each other, unless the options forbid it.
 TEST_P(RanksThatOffer, AsThreads) {
   for (const int nranks : {1, 2, 3}) {
     const UniqueId id = test::local_id();
@@ -168,8 +170,10 @@ std::size_t mappings_of_shared_memory() {
   return count;
 }
 
-TEST_P(RanksThatOffer, DISABLED_Process) {
-  const int setting = GetParam();
+constexpr const char* kSetting = "SLIP_TEST_SETTING";
+
+SLIP_CHILD(RanksThatOffer, Process) {
+  const int setting = std::stoi(env_text(kSetting));
   test::play([setting](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -178,10 +182,10 @@ TEST_P(RanksThatOffer, DISABLED_Process) {
 }
 
 TEST_P(RanksThatOffer, AsProcesses) {
-  const std::string test = "Settings/RanksThatOffer.DISABLED_Process/" + std::to_string(GetParam());
+  const std::map<std::string, std::string> variables{{kSetting, std::to_string(GetParam())}};
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(test, id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("RanksThatOffer.Process", id, 3, rank, variables);
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.report(), "fine");
 }
 
@@ -197,8 +201,8 @@ std::vector<std::string> reports(const std::string& test, int nranks) {
   return result;
 }
 
-// Sizes differ, and so does the order in which ranks free: what all have freed is unmapped.
-TEST(SharedBuffers, DISABLED_ManyTimes) {
+// The ranks allocate different sizes and free in different orders. A segment that all have freed is unmapped.
+SLIP_CHILD(SharedBuffers, ManyTimes) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -231,10 +235,10 @@ TEST(SharedBuffers, DISABLED_ManyTimes) {
 }
 
 TEST(SharedBuffers, AllocatedAndFreedManyTimes) {
-  for (const std::string& report : reports("SharedBuffers.DISABLED_ManyTimes", 3)) EXPECT_EQ(report, "fine");
+  for (const std::string& report : reports("SharedBuffers.ManyTimes", 3)) EXPECT_EQ(report, "fine");
 }
 
-TEST(SharedBuffers, DISABLED_Elsewhere) {
+SLIP_CHILD(SharedBuffers, Elsewhere) {
   test::play([](const LaunchInfo&) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     const Stream stream = device.stream();
@@ -268,10 +272,10 @@ TEST(SharedBuffers, DISABLED_Elsewhere) {
 }
 
 TEST(SharedBuffers, InOtherCommunicatorsAndAfterTheirOwn) {
-  for (const std::string& report : reports("SharedBuffers.DISABLED_Elsewhere", 2)) EXPECT_EQ(report, "fine");
+  for (const std::string& report : reports("SharedBuffers.Elsewhere", 2)) EXPECT_EQ(report, "fine");
 }
 
-TEST(SharedBuffers, DISABLED_UntilOneIsKilled) {
+SLIP_CHILD(SharedBuffers, UntilOneIsKilled) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
     Communicator comm = Communicator::init(device);
@@ -293,7 +297,7 @@ TEST(SharedBuffers, DISABLED_UntilOneIsKilled) {
 TEST(SharedBuffers, AKilledRankIsToldToTheOthers) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SharedBuffers.DISABLED_UntilOneIsKilled", id, 3, rank);
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back("SharedBuffers.UntilOneIsKilled", id, 3, rank);
   EXPECT_EQ(ranks[2].hear(1), "!");
   ranks[2].signal(SIGKILL);
   for (const std::size_t rank : {0U, 1U}) {
@@ -302,7 +306,7 @@ TEST(SharedBuffers, AKilledRankIsToldToTheOthers) {
   }
 }
 
-// Who leaves a call with an error has its buffers for itself: they are freed while others may have been at them.
+// A rank that leaves a call with an error frees its buffers at once, while others may have worked in them.
 TEST(SharedBuffers, ARankThatGivesUpIsLeftAlone) {
   for (unsigned round = 0; round < 40 / kShare + 4; ++round) {
     const std::vector<Device> devices(3, Device::open("cpu", {.compute_workers = 2}));

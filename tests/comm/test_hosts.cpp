@@ -10,7 +10,7 @@
 #include "every_call.hpp"
 #include "job.hpp"
 #include "sums.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 
 namespace slip {
 namespace {
@@ -47,9 +47,9 @@ void play_every_call(CommunicatorOptions options) {
   });
 }
 
-TEST(Hosts, DISABLED_EveryCall) { play_every_call({}); }
-// The larger calls are of more than two stripes.
-TEST(Hosts, DISABLED_EveryCallBySeveralSockets) {
+SLIP_CHILD(Hosts, EveryCall) { play_every_call({}); }
+// The larger calls have more than two stripes.
+SLIP_CHILD(Hosts, EveryCallBySeveralSockets) {
   CommunicatorOptions options;
   options.sockets = 3;
   options.zero_copy_from = 16 << 10;
@@ -61,7 +61,7 @@ using Variables = std::map<std::string, std::string>;
 struct Play {
   WireQuality quality = {};
   Family family = Family::kIpv4;
-  const char* part = "Hosts.DISABLED_EveryCall";
+  const char* part = "Hosts.EveryCall";
   Variables variables = {};
 };
 
@@ -84,7 +84,7 @@ void every_call_over(const WireQuality& quality, int count, int each) {
 TEST(Hosts, EveryCallOverPlainWires) {
   for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call_over({}, count, each);
 }
-// By rings and by trees, two of each: where each rank of a host leads to the next one, and where one must do for both.
+// Two rings and two trees: each rank of a host connects to the next host, or one rank carries both channels.
 TEST(Hosts, EveryCallBySeveralChannels) {
   Play play;
   for (const char* const algorithm : {"ring", "tree"}) {
@@ -101,14 +101,14 @@ TEST(Hosts, EveryCallOverIpv6Only) {
 }
 TEST(Hosts, EveryCallBySeveralSockets) {
   Play play;
-  play.part = "Hosts.DISABLED_EveryCallBySeveralSockets";
+  play.part = "Hosts.EveryCallBySeveralSockets";
   every_call(2, 2, play);
 }
 TEST(Hosts, EveryCallOverSlowWires) { every_call_over({.bytes_per_second = 20e6}, 3, 1); }
 TEST(Hosts, EveryCallWithPacketsLost) { every_call_over({.loss = 0.02}, 2, 2); }
 TEST(Hosts, EveryCallOverLongWires) { every_call_over({.delay_ns = 3'000'000}, 2, 2); }
 
-// Ranks that meet over a Unix socket talk over loopback, which need not have an address of IPv4.
+// Ranks that bootstrap over a Unix socket send over loopback, which need not have an IPv4 address.
 TEST(Hosts, AHostWithoutIpv4) {
   const Hosts hosts(1, Family::kIpv6);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
@@ -121,8 +121,8 @@ TEST(Hosts, AHostWithoutIpv4) {
   EXPECT_EQ(outside, hosts.address(0));
 }
 
-// The first call that needs links which are not made yet, when nobody knows of the cut.
-TEST(Hosts, DISABLED_FirstCallAfterACut) {
+// The first call that needs new links, before any rank knows of the cut.
+SLIP_CHILD(Hosts, FirstCallAfterACut) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
@@ -140,7 +140,7 @@ TEST(Hosts, DISABLED_FirstCallAfterACut) {
 TEST(Hosts, ACutBeforeTheFirstCall) {
   Hosts hosts(3);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  Job job(hosts, 3, 1, "Hosts.DISABLED_FirstCallAfterACut");
+  Job job(hosts, 3, 1, "Hosts.FirstCallAfterACut");
   for (int rank = 0; rank < 3; ++rank) ASSERT_EQ(job[rank].hear(1), "x");
   hosts.cut(2);
   const std::int64_t begun = now_ns();
@@ -152,8 +152,8 @@ TEST(Hosts, ACutBeforeTheFirstCall) {
   std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
 }
 
-// Adds large numbers until something happens; then with those that are left.
-TEST(Hosts, DISABLED_AddUntilTrouble) {
+// Adds large arrays until a rank is lost, then continues with the remaining ranks.
+SLIP_CHILD(Hosts, AddUntilTrouble) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Adder adder;
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), short_beats());
@@ -177,7 +177,7 @@ TEST(Hosts, DISABLED_AddUntilTrouble) {
   });
 }
 
-// What is expected of a rank: its place among those that it still reaches.
+// The expected result of a rank: its position among the ranks that it still reaches.
 struct Expected {
   int rank = 0, nranks = 0;
 };
@@ -209,7 +209,7 @@ void trouble(int count, int each, const std::vector<Expected>& expected,
              const std::function<void(Hosts&, Job&)>& strike, const Variables& variables = {}) {
   Hosts hosts(count);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
-  Job job(hosts, count, each, "Hosts.DISABLED_AddUntilTrouble", variables);
+  Job job(hosts, count, each, "Hosts.AddUntilTrouble", variables);
   expect_trouble(job, expected, [&] { strike(hosts, job); });
 }
 

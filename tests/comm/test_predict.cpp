@@ -3,7 +3,6 @@
 
 #include "base/cores.hpp"
 #include "comm/plan/tuning.hpp"
-#include "comm/sim/forecast.hpp"
 #include "comm/sim/predict.hpp"
 
 namespace slip {
@@ -25,7 +24,7 @@ PredictionAsked all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorit
 TEST(Predict, ARingTakesWhatItsLinksTake) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = 1});
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 4 * n * 512 * 1024, steps = 4 * 2 * (n - 1);  // four times round
   const double by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
@@ -58,7 +57,7 @@ TEST(Predict, AllChannelsReachTheRateOfThePlan) {
 // Each rank sends and receives 2 (n - 1) / n of the data through its own port of the switch.
 TEST(Predict, DirectTakesWhatThePortsTake) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 32 << 20, by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
   const double us = predict(cluster, plan_channels(cluster), all_reduce_of(32 << 20, Algorithm::kDirect)).us;
@@ -89,7 +88,7 @@ TEST(Predict, RelaysSpareTheHostBridge) {
   asked.algorithm = Algorithm::kRelay;
   const double relayed = predict(cluster, plan, asked).us;
   // Two ranks of each machine get a block of each of the eight others through one port.
-  const System& system = cluster.nodes.front();
+  const TopoSystem& system = cluster.nodes.front();
   const double by_ports = 2 * 8 * (1 << 20) / (TopoPaths(system).gbps(system.nets[0], system.devices[0]) * 1e3);
   EXPECT_GE(relayed, by_ports);
   EXPECT_LT(relayed, direct);
@@ -116,14 +115,14 @@ TEST(Predict, RelaysSpareTheSwitchOfANic) {
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.kind == Collective::kBarrier) continue;
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.kind == Collective::kBarrier) continue;
     PredictionAsked asked;
-    asked.call = {.kind = recipe.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
-    asked.algorithm = recipe.algorithm;
+    asked.call = {.kind = schedule.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
+    asked.algorithm = schedule.algorithm;
     const double first = predict(cluster, plan, asked).us;
     EXPECT_GT(first, 0);
-    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(recipe.kind);
+    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(schedule.kind);
   }
 }
 
@@ -150,11 +149,11 @@ TEST(Forecast, LiesBetweenWhatLinksAndMemoryTake) {
   const double memory = kMemoryGbps * std::min(static_cast<double>(core_set().count()) / 2, 1.0) * 1e3;
   for (const std::uint64_t bytes : {1U << 20, 16U << 20}) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
-    const double us = Forecast(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
+    const double us = CallPredictor(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
     EXPECT_GT(us, links);
     EXPECT_LT(us, links + 12 * static_cast<double>(bytes) / memory + 100);
-    EXPECT_EQ(Forecast(comms[1]).us(call, false, 1), us);
-    EXPECT_LE(Forecast(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
+    EXPECT_EQ(CallPredictor(comms[1]).us(call, false, 1), us);
+    EXPECT_LE(CallPredictor(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
   }
 }
 
@@ -162,12 +161,12 @@ TEST(Forecast, LiesBetweenWhatLinksAndMemoryTake) {
 TEST(Forecast, SeesBuffersInReach) {
   std::vector<Communicator> alone = Communicator::init_all(std::vector{Device::open("cpu", {.compute_workers = 2})});
   const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = 1 << 20};
-  EXPECT_THROW(static_cast<void>(Forecast(alone[0]).us(call, false, 1)), Error);
+  EXPECT_THROW(static_cast<void>(CallPredictor(alone[0]).us(call, false, 1)), Error);
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   const std::vector<Communicator> comms = Communicator::init_all(devices);
-  const double us = Forecast(comms[0]).us(call, false, 2);
+  const double us = CallPredictor(comms[0]).us(call, false, 2);
   EXPECT_GT(us, 0);
-  EXPECT_LT(us, Forecast(comms[0]).us({.kind = Collective::kAllReduce, .elements = 4 << 20}, false, 2));
+  EXPECT_LT(us, CallPredictor(comms[0]).us({.kind = Collective::kAllReduce, .elements = 4 << 20}, false, 2));
 }
 
 }  // namespace

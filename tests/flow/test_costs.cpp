@@ -46,11 +46,11 @@ struct Ops {
   }
 };
 
-TEST(Link, TakesItsLatencyThenItsRate) {
-  const Link link{.bytes_per_second = 2e9, .latency = 3 * kMicro};
+TEST(LinkCost, TakesItsLatencyThenItsRate) {
+  const LinkCost link{.bytes_per_second = 2e9, .latency = 3 * kMicro};
   EXPECT_EQ(link.time_for(0), 3 * kMicro);
   EXPECT_EQ(link.time_for(1'000'000), 503 * kMicro);
-  EXPECT_TRUE(fails([] { static_cast<void>(Link{}.time_for(7)); }, Code::kInvalidValue, {"7 bytes", "not known"}));
+  EXPECT_TRUE(fails([] { static_cast<void>(LinkCost{}.time_for(7)); }, Code::kInvalidValue, {"7 bytes", "not known"}));
 }
 
 TEST(Costs, TimesLieOnALineBetweenSamplesOfTheSameWeight) {
@@ -104,7 +104,7 @@ TEST_F(CostsFile, WhatIsWrittenIsRead) {
   std::uniform_real_distribution<double> rate(1, 1e12), share(0, 2);
   for (int round = 0; round < 20; ++round) {
     Costs costs{.device = "cuda:0 \"quoted\""};
-    for (Link* link : {&costs.load, &costs.unload, &costs.read})
+    for (LinkCost* link : {&costs.load, &costs.unload, &costs.read})
       *link = {rate(random), static_cast<Picos>(random() >> 10)};
     costs.kernel_slowdown = share(random);
     costs.load_slowdown = round == 0 ? 0 : share(random);
@@ -128,14 +128,14 @@ TEST_F(CostsFile, WhatCannotBeMeasuredIsRefused) {
     std::string from, to;
     std::initializer_list<std::string_view> words;
   } cases[] = {
-      {"\"device\": \"cpu\",", "", {"lack 'device'"}},
-      {"\"device\"", "\"devices\"", {"'devices'", "not known"}},
-      {"\"kernel_slowdown\": 0", "\"load_slowdown\": 0", {"'load_slowdown'", "twice"}},
+      {"\"device\": \"cpu\",", "", {"device is missing"}},
+      {"\"device\"", "\"devices\"", {"devices", "no such field"}},
+      {"\"kernel_slowdown\": 0", "\"load_slowdown\": 0", {"\"load_slowdown\"", "twice"}},
       {"\"kernel_slowdown\": 0", "\"kernel_slowdown\": -0.5", {"kernel_slowdown is -0.5"}},
       {"\"latency_ps\": 5", "\"latency_ps\": -5", {"latency_ps is -5"}},
-      {"\"latency_ps\": 5", "\"latency_ps\": \"5\"", {"line 3"}},
-      {"\"time_ps\": 4", "\"time_ps\": 0", {"time_ps is 0", "line 9"}},
-      {"\"flops\": 2, ", "", {"lack 'flops'"}},
+      {"\"latency_ps\": 5", "\"latency_ps\": \"5\"", {".load.latency_ps"}},
+      {"\"time_ps\": 4", "\"time_ps\": 0", {".samples[0].time_ps is 0"}},
+      {"\"flops\": 2, ", "", {".samples[0].flops is missing"}},
       {"]\n}", "]\n} x", {}},
       {"1000000000", "1e300", {"bytes_per_second is 1e+300"}},
   };
@@ -170,8 +170,8 @@ TEST(ModelCosts, AreThoseOfTheSimulation) {
   EXPECT_EQ(costs.time_of(graph, graph.ops()[0]), 10 * kMicro);
   EXPECT_EQ(costs.time_of(graph, graph.ops()[1]), 902 * kMicro);
   EXPECT_EQ(costs.time_of(graph, graph.ops()[3]), 12 * kMicro);
-  EXPECT_EQ(costs.load, (Link{1e9, 3 * kMicro}));
-  EXPECT_EQ(costs.unload, (Link{0.5e9, 3 * kMicro}));
+  EXPECT_EQ(costs.load, (LinkCost{1e9, 3 * kMicro}));
+  EXPECT_EQ(costs.unload, (LinkCost{0.5e9, 3 * kMicro}));
   EXPECT_EQ(costs.kernel_slowdown, 0.25);
   EXPECT_EQ(costs.load_slowdown, 0.5);
   EXPECT_TRUE(fails([&] { static_cast<void>(model_costs(graph, "cpu")); }, Code::kInvalidValue, {"'cpu'", "sim:h200"}));

@@ -119,8 +119,8 @@ void require(bool truth, const std::string& what) {
   if (!truth) throw std::logic_error(what);
 }
 
-void use(const System& system, int nodes) {
-  const System again = parse_topology(system.xml, "again");
+void use(const TopoSystem& system, int nodes) {
+  const TopoSystem again = parse_topology(system.xml, "again");
   require(again.xml == system.xml, "written and read again it differs");
   require(again.links.size() == system.links.size(), "links differ");
   if (nodes > 1 && system.nets.empty()) nodes = 1;

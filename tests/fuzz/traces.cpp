@@ -68,7 +68,7 @@ void use(const TraceData& data, const std::string& path) {
   std::size_t known = data.edges().size() + data.streams().size();
   for (const TraceSpan& span : spans) known += span.reads.size() + span.name.size();
   known += figures(spans).ops;
-  known += check(data).text().size();
+  known += check_trace(data).text().size();
   known += analyse(data, spans).critical.size();
   if (known == ~std::size_t{0}) throw std::logic_error("counted too much");
   write_trace(data, path);

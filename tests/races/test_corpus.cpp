@@ -64,22 +64,15 @@ void Corpus::expect_right(const Scenario& scenario) {
   EXPECT_EQ(live.races.size(), offline.races.size()) << live.text() << offline.text();
 }
 
-TEST_P(Corpus, IsToldRight) {
-  for (const Scenario& scenario : corpus()) {
-    if (can_run(scenario)) expect_right(scenario);
-  }
-}
-
-// One program, in a process that did nothing before; FreshProcess starts it.
+// If set, IsToldRight runs this scenario only. FreshProcess sets it for the processes that it starts.
 constexpr const char* kNumber = "SLIP_TEST_CORPUS_NUMBER";
 
-TEST_P(Corpus, DISABLED_OneProgram) {
-  const char* number = std::getenv(kNumber);
-  ASSERT_NE(number, nullptr);
-  const auto scenario = std::find_if(corpus().begin(), corpus().end(),
-                                     [&](const Scenario& each) { return std::to_string(each.number) == number; });
-  ASSERT_NE(scenario, corpus().end());
-  if (can_run(*scenario)) expect_right(*scenario);
+TEST_P(Corpus, IsToldRight) {
+  const char* const number = std::getenv(kNumber);
+  for (const Scenario& scenario : corpus()) {
+    if (number && std::to_string(scenario.number) != number) continue;
+    if (can_run(scenario)) expect_right(scenario);
+  }
 }
 
 // The cpu and the sim device keep their streams apart, so both are new in one process.
@@ -88,8 +81,7 @@ TEST(FreshProcess, EachProgramIsToldRight) {
     const std::string command =
         kNumber + ("=" + std::to_string(scenario.number)) + " " + test::kWithoutLeakCheck +
         " CUDA_VISIBLE_DEVICES= " + test::own_path() +  // starting CUDA takes seconds
-        " --gtest_brief=1 --gtest_also_run_disabled_tests"
-        " --gtest_filter='*Corpus.DISABLED_OneProgram/cpu_concurrent:*Corpus.DISABLED_OneProgram/sim_h200' 2>&1";
+        " --gtest_brief=1 --gtest_filter='*Corpus.IsToldRight/cpu_concurrent:*Corpus.IsToldRight/sim_h200' 2>&1";
     std::FILE* child = ::popen(command.c_str(), "r");  // its watchdog ends it, should it hang
     ASSERT_NE(child, nullptr);
     std::string said;

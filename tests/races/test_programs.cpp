@@ -1,5 +1,5 @@
-// Random programs on real devices, held against a model that follows the rules by sets: for each stream, all that
-// happens before its next op. The checker must say the same, while the program runs and from its trace.
+// Random programs on real devices, compared with a model that keeps, for each stream, the set of everything that
+// happens before its next op. The checker must agree with the model, both live and on the trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,7 +84,7 @@ class Model {
   void host(std::size_t buffer, bool writes) { add(host_, {{buffer, writes}}, "the host"); }
 
   // With these edges added, by the names of ops, the one at `left_out` excepted.
-  bool races(const std::vector<Fix>& fixes = {}, std::size_t left_out = kMax) const {
+  bool races(const std::vector<RaceFix>& fixes = {}, std::size_t left_out = kMax) const {
     std::vector<Set> before;
     for (const Node& node : nodes) {
       Set& all = before.emplace_back(node.before);
@@ -267,7 +267,7 @@ class Programs : public test::DeviceTest {};
 // What is told to be missing mends the program, and none of it can be left out. Ops have names of their own;
 // allocations and accesses of the host do not.
 void expect_fixes(const RandomProgram& program, const RaceReport& report) {
-  const auto is_op = [](const Fix& fix) {
+  const auto is_op = [](const RaceFix& fix) {
     return fix.after.name.starts_with("op") && fix.before.name.starts_with("op");
   };
   if (!std::all_of(report.fixes.begin(), report.fixes.end(), is_op)) return;
@@ -296,7 +296,7 @@ TEST_P(Programs, AreJudgedAsTheRulesSay) {
     ASSERT_EQ(!live.races.empty(), expected) << "seed " << seed << "\n" << program.text() << live.text();
     ASSERT_EQ(!offline.races.empty(), expected) << "seed " << seed << "\n" << program.text() << offline.text();
     expect_fixes(program, offline);
-    const CheckReport found = check(data);
+    const CheckReport found = check_trace(data);
     std::set<std::string> superfluous;
     for (const SuperfluousWait& wait : found.superfluous) superfluous.emplace(wait.after.name);
     waits += found.superfluous.size();

@@ -7,7 +7,7 @@
 
 #include "sim/support.hpp"
 #include "slip/figures.hpp"
-#include "watch/race/replay.hpp"
+#include "watch/analysis/replay.hpp"
 
 namespace slip::test {
 namespace {
@@ -30,7 +30,7 @@ class Watched {
   }
   // "engine after b, ready 5 us": in whole nanoseconds.
   std::string why(const std::string& name) const {
-    const Start& start = result_.starts[index(name)];
+    const StartReason& start = result_.starts[index(name)];
     return fmt::format("{}{}, ready {}", cause_name(start.cause),
                        start.after == kNoSpan ? "" : fmt::format(" after {}", spans_[start.after].name),
                        start.ready / kNano);

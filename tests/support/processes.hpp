@@ -24,6 +24,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "slip/unique_id.hpp"
+#include "support/child.hpp"
 #include "transport/job/launch_info.hpp"
 #include "transport/socket/socket.hpp"
 
@@ -41,8 +42,8 @@ inline std::string own_path() {
 
 class RankProcess {
  public:
-  // Runs the disabled test `test` as this rank, with the variables of a launcher and these.
-  RankProcess(const std::string& test, const UniqueId& id, int nranks, int rank,
+  // Runs the child function `child` (child.hpp) as this rank, with the variables of a launcher and these.
+  RankProcess(const std::string& child, const UniqueId& id, int nranks, int rank,
               std::map<std::string, std::string> variables_too = {}) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
@@ -50,7 +51,7 @@ class RankProcess {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, ends[1], kLine);
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    std::vector<std::string> words{own_path(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests"};
+    std::vector<std::string> words{own_path(), child_argument(child)};
     variables_too["SLIP_RANK"] = std::to_string(rank);
     variables_too["SLIP_NRANKS"] = std::to_string(nranks);
     variables_too["SLIP_ID"] = id.text();

@@ -1,4 +1,4 @@
-// Topology files: what is read, what survives writing, and what hostile ones are told.
+// Topology files: what the reader accepts, what survives writing, and the errors for broken files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 namespace slip::topo_test {
 namespace {
 
-const TopoNode& device(const System& system, std::size_t i) {
+const TopoNode& device(const TopoSystem& system, std::size_t i) {
   return system.nodes[static_cast<std::size_t>(system.devices.at(i))];
 }
 
-double link_rate(const System& system, int from, int to) {
+double link_rate(const TopoSystem& system, int from, int to) {
   for (const TopoLink& link : system.links) {
     if (link.from == from && link.to == to) return link.gbps;
   }
@@ -31,7 +31,7 @@ TEST(TopoFiles, PublishedFilesAreRead) {
   };
   for (const Expected& each : {Expected{"aws_p4d-24xl-topo.xml", 8, 4, 12}, Expected{"azure_ndv4-topo.xml", 8, 8, 24},
                                Expected{"azure_ncv4-topo.xml", 4, 1, 12}}) {
-    const System system = data_system(each.name);
+    const TopoSystem system = data_system(each.name);
     EXPECT_EQ(system.devices.size(), each.gpus) << each.name;
     EXPECT_EQ(system.nets.size(), each.nets) << each.name;
     for (const int gpu : system.devices) {
@@ -40,7 +40,7 @@ TEST(TopoFiles, PublishedFilesAreRead) {
       EXPECT_DOUBLE_EQ(link_rate(system, gpu, node.parent), each.pci) << each.name;
     }
   }
-  const System system = data_system("azure_ncv4-topo.xml");
+  const TopoSystem system = data_system("azure_ncv4-topo.xml");
   EXPECT_EQ(device(system, 2).bus_id, "0003:00:00.0");
   EXPECT_EQ(device(system, 2).sm, 80);
   const TopoNode& net = system.nodes[static_cast<std::size_t>(system.nets[0])];
@@ -51,15 +51,15 @@ TEST(TopoFiles, PublishedFilesAreRead) {
 TEST(TopoFiles, WritingAndReadingAgainGivesTheSame) {
   for (const char* name :
        {"aws_p4d-24xl-topo.xml", "azure_ndv4-topo.xml", "azure_ncv4-topo.xml", "nvswitch8.xml", "host_nic.xml"}) {
-    const System first = data_system(name);
-    const System again = parse_topology(first.xml, name);
+    const TopoSystem first = data_system(name);
+    const TopoSystem again = parse_topology(first.xml, name);
     EXPECT_EQ(first.xml, again.xml);
     ASSERT_EQ(first.nodes.size(), again.nodes.size());
     for (std::size_t i = 0; i < first.nodes.size(); ++i) EXPECT_EQ(first.nodes[i].name, again.nodes[i].name);
     ASSERT_EQ(first.links.size(), again.links.size());
     for (std::size_t i = 0; i < first.links.size(); ++i) EXPECT_EQ(first.links[i].gbps, again.links[i].gbps);
   }
-  // Our own file is written as it stands.
+  // A file that this library has written is written again unchanged.
   std::ifstream file(data_path("nvswitch8.xml"));
   std::stringstream text;
   text << file.rdbuf();
@@ -140,7 +140,7 @@ std::string two_gpus(const std::string& first, const std::string& second) {
 TEST(TopoFiles, NvLinksMustAgree) {
   const std::string there = R"(<nvlink target="0000:02:00.0" count="4" tclass="0x030200"/>)";
   const std::string back = R"(<nvlink target="0000:01:00.0" count="4" tclass="0x030200"/>)";
-  const System system = parse_topology(two_gpus(there, back), "x");
+  const TopoSystem system = parse_topology(two_gpus(there, back), "x");
   EXPECT_DOUBLE_EQ(link_rate(system, system.devices[0], system.devices[1]), 80);
   const auto refused = [](const std::string& xml, std::initializer_list<std::string_view> words) {
     EXPECT_TRUE(test::fails([&] { parse_topology(xml, "x"); }, Code::kParse, words)) << xml;
@@ -150,7 +150,7 @@ TEST(TopoFiles, NvLinksMustAgree) {
   refused(two_gpus("<nvlink target=\"0000:02:00.0\" count=\"1000000\"/>", back), {"line 2", "count", "1000000"});
   refused(two_gpus("<nvlink count=\"1\"/>", ""), {"line 2", "target", "missing"});
   refused(two_gpus("<nvlink target=\"0000:c0:00.0\" count=\"1\"/>", ""), {"line 2", "tclass", "missing"});
-  // To itself, as a published file has it, and to a GPU that is not there: no link.
+  // A link to the GPU itself (published files have them) or to a GPU that is not in the file adds no link.
   const std::string nowhere = R"(<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>)"
                               R"(<nvlink target="0000:77:00.0" count="1" tclass="0x030200"/>)";
   EXPECT_EQ(parse_topology(two_gpus(nowhere, ""), "x").links.size(), 4U);
@@ -174,10 +174,10 @@ std::string with_cpus(int count) {
   return xml + "</system>";
 }
 
-// CPUs are joined each with each: as many as are taken are planned in moments, more are refused.
+// Every pair of CPUs has a link: the maximum number of CPUs is planned quickly, and more are refused.
 TEST(TopoFiles, CpusAreBounded) {
   EXPECT_TRUE(test::fails([] { parse_topology(with_cpus(1000), "x"); }, Code::kParse, {"line 258", "256 <cpu>"}));
-  const System system = parse_topology(with_cpus(256), "x");
+  const TopoSystem system = parse_topology(with_cpus(256), "x");
   ASSERT_EQ(system.devices.size(), 256U);
   const ChannelPlan plan = plan_channels(cluster_of(system, 1));
   EXPECT_EQ(plan.channels.at(0).ring.size(), 256U);

@@ -1,4 +1,4 @@
-// Paths, compared with all simple ways written out on small random machines.
+// Paths, compared with an enumeration of all simple paths on small random machines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kSeeds = 300 / test::kShare + 1;
 
 TEST(TopoPaths, KnownMachine) {
-  const System system = data_system("nvswitch8.xml");
+  const TopoSystem system = data_system("nvswitch8.xml");
   const TopoPaths paths(system);
   const auto& g = system.devices;
   const auto& n = system.nets;
@@ -23,7 +23,7 @@ TEST(TopoPaths, KnownMachine) {
   EXPECT_DOUBLE_EQ(paths.gbps(g[0], g[7]), 240);
   EXPECT_EQ(paths.type(g[0], n[0]), PathType::kPix);
   EXPECT_EQ(paths.type(g[0], n[3]), PathType::kPxn);
-  EXPECT_EQ(paths.type(n[3], g[0]), PathType::kSys);  // what arrives comes straight
+  EXPECT_EQ(paths.type(n[3], g[0]), PathType::kSys);  // PXN applies to sending only
   const TopoPath over = paths.between(g[0], n[3]);
   EXPECT_TRUE(over.proxy == g[6] || over.proxy == g[7]);
   EXPECT_DOUBLE_EQ(over.gbps, 24);
@@ -32,7 +32,7 @@ TEST(TopoPaths, KnownMachine) {
 }
 
 TEST(TopoPaths, PciTypes) {
-  const System system = parse_topology(
+  const TopoSystem system = parse_topology(
       "<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x060400\">"
       "<pci busid=\"0000:02:00.0\" class=\"0x030000\"/>"
       "<pci busid=\"0000:03:00.0\" class=\"0x060400\"><pci busid=\"0000:04:00.0\" class=\"0x030000\"/>"
@@ -52,7 +52,7 @@ TEST(TopoPaths, PciTypes) {
   EXPECT_STREQ(path_name(paths.type(g[0], g[1])), "PXB");
 }
 
-// A NIC that cannot reach GPU memory: up to the CPU and down again, though both hang on one switch.
+// A NIC that cannot access GPU memory: the path leads up to the CPU and down again, though both are on one switch.
 TEST(TopoPaths, WithoutGdrDataGoesThroughMemory) {
   const auto machine = [](const std::string& gdr) {
     return parse_topology(
@@ -63,7 +63,7 @@ TEST(TopoPaths, WithoutGdrDataGoesThroughMemory) {
         "x");
   };
   for (const std::string gdr : {"0", "1"}) {
-    const System system = machine(gdr);
+    const TopoSystem system = machine(gdr);
     const TopoPaths paths(system);
     const int gpu = system.devices[0], net = system.nets[0];
     EXPECT_EQ(paths.type(gpu, net), gdr == "1" ? PathType::kPix : PathType::kPhb);
@@ -80,8 +80,8 @@ struct Best {
   double gbps = 0;
 };
 
-// All ways without a node twice.
-Best walk(const System& system, int from, int to) {
+// All paths that visit no node twice.
+Best walk(const TopoSystem& system, int from, int to) {
   Best best;
   std::vector<char> used(system.nodes.size(), 0);
   std::function<void(int, std::size_t, double)> step = [&](int here, std::size_t hops, double gbps) {
@@ -101,7 +101,7 @@ Best walk(const System& system, int from, int to) {
   return best;
 }
 
-void expect_sound(const System& system, const TopoPath& path, int from, int to) {
+void expect_sound(const TopoSystem& system, const TopoPath& path, int from, int to) {
   int here = from;
   double narrowest = 5000;
   for (const int number : path.links) {
@@ -116,13 +116,14 @@ void expect_sound(const System& system, const TopoPath& path, int from, int to) 
 
 TEST(TopoPaths, WidestOfTheShortestOnRandomMachines) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const System system = parse_topology(random_xml(seed, {6, 2}), "seed");
+    const TopoSystem system = parse_topology(random_xml(seed, {6, 2}), "seed");
     const TopoPaths paths(system);
     for (std::size_t from = 0; from < system.nodes.size(); ++from) {
       for (std::size_t to = 0; to < system.nodes.size(); ++to) {
         const auto a = static_cast<int>(from), b = static_cast<int>(to);
         const TopoPath path = paths.between(a, b);
-        if (path.type == PathType::kNone) {  // an NVSwitch and a CPU, with GPUs between them
+        if (path.type ==
+            PathType::kNone) {  // an NVSwitch and a CPU: only GPUs connect them, and paths do not pass through GPUs
           ASSERT_EQ(walk(system, a, b).hops, SIZE_MAX) << "seed " << seed;
           continue;
         }

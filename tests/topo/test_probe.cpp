@@ -1,4 +1,4 @@
-// Probing: machines that hwloc makes up, and this one.
+// Probing: synthetic machines of hwloc, and this machine.
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
@@ -9,10 +9,12 @@
 namespace slip::topo_test {
 namespace {
 
-System made_up(const std::string& synthetic) { return parse_topology(topo::probe_xml({synthetic, {}}, {}), synthetic); }
+TopoSystem made_up(const std::string& synthetic) {
+  return parse_topology(topo::probe_xml({synthetic, {}}, {}), synthetic);
+}
 
 TEST(TopoProbe, ThisMachineHasDevicesAndANet) {
-  const System system = parse_topology(topo::probe_xml({"", {}}, {}), "this machine");
+  const TopoSystem system = parse_topology(topo::probe_xml({"", {}}, {}), "this machine");
   EXPECT_FALSE(system.devices.empty());
   EXPECT_FALSE(system.nets.empty());
   EXPECT_EQ(parse_topology(system.xml, "again").xml, system.xml);
@@ -20,7 +22,7 @@ TEST(TopoProbe, ThisMachineHasDevicesAndANet) {
 }
 
 TEST(TopoProbe, CoresNumaNodesAndCaches) {
-  const System probe = made_up("pack:2 [numa] l3:2 core:3 pu:2");
+  const TopoSystem probe = made_up("pack:2 [numa] l3:2 core:3 pu:2");
   if (probe.devices.size() == 1) GTEST_SKIP() << "built without hwloc";
   ASSERT_EQ(probe.devices.size(), 12U);
   const TopoPaths paths(probe);
@@ -38,7 +40,7 @@ TEST(TopoProbe, CoresNumaNodesAndCaches) {
 }
 
 TEST(TopoProbe, ManyCoresAreSearchedAllTheSame) {
-  const System probe = made_up("pack:2 [numa] l3:8 core:16 pu:2");
+  const TopoSystem probe = made_up("pack:2 [numa] l3:8 core:16 pu:2");
   if (probe.devices.size() == 1) GTEST_SKIP() << "built without hwloc";
   ASSERT_EQ(probe.devices.size(), 256U);
   const ChannelPlan plan = plan_channels(cluster_of(probe, 2));

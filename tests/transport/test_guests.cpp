@@ -8,14 +8,14 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net/tcp_wire.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip::test {
 namespace {
 
 using std::chrono::seconds;
 
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 constexpr uid_t kNobody = 65534;
 
@@ -70,7 +70,7 @@ TEST(OtherUsers, ThatConnectAreSentAway) {
 }
 
 // A rank with few descriptors, which tells the test where it listens, and works when the test has connected there.
-TEST(SilentGuests, DISABLED_Rank) {
+SLIP_CHILD(SilentGuests, Rank) {
   play([](const LaunchInfo& info) -> std::string {
     const rlimit few{128, 128};
     if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return "cannot set the limit";
@@ -105,7 +105,7 @@ TEST(SilentGuests, DISABLED_Rank) {
 TEST(SilentGuests, LeaveTheJobItsDescriptors) {
   const UniqueId id = local_id();
   std::vector<RankProcess> ranks;
-  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("SilentGuests.DISABLED_Rank", id, 2, rank);
+  for (int rank = 0; rank < 2; ++rank) ranks.emplace_back("SilentGuests.Rank", id, 2, rank);
   std::vector<Socket> guests;
   for (const RankProcess& rank : ranks) {
     const std::string words = rank.hear(2 * sizeof(std::uint16_t));

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // One rank, run by a launcher that a test below starts.
-TEST(Launched, DISABLED_Rank) {
+SLIP_CHILD(Launched, Rank) {
   const std::optional<LaunchInfo> info = launch_info();
   ASSERT_TRUE(info);
   const std::int64_t start = now_ns();
@@ -58,9 +58,7 @@ Outcome shell(const std::string& command) {
 bool has_program(const char* name) { return shell("command -v " + std::string(name)).status == 0; }
 
 // The command line of one rank, and what the ranks must have said.
-std::string rank_program() {
-  return own_path() + " --gtest_filter=Launched.DISABLED_Rank --gtest_also_run_disabled_tests --gtest_brief=1";
-}
+std::string rank_program() { return own_path() + " " + child_argument("Launched.Rank"); }
 
 void expect_ranks(const Outcome& outcome, int nranks, const std::string& launcher) {
   EXPECT_EQ(outcome.status, 0) << outcome.out;

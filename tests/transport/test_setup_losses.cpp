@@ -79,7 +79,7 @@ void arm() {
   g_steps = number_of(kSteps);
 }
 
-TEST(SetupLosses, DISABLED_Rank) {
+SLIP_CHILD(SetupLosses, Rank) {
   test::play([](const LaunchInfo& info) -> std::string {
     const std::string call = env_text(kCall);
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -120,7 +120,7 @@ std::vector<std::string> run(const Trial& trial) {
     std::map<std::string, std::string> variables{{kCall, trial.call}, {"SLIP_TRANSPORT", trial.transport}};
     if (rank == trial.victim) variables[kSteps] = std::to_string(trial.steps);
     if (trial.stop) variables[kStop] = "1";
-    ranks.emplace_back("SetupLosses.DISABLED_Rank", trial.id, trial.nranks, rank, variables);
+    ranks.emplace_back("SetupLosses.Rank", trial.id, trial.nranks, rank, variables);
   }
   for (const RankProcess& rank : ranks) EXPECT_EQ(rank.hear(1), "x");
   for (const RankProcess& rank : ranks) rank.tell('x');

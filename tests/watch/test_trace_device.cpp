@@ -8,6 +8,7 @@
 
 #include "slip/device.hpp"
 #include "support.hpp"
+#include "support/child.hpp"
 
 namespace slip {
 
@@ -114,16 +115,16 @@ constexpr const char* kChildVariable = "SLIP_TEST_TRACE_CHILD";
 // Starts this program again with SLIP_TRACE set; what it prints goes to `log`.
 int run_child(const std::string& trace, const std::string& what, const std::string& log) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command = fmt::format("{}={} SLIP_TRACE='{}' '{}' --gtest_filter=TraceProcess.Child >'{}' 2>&1",
+  const std::string command = fmt::format("{}={} SLIP_TRACE='{}' '{}' --child=TraceProcess.Child >'{}' 2>&1",
                                           kChildVariable, what, trace, self, log);
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Not a test of its own: what run_child() runs.
-TEST(TraceProcess, Child) {
+// What run_child() runs.
+SLIP_CHILD(TraceProcess, Child) {
   const char* what = std::getenv(kChildVariable);
-  if (!what) return;
+  ASSERT_NE(what, nullptr);
   start_observers();
   start_observers();
   pipeline(Device::open("cpu"));

@@ -22,6 +22,7 @@ constexpr int kMaxDevices = 4096;
 constexpr std::size_t kMaxLinks = 65536;
 constexpr std::size_t kMaxHops = 64;
 constexpr std::size_t kMaxName = 200;
+constexpr std::size_t kMaxText = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
 static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
 
@@ -262,7 +263,7 @@ void validate(const Description& description) {
 }
 
 Description parse_description(std::string_view text, std::string_view file) {
-  const Json json = parse_json(text, file);
+  const Json json = parse_json(text, file, kMaxText);
   Fields fields(json, std::string(file));
   FieldReader reader(fields);
   Description result;

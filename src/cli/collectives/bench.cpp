@@ -6,11 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/collectives/bandwidth.hpp"
 #include "cli/collectives/measure.hpp"
-#include "cli/collectives/plot.hpp"
 #include "cli/commands.hpp"
-#include "cli/numbers.hpp"
+#include "cli/inputs.hpp"
 #include "comm/api/options.hpp"
 #include "transport/job/launch_info.hpp"
 #include "transport/job/local_job.hpp"
@@ -235,6 +233,20 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
     one->callback([asked, kind] { asked->kind = kind; });
   }
   return [asked] { return run_bench(*asked); };
+}
+
+std::function<int()> add_bench(CLI::App& app) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure: a model with less and less memory, or collectives by size");
+  bench->require_subcommand(1);
+  bench->footer(
+      "\nCollectives and sendrecv start ranks on this host, or are the ranks that a launcher started:\n"
+      "  slip bench all_reduce -n 4 -b 8 -e 256M -f 4          by size, in the columns of nccl-tests\n"
+      "  slip bench sendrecv -n 2 --transport net              over TCP, though memory could be shared\n"
+      "  slip bench all_reduce --algorithm ring --html r.html  one algorithm, as a page with plots\n"
+      "  slip launch -n 8 slip bench all_gather                ranks that are started elsewhere\n"
+      "Each has more to say: slip bench NAME --help.");
+  const std::function<int()> weights = add_weights_bench(*bench), collectives = add_collective_benches(*bench);
+  return [bench, weights, collectives] { return bench->got_subcommand("weights") ? weights() : collectives(); };
 }
 
 }  // namespace slip::cli

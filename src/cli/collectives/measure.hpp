@@ -1,6 +1,8 @@
-// What `slip bench all_reduce` and the like are asked, what one size gives, and how a rank measures it.
+// `slip bench all_reduce` and the other collectives: what the user asked for, how a rank measures one size, and the
+// page.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,6 +12,14 @@
 #include "slip/communicator.hpp"
 
 namespace slip::cli {
+
+std::uint64_t size_of(const std::string& text, const char* option);  // "8", "64K", "256MiB"; else a UsageError
+
+// How much of a rank's data must pass a link at least: so that rates compare with those of links.
+double bus_share(Collective kind, int nranks);
+
+// Whether the size that is told is that of all blocks, not of one.
+bool counts_all_blocks(Collective kind);
 
 struct BenchWork {
   Collective kind = Collective::kAllReduce;
@@ -52,5 +62,8 @@ struct BenchTold {
 };
 // All rows; on all ranks the same.
 std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told);
+
+// `title`: of the page; `facts`: one line below it. Rows are in the order of their sizes.
+std::string bench_page(const std::string& title, const std::string& facts, const std::vector<BenchRow>& rows);
 
 }  // namespace slip::cli

@@ -1,5 +1,3 @@
-#include "cli/collectives/plot.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <iterator>
 #include <limits>
 
+#include "cli/collectives/measure.hpp"
 #include "cli/text.hpp"
 
 namespace slip::cli {

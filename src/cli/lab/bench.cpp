@@ -7,9 +7,9 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/pace.hpp"
-#include "cli/open_device.hpp"
 
 namespace slip::cli {
 namespace {
@@ -185,5 +185,14 @@ SpanFilter named(std::string_view prefix) {
 }
 
 double ratio(Picos a, Picos b) { return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b); }
+
+int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& program) {
+  int wrong = 0;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    const Device device = Device::open("cpu", {.policy = Policy::kRandom, .seed = static_cast<std::uint64_t>(seed)});
+    if (!program(device)) ++wrong;
+  }
+  return wrong;
+}
 
 }  // namespace slip::cli

@@ -115,4 +115,8 @@ SpanFilter named(std::string_view prefix);
 
 double ratio(Picos a, Picos b);  // a / b, 0 when b is 0
 
+// How many of `seeds` runs were wrong. `program` issues, synchronises and says whether the result is right. Always on
+// the cpu device with Policy::kRandom: it alone tries orders that time would hide.
+int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& program);
+
 }  // namespace slip::cli

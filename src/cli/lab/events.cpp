@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "cli/lab/bench.hpp"
-#include "cli/lab/random_order.hpp"
 #include "cli/lab/two_slots.hpp"
 
 namespace slip::cli {

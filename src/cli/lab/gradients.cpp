@@ -3,21 +3,229 @@
 // of PyTorch's DDP, and planned.
 //
 // In virtual time a reduction takes what it is said to take, or what it takes between the machines of a topology file;
-// on cpu ranks, each a thread with a device, reduce real gradients (gradient_ranks.cpp).
+// on cpu ranks, each a thread with a device, reduce real gradients.
+#include "slip/gradients.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
-#include "cli/lab/gradient_cases.hpp"
+#include "base/clock.hpp"
+#include "base/thread.hpp"
+#include "cli/lab/bench.hpp"
+#include "flow/gradients/predict_step.hpp"
+#include "slip/verify.hpp"
 
 namespace slip::cli {
+namespace {
 
+struct StepCase {
+  const char* name;
+  WaitPolicy policy;
+  BucketRule rule;
+  int queues;  // 0: as many as the device has
+};
+
+constexpr StepCase kStepCases[] = {
+    {"in the compute stream", WaitPolicy::kInCompute, BucketRule::kEach, 0},
+    {"own stream, waits at the end", WaitPolicy::kAtTheEnd, BucketRule::kEach, 0},
+    {"the same, one hardware queue", WaitPolicy::kAtTheEnd, BucketRule::kEach, 1},
+    {"DDP's buckets", WaitPolicy::kAtTheEnd, BucketRule::kDdp, 0},
+    {"planned, waits by need", WaitPolicy::kByNeed, BucketRule::kPlanned, 0},
+};
+
+// Layers grow towards the end of the forward pass, like those of convolutional networks.
 std::uint64_t bytes_of_layer(std::size_t layer, std::size_t layers) {
   constexpr std::uint64_t kLayerBytes = std::uint64_t{4} << 20;
   return std::max<std::uint64_t>(kLayerBytes * 2 * (layer + 1) / (layers + 1) / 4096, 1) * 4096;
 }
 
-namespace {
+// One rank's step on cpu.
+class Rank {
+ public:
+  Rank(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers)
+      : comm_(comm),
+        wanted_(wanted),
+        compute_(device.stream(StreamFlags::kNonBlocking)),
+        gradients_(comm, device, {.buckets = wanted.rule, .measure = true}),
+        backward_(bench.work(bench.kernel_time(), 0.5)),
+        forward_(bench.work(bench.kernel_time() / 2, 0.5)) {
+    for (std::size_t layer = 0; layer < layers; ++layer)
+      ids_.push_back(gradients_.add(fmt::format("layer {}", layer), bytes_of_layer(layer, layers), DataType::kF32));
+    gradients_.seal();
+    for (const ParameterId id : ids_)
+      parameters_.push_back(device.alloc(64, MemoryKind::kPinned, fmt::format("sum {}", static_cast<unsigned>(id))));
+  }
+
+  StreamRef compute() const { return compute_; }
+  const Gradients& gradients() const { return gradients_; }
+
+  void step() {
+    const bool blocking = wanted_.policy == WaitPolicy::kInCompute;
+    const auto own = static_cast<float>(comm_.rank() + 1);
+    for (std::size_t layer = ids_.size(); layer-- > 0;) {
+      const Range view = gradients_.view(ids_[layer]), first = view.slice(0, 64);
+      compute_.launch(kScale, {{first}, {first}, {backward_.pace, 0.0F, own}, "backward"}, backward_.cost);
+      gradients_.ready(ids_[layer], compute_);
+      if (blocking) gradients_.wait(ids_[layer], compute_);
+    }
+    if (wanted_.policy == WaitPolicy::kAtTheEnd) {
+      for (const ParameterId id : ids_) gradients_.wait(id, compute_);
+    }
+    for (std::size_t layer = 0; layer < ids_.size(); ++layer) {
+      if (wanted_.policy == WaitPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
+      const Range gradient = gradients_.view(ids_[layer]).slice(0, 64);
+      compute_.launch(kScale, {{gradient}, {parameters_[layer]}, {forward_.pace, 1.0F, 0.0F}, "forward"},
+                      forward_.cost);
+    }
+    gradients_.step_end();
+  }
+
+  Verdict prove() {
+    compute_.begin_capture();
+    step();
+    return verify(compute_.end_capture()).verdict;
+  }
+
+  bool right() const {
+    const auto n = static_cast<float>(comm_.nranks());
+    return std::ranges::all_of(parameters_,
+                               [&](const Buffer& one) { return one.host_read<float>()[0] == (n + 1) / 2; });
+  }
+
+ private:
+  Communicator& comm_;
+  const StepCase wanted_;
+  Stream compute_;
+  Gradients gradients_;
+  const Work backward_, forward_;
+  std::vector<ParameterId> ids_;
+  std::vector<Buffer> parameters_;
+};
+
+struct Outcome {
+  Picos time = 0;         // of the shortest run
+  GradientReport report;  // of the run that waited least, with the last plan
+  std::optional<GradientReport> predicted;
+  Verdict verdict = Verdict::kUnknown;
+  bool ok = false;
+};
+
+// Other programs can only make a run longer: of several the shortest counts.
+void train(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers,
+           Outcome& seen) {
+  constexpr int kWarm = 13, kRuns = 6;  // the plan of the last early check holds from the thirteenth step on
+  Rank rank(bench, comm, device, wanted, layers);
+  for (int step = 0; step < kWarm; ++step) rank.step();
+  rank.compute().sync();
+  std::uint64_t plan = 0;  // that the report is of
+  for (int run = 0; run < kRuns; ++run) {
+    comm.barrier(rank.compute());
+    rank.compute().sync();
+    const std::int64_t began = now_ns();
+    rank.step();
+    rank.compute().sync();
+    const Picos took = (now_ns() - began) * 1000;
+    if (run == 0 || took < seen.time) seen.time = took;
+    const std::optional<GradientReport> report = rank.gradients().report();  // the step before it: its end is known
+    if (run == 0 || !report) continue;
+    const std::uint64_t now = rank.gradients().plans();
+    if (now != plan || report->exposed < seen.report.exposed) seen.report = *report;
+    plan = now;
+  }
+  const Gradients& gradients = rank.gradients();
+  if (!gradients.profile().gradients.empty() && plan == gradients.plans())
+    seen.predicted = predict_report(gradients.profile(), gradients.cost(), gradients.plan());
+  seen.ok = rank.right();
+  seen.verdict = rank.prove();
+}
+
+Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers, std::size_t ranks) {
+  std::vector<Device> devices;
+  for (std::size_t i = 0; i < ranks; ++i)
+    devices.push_back(bench.open({.compute_workers = 2, .max_connections = wanted.queues}));
+  std::vector<Communicator> comms = Communicator::init_all(devices);
+  std::vector<Outcome> seen(ranks);
+  std::vector<std::string> errors(ranks);
+  {
+    std::vector<Thread> threads(ranks);
+    for (std::size_t i = 0; i < ranks; ++i) {
+      threads[i].start(fmt::format("rank {}", i), [&, i] {
+        try {
+          train(bench, comms[i], devices[i], wanted, layers, seen[i]);
+        } catch (const Error& error) {
+          errors[i] = error.what();
+        }
+      });
+    }
+    for (Thread& thread : threads) thread.join();
+  }
+  for (const std::string& error : errors) {
+    if (!error.empty()) throw Error(Code::kLaunchFailed, error);
+  }
+  for (const Outcome& one : seen) seen[0].ok = seen[0].ok && one.ok, seen[0].time = std::max(seen[0].time, one.time);
+  return seen[0];
+}
+
+// The planned step, bucket by bucket: what was predicted of it, and what it was.
+void show_comparison(const GradientReport& predicted, const GradientReport& measured, Report& report) {
+  Table table("the planned step, predicted and measured", {{"bucket", "bucket"},
+                                                           {"size", "bytes"},
+                                                           {"ready", "predicted_ready_ps"},
+                                                           {"measured", "measured_ready_ps"},
+                                                           {"call", "predicted_call_ps"},
+                                                           {"measured", "measured_call_ps"},
+                                                           {"waited", "predicted_exposed_ps"},
+                                                           {"measured", "measured_exposed_ps"}});
+  for (std::size_t i = 0; i < measured.buckets.size(); ++i) {
+    const GradientReport::Part &one = predicted.buckets[i], &other = measured.buckets[i];
+    table.row({number(static_cast<std::int64_t>(i)), bytes(one.bucket.bytes), time(one.ready), time(other.ready),
+               time(one.end - one.start), time(other.end - other.start), time(one.exposed), time(other.exposed)});
+  }
+  report.show(table);
+  report.print(fmt::format("\n{}", compare_steps(predicted, measured).text(3)));
+  for (const GradientReport::Part& part : measured.buckets) {
+    if (part.exposed == 0) continue;
+    report.print(
+        paragraph(fmt::format("waited {} for {}: {}", format_time(part.exposed), part.gradients, part.cause), 2));
+  }
+}
+
+// On cpu: ranks that are threads reduce real gradients.
+void gradients_of_ranks(const Bench& bench, std::size_t layers, std::size_t ranks, Report& report) {
+  const Picos unit = bench.kernel_time(), compute = static_cast<Picos>(layers) * (unit + unit / 2);
+  report.ask(fmt::format(
+      "What does a step of {} layers expose? {} ranks, each a thread; backward {} a layer, forward {}, each gradient "
+      "reduced over shared memory. Without any communication the step takes {}; what it takes longer is exposed. "
+      "Waited is how long rank 0's compute stream stood still at its waits, by its own report: with one hardware "
+      "queue it is the backward pass that stands behind the calls, and no wait shows it. Each step is also captured, "
+      "and proven.",
+      layers, ranks, format_time(unit), format_time(unit / 2), format_time(compute)));
+  Table table("", {{"case", "case"},
+                   {"step", "time_ps"},
+                   {"exposed", "exposed_ps"},
+                   {"calls", "calls"},
+                   {"their time", "communication_ps"},
+                   {"waited", "waited_ps"},
+                   {"proven", "proven"},
+                   {"result", "ok"}});
+  std::vector<Outcome> seen;
+  for (const StepCase& each : kStepCases) {
+    seen.push_back(run_case(bench, each, layers, ranks));
+    const Outcome& one = seen.back();
+    table.row({word(each.name), time(one.time), time(std::max<Picos>(0, one.time - compute)),
+               number(static_cast<std::int64_t>(one.report.buckets.size())), time(one.report.communication),
+               time(one.report.exposed), word(verdict_name(one.verdict)), result(one.ok)});
+  }
+  report.show(table);
+  const Outcome& planned = seen.back();
+  if (planned.predicted) show_comparison(*planned.predicted, planned.report, report);
+  report.conclude(fmt::format(
+      "The step took {} of its compute with the reduction in its stream, {} with DDP's buckets, {} planned.",
+      format_times(ratio(seen[0].time, compute)), format_times(ratio(seen[3].time, compute)),
+      format_times(ratio(seen[4].time, compute))));
+}
 
 GradientProfile profile_of(std::size_t layers, Picos unit) {
   GradientProfile profile;

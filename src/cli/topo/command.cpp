@@ -7,14 +7,86 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/numbers.hpp"
+#include "cli/inputs.hpp"
 #include "cli/text.hpp"
-#include "cli/topo/draw.hpp"
-#include "cli/topo/predict.hpp"
+#include "cli/topo/topo.hpp"
 #include "slip/topology.hpp"
 
 namespace slip::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kKinds[] = {"cpu", "pci", "gpu", "core", "cache", "nic", "net", "nvswitch"};
+constexpr const char* kLinks[] = {"nvlink", "pci", "memory", "sys", "net"};
+
+constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about a kilobyte while it is JSON
+
+Json json_of(const TopoSystem& system) {
+  Json nodes = Json::array(), links = Json::array(), paths = Json::array();
+  for (const TopoNode& node : system.nodes) {
+    Json item = {{"kind", kKinds[static_cast<std::size_t>(node.kind)]}, {"index", node.index}, {"name", node.name}};
+    if (node.parent >= 0) item["parent"] = node.parent;
+    if (!node.bus_id.empty()) item["bus_id"] = node.bus_id;
+    if (node.sm > 0) item["sm"] = node.sm;
+    nodes.push_back(std::move(item));
+  }
+  for (const TopoLink& link : system.links)
+    links.push_back({{"from", link.from},
+                     {"to", link.to},
+                     {"kind", kLinks[static_cast<std::size_t>(link.kind)]},
+                     {"gbps", link.gbps}});
+  std::vector<int> ends = system.devices;
+  ends.insert(ends.end(), system.nets.begin(), system.nets.end());
+  const std::size_t pairs = system.devices.size() * ends.size();
+  const bool shown = pairs <= kMaxPaths;
+  const TopoPaths all(system);
+  for (const int from : shown ? system.devices : std::vector<int>()) {
+    for (const int to : ends)
+      paths.push_back(
+          {{"from", from}, {"to", to}, {"type", path_name(all.type(from, to))}, {"gbps", all.gbps(from, to)}});
+  }
+  return {{"name", system.name},
+          {"nodes", nodes},
+          {"links", links},
+          {"paths", paths},
+          {"paths_left_out", shown ? 0 : pairs},
+          {"devices", system.devices},
+          {"nets", system.nets}};
+}
+
+Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
+  Json systems = Json::array(), ranks = Json::array(), channels = Json::array();
+  std::vector<const TopoSystem*> seen;
+  for (const TopoSystem& system : cluster.nodes) {
+    std::size_t number = 0;
+    while (number < seen.size() && seen[number]->xml != system.xml) ++number;
+    if (number == seen.size()) {
+      seen.push_back(&system);
+      systems.push_back(json_of(system));
+    }
+  }
+  for (const RankPlace& place : cluster.ranks) ranks.push_back({{"node", place.node}, {"device", place.device}});
+  for (const Channel& channel : plan.channels) {
+    Json trees = Json::array();
+    for (const CommTree& tree : channel.trees) trees.push_back(tree.parent);
+    Json item = {{"ring", channel.ring}, {"trees", trees}};
+    if (!channel.nets.empty()) {
+      item["nets"] = channel.nets;
+      item["switch_tree"] = channel.switch_tree.parent;
+    }
+    channels.push_back(std::move(item));
+  }
+  return {{"machines", systems},
+          {"nodes", cluster.nodes.size()},
+          {"ranks", ranks},
+          {"ring_gbps", plan.ring_gbps},
+          {"tree_gbps", plan.tree_gbps},
+          {"switch_gbps", plan.switch_gbps},
+          {"within", path_name(plan.within)},
+          {"between", path_name(plan.between)},
+          {"channels", channels}};
+}
 
 constexpr int kMaxNodes = 512;
 constexpr std::size_t kMaxRanks = 4096;  // trees and rings are printed and kept for all of them
@@ -31,12 +103,12 @@ Cluster cluster_asked(const Asked& asked) {
     throw UsageError(fmt::format("--nodes {}: must be 1 to {}", asked.nodes, kMaxNodes));
   if (asked.channels < 1 || asked.channels > 64)
     throw UsageError(fmt::format("--channels {}: must be 1 to 64", asked.channels));
-  std::vector<System> systems;
+  std::vector<TopoSystem> systems;
   for (const std::string& file : asked.files) systems.push_back(read_topology(file, {}));
   if (systems.empty()) systems.push_back(this_topology({}));
   Cluster cluster;
   for (int copy = 0; copy < asked.nodes; ++copy) {
-    for (const System& system : systems) {
+    for (const TopoSystem& system : systems) {
       const auto node = static_cast<int>(cluster.nodes.size());
       for (std::size_t device = 0; device < system.devices.size(); ++device)
         cluster.ranks.push_back({node, static_cast<int>(device)});
@@ -61,7 +133,7 @@ int run_topo(const Asked& asked) {
   if (predicts) return print_prediction(asked.predict, cluster, plan), kSuccess;
   const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
   for (std::size_t i = 0; i < kinds; ++i) {
-    const System& system = cluster.nodes[i];
+    const TopoSystem& system = cluster.nodes[i];
     fmt::print("{}: {}, {}\n\n{}\n{}\n", system.name, counted(system.devices.size(), device_word(system)),
                counted(system.nets.size(), "net"), draw_tree(system), draw_paths(system));
   }

@@ -7,8 +7,8 @@
 #include <iterator>
 #include <set>
 
-#include "cli/text.hpp"
-#include "cli/topo/draw.hpp"
+#include "cli/table.hpp"
+#include "cli/topo/topo.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
@@ -305,7 +305,7 @@ class Picture {
 
   const Cluster& cluster_;
   const ChannelPlan& plan_;
-  const System& system_;
+  const TopoSystem& system_;
   std::vector<Place> place_;
   std::vector<std::vector<int>> below_;
   std::string out_;

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "cli/text.hpp"
-#include "cli/topo/draw.hpp"
+#include "cli/topo/topo.hpp"
 #include "topo/trees.hpp"
 
 namespace slip::cli {
@@ -15,9 +15,9 @@ constexpr std::size_t kMatrixColumns = 22;  // that fit 100 characters
 constexpr std::size_t kShownRings = 8;
 constexpr int kShownBranches = 12;  // of one node of the tree that look alike
 
-const TopoNode& node_at(const System& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
+const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 
-double rate_between(const System& system, int from, int to) {
+double rate_between(const TopoSystem& system, int from, int to) {
   for (const TopoLink& link : system.links) {
     if (link.from == from && link.to == to) return link.gbps;
   }
@@ -26,7 +26,7 @@ double rate_between(const System& system, int from, int to) {
 
 class TreeText {
  public:
-  explicit TreeText(const System& system) : system_(system), below_(system.nodes.size()) {
+  explicit TreeText(const TopoSystem& system) : system_(system), below_(system.nodes.size()) {
     for (std::size_t i = 0; i < system.nodes.size(); ++i) {
       if (system.nodes[i].parent >= 0)
         below_[static_cast<std::size_t>(system.nodes[i].parent)].push_back(static_cast<int>(i));
@@ -78,7 +78,7 @@ class TreeText {
     return text.size() > 62 ? text.substr(0, 59) + "..." : text;
   }
 
-  const System& system_;
+  const TopoSystem& system_;
   std::vector<std::vector<int>> below_;
   std::string out_;
 };
@@ -137,7 +137,7 @@ std::string gbps_text(double gbps) {
   return gbps >= 1000 ? "local" : gbps >= 99.95 ? fmt::format("{:.0f} GB/s", gbps) : fmt::format("{:.3g} GB/s", gbps);
 }
 
-const char* device_word(const System& system) {
+const char* device_word(const TopoSystem& system) {
   if (system.devices.empty()) return "device";
   switch (node_at(system, system.devices.front()).kind) {
     case TopoKind::kGpu: return "GPU";
@@ -146,9 +146,9 @@ const char* device_word(const System& system) {
   }
 }
 
-std::string draw_tree(const System& system) { return TreeText(system).text(); }
+std::string draw_tree(const TopoSystem& system) { return TreeText(system).text(); }
 
-std::string draw_paths(const System& system) {
+std::string draw_paths(const TopoSystem& system) {
   const TopoPaths paths(system);
   std::vector<std::pair<std::string, int>> ends;
   const char letter = device_word(system)[0];

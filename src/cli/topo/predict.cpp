@@ -1,13 +1,13 @@
-#include "cli/topo/predict.hpp"
+#include "comm/sim/predict.hpp"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/collectives/bandwidth.hpp"
+#include "cli/collectives/measure.hpp"
 #include "cli/commands.hpp"
-#include "comm/sim/predict.hpp"
+#include "cli/topo/topo.hpp"
 #include "slip/trace.hpp"
 
 namespace slip::cli {
@@ -38,7 +38,7 @@ std::vector<Way> ways_asked(const PredictAsked& asked, Collective kind, const Ch
   std::string known;
   for (const Way& one : kWays) {
     const bool has_switch = kind == Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
-    if (!find_recipe(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
+    if (!find_schedule(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
     if (asked.algorithms == "all" || asked.algorithms == one.name) result.push_back(one);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
   }

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
+#include "cli/table.hpp"
 #include "cli/weights/steps.hpp"
 #include "flow/weights/weight_groups.hpp"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "cli/commands.hpp"
-#include "cli/open_device.hpp"
+#include "cli/inputs.hpp"
 #include "store/file.hpp"
 
 namespace slip::cli {

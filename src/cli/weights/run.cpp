@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
-#include "cli/json.hpp"
+#include "cli/table.hpp"
 #include "cli/weights/steps.hpp"
 
 namespace slip::cli {

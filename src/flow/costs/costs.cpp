@@ -77,7 +77,7 @@ Picos interpolated(const std::vector<const CostSample*>& samples, const CostSamp
 
 }  // namespace
 
-Picos Link::time_for(std::uint64_t bytes) const {
+Picos LinkCost::time_for(std::uint64_t bytes) const {
   if (!(bytes_per_second > 0))
     throw Error(Code::kInvalidValue,
                 fmt::format("no time for {} bytes at {} bytes/s: the rate of this link is not known; measure it with "
@@ -132,7 +132,7 @@ Costs model_costs(const Graph& graph, std::string_view device, Here here) {
                 here);
   const std::string_view rest = device.substr(kPrefix.size());
   const sim::Description description = sim::load_description(rest);
-  const auto link = [&](std::uint64_t rate) { return Link{static_cast<double>(rate), description.copies.latency}; };
+  const auto link = [&](std::uint64_t rate) { return LinkCost{static_cast<double>(rate), description.copies.latency}; };
   Costs costs;
   costs.device = sim::is_description_text(rest) ? fmt::format("{}{}", kPrefix, description.name) : std::string(device);
   costs.load = link(description.copies.in);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "flow/costs/op_memory.hpp"
 #include "flow/weights/weight_groups.hpp"
 

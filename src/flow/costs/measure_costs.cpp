@@ -191,7 +191,7 @@ struct TimedTransfer {
 
 // Fits time = latency + bytes x slope with the least relative errors. With absolute errors the largest transfer alone
 // would decide.
-Link fit(const std::vector<TimedTransfer>& pieces) {
+LinkCost fit(const std::vector<TimedTransfer>& pieces) {
   double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
   for (const TimedTransfer& piece : pieces) {
     const double weight = 1 / (piece.time * piece.time);
@@ -215,7 +215,7 @@ Link fit(const std::vector<TimedTransfer>& pieces) {
 
 }  // namespace
 
-Link measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
+LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
                   std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
   if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
     throw Error(

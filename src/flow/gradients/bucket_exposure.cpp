@@ -9,7 +9,7 @@
 
 namespace slip {
 
-ReduceCost ReduceCost::of(const Link& link) {
+ReduceCost ReduceCost::of(const LinkCost& link) {
   constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   return {{{0, link.latency}, {kMiB, link.time_for(kMiB)}}};
 }

@@ -14,7 +14,7 @@ constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
 constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
                                     std::uint64_t{1} << 25};
 
-double simulated_us(const System& machine, int machines, std::uint64_t bytes, bool by_tree, Here here) {
+double simulated_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, Here here) {
   const Cluster cluster = cluster_of(machine, machines);
   const ChannelPlan plan = plan_channels(cluster, {}, {});
   PredictionAsked asked;
@@ -25,7 +25,7 @@ double simulated_us(const System& machine, int machines, std::uint64_t bytes, bo
 
 }  // namespace
 
-double all_reduce_us(const System& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
+double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
                      Here here) {
   if (machines <= max_simulated) return simulated_us(machine, machines, bytes, by_tree, here);
   const double whole = simulated_us(machine, max_simulated, bytes, by_tree, here),
@@ -35,7 +35,7 @@ double all_reduce_us(const System& machine, int machines, std::uint64_t bytes, b
   return whole + std::max(whole - half, 0.0) * further;
 }
 
-ClusterCost cluster_cost(const System& machine, int machines, Here here) {
+ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here) {
   ClusterCost result;
   result.ranks = machines * static_cast<int>(machine.devices.size());
   result.extended = machines > kSimulatedRing;

@@ -29,7 +29,7 @@ Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<doub
 // A device on which each stage takes as long as it does while all stages run. The other costs of a chunk are counted as
 // host time of its launch.
 sim::Description description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
-  const auto rate = [&](const Link& link) {
+  const auto rate = [&](const LinkCost& link) {
     const double shared = link.bytes_per_second / (1 + stages.beside);
     return static_cast<std::uint64_t>(std::clamp<double>(shared, sim::kMinRate, static_cast<double>(sim::kMaxRate)));
   };

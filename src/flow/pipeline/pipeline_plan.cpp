@@ -26,7 +26,7 @@ Picos period(const PipelinePlan& plan, int copy_engines) {
 }
 
 Picos bound_of(const PipelineSpec& spec, int copy_engines) {
-  const auto flowing = [&](const Link& link, std::uint64_t bytes) { return link.time_for(bytes) - link.latency; };
+  const auto flowing = [&](const LinkCost& link, std::uint64_t bytes) { return link.time_for(bytes) - link.latency; };
   PipelinePlan whole;
   whole.depth = 2;
   whole.in = flowing(spec.stages.in, spec.elements * spec.bytes_in);

@@ -16,7 +16,7 @@ constexpr std::uint64_t kChunks = 64;                      // number of chunks t
 constexpr std::uint64_t kTried = 12;                       // number of chunks that show how stages slow each other
 constexpr std::uint64_t kMinParts = 16;                    // measure_link also measures 1/16 of a piece
 
-bool known(const Link& link) { return link.bytes_per_second > 0; }
+bool known(const LinkCost& link) { return link.bytes_per_second > 0; }
 
 // The elements of the largest piece. If memory and data allow, a 1/16 of it still has whole granules.
 std::uint64_t piece_of(const PipelineSpec& spec) {

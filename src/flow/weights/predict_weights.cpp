@@ -19,8 +19,8 @@ constexpr int kProvenSteps = 3;  // a step waits for ops of up to two steps befo
 // A device with these costs and no other ones.
 sim::Description description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
   const auto ppm = [](double share) { return static_cast<std::uint32_t>(share * 1e6 + 0.5); };
-  const auto rate = [](const Link& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };
-  const Link& out = costs.unload.bytes_per_second > 0 ? costs.unload : costs.load;
+  const auto rate = [](const LinkCost& link) { return static_cast<std::uint64_t>(link.bytes_per_second); };
+  const LinkCost& out = costs.unload.bytes_per_second > 0 ? costs.unload : costs.load;
   return {.name = "plan",
           .memory = memory,
           .compute = {.flops = 1'000'000'000'000,
@@ -44,7 +44,7 @@ class SimulatedLoader final : public GroupLoader {
   }
 
   // Without this call all groups come from host memory.
-  void read_from_disk(const Device& device, const Link& disk, Here here) {
+  void read_from_disk(const Device& device, const LinkCost& disk, Here here) {
     disk_ = disk;
     reads_ = std::make_unique<StagedReads>(device, weights_.bytes(), StagedReads::SlotMemory::kShared, here);
   }
@@ -65,7 +65,7 @@ class SimulatedLoader final : public GroupLoader {
   const WeightsPlan& plan_;
   const std::vector<Name> names_;
   Buffer weights_;
-  Link disk_;
+  LinkCost disk_;
   std::unique_ptr<StagedReads> reads_;
 };
 
@@ -116,7 +116,7 @@ void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
                             suffix, min, max),
                 here);
   };
-  const auto require_link = [&](const char* what, const Link& link) {
+  const auto require_link = [&](const char* what, const LinkCost& link) {
     if (link.bytes_per_second > 0)
       require(what, link.bytes_per_second, sim::kMinRate, static_cast<double>(sim::kMaxRate), " B/s");
   };

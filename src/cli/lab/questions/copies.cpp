@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "cli/lab/bench.hpp"
 #include "cli/lab/questions/questions.hpp"
-#include "cli/lab/random_order.hpp"
 
 namespace slip::cli {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "cli/lab/bench.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/lab/questions/questions.hpp"
-#include "cli/lab/random_order.hpp"
 #include "cli/lab/two_slots.hpp"
 
 namespace slip::cli {

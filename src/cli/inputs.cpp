@@ -1,0 +1,87 @@
+#include "cli/inputs.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "backend/sim/description.hpp"
+#include "cli/commands.hpp"
+#include "runtime/backend.hpp"
+
+namespace slip::cli {
+namespace {
+
+bool has_backend(std::string_view prefix) {
+  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
+}
+
+std::string allowed_devices() {
+  std::string text;
+  for (const BackendEntry& entry : backends()) {
+    if (entry.prefix != "sim") text += fmt::format("{}, ", entry.prefix);
+  }
+  for (const EmbeddedFile& file : embedded_devices()) text += fmt::format("sim:{}, ", file.name);
+  return text + "or the path of a description (.json)";
+}
+
+// "ranks 0 to 3", or "ranks 0, 2 of 4" where some are missing.
+std::string ranks_text(const std::vector<TraceData>& traces) {
+  std::vector<int> ranks;
+  for (const TraceData& trace : traces) ranks.push_back(trace.process.rank);
+  std::ranges::sort(ranks);
+  const int all = traces.front().process.ranks;
+  if (static_cast<int>(ranks.size()) == all) return fmt::format("ranks 0 to {}", all - 1);
+  return fmt::format("ranks {} of {}", fmt::join(ranks, ", "), all);
+}
+
+}  // namespace
+
+CLI::Validator number_between(double min, double max) {
+  return CLI::Validator(
+      [min, max](std::string& text) {
+        double value = 0;
+        const bool within = CLI::detail::lexical_cast(text, value) && value >= min && value <= max;
+        return within ? std::string() : fmt::format("'{}': a number from {} to {} is expected", text, min, max);
+      },
+      fmt::format("{} to {}", min, max));
+}
+
+Device open_device(const std::string& name, const DeviceOptions& options) {
+  const std::string prefix = name.substr(0, name.find(':'));
+  if (prefix == "cuda" && !has_backend("cuda"))
+    throw UsageError(fmt::format("no device '{}': this program was built without CUDA", name));
+  if (!has_backend(prefix)) throw UsageError(fmt::format("no device '{}': there are {}", name, allowed_devices()));
+  try {
+    return Device::open(name, options, {});
+  } catch (const Error& error) {
+    if (error.code() == Code::kInvalidDevice && prefix == "sim")
+      throw UsageError(fmt::format("no device '{}': there are {}", name, allowed_devices()));
+    if (error.code() == Code::kInvalidDevice || error.code() == Code::kIo || error.code() == Code::kParse)
+      throw UsageError(fmt::format("device '{}': {}", name, error.what()));
+    throw;
+  }
+}
+
+std::vector<NamedTrace> read_traces(const std::vector<std::string>& paths) {
+  std::vector<TraceData> traces;
+  for (const std::string& path : paths) traces.push_back(read_trace(path, {}));
+  std::vector<NamedTrace> result;
+  if (are_ranks_of_one_job(traces)) {
+    result.push_back({fmt::format("{} and {} more: {}", paths.front(), paths.size() - 1, ranks_text(traces)),
+                      merge_traces(traces, {})});
+    return result;
+  }
+  for (std::size_t i = 0; i < paths.size(); ++i) result.push_back({paths[i], std::move(traces[i])});
+  return result;
+}
+
+std::string device_text(const TraceData& trace, std::uint32_t device) {
+  const auto found = std::ranges::find(trace.devices, device, &TraceDevice::id);
+  if (found == trace.devices.end()) return fmt::format("device {}", device);
+  const auto of_rank = std::ranges::count(trace.devices, found->rank, &TraceDevice::rank);
+  return of_rank == 1 ? fmt::format("rank {}", found->rank)
+                      : fmt::format("rank {} device {}", found->rank, found->id_there);
+}
+
+}  // namespace slip::cli

@@ -1,0 +1,200 @@
+// `slip lab`: the list of labs, the report that a lab fills, and the command that runs them.
+#include "cli/lab/lab.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "cli/commands.hpp"
+#include "cli/help.hpp"
+#include "cli/lab/bench.hpp"
+#include "cli/table.hpp"
+
+namespace slip::cli {
+
+void Report::ask(std::string_view text) {
+  question_ = text;
+  print(fmt::format("{}\n{}\n", name_, std::string(name_.size(), '=')));
+  print(paragraph(text));
+}
+
+void Report::show(Table table) {
+  print(fmt::format("\n{}", table.text()));
+  keep(std::move(table));
+}
+
+void Report::keep(Table table) { tables_.push_back(std::move(table)); }
+
+void Report::print(std::string_view text) const {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+std::string borne_out(std::string_view claim, bool shown) {
+  return fmt::format("{}{}", claim, shown ? "" : " (this run did not show it)");
+}
+
+void Report::conclude(std::string_view text) {
+  conclusion_ = text;
+  print(fmt::format("\n{}\n", paragraph(text, 4, "  = ")));
+}
+
+std::span<const Lab> labs() {
+  static constexpr std::array kLabs = {
+      Lab{"overlap", "copies behind kernels: streams, chunks, order of issue, pinned and pageable memory", lab_overlap},
+      Lab{"host", "which calls hold the host, and which return at once", lab_host},
+      Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
+      Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
+      Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
+      Lab{"gradients", "a training step: hooks that block, own stream, one queue, DDP's rule, planned", lab_gradients},
+      Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
+      Lab{"deadlock", "ranks that wait in a circle: two communicators in another order, and one outside", lab_deadlock,
+          true},
+      Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},
+  };
+  return kLabs;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Asked {
+  LabOptions options;
+  std::string name, size, trace, html, json;
+  std::optional<int> chunks, layers, nodes, ranks;
+  bool list = false;
+};
+
+Json json_of(const Report& report) {
+  Json tables = Json::array();
+  for (const Table& table : report.tables()) tables.push_back({{"title", table.title()}, {"rows", json_of(table)}});
+  return {{"name", report.name()},
+          {"question", report.question()},
+          {"tables", std::move(tables)},
+          {"conclusion", report.conclusion()}};
+}
+
+const Lab& find_lab(const std::string& name) {
+  std::vector<std::string> known;
+  for (const Lab& lab : labs()) {
+    if (lab.name == name) return lab;
+    known.emplace_back(lab.name);
+  }
+  throw UsageError(fmt::format("no lab '{}'{}", name, allowed(name, known)));
+}
+
+void check(Asked& asked) {
+  if (!asked.size.empty()) {
+    constexpr std::uint64_t kMin = 4096, kMax = 1ULL << 30;
+    if (!parse_bytes(asked.size, asked.options.bytes) || asked.options.bytes < kMin || asked.options.bytes > kMax ||
+        asked.options.bytes % kMin != 0)
+      throw UsageError(
+          fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", asked.size));
+  }
+  const auto set = [](const char* option, std::optional<int> value, int min, int max, int& into) {
+    if (!value) return;
+    if (*value < min || *value > max)
+      throw UsageError(fmt::format("{} {}: {} to {} are allowed", option, *value, min, max));
+    into = *value;
+  };
+  set("--chunks", asked.chunks, 2, 64, asked.options.chunks);
+  set("--layers", asked.layers, 2, 64, asked.options.layers);
+  set("--nodes", asked.nodes, 1, 1024, asked.options.nodes);
+  set("--ranks", asked.ranks, 2, 4, asked.options.ranks);
+  // `slip lab --json weights` would run all labs and write a file called weights.
+  for (const std::string& file : {asked.json, asked.html, asked.trace}) {
+    if (asked.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
+      throw UsageError(
+          fmt::format("{} took the lab '{}' as its FILE: put it behind the lab", option_that_took(file), file));
+  }
+}
+
+int list_labs() {
+  for (const Lab& lab : labs()) fmt::print("  {:<15} {}\n", lab.name, lab.summary);
+  return kSuccess;
+}
+
+void write_timeline(const Asked& asked, const TraceData& trace) {
+  if (!asked.trace.empty()) {
+    write_trace(trace, asked.trace, {});
+    fmt::print("timeline: {} (open it in ui.perfetto.dev or chrome://tracing)\n", asked.trace);
+  }
+  if (!asked.html.empty())
+    write_html(trace, asked.html,
+               fmt::format("slip lab{}{} on {}", asked.name.empty() ? "" : " ", asked.name, asked.options.device));
+}
+
+std::string time_text(const Bench& bench, const std::vector<Lab>& chosen) {
+  if (!bench.virtual_time()) return "";
+  const auto real = std::ranges::count_if(chosen, &Lab::real_time);
+  if (real == 0) return ", in virtual time: figures are exact";
+  const std::string waits = "waits for deadlines in real time: its ranks are threads that wait for each other";
+  if (chosen.size() == 1) return fmt::format(", which has virtual time; lab {} {}", chosen.front().name, waits);
+  return fmt::format(", in virtual time: figures are exact; only lab {} {}",
+                     std::ranges::find_if(chosen, &Lab::real_time)->name, waits);
+}
+
+int run_labs(Asked asked) {
+  if (asked.list) return list_labs();
+  check(asked);
+  std::vector<Lab> chosen;
+  if (asked.name.empty()) chosen.assign(labs().begin(), labs().end());
+  else chosen.push_back(find_lab(asked.name));
+  const Bench bench(asked.options);
+  if (bench.virtual_time() && asked.options.ranks > 0)
+    throw UsageError("--ranks is for the cpu; on sim --topology FILE --nodes N say how many there are");
+  std::optional<Trace> trace;
+  if (!asked.trace.empty() || !asked.html.empty()) trace.emplace();
+  fmt::print("{}\n", paragraph(fmt::format("device: {} ({}){}", bench.options().device, bench.open().info().description,
+                                           time_text(bench, chosen))));
+  Json found = Json::array();
+  for (const Lab& lab : chosen) {
+    Report report{std::string(lab.name)};
+    lab.run(bench, report);
+    found.push_back(json_of(report));
+  }
+  if (!asked.json.empty()) {
+    const Json all = {{"slip", SLIP_VERSION}, {"device", bench.options().device}, {"labs", std::move(found)}};
+    write_file(asked.json, all.dump(2) + "\n");
+  }
+  if (trace) {
+    trace->stop();
+    write_timeline(asked, trace->data());
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+std::function<int()> add_lab(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* lab = app.add_subcommand("lab", "Run the experiments on streams: one by NAME, or all in order");
+  lab->add_option("NAME", asked->name, "The lab; without it all of them run (see --list)");
+  lab->add_flag("--list", asked->list, "List the labs");
+  lab->add_option("--device", asked->options.device,
+                  "cpu, sim:h200, sim:a100, sim:laptop, or a description's path (.json)")
+      ->capture_default_str();
+  add_output(*lab, "--trace", asked->trace, "Write the timeline (Chrome trace-event JSON)");
+  add_output(*lab, "--html", asked->html, "Write the timeline as one HTML page");
+  add_output(*lab, "--json", asked->json, "Write the tables as data; times in picoseconds");
+  lab->add_option("--size", asked->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
+  lab->add_option("--chunks", asked->chunks, "Pieces that the data is cut into (overlap; 4)");
+  lab->add_option("--layers", asked->layers, "Layers of the model (weights, hook: 4; gradients: 12)");
+  lab->add_option("--topology", asked->options.topology,
+                  "A machine as XML, whose links reductions use (gradients, on sim)");
+  lab->add_option("--nodes", asked->nodes, "So many of these machines (gradients; 1)");
+  lab->add_option("--ranks", asked->ranks, "Ranks that train (gradients, on cpu; 2 to 4, 2)");
+  lab->add_flag("--quick", asked->options.quick, "Smaller sizes and fewer runs");
+  return [asked] { return run_labs(*asked); };
+}
+
+}  // namespace slip::cli

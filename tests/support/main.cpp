@@ -1,0 +1,24 @@
+// main() of every test program: runs the tests, or the one child function that --child=NAME asks for.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "support/child.hpp"
+
+int main(int argc, char** argv) {
+  constexpr std::string_view kChild = "--child=";
+  if (argc == 2 && std::string_view(argv[1]).starts_with(kChild)) {
+    const std::string_view name = std::string_view(argv[1]).substr(kChild.size());
+    const auto& functions = slip::test::child_functions();
+    const auto found = functions.find(name);
+    if (found == functions.end()) {
+      std::fprintf(stderr, "%s: there is no child function of this name\n", argv[1]);
+      return 2;
+    }
+    found->second();
+    return testing::UnitTest::GetInstance()->Failed() ? 1 : 0;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
