@@ -67,15 +67,15 @@ std::uint32_t read_op(JsonFields& fields, const char* key, const Graph& graph) {
 void read_loads(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   for (JsonFields& one : fields.objects("loads")) {
     WeightLoad load;
-    load.group = static_cast<std::uint32_t>(one.number("group", UINT32_MAX));
-    if (load.group >= plan.units.size())
-      one.fail(fmt::format("is of group {}, but this graph has {}", load.group, plan.units.size()));
+    load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
+    if (load.unit >= plan.units.size())
+      one.fail(fmt::format("is of group {}, but this graph has {}", load.unit, plan.units.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
     load.step_before = one.boolean("step_before", false);
-    plan.streamed_bytes += plan.units[load.group].bytes;
+    plan.streamed_bytes += plan.units[load.unit].bytes;
     plan.loads.push_back(load);
   }
 }
@@ -112,7 +112,7 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
   json["loads"] = OrderedJson::array();
   for (const WeightLoad& load : plan.loads)
-    json["loads"].push_back({{"group", load.group},
+    json["loads"].push_back({{"unit", load.unit},
                              {"offset", load.offset},
                              {"first_op", op_name(graph, load.first_op)},
                              {"last_op", op_name(graph, load.last_op)},
