@@ -32,7 +32,7 @@ class TensorFolder : public testing::Test {
     for (std::size_t i = 0; i < 8; ++i) result += static_cast<char>(json.size() >> (8 * i) & 0xff);
     return result + json + std::string(data_bytes, 'x');
   }
-  // The error of opening a file with this header and `bytes` bytes of data.
+  // The error of opening a file with this header and `data_bytes` bytes of data.
   std::string refusal(const std::string& json, std::size_t data_bytes) const {
     write_raw("bad.safetensors", file_of(json, data_bytes));
     return message_of(path("bad.safetensors"));

@@ -216,7 +216,7 @@ LinkCost fit(const std::vector<TimedTransfer>& pieces) {
 }  // namespace
 
 LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
-                  std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
+                      std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
   if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
     throw Error(
         Code::kInvalidValue,

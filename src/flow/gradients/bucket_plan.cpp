@@ -125,11 +125,11 @@ std::vector<BorderSearch> make_slicings(const GradientProfile& profile, const Re
   std::vector<BorderSearch> slicings;
   const std::uint64_t granule = std::max<std::uint64_t>(limits.granule, 1);
   slicings.emplace_back(slices_of(profile, 0, granule), cost);
-  const std::uint64_t least = std::max(granule, profile.bytes() / kMaxSlices);
+  const std::uint64_t min_slice = std::max(granule, profile.bytes() / kMaxSlices);
   for (const Picos times : {4, 20, 100}) {
     const std::uint64_t slice = limits.slices ? bytes_worth(cost, profile.bytes(), times) : 0;
     if (slice == 0) continue;
-    std::vector<GradientSlice> slices = slices_of(profile, std::max(slice, least), granule);
+    std::vector<GradientSlice> slices = slices_of(profile, std::max(slice, min_slice), granule);
     if (slices.size() > slicings.front().slices().size() && slices.size() != slicings.back().slices().size())
       slicings.emplace_back(std::move(slices), cost);
   }
@@ -162,11 +162,11 @@ BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, 
   std::vector<BorderSearch> slicings = make_slicings(profile, cost, limits);
   std::vector<Candidate> candidates = first_plans(slicings, cost, profile.bytes());
   BucketPlan best = ddp_buckets(profile);
-  Score least = score_of(exposure_of(profile, cost, best, here));
+  Score best_score = score_of(exposure_of(profile, cost, best, here));
   const auto consider = [&](const Candidate& candidate) {
     BucketPlan plan = ordered(slicings[candidate.search].slices(), candidate.borders, cost, kNodes);
     const Score score = score_of(exposure_of(profile, cost, plan, here));
-    if (score < least) least = score, best = std::move(plan);
+    if (score < best_score) best_score = score, best = std::move(plan);
   };
   std::vector<std::size_t> tried(slicings.size(), 0);
   const int share = limits.effort / static_cast<int>(kStarts * slicings.size());
@@ -251,7 +251,7 @@ BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const Reduc
   for (const GradientSlice& slice : slices)
     profile.gradients.push_back({slice.bytes, slice.arrival, slice.needed, slice.group});
   BucketPlan best;
-  Picos least = 0, communication = 0;
+  Picos exposed = 0, communication = 0;
   for (std::uint32_t mask = 0; mask < 1U << (slices.size() - 1); ++mask) {  // bit i: a border before slice i + 1
     Borders borders{0};
     bool allowed = true;
@@ -263,10 +263,10 @@ BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const Reduc
     borders.push_back(static_cast<std::uint32_t>(slices.size()));
     BucketPlan plan = ordered(slices, borders, cost, kNodes);
     const Exposure seen = exposure_of(profile, cost, plan);
-    if (!best.buckets.empty() && std::pair(seen.exposed, seen.communication) >= std::pair(least, communication))
+    if (!best.buckets.empty() && std::pair(seen.exposed, seen.communication) >= std::pair(exposed, communication))
       continue;
     best = std::move(plan);
-    least = seen.exposed;
+    exposed = seen.exposed;
     communication = seen.communication;
   }
   return best;

@@ -78,12 +78,12 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
 [[noreturn]] void refuse_memory(const PipelineSpec& spec, Here here) {
   const std::uint64_t chunk = spec.chunk > 0 ? spec.chunk : spec.granule;
   const std::uint32_t depth = std::max(spec.depth, 1u);
-  const std::uint64_t least = min_memory(spec, chunk, depth);
+  const std::uint64_t needed = min_memory(spec, chunk, depth);
   throw Error(
       Code::kInvalidValue,
       fmt::format("pipeline: {} bytes of device memory are too few for chunks of {} elements of {} and {} bytes "
                   "in {} slot(s): at least {} bytes are needed",
-                  spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, least),
+                  spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, needed),
       here);
 }
 
@@ -134,10 +134,10 @@ PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here
   if (spec.chunk > 0) {
     consider(std::min(spec.chunk, spec.elements));
   } else {
-    const std::uint64_t most = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
-    for (std::uint64_t chunks = 1; chunks < most; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
+    const std::uint64_t max_chunks = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
+    for (std::uint64_t chunks = 1; chunks < max_chunks; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
       consider(chunk_for(spec, chunks));
-    consider(chunk_for(spec, most));
+    consider(chunk_for(spec, max_chunks));
   }
   if (plans.empty()) refuse_memory(spec, here);
   PipelinePlan chosen = choose(plans);

@@ -101,12 +101,12 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
     op_end += problem_.step_costs.ops[op];
     op_ends_[at] = op_end;
   }
-  double least = kInfinite;
+  double min_step = kInfinite;
   for (std::size_t i = ops * (kSteps - 1); i < op_ends_.size(); ++i)
-    least = std::min(least, op_ends_[i] - op_ends_[i - ops]);
+    min_step = std::min(min_step, op_ends_[i] - op_ends_[i - ops]);
   for (std::size_t i = loads * (kSteps - 1); i < load_ends_.size(); ++i)
-    least = std::min(least, load_ends_[i] - load_ends_[i - loads]);
-  return least;
+    min_step = std::min(min_step, load_ends_[i] - load_ends_[i - loads]);
+  return min_step;
 }
 
 // Makes more groups resident while they fit into `room`, in the order of their worth.

@@ -164,16 +164,16 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
 }
 
 WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads) {
-  WorkingSet most;
+  WorkingSet largest;
   std::vector<const WeightLoad*> live;
   for (const WeightLoad& load : loads) {  // in the order of first use: the maximum is reached when some load starts
     std::erase_if(live, [&](const WeightLoad* old) { return old->last_op < load.first_op; });
     live.push_back(&load);
     std::uint64_t sum = 0;
     for (const WeightLoad* one : live) sum += ring_bytes_of(groups[one->unit]);
-    if (sum > most.bytes) most = {sum, load.first_op};
+    if (sum > largest.bytes) largest = {sum, load.first_op};
   }
-  return most;
+  return largest;
 }
 
 }  // namespace slip
