@@ -12,7 +12,7 @@ constexpr Picos kFar = std::numeric_limits<Picos>::max() / 2;
 
 // A schedule, with what Carlier's branching needs: the critical call, which has the maximum lateness, and the beginning
 // of the run of calls without a pause that leads to it.
-struct Schedule {
+struct CallSchedule {
   std::vector<std::uint32_t> calls;
   Picos lateness = std::numeric_limits<Picos>::min();
   std::size_t critical = 0, begin = 0;  // indices into `calls`
@@ -20,7 +20,7 @@ struct Schedule {
 
 class DueFirst {
  public:
-  Schedule operator()(std::span<const TimedCall> calls) {
+  CallSchedule operator()(std::span<const TimedCall> calls) {
     by_ready_.resize(calls.size());
     std::iota(by_ready_.begin(), by_ready_.end(), 0U);
     std::stable_sort(by_ready_.begin(), by_ready_.end(),
@@ -29,7 +29,7 @@ class DueFirst {
       return calls[a].due != calls[b].due ? calls[a].due > calls[b].due : a > b;
     };
     waiting_.clear();
-    Schedule schedule;
+    CallSchedule schedule;
     schedule.calls.reserve(calls.size());
     Picos now = std::numeric_limits<Picos>::min();
     std::size_t next = 0, run = 0;
@@ -104,7 +104,7 @@ class Carlier {
       ran_out_ = true;
       return;
     }
-    const Schedule schedule = due_first_(calls_);
+    const CallSchedule schedule = due_first_(calls_);
     const Picos lateness = lateness_of(schedule.calls);
     if (result_.calls.empty() || lateness < result_.lateness) {
       result_.calls = schedule.calls;
@@ -156,7 +156,7 @@ class Carlier {
 
 CallOrder due_first(std::span<const TimedCall> calls) {
   if (calls.empty()) return {.exact = true};
-  Schedule schedule = DueFirst{}(calls);
+  CallSchedule schedule = DueFirst{}(calls);
   return {std::move(schedule.calls), schedule.lateness, false};
 }
 

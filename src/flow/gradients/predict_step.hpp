@@ -7,7 +7,7 @@
 
 namespace slip {
 
-enum class WaitPolicy : std::uint8_t {
+enum class OverlapPolicy : std::uint8_t {
   kInCompute,  // calls run in the compute stream: nothing overlaps
   kAtTheEnd,   // calls run in a stream of their own; the end of the backward pass waits for all of them
   kByNeed,     // calls run in a stream of their own; each use of a gradient waits for its call only
@@ -16,6 +16,6 @@ enum class WaitPolicy : std::uint8_t {
 // Runs the step on a sim device and returns its times by the device's clock. The kernels of compute take half of the
 // device's width, so that calls can run beside them.
 StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, WaitPolicy policy, Here here = Here::at());
+                             const BucketPlan& plan, OverlapPolicy policy, Here here = Here::at());
 
 }  // namespace slip
