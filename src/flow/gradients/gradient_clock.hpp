@@ -24,7 +24,6 @@ class GradientClock {
   // Begins a step, of at most `calls` calls.
   void begin_step(bool recorded, std::size_t calls);
   bool records() const { return recording_; }
-  void stop() { recording_ = false; }  // discards the recording of this step
 
   void arrived(std::uint32_t parameter, StreamRef stream, Here here);
   void started(std::size_t call, StreamRef stream, Here here);

@@ -31,7 +31,6 @@ class ChoiceCosts {
   const std::vector<std::uint32_t>& by_worth() const { return by_worth_; }
 
   double step_of(const ResidentSet& resident) {
-    ++looked_at;
     effort += 3 * problem_.step_costs.ops.size();
     if (!streamed_loads(problem_, resident, scratch_)) return kInfinite;
     return steady_step_of(problem_.step_costs, scratch_).step;
@@ -57,8 +56,7 @@ class ChoiceCosts {
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
-  std::uint64_t looked_at = 0;  // complete choices
-  std::uint64_t effort = 0;     // ops looked at: the same on every machine, unlike time
+  std::uint64_t effort = 0;  // ops looked at: the same on every machine, unlike time
 
  private:
   double worth(std::uint32_t group) const { return load_times_[group] / static_cast<double>(bytes(group)); }
@@ -228,7 +226,6 @@ class ResidentSearch {
   }
 
   ResidentChoice result() {
-    best_.looked_at = costs_.looked_at;
     best_.bound = std::min(best_.bound, best_.step);
     return std::move(best_);
   }

@@ -118,8 +118,7 @@ std::optional<std::uint64_t> blocked_until(const std::deque<RingRange>& laid, st
 
 }  // namespace
 
-bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
-              std::uint32_t* needs) {
+bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes) {
   std::deque<RingRange> laid;  // loads of this step, the latest last; completely overwritten ones are dropped
   std::uint64_t head = 0;
   for (WeightLoad& load : loads) {
@@ -128,10 +127,7 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
     for (;;) {
       if (head + size > bytes) {
         head = 0;
-        if (++wraps > 1) {
-          if (needs) *needs = load.first_op;
-          return false;
-        }
+        if (++wraps > 1) return false;
         if (size > bytes) continue;
       }
       const auto blocked = blocked_until(laid, head, head + size, load.first_op);
