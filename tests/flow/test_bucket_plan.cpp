@@ -263,12 +263,12 @@ TEST(BucketPlan, OfNothingIsNothing) {
 
 namespace {
 
-System machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
+TopoSystem machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
 
 // The extrapolated cost is near a complete simulation of six machines in a ring and of sixteen in a tree, which takes a
 // second. Sanitizers take 100 times as long, and test only the smallest case.
 TEST(ClusterCost, GoesOnFromFewerMachines) {
-  const System one = machine();
+  const TopoSystem one = machine();
   const bool slow = test::kShare > 1;
   for (const bool by_tree : {false, true}) {
     if (slow && !by_tree) continue;
