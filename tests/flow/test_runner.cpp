@@ -140,7 +140,7 @@ TEST(Runner, AWaitThatIsMissingShows) {
 TEST(Runner, WhatItIssuesIsProven) {
   const Device device = Device::open("cpu");
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    const Chain chain = small_chain(seed, 20);
+    const Chain chain = small_chain(seed, 50);
     const Weights weights = test::random_weights(chain, seed);
     const ModelFile file(chain, weights);
     for (const std::uint64_t host_memory : {UINT64_MAX, 1 * kMiB}) {
