@@ -1,5 +1,5 @@
-// What the scheduler itself costs the host, and what it allocates: two ranks as threads, the tensors of GPT-2 medium,
-// smaller.
+// The host time and the allocations of Gradients itself: two ranks as threads, with the tensors of GPT-2 medium,
+// reduced in size.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Of the threads that count. relaxed: only the sum is looked at, after threads were joined.
+// Allocations of the threads that count. relaxed: the sum is read after the threads were joined.
 thread_local bool counting = false;
 std::atomic<std::uint64_t> allocations{0};
 
@@ -35,15 +35,15 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 namespace slip::bench {
 namespace {
 
-constexpr std::uint64_t kSmaller = 1024;  // tensors have so many times fewer bytes: transfers are not what is measured
+constexpr std::uint64_t kSmaller = 1024;  // tensors are smaller by this factor, since transfers are not measured here
 
 struct Seen {
   double ns = 0;  // in calls, of rank 0
   std::uint64_t calls = 0, allocations = 0, gradients = 0, buckets = 0, plans = 0;
 };
 
-// Both ranks run so many steps after the first two. It is done twice and the second time counts: devices start threads
-// when they first have use for them.
+// Both ranks run `steps` steps after the first two. The second of two runs counts: devices start threads when they
+// first need them.
 Seen run_steps(int steps, const GradientOptions& options) {
   const std::vector<Device> devices = {Device::open("cpu"), Device::open("cpu")};
   std::vector<Communicator> comms = Communicator::init_all(devices);
@@ -86,11 +86,11 @@ Seen run_steps(int steps, const GradientOptions& options) {
   return seen;
 }
 
-// A gradient that comes after a while, without need of a core: arrival times stay what they are on a busy machine.
+// A gradient that arrives after a sleep, which needs no core: arrival times stay the same on a busy machine.
 const Kernel kPause{"pause", [](const Args&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }};
 
-// With a check of arrival times every few steps. A machine that stands still for long makes a new plan of it, and that
-// allocates: of some runs the least.
+// With a check of arrival times every few steps. If the machine stalls for long, a new plan is made, which allocates:
+// the minimum of several runs counts.
 Seen run_checked_steps(int steps) {
   const std::vector<Device> devices = {Device::open("cpu"), Device::open("cpu")};
   std::vector<Communicator> comms = Communicator::init_all(devices);

@@ -6,7 +6,7 @@
 namespace slip::bench {
 namespace {
 
-constexpr double kOpNs = 10'000;               // a layer takes at least so long: launches
+constexpr double kOpNs = 10'000;               // minimum time of a layer: launches
 constexpr double kOptimizerBytesPerNs = 1500;  // 1.5 TB/s
 constexpr double kConvolutionFlops = 60e12, kTransformerFlops = 125e12;
 

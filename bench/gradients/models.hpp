@@ -1,5 +1,5 @@
-// Networks as a training step sees them: their parameter tensors, layer by layer in the order of the forward pass, with
-// the sizes that the architectures say, and how much each layer computes.
+// Networks for bench_gradients: their parameter tensors, layer by layer in the order of the forward pass, with the
+// sizes of the real architectures and the flops of each layer. Also the groups of bars.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ Model bert_large();   // 8 sequences of 512
 Model gpt2_medium();  // 4 sequences of 1024
 std::vector<Model> models();
 
-// A step with f32 gradients. The backward pass of a layer takes twice its forward pass; its gradients are there at its
-// end. Then, layer by layer, the optimizer (20 bytes of memory traffic for each parameter's byte of 4, at 1.5 TB/s) and
-// the next forward pass.
+// A step with f32 gradients. The backward pass of a layer takes twice as long as its forward pass; its gradients arrive
+// at its end. Then come, layer by layer, the optimizer (20 bytes of memory traffic per parameter, at 1.5 TB/s) and the
+// next forward pass.
 GradientProfile step_of(const Model& model);
-// The same with layers joined to at most so many of about the same work, each with one gradient.
+// The same with layers joined to at most `max_layers` layers of about the same work, each with one gradient.
 GradientProfile coarse_step_of(const Model& model, std::size_t max_layers);
 
 // The groups of bars of bench_gradients.

@@ -1,5 +1,5 @@
-// Exposed communication of whole networks on simulated machines: our plans beside PyTorch's rule, and beside the best
-// of all plans where there are few layers.
+// Exposed communication of whole networks on simulated machines: our plans compared with PyTorch's rule and, for few
+// layers, with the best of all plans.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ const std::vector<Case>& cases(bool quick) {
 
 double ratio(Picos of, Picos to) { return to > 0 ? static_cast<double>(of) / static_cast<double>(to) : 0; }
 
-// Of the cases in which DDP's rule exposes any.
+// Counts only the cases in which DDP's rule exposes communication.
 std::vector<double> shares(const std::vector<Case>& all, Picos Case::*which) {
   std::vector<double> result;
   for (const Case& one : all) {

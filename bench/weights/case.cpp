@@ -43,7 +43,7 @@ RunningPlan::RunningPlan(const std::string& device, const Graph& graph, const We
       device_(Device::open(device, {.memory_limit = plan.device_bytes()})),
       runner_(device_, graph, plan, source) {
   const Value x = *graph.find("x");
-  for (int turn = 0; turn < 2; ++turn) {  // inputs lie twice
+  for (int turn = 0; turn < 2; ++turn) {  // inputs are double-buffered
     const auto bytes = runner_.input<std::byte>(x);
     const bool wide = graph[x].type == DataType::kF32;
     for (std::size_t i = 0; i + 4 <= bytes.size(); i += wide ? 4 : 2) {
@@ -66,7 +66,7 @@ std::vector<std::byte> RunningPlan::output() {
 double RunningPlan::step_ns(int steps) {
   const Value y = *graph_.find("y");
   runner_.step();
-  static_cast<void>(runner_.output<std::byte>(y));  // from here on the ring is as full as it ever is
+  static_cast<void>(runner_.output<std::byte>(y));  // the ring is full now, as in the steady state
   const Timer timer;
   for (int i = 0; i < steps; ++i) runner_.step();
   static_cast<void>(runner_.output<std::byte>(y));

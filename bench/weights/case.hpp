@@ -1,4 +1,4 @@
-// One stack of blocks on one device, run within several plans.
+// What the cases of bench_weights share: a stack of blocks on one device, run with several plans.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace slip::bench {
 
-// Weights of a stack in pinned memory, one behind the other: for every token count the same.
+// Weights of a stack in pinned memory, one after the other; the same for every number of tokens.
 class StackWeights {
  public:
   StackWeights(const Device& device, const StackOptions& options);
@@ -25,8 +25,7 @@ class StackWeights {
   Buffer memory_;
 };
 
-// A plan that runs. Inputs stay what they are; a sample is the time of some steps one after the other, in the steady
-// state, divided by their number.
+// Runs a plan with constant inputs. A sample is the time of several steps in the steady state, divided by their number.
 class RunningPlan {
  public:
   RunningPlan(const std::string& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source);
@@ -40,16 +39,17 @@ class RunningPlan {
   Runner runner_;
 };
 
-// Weight streaming on the cpu device: a file in the page cache beside all weights resident, and a model three times as
-// large as the memory it may use, from disk.
+// Weight streaming on the cpu device: a file in the page cache compared with all weights resident, and a model from
+// disk that is three times as large as the memory it may use.
 void add_cpu_bars(Harness& harness);
-// Runs the model within the budget and prints what it took: in a process of its own, whose memory counts.
+// Runs the model within the budget and prints the results. It runs in a separate process, whose memory is measured.
 int run_cold(const std::string& folder, std::uint64_t budget);
 
-// Measures the costs that GPU plans are made from and writes them to a file: in a process of its own, before the bars.
+// Measures the costs that GPU plans are made from and writes them to a file. It runs in a separate process before the
+// bars.
 int profile_gpu(const std::string& costs_file);
-// Weight streaming on a GPU: the shapes of a 7B decoder, 32 blocks of 405 MB, beside raw copies, resident execution,
-// PyTorch with two hand-written slots, and accelerate. A bar whose file is empty or missing is skipped.
+// Weight streaming on a GPU: the shapes of a 7B decoder, 32 blocks of 405 MB, compared with raw copies, resident
+// execution, PyTorch with two hand-written slots, and accelerate. A bar whose file is empty or missing is skipped.
 void add_gpu_bars(Harness& harness, std::string costs_file, std::string torch_file);
 
 }  // namespace slip::bench

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// A model on disk, gone with this object.
+// A model on disk that is removed with this object.
 class ModelFolder {
  public:
   explicit ModelFolder(const StackOptions& options)
@@ -35,7 +35,7 @@ class ModelFolder {
   ModelFolder(const ModelFolder&) = delete;
   ModelFolder& operator=(const ModelFolder&) = delete;
 
-  // Takes it out of the page cache, or brings it there.
+  // Removes the file from the page cache, or reads it into the cache.
   void cool() const {
     each_file([](int file) { static_cast<void>(::fsync(file), ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED)); });
   }
@@ -68,7 +68,7 @@ StackOptions stack_of(std::uint64_t blocks, std::uint64_t tokens) {
   return options;
 }
 
-// Half of the weights, from the page cache, in turn with all of them resident.
+// Half of the weights streamed from the page cache, alternating with all weights resident.
 struct Warm {
   std::vector<double> step, resident;  // ns
   Picos predicted = 0;
@@ -107,7 +107,7 @@ Warm measure_warm(Context& context) {
   RunningPlan streamed("cpu", graph, plan, source);
   const int steps = context.quick() ? 2 : 6;
   for (int round = 0; round < context.repeat(); ++round) {
-    model.warm();  // where the system reclaims memory that is little used, some may have left the page cache
+    model.warm();  // the system may have evicted parts of the file from the page cache
     result.resident.push_back(resident.step_ns(steps));
     result.step.push_back(streamed.step_ns(steps));
   }
@@ -121,7 +121,7 @@ struct Cold {
   std::vector<double> rss;        // bytes
 };
 constexpr std::uint64_t kAllowed = 256 * kMiB;
-constexpr std::uint64_t kColdBudget = 176 * kMiB;  // beside the program itself, its reader and its inputs
+constexpr std::uint64_t kColdBudget = 176 * kMiB;  // without the program itself, its reader and its inputs
 
 double raw_read_rate(const std::string& folder) {
   ReaderOptions options;
@@ -172,9 +172,9 @@ Series series(const char* name, std::vector<double> samples) { return {name, std
 int run_cold(const std::string& folder, std::uint64_t budget) {
   const Graph graph = read_graph(folder + "/graph.json");
   const WeightSource source = WeightSource::files(folder);
-  Costs costs = model_costs(graph, "sim:laptop");  // load-bound whatever they are: measuring would take more memory
+  Costs costs = model_costs(graph, "sim:laptop");  // load-bound with any costs; measuring them would take more memory
   costs.read = costs.load = {4e9, 0};
-  costs.device = "cpu";  // where it runs: the planner leaves room for reads
+  costs.device = "cpu";  // makes the planner leave room for direct reads
   WeightsOptions options;
   options.budget = budget;
   options.host_memory = 0;

@@ -50,7 +50,7 @@ const std::vector<Case>& cases() {
   };
   return all;
 }
-constexpr std::uint64_t kHeldOut = 512;  // tokens that the profile never sees
+constexpr std::uint64_t kHeldOut = 512;  // number of tokens that is not in the measured profile
 
 struct Measured {
   std::vector<double> step, resident, link;  // ns, ns, bytes/s: by round, in turn
@@ -60,7 +60,7 @@ struct Measured {
   bool equal = false;
 };
 
-// Everything is measured once, when the first bar asks.
+// Everything is measured once, when the first bar needs it.
 class Grid {
  public:
   explicit Grid(std::string costs_file) : costs_file_(std::move(costs_file)) {}
@@ -120,7 +120,7 @@ class Grid {
   std::map<std::string, Measured> done_;
 };
 
-// The peers in Python, measured before and written down by torch_peers.py: seconds a step by tokens.
+// The results of the Python peers, which torch_peers.py has measured and written: seconds per step by number of tokens.
 class TorchPeers {
  public:
   explicit TorchPeers(const std::string& path) {
@@ -219,7 +219,7 @@ void add_resident_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   }
 }
 
-// Against what the link must carry: all weights but those that the budget holds beside ring and activations.
+// Compared with the lower bound of the link: all weights but those that the budget holds besides ring and activations.
 void add_budget_bars(Harness& harness, const std::shared_ptr<Grid>& grid) {
   for (const char* name : {"t1_25", "t1_50", "t1_75"}) {
     Bar bar = named(fmt::format("h200_{}_percent_budget_vs_bound", name), Unit::kPercent);

@@ -1,4 +1,4 @@
-// `make bench ONLY=weights`: weight streaming beside resident execution, raw copies and what others offer.
+// `make bench ONLY=weights`: weight streaming compared with resident execution, raw copies and other libraries.
 #include <cstdlib>
 #include <string>
 #include <string_view>

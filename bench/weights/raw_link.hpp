@@ -1,4 +1,4 @@
-// What the link gives to plain CUDA calls.
+// The rate of the host-to-device link with plain CUDA calls.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 namespace slip::bench {
 
 bool has_gpu();
-// Bytes per second of cudaMemcpyAsync from this pinned memory, piece by piece, for about so many bytes in all.
+// Bytes per second of cudaMemcpyAsync from this pinned memory, in pieces, for about `total_bytes`.
 double raw_upload_rate(const void* pinned, std::size_t pinned_bytes, std::size_t piece_bytes, std::size_t total_bytes);
 
 }  // namespace slip::bench

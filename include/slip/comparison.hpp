@@ -18,7 +18,7 @@ struct Comparison {
   };
   // One step in the steady state. Gradients: from the first gradient to the use of the last one.
   Picos predicted = 0, measured = 0;
-  // The part of the step in which compute stood still for loads or for communication.
+  // The part of the step in which compute stalled for loads or for communication.
   Picos predicted_exposed = 0, measured_exposed = 0;
   Picos predicted_idle = 0, measured_idle = 0;                    // Runner: the same time under its earlier name
   Picos predicted_communication = 0, measured_communication = 0;  // Gradients: all calls together

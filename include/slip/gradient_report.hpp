@@ -1,5 +1,5 @@
-// What became of a step of gradients, what was predicted of it, and the one laid over the other. Both sides are made by
-// the same definitions.
+// GradientReport: the times of a step of gradients, measured or predicted by the same definitions, and their
+// comparison.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,38 @@
 
 namespace slip {
 
-// By the device's clock. Times count from the step's first gradient.
+// Times are by the device's clock and count from the arrival of the step's first gradient.
 //
-// Exposed is the time in which a stream stood still for communication only: from where it got to a wait, but not before
-// the backward pass ended unless it is the one that computes it, until the call that it waited for had ended. Of
-// several streams it is the one that stood still longest.
+// Exposed is the time in which a stream stalled for communication: from the time when it reached a wait until the call
+// that it waited for had ended. A stall counts from the end of the backward pass on, or at once in a stream that still
+// computes the backward pass. If several streams stalled, the one that stalled longest counts.
 struct GradientReport {
-  struct Part {  // a bucket, in the order of the calls
+  struct Part {  // a bucket
     Bucket bucket = {};
-    std::string gradients = {};  // that it touches: the first one, and how many more
+    std::string gradients = {};  // the first one in it, and the number of the others
     Picos ready = 0, start = 0, end = 0;
-    Picos exposed = 0;       // they add up to the step's
-    std::string cause = {};  // of that
+    Picos exposed = 0;       // the sum over the buckets is the step's
+    std::string cause = {};  // why this time was exposed
   };
   std::uint64_t step = 0;
-  Picos time = 0;           // until the next step's first gradient; until the last wait where that is not known
-  Picos used = 0;           // until the last wait was over
-  Picos communication = 0;  // of the calls, with what they waited for other ranks
+  Picos time = 0;           // until the next step's first gradient; until the end of the last wait if that is unknown
+  Picos used = 0;           // until the end of the last wait
+  Picos communication = 0;  // the sum of the calls, including their waits for other ranks
   Picos exposed = 0;
-  Picos bound = 0;  // the longer of computing and communicating: no schedule takes less
-  std::vector<Part> buckets = {};
-  double overlapped() const;  // percent of the communication
-  double of_bound() const;    // time / bound
-  std::string line() const;   // for a progress display
-  std::string text() const;   // with a line for each bucket
+  Picos bound = 0;                 // the longer of compute and communication: no schedule takes less
+  std::vector<Part> buckets = {};  // in the order of the calls
+  double overlapped() const;       // percent of the communication that is not exposed
+  double of_bound() const;         // time / bound
+  std::string line() const;        // for a progress display
+  std::string text() const;        // with a line for each bucket
 };
 
-// predict_step() bucket by bucket. `time` ends where the last gradient is used: what comes then is not in a profile.
+// predict_step() bucket by bucket. `time` ends with the use of the last gradient, since the profile ends there.
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here = Here::at());
 
 using StepComparison = Comparison;  // its name in earlier versions
-// Throws kMismatch unless both are of the same buckets.
+// Throws kMismatch unless both reports have the same buckets.
 Comparison compare_steps(const GradientReport& predicted, const GradientReport& measured, Here here = Here::at());
 
 }  // namespace slip

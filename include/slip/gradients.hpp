@@ -1,26 +1,26 @@
-// Gradients: hides the reduction of gradients behind the rest of the backward pass, the optimizer and the next forward.
+// Gradients: reduces gradients over all ranks while the rest of the backward pass, the optimizer and the next forward
+// pass run.
 //
 //   slip::Gradients gradients(comm, device);
 //   auto w = gradients.add("fc.weight", bytes, slip::DataType::kF32);   // in the order of the forward pass
 //   gradients.seal();                                                    // all ranks; compares what they registered
 //   for (...) {
 //     compute.launch(backward, {... .writes = {gradients.view(w)}});
-//     gradients.ready(w, compute);                                       // reduced behind what comes next
+//     gradients.ready(w, compute);                                       // reduced while later work runs
 //     ...
 //     gradients.wait(w, compute);                                        // now the view holds the average of all ranks
 //     compute.launch(optimizer, ...);
 //     gradients.step_end();
 //   }
 //
-// Gradients are views into one buffer in which those that arrive one after the other lie side by side, so a bucket is a
-// range of it and nothing is copied. A bucket's reduction is an op of a stream of its own, behind events: no call of a
-// step waits for work. The first steps are an exception: at the end of the first one it is planned, with its arrival
-// times; then views may move, so take them anew for each step. From the third step on nothing moves and nothing is
-// allocated, unless a new plan is looked for.
+// Gradients are views into one buffer, in the order of arrival: so a bucket is a range of the buffer and nothing is
+// copied. Buckets are reduced in a stream of their own, ordered by events: no call of a step blocks the host. The first
+// step is an exception: at its end the buckets are planned from its times. Then views may move, so call view() in each
+// step. From the third step on nothing moves and nothing is allocated, except when a new plan is made.
 //
-// All ranks make the same calls in the same order, but for the order of ready() among each other. A step in which
-// something is wrong (ready twice, a gradient left out, a hook that throws) ends with an error on every rank, which
-// names rank, parameter and size; the communicator is lost with it. One thread at a time.
+// All ranks make the same calls in the same order; only the order of ready() may differ. An error in a step (ready()
+// twice, a missing gradient, a hook that throws) becomes an error on every rank, which names the rank, the parameter
+// and its size; the communicator cannot be used afterwards. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -39,30 +39,31 @@ namespace slip {
 
 enum class ParameterId : std::uint32_t {};
 
-// One call of a step, for a hook: it enqueues what makes `data` the average over all ranks.
+// One bucket, for a hook: the hook enqueues the ops that make `data` the average over all ranks.
 struct GradientCall {
   Communicator& comm;
-  StreamRef stream;  // the gradients are there for what is enqueued here
+  StreamRef stream;  // ops enqueued here find the gradients in `data`
   Range data;
   DataType type = DataType::kF32;
-  Range scratch;  // as large, for the hook
+  Range scratch;  // as large as `data`, for the hook
 };
 using GradientHook = std::function<void(const GradientCall&)>;
 
-// How gradients travel; f32 only, others travel as they are. They are rounded before, and after each rank.
+// The data type in which f32 gradients are sent; others are sent as they are. Values are rounded before they are sent,
+// and after the addition of each rank.
 enum class Compression : std::uint8_t { kNone, kF16, kBF16 };
 const char* compression_name(Compression compression);
 
-// The same on all ranks.
+// Must be the same on all ranks.
 struct GradientOptions {
   BucketRule buckets = BucketRule::kPlanned;
-  DdpLimits ddp = {};  // of kDdp, and until something is measured
+  DdpLimits ddp = {};  // for kDdp, and for kPlanned until a step was measured
   Compression compression = Compression::kNone;
-  GradientHook hook = {};  // instead of all_reduce; buckets do not cut gradients then
-  ReduceCost cost = {};    // of a call alone, by its bytes; if it is not given, seal() measures it
-  int check_every = 64;  // steps; then times are looked at, and if they have changed a new plan is looked for. 0: never
-  bool measure = false;  // times every step, for report()
-  bool norm = false;     // clip_norm() will be called
+  GradientHook hook = {};  // used instead of all_reduce; buckets then hold whole gradients
+  ReduceCost cost = {};    // of a call while nothing else runs; if it is not given, seal() measures it
+  int check_every = 64;    // steps between checks: if times have changed, a new plan is made. 0: never
+  bool measure = false;    // records every step, for report()
+  bool norm = false;       // clip_norm() will be called in every step
 };
 
 class Gradients {
@@ -74,32 +75,32 @@ class Gradients {
   Gradients& operator=(Gradients&&) noexcept;
   ~Gradients();  // waits for its calls
 
-  // Before seal(). Names are unique; sizes a multiple of the type's.
+  // Before seal(). Names must be unique, sizes a multiple of the type's.
   ParameterId add(std::string_view name, std::uint64_t bytes, DataType type, Here here = Here::at());
-  // All ranks, which must have added the same. Allocates, and measures what calls take.
+  // All ranks call it, and must have added the same parameters. Allocates, and measures the cost of calls.
   void seal(Here here = Here::at());
 
   Range view(ParameterId parameter, Here here = Here::at()) const;
 
-  // The gradient is written when `stream` has done what it has now.
+  // The work in `stream` so far writes the gradient.
   void ready(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // In this step it has none: zeros are written in `stream` and count as this rank's.
+  // This rank has no gradient for the parameter in this step: zeros, written in `stream`, count instead.
   void absent(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // What comes later in `stream` finds the average. kNotReady when a gradient that is reduced with it, or before it,
-  // has not been told of; the error names it. Wait in each step for all gradients that the next one writes again.
+  // Later work in `stream` finds the average. Throws kNotReady if ready() was not called for a gradient in the same
+  // bucket or an earlier one; the error names it. In each step, wait for all gradients that the next step writes again.
   void wait(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // Scales all gradients so that their norm is at most `most`, in `stream`, which waits for all of them; later waits
-  // wait for it. The norm before is in norm() once `stream` is there.
-  void clip_norm(double most, StreamRef stream, Here here = Here::at());
-  // The norm of several sets as one, each of a communicator of its own, as those of experts beside shared parameters
-  // are. `all` has every rank of theirs, and all its ranks call it; gradients that a group of ranks has in common count
-  // once. norm() of each is that of all.
-  static void clip_norm(std::span<Gradients* const> sets, Communicator& all, double most, StreamRef stream,
+  // Scales all gradients so that their norm is at most `max_norm`. The scaling runs in `stream`, after all reductions;
+  // later waits wait for it. norm() holds the norm before scaling once `stream` has run this.
+  void clip_norm(double max_norm, StreamRef stream, Here here = Here::at());
+  // Clips several sets by their common norm; each has a communicator of its own, as experts beside shared parameters
+  // have. `all` has every rank of these communicators, and all its ranks call this. Gradients that several ranks share
+  // count once. norm() of each set is the common norm.
+  static void clip_norm(std::span<Gradients* const> sets, Communicator& all, double max_norm, StreamRef stream,
                         Here here = Here::at());
   Range norm() const;  // a double, in pinned memory
   void step_end(Here here = Here::at());
 
-  // While one is there steps are not reduced: gradients are added up in the views by who writes them.
+  // While a NoSync object exists, steps are not reduced: the program adds up gradients in the views.
   class NoSync {
    public:
     explicit NoSync(Gradients& gradients);
@@ -111,13 +112,13 @@ class Gradients {
     Gradients& gradients_;
   };
 
-  std::uint64_t steps() const;  // that were reduced
+  std::uint64_t steps() const;  // number of reduced steps
   const BucketPlan& plan() const;
-  std::uint64_t plans() const;     // how many there were
-  const ReduceCost& cost() const;  // of calls in steps: beside compute they may take longer than alone
-  // The last step that was measured and is done. It waits for nothing.
+  std::uint64_t plans() const;     // number of plans so far
+  const ReduceCost& cost() const;  // of calls in steps: while compute runs they may take longer
+  // The last recorded step that is done. Never waits.
   std::optional<GradientReport> report() const;
-  // The step as it was measured when a plan was last looked for; nothing before the first plan.
+  // The times that the last plan was made from; empty before the first one.
   const GradientProfile& profile() const;
 
  private:

@@ -32,7 +32,7 @@ constexpr std::array<TypeRow, 15> kTypes = {{{DataType::kBool, "BOOL", 1},
 
 }  // namespace
 
-// Signatures of calls come from other processes: a type that does not exist has a name, too.
+// Other processes send types in the signatures of their calls: an unknown value has a name, too.
 const char* data_type_name(DataType type) {
   const auto index = static_cast<std::size_t>(type);
   return index < kTypes.size() ? kTypes[index].name : "unknown type";

@@ -20,7 +20,7 @@ struct Shard {
   std::vector<Value> weights;
 };
 
-// Weights in the order of the graph, in runs of about the same size; none of them empty.
+// Distributes the weights, in the order of the graph, to shards of about the same size. No shard is empty.
 std::vector<Shard> share_out(const Graph& graph, std::size_t count) {
   std::vector<Value> weights;
   for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
@@ -31,7 +31,8 @@ std::vector<Shard> share_out(const Graph& graph, std::size_t count) {
   std::uint64_t left = graph.bytes_of(ValueRole::kWeight), filled = 0;
   std::size_t current = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    // The next shard begins where this one has its share of what is left, or where each weight left needs its own.
+    // Starts the next shard when this one has its share of the remaining bytes, or when there are as many shards left
+    // as weights.
     const bool full = !shards[current].weights.empty() && filled * (count - current) >= left + filled;
     const bool must = weights.size() - i < count - current && !shards[current].weights.empty();
     if (current + 1 < count && (full || must)) ++current, filled = 0;

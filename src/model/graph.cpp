@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 
 #include "base/json_text.hpp"
+#include "model/kernels.hpp"
 
 namespace slip {
 namespace {
@@ -16,17 +18,17 @@ std::uint32_t next_graph() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only uniqueness counts
 }
 
-std::string told(const GraphValue& value) {
+std::string text_of(const GraphValue& value) {
   return fmt::format("'{}' {} {}", value.name, data_type_name(value.type), shape_text(value.shape));
 }
 
-// kInvalidValue unless the shape can be counted in bytes.
+// Throws kInvalidValue if the size of the value is not between 1 and 2^63 bytes.
 std::uint64_t bytes_needed(const GraphValue& value, Here here) {
   std::uint64_t bytes = slip::bytes_of(value.type);
   for (const std::uint64_t size : value.shape) {
-    if (size == 0) throw Error(Code::kInvalidValue, fmt::format("value {} has a dimension of 0", told(value)), here);
+    if (size == 0) throw Error(Code::kInvalidValue, fmt::format("value {} has a dimension of 0", text_of(value)), here);
     if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > std::numeric_limits<std::int64_t>::max())
-      throw Error(Code::kInvalidValue, fmt::format("value {} takes more than 2^63 bytes", told(value)), here);
+      throw Error(Code::kInvalidValue, fmt::format("value {} takes more than 2^63 bytes", text_of(value)), here);
   }
   return bytes;
 }
@@ -44,13 +46,14 @@ Value Graph::declare(GraphValue value, Here here) {
   check_name("a value", value.name, here);
   value.bytes = bytes_needed(value, here);
   if (value.bytes > std::numeric_limits<std::int64_t>::max() - total_bytes_)
-    throw Error(Code::kInvalidValue, fmt::format("with value {} the graph takes more than 2^63 bytes", told(value)),
+    throw Error(Code::kInvalidValue, fmt::format("with value {} the graph takes more than 2^63 bytes", text_of(value)),
                 here);
   const auto index = static_cast<std::uint32_t>(values_.size());
   if (!value_names_.emplace(value.name, index).second)
-    throw Error(Code::kInvalidValue,
-                fmt::format("value {}: the name is taken by {}", told(value), told(values_[value_names_[value.name]])),
-                here);
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("value {}: the name is taken by {}", text_of(value), text_of(values_[value_names_[value.name]])),
+        here);
   total_bytes_ += value.bytes;
   written_.emplace_back();
   values_.push_back(std::move(value));
@@ -73,10 +76,10 @@ Value Graph::activation(std::string name, DataType type, Shape shape, Here here)
   return declare({std::move(name), type, std::move(shape), ValueRole::kActivation}, here);
 }
 
-const GraphValue& Graph::checked(Value value, std::string_view who, Here here) const {
+const GraphValue& Graph::checked(Value value, std::string_view user, Here here) const {
   if (value.index >= values_.size() || (value.graph != 0 && value.graph != id_))
     throw Error(Code::kInvalidValue,
-                fmt::format("{}: value {} is none of this graph's {}: it comes from another graph", who, value.index,
+                fmt::format("{}: value {} is none of this graph's {}: it comes from another graph", user, value.index,
                             values_.size()),
                 here);
   return values_[value.index];
@@ -85,10 +88,10 @@ const GraphValue& Graph::checked(Value value, std::string_view who, Here here) c
 void Graph::output(Value value, Here here) {
   const GraphValue& found = checked(value, "output", here);
   if (found.role != ValueRole::kActivation && found.role != ValueRole::kState)
-    throw Error(Code::kInvalidValue, fmt::format("output {}: an input or a weight is the caller's own", told(found)),
-                here);
+    throw Error(Code::kInvalidValue,
+                fmt::format("output {}: an input or a weight belongs to the caller", text_of(found)), here);
   if (!is_written(value, 0, found.bytes))
-    throw Error(Code::kInvalidValue, fmt::format("output {}: no op has written all of it yet", told(found)), here);
+    throw Error(Code::kInvalidValue, fmt::format("output {}: no op has written all of it yet", text_of(found)), here);
   values_[value.index].output = true;
 }
 
@@ -118,10 +121,10 @@ void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, 
   const auto refuse = [&](const std::string& why) {
     throw Error(Code::kInvalidValue,
                 fmt::format("op '{}' {} bytes {} to {} of {}: {}", op.name, write ? "writes" : "reads", bytes.offset,
-                            bytes.offset + bytes.bytes, told(value), why),
+                            bytes.offset + bytes.bytes, text_of(value), why),
                 here);
   };
-  if (bytes.bytes == 0) refuse("these are none");
+  if (bytes.bytes == 0) refuse("this range is empty");
   if (bytes.offset > value.bytes || bytes.bytes > value.bytes - bytes.offset)
     refuse(fmt::format("it has {}", value.bytes));
   if (write && value.role == ValueRole::kInput) refuse("inputs are given by the caller and never written");
@@ -151,6 +154,204 @@ std::uint64_t Graph::bytes_of(ValueRole role) const {
   std::uint64_t bytes = 0;
   for (const GraphValue& value : values_) bytes += value.role == role ? value.bytes : 0;
   return bytes;
+}
+
+// The built-in ops of a Graph: their checks, results and costs. All checks come before the first change, so that a call
+// that throws leaves the graph as it was.
+
+struct Graph::RowOp {
+  BuiltIn kind = BuiltIn::kLinear;
+  std::uint64_t flops = 0;  // per element; exp, erf, a division or a square root count as one
+  double epsilon = 0;
+};
+
+namespace {
+
+constexpr std::uint64_t kMaxParts = 65536;  // of a linear; protects against absurd part_bytes in a file
+
+std::uint64_t elements_of(const GraphValue& value) { return value.bytes / bytes_of(value.type); }
+
+// The product, or UINT64_MAX on overflow: sizes that fit may overflow as flops.
+std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
+}
+
+// The rows of each part but the last. Parts are about equally large and at most `part_bytes`, but have at least
+// kPartRows rows.
+std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
+  if (row_bytes * out <= part_bytes) return out;
+  const std::uint64_t max_rows = std::max<std::uint64_t>(part_bytes / row_bytes / kPartRows, 1) * kPartRows;
+  const std::uint64_t parts = (out + max_rows - 1) / max_rows;
+  const std::uint64_t even = (out + parts - 1) / parts;
+  return (even + kPartRows - 1) / kPartRows * kPartRows;
+}
+
+}  // namespace
+
+void Graph::check_new_op(const std::string& name, Here here) const {
+  if (op_names_.contains(name))
+    throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here);
+}
+
+// Checks x of a built-in op: its type has a kernel, it has a last dimension, and it is written.
+const GraphValue& Graph::check_rows(const std::string& name, Value x, Here here) const {
+  const GraphValue& value = checked(x, fmt::format("op '{}'", name), here);
+  const auto refuse = [&](const char* why) {
+    throw Error(Code::kInvalidValue, fmt::format("op '{}' reads {}: {}", name, text_of(value), why), here);
+  };
+  if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
+  if (value.shape.empty()) refuse("it has no dimension");
+  if (!is_written(x, 0, value.bytes)) refuse("no earlier op has written all of it");
+  return value;
+}
+
+// Checks that `other` has the type of x and this shape.
+void Graph::check_like(const std::string& name, Value x, Value other, const Shape& shape, Here here) const {
+  const GraphValue& like = values_[x.index];
+  const GraphValue& value = check_rows(name, other, here);
+  if (value.type != like.type)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("op '{}': the types of {} and {} differ; it takes one type", name, text_of(like), text_of(value)),
+        here);
+  if (value.shape != shape)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("op '{}': with {} it takes {}, not {}", name, text_of(like), shape_text(shape), text_of(value)),
+        here);
+}
+
+Value Graph::linear(std::string name, Value x, Value weight, Here here) {
+  check_new_op(name, here);
+  const GraphValue from = check_rows(name, x, here);
+  const GraphValue rows = check_rows(name, weight, here);
+  const std::uint64_t in = from.shape.back();
+  if (rows.shape.size() != 2)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("op '{}': a weight is [out, in], and {} has {} dimensions", name, text_of(rows), rows.shape.size()),
+        here);
+  const std::uint64_t out = rows.shape[0];
+  check_like(name, x, weight, {out, in}, here);
+
+  Shape shape = from.shape;
+  shape.back() = out;
+  const std::uint64_t tokens = elements_of(from) / in, element = slip::bytes_of(from.type), row_bytes = in * element;
+  const std::uint64_t part = rows_of_part(out, row_bytes, options_.part_bytes);
+  if (out / part >= kMaxParts)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("op '{}': {} in parts of {} rows are more than {} ops; give GraphOptions more part_bytes than {}",
+                    name, text_of(rows), part, kMaxParts, options_.part_bytes),
+        here);
+  const auto part_name = [&](std::uint64_t first) {
+    return part >= out ? name : fmt::format("{}.{}", name, first / part);
+  };
+  for (std::uint64_t first = 0; first < out; first += part) check_new_op(part_name(first), here);
+  const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
+  for (std::uint64_t first = 0; first < out; first += part) {
+    const LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
+    add_op({.name = part_name(first),
+            .kernel = &kernel_of(BuiltIn::kLinear),
+            .reads = {all_of(x), {weight, first * row_bytes, sizes.rows * row_bytes}},
+            .writes = {all_of(y)},
+            .scalars = sizes.scalars(),
+            .cost = {.bytes = from.bytes + sizes.rows * (row_bytes + tokens * element),
+                     .flops = saturated(2 * tokens * in, sizes.rows)}},
+           here);
+  }
+  return y;
+}
+
+Value Graph::add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here) {
+  const GraphValue x = values_[reads.front().index];
+  const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
+  const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
+  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
+  made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
+  for (const Value value : reads) {
+    made.reads.push_back(all_of(value));
+    made.cost.bytes += made.reads.back().bytes;
+  }
+  const Value y = declare({std::move(name), x.type, x.shape, ValueRole::kActivation}, here);
+  made.writes = {all_of(y)};
+  add_op(std::move(made), here);
+  return y;
+}
+
+Value Graph::add_alike(std::string name, const RowOp& op, Value a, Value b, Here here) {
+  check_new_op(name, here);
+  const GraphValue& first = check_rows(name, a, here);
+  check_like(name, a, b, first.shape, here);
+  if (first.role == ValueRole::kWeight && values_[b.index].role == ValueRole::kWeight)
+    throw Error(Code::kInvalidValue,
+                fmt::format("op '{}': {} and {} are both weights, so its result never changes; store that instead",
+                            name, text_of(first), text_of(values_[b.index])),
+                here);
+  const Value reads[] = {a, b};
+  return add_row_op(std::move(name), op, reads, here);
+}
+
+Value Graph::add(std::string name, Value a, Value b, Here here) {
+  return add_alike(std::move(name), {BuiltIn::kAdd, 1}, a, b, here);
+}
+
+Value Graph::multiply(std::string name, Value a, Value b, Here here) {
+  return add_alike(std::move(name), {BuiltIn::kMultiply, 1}, a, b, here);
+}
+
+Value Graph::bias(std::string name, Value x, Value weight, Here here) {
+  check_new_op(name, here);
+  check_like(name, x, weight, {check_rows(name, x, here).shape.back()}, here);
+  const Value reads[] = {x, weight};
+  return add_row_op(std::move(name), {BuiltIn::kBias, 1}, reads, here);
+}
+
+Value Graph::relu(std::string name, Value x, Here here) {
+  check_new_op(name, here);
+  check_rows(name, x, here);
+  return add_row_op(std::move(name), {BuiltIn::kRelu, 1}, {&x, 1}, here);
+}
+
+Value Graph::gelu(std::string name, Value x, Here here) {
+  check_new_op(name, here);
+  check_rows(name, x, here);
+  return add_row_op(std::move(name), {BuiltIn::kGelu, 5}, {&x, 1}, here);
+}
+
+Value Graph::silu(std::string name, Value x, Here here) {
+  check_new_op(name, here);
+  check_rows(name, x, here);
+  return add_row_op(std::move(name), {BuiltIn::kSilu, 4}, {&x, 1}, here);
+}
+
+namespace {
+
+void check_epsilon(const std::string& name, double epsilon, Here here) {
+  if (!(epsilon >= 0 && std::isfinite(epsilon)))
+    throw Error(Code::kInvalidValue,
+                fmt::format("op '{}': epsilon is {}; it must be 0 or a little more", name, epsilon), here);
+}
+
+}  // namespace
+
+Value Graph::rms_norm(std::string name, Value x, Value weight, double epsilon, Here here) {
+  check_new_op(name, here);
+  check_epsilon(name, epsilon, here);
+  check_like(name, x, weight, {check_rows(name, x, here).shape.back()}, here);
+  const Value reads[] = {x, weight};
+  return add_row_op(std::move(name), {BuiltIn::kRmsNorm, 4, epsilon}, reads, here);
+}
+
+Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon, Here here) {
+  check_new_op(name, here);
+  check_epsilon(name, epsilon, here);
+  const Shape columns = {check_rows(name, x, here).shape.back()};
+  check_like(name, x, weight, columns, here);
+  check_like(name, x, bias, columns, here);
+  const Value reads[] = {x, weight, bias};
+  return add_row_op(std::move(name), {BuiltIn::kLayerNorm, 8, epsilon}, reads, here);
 }
 
 }  // namespace slip

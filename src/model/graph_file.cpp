@@ -25,7 +25,7 @@ const char* role_name(ValueRole role) {
   return "activation";
 }
 
-// A list in JSON, one entry a line.
+// A JSON array with one entry per line.
 class List {
  public:
   List(fmt::memory_buffer& out, const char* name) : out_(out) {
@@ -44,7 +44,7 @@ class List {
 
 void append_op(fmt::memory_buffer& out, const Graph& graph, const GraphOp& op, BuiltIn kind) {
   fmt::format_to(fmt::appender(out), "{{\"op\": \"{}\", \"name\": ", built_in_name(kind));
-  append_string(out, graph[op.writes.front().value].name);  // that of a part has a number behind it
+  append_string(out, graph[op.writes.front().value].name);  // not op.name: a part of a linear has a number appended
   for (std::size_t i = 0; i < op.reads.size(); ++i) {
     out.append(std::string_view(i == 0 ? ", \"reads\": [" : ", "));
     append_string(out, graph[op.reads[i].value].name);
@@ -82,7 +82,8 @@ bool same_bytes(const Graph& a, const std::vector<ValueBytes>& of_a, const Graph
   });
 }
 
-// An op that was added by hand with a kernel of the library may be unlike what its name says: then it is not written.
+// An op that was added with add_op and a built-in kernel may differ from the built-in op: then the graph is not
+// written.
 void require_same(const Graph& graph, const Graph& again, Here here) {
   for (std::size_t i = 0; i < graph.ops().size(); ++i) {
     const GraphOp& op = graph.ops()[i];
@@ -143,28 +144,28 @@ Graph read_graph(const std::string& path, Here here) {
   return parse_graph(read_text(path, kMaxGraphBytes, "a graph", here), path, here);
 }
 
-// Reads the text of a graph. Values and ops are collected first, since members may come in any order, and then made by
-// the same calls that a program makes: what those refuse is told with the place in the file.
+// The reader collects values and ops first, since members may come in any order. Then it makes them by the calls that a
+// program would make; an error of such a call gets the position in the file.
 
 namespace {
 
-using Place = JsonReader::Position;
+using Position = JsonReader::Position;
 
 struct ValueText {
-  Place place;
+  Position position;
   std::string name, role, type;
   Shape shape;
 };
 
 struct OpText {
-  Place place;
+  Position position;
   std::string op, name;
   std::vector<std::string> reads;
   std::optional<double> epsilon;
 };
 
 struct OutputText {
-  Place place;
+  Position position;
   std::string name;
 };
 
@@ -176,10 +177,10 @@ class GraphReader {
   Graph read() {
     read_members();
     Graph graph(options_);
-    for (const ValueText& value : values_) told_with(value.place, [&] { declare(graph, value); });
-    for (const OpText& op : ops_) told_with(op.place, [&] { make(graph, op); });
+    for (const ValueText& value : values_) with_position(value.position, [&] { declare(graph, value); });
+    for (const OpText& op : ops_) with_position(op.position, [&] { make(graph, op); });
     for (const OutputText& output : outputs_)
-      told_with(output.place, [&] { graph.output(value_of(graph, output.name, output.place), {}); });
+      with_position(output.position, [&] { graph.output(value_of(graph, output.name, output.position), {}); });
     return graph;
   }
 
@@ -193,16 +194,16 @@ class GraphReader {
 
   void declare(Graph& graph, const ValueText& value);
   void make(Graph& graph, const OpText& op);
-  Value value_of(const Graph& graph, const std::string& name, Place place) const;
+  Value value_of(const Graph& graph, const std::string& name, Position position) const;
 
-  // What a call refuses, as an error of the file.
+  // Turns an error of the call into a parse error at this position.
   template <class Call>
-  void told_with(Place place, const Call& call) const {
+  void with_position(Position position, const Call& call) const {
     try {
       call();
     } catch (const Error& error) {
       if (error.code() == Code::kParse) throw;
-      json_.fail_at(place, error.what());
+      json_.fail_at(position, error.what());
     }
   }
 
@@ -251,7 +252,7 @@ void GraphReader::read_members() {
 
 ValueText GraphReader::read_value() {
   ValueText value;
-  value.place = json_.position();
+  value.position = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {
@@ -266,7 +267,7 @@ ValueText GraphReader::read_value() {
 
 OpText GraphReader::read_op() {
   OpText op;
-  op.place = json_.position();
+  op.position = json_.position();
   std::string_view key;
   json_.begin_object();
   while (json_.next_key(key)) {
@@ -281,33 +282,33 @@ OpText GraphReader::read_op() {
 
 void GraphReader::declare(Graph& graph, const ValueText& value) {
   const std::optional<DataType> type = data_type_of(value.type);
-  if (!type) json_.fail_at(value.place, fmt::format("value '{}': no type '{}'", value.name, value.type));
+  if (!type) json_.fail_at(value.position, fmt::format("value '{}': no type '{}'", value.name, value.type));
   if (value.role == "input") graph.input(value.name, *type, value.shape, {});
   else if (value.role == "weight") graph.weight(value.name, *type, value.shape, {});
   else if (value.role == "state") graph.state(value.name, *type, value.shape, {});
   else
-    json_.fail_at(value.place,
+    json_.fail_at(value.position,
                   fmt::format("value '{}': no role '{}': there are input, weight, state", value.name, value.role));
 }
 
-Value GraphReader::value_of(const Graph& graph, const std::string& name, Place place) const {
+Value GraphReader::value_of(const Graph& graph, const std::string& name, Position position) const {
   const std::optional<Value> found = graph.find(name);
-  if (!found) json_.fail_at(place, fmt::format("there is no value '{}' yet", name));
+  if (!found) json_.fail_at(position, fmt::format("there is no value '{}' yet", name));
   return *found;
 }
 
 void GraphReader::make(Graph& graph, const OpText& op) {
   const std::optional<BuiltIn> kind = built_in_of(op.op);
-  if (!kind) json_.fail_at(op.place, fmt::format("op '{}': there is no op called '{}'", op.name, op.op));
+  if (!kind) json_.fail_at(op.position, fmt::format("op '{}': there is no op called '{}'", op.name, op.op));
   const bool norm = *kind == BuiltIn::kRmsNorm || *kind == BuiltIn::kLayerNorm;
   const bool unary = *kind == BuiltIn::kRelu || *kind == BuiltIn::kGelu || *kind == BuiltIn::kSilu;
   const std::size_t wanted = *kind == BuiltIn::kLayerNorm ? 3 : unary ? 1 : 2;
   if (op.reads.size() != wanted)
-    json_.fail_at(op.place,
+    json_.fail_at(op.position,
                   fmt::format("op '{}' reads {} values, and {} takes {}", op.name, op.reads.size(), op.op, wanted));
-  if (op.epsilon && !norm) json_.fail_at(op.place, fmt::format("op '{}': {} has no epsilon", op.name, op.op));
+  if (op.epsilon && !norm) json_.fail_at(op.position, fmt::format("op '{}': {} has no epsilon", op.name, op.op));
   Value reads[3];
-  for (std::size_t i = 0; i < wanted; ++i) reads[i] = value_of(graph, op.reads[i], op.place);
+  for (std::size_t i = 0; i < wanted; ++i) reads[i] = value_of(graph, op.reads[i], op.position);
   const double epsilon = op.epsilon.value_or(1e-5);
   switch (*kind) {
     case BuiltIn::kLinear: graph.linear(op.name, reads[0], reads[1], {}); break;

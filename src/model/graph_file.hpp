@@ -14,9 +14,9 @@
 
 namespace slip {
 
-// Throws kInvalidValue where the graph has an op that is not built in.
+// Throws kInvalidValue if the graph has an op that is not built in.
 std::string graph_text(const Graph& graph, Here here);
-// Throws kParse with the name, line and byte, whatever is wrong.
+// `name` is the file's, for errors. All errors are kParse, with the name, line and byte.
 Graph parse_graph(std::string_view text, const std::string& name, Here here);
 
 }  // namespace slip

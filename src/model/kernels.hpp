@@ -1,4 +1,4 @@
-// The built-in ops of a Graph: their kernels, and what each is launched with.
+// The kernels of a Graph's built-in ops, and the scalars that each is launched with.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ inline constexpr std::size_t kBuiltIns = 9;
 const char* built_in_name(BuiltIn op);  // as in graph files: "rms_norm"
 std::optional<BuiltIn> built_in_of(std::string_view name);
 const Kernel& kernel_of(BuiltIn op);
-std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nothing: a kernel of somebody else
+std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nothing if the kernel is not one of ours
 
-// Parts of a linear have a multiple of so many rows. A tile of every kernel must divide it, so that no result depends
+// Parts of a linear have a multiple of this many rows. The tile of every kernel divides it, so that no result depends
 // on where a part begins.
 inline constexpr std::size_t kPartRows = 128;
 
-// linear: in(0) x [tokens, in], in(1) rows [first, first + rows) of the weight [out, in]; out(0) y [tokens, out], of
-// which these columns are written.
+// linear: in(0) is x [tokens, in]; in(1) are rows [first, first + rows) of the weight [out, in]; out(0) is y [tokens,
+// out], of which the kernel writes the columns [first, first + rows).
 struct LinearSizes {
   DataType type = DataType::kF32;
   std::size_t tokens = 0, in = 0, out = 0, first = 0, rows = 0;
@@ -39,8 +39,8 @@ struct LinearSizes {
   }
 };
 
-// All others: in(0) and out(0) are [rows, columns]. add, multiply: in(1) too. bias: in(1) [columns]; norms: in(1)
-// weight and, of layer_norm, in(2) bias [columns].
+// All other ops: in(0) and out(0) are [rows, columns], and in(1) of add and multiply, too. in(1) of bias and of the
+// norms (the weight) is [columns], and so is in(2) of layer_norm (the bias).
 struct RowSizes {
   DataType type = DataType::kF32;
   std::size_t rows = 0, columns = 0;

@@ -160,7 +160,7 @@ bool has_control_characters(std::string_view text) {
 
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here) {
   const auto fail = [&](const char* what) { throw Error(Code::kParse, fmt::format("'{}': {}", path, what), here); };
-  // Both are the format's own rules; the reader of JSON is not as strict.
+  // Two rules of the format that the JSON reader does not check.
   if (!json.starts_with('{')) fail("its header does not begin with '{': not a safetensors file");
   if (!is_utf8(json)) fail("its header is not UTF-8");
   return HeaderReader(json, file_bytes, path, here).read();

@@ -11,7 +11,7 @@
 namespace slip {
 namespace {
 
-// Adds ops and weights whose names begin alike.
+// Adds ops and weights with a common name prefix.
 class BlockMaker {
  public:
   BlockMaker(Graph& graph, const StackOptions& options, std::string prefix, Here here)
@@ -58,27 +58,28 @@ std::uint64_t mixed_bits(std::uint64_t bits) {
   return bits ^ (bits >> 31);
 }
 
-// Of a weight: from its name, so that it does not matter which number it has in the graph.
+// The key of a weight's random numbers. It depends on the name, not on the weight's number in the graph.
 std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
   std::uint64_t key = mixed_bits(seed + 1);
   for (const char letter : name) key = mixed_bits(key ^ static_cast<unsigned char>(letter));
   return key;
 }
 
-// Evenly over [-1, 1), from the weight's key and the element alone.
+// A uniform random number in [-1, 1), which depends only on the weight's key and the element.
 float noise(std::uint64_t key, std::uint64_t element) {
   const std::uint64_t bits = mixed_bits(key + element * 0x9e3779b97f4a7c15);
   return static_cast<float>(static_cast<std::int64_t>(bits) >> 40) * 0x1p-23F;
 }
 
-// What noise is multiplied with and added to.
+// A weight's element is middle + scale * noise.
 struct Spread {
   float scale, middle;
 };
 
 Spread spread_of(const GraphValue& weight, const StackOptions& options) {
-  if (weight.shape.size() == 1) return {0.1F, 1.0F};  // a norm's
-  // A sum of `in` products keeps the size of x. What goes back into the residual is smaller: there are two of a block.
+  if (weight.shape.size() == 1) return {0.1F, 1.0F};  // of a norm
+  // A sum of `in` products keeps the variance of x. Each block adds two results to the residual stream, so these are
+  // scaled down by the number of blocks.
   const bool residual = weight.name.ends_with(".o.weight") || weight.name.ends_with(".down.weight");
   const double terms =
       static_cast<double>(weight.shape.back()) * (residual ? 2.0 * static_cast<double>(options.blocks) : 1);

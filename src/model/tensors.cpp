@@ -37,7 +37,7 @@ void TensorFiles::State::add(const std::string& path, Here here) {
       throw Error(Code::kParse, fmt::format("'{}' and those before it have more than 2^64 bytes", path), here);
     tensors.push_back(std::move(tensor));
   }
-  for (auto& text : header.metadata) {  // every shard says again what holds for all
+  for (auto& text : header.metadata) {  // every shard repeats what holds for all
     if (std::find(metadata.begin(), metadata.end(), text) == metadata.end()) metadata.push_back(std::move(text));
   }
 }
@@ -57,7 +57,7 @@ namespace {
 
 constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
 
-// An index: which tensor is in which file.
+// Reads an index: the file of each tensor.
 std::vector<std::pair<std::string, std::string>> read_index(const std::string& path, Here here) {
   const std::string text = read_text(path, kMaxIndexBytes, "an index", here);
   JsonReader json(path, JsonReader::from_text(text), here);
@@ -90,7 +90,7 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::string& p
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
-// The file that stands for a folder: its index if there is one, else its only tensors.
+// The file to open for a folder: its index if there is one, otherwise its only safetensors file.
 std::string main_file(const std::string& folder, Here here) {
   for (const char* ending : {".safetensors.index.json", ".safetensors"}) {
     const std::vector<std::string> names = files_in(folder, ending, here);
@@ -189,7 +189,7 @@ constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// What JSON would change on its way is refused.
+// Refuses texts that JSON cannot hold.
 void require_text(const char* what, const std::string& text, Here here) {
   if (!is_utf8(text)) throw Error(Code::kInvalidValue, fmt::format("{} is not UTF-8: {}", what, shown(text)), here);
 }
@@ -219,7 +219,7 @@ void require_texts(std::span<const Tensor> tensors, const Metadata& metadata, He
   }
 }
 
-// Indices in the order in which tensors lie: the widest types first.
+// The tensors' indices in the order of the file: the widest types first.
 template <class Tensor>
 std::vector<std::size_t> order_of(std::span<const Tensor> tensors) {
   std::vector<std::size_t> order(tensors.size());
@@ -263,7 +263,7 @@ std::string header_of(std::span<const Tensor> tensors, const std::vector<std::si
   return fmt::to_string(json);
 }
 
-// Only what the reader takes is written.
+// Refuses a header that the reader would refuse.
 void write_header(OutputFile& out, const std::string& json, std::uint64_t bytes, const std::string& path, Here here) {
   if (json.size() > kMaxHeaderBytes)
     throw Error(Code::kInvalidValue,

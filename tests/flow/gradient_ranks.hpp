@@ -1,4 +1,4 @@
-// Ranks that train: each a thread with a device, a communicator and a stream of compute.
+// Ranks for tests of Gradients: each is a thread with a device, a communicator and a compute stream.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ inline std::vector<Met> as_trainers(int count, const std::function<void(Trainer&
   for (int i = 0; i < count; ++i) devices.push_back(Device::open("cpu", {.compute_workers = 2}));
   if (options.timeout > std::chrono::seconds(60)) options.timeout = std::chrono::seconds(60);
   std::vector<Communicator> comms = Communicator::init_all(devices, options);
-  // A rank that failed must not hold the others up: its communicator tells them.
+  // If a rank fails, its communicator notifies the other ranks, so that they do not wait.
   return as_ranks(count, [&](int index) {
     const auto i = static_cast<std::size_t>(index);
     Trainer trainer{comms[i], devices[i], devices[i].stream(StreamFlags::kNonBlocking)};
@@ -47,7 +47,7 @@ inline const Kernel kKeep{"keep", [](const Args& args) {
                             std::copy(in.begin(), in.end(), args.out<float>(0).begin());
                           }};
 
-// Some parameters of f32, and for each a buffer into which the "optimizer" copies the reduced gradient.
+// Some f32 parameters. An "optimizer" copies the reduced gradient of each into a buffer.
 class Network {
  public:
   Network(Trainer& trainer, const std::vector<std::size_t>& elements, GradientOptions options = {})
@@ -71,7 +71,7 @@ class Network {
     gradients.wait(parameters[parameter], trainer_.compute);
     trainer_.compute.launch(kKeep, {.reads = {gradients.view(parameters[parameter])}, .writes = {kept[parameter]}});
   }
-  // The gradients come in the order given; the last one first without one.
+  // Gradients become ready in the given order; by default the last parameter first.
   void run_step(int step, const std::vector<std::size_t>& order = {}) {
     if (order.empty()) {
       for (std::size_t i = parameters.size(); i-- > 0;) backward(i, step);
@@ -81,7 +81,7 @@ class Network {
     for (std::size_t i = 0; i < parameters.size(); ++i) optimize(i);
     gradients.step_end();
   }
-  // What was kept is the average, added in the order of the ranks.
+  // Expects the average, with the addition in the order of the ranks, in the buffers.
   void expect_average(int step) {
     trainer_.compute.sync();
     for (std::size_t parameter = 0; parameter < parameters.size(); ++parameter) {

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<std::uint64_t> disturbance{0};
 
-// Every word of every range read, and where it is, counts; all is read before anything is written.
+// The result depends on every word of every range read and on its position. All reads come before the first write.
 void blend(const Args& args) {
   spin_by_seed();
   std::uint32_t sum = args.scalar<std::uint32_t>(0);

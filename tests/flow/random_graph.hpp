@@ -1,4 +1,4 @@
-// Random graphs with every liberty that graphs allow, and what they compute, evaluated op after op on the host.
+// Random graphs that use all features of graphs, and their reference results, computed op by op on the host.
 #pragma once
 
 #include <map>
@@ -20,8 +20,8 @@ struct RandomGraphOptions {
   std::uint64_t max_inputs = 3;
 };
 
-// Ops that read inputs, states, activations and weights, whole and in part, near and far; that write one or two values,
-// states and activations anew; weights, inputs and values that nobody uses; several outputs, read on or not.
+// Ops read inputs, states, activations and weights, completely or in part, from near or distant ops. They write one or
+// two values, and states and activations again. Some weights, inputs and values are unused; there are several outputs.
 struct RandomGraph {
   Graph graph;
   Costs costs;
@@ -35,7 +35,7 @@ WeightWords weight_words(const RandomGraph& model);
 WeightSource memory_source(const WeightWords& weights);
 WeightSource callback_source(const WeightWords& weights);
 
-// The graph on the host: values in vectors, ops one after the other.
+// Evaluates the graph on the host, op by op.
 class Reference {
  public:
   Reference(const Graph& graph, const WeightWords& weights);
@@ -47,11 +47,11 @@ class Reference {
   std::vector<Words> values_;
 };
 
-// Ops of random graphs run for a random time, by seed; 0: as fast as they can.
+// Ops of random graphs spin for a random time that depends on the seed; 0: they do not spin.
 void disturb(std::uint64_t seed);
 void spin_by_seed();  // what a disturbed op does first
 
-// The smallest budget that plan_weights takes, from what it says about one of nothing.
+// The smallest budget that plan_weights accepts, from its error for a budget of 0.
 std::uint64_t smallest_budget(const Graph& graph, const Costs& costs, WeightsOptions options = {});
 
 }  // namespace slip::test

@@ -5,7 +5,7 @@
 namespace slip::test {
 namespace {
 
-// y[i] = x[i] * 3 + a sum over the weight that depends on where each byte lies.
+// y[i] = x[i] * 3 + a sum over the weight that depends on the position of each byte.
 void mix(std::span<const std::uint32_t> x, std::span<const std::uint32_t> weight, std::span<std::uint32_t> y) {
   std::uint32_t sum = 0;
   for (const std::uint32_t word : weight) sum = sum * 31 + word;
@@ -28,7 +28,7 @@ Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const Value weight = chain.graph.weight(fmt::format("w{}", i), DataType::kU32, {layers[i].weight_bytes / 4});
     const Value y = chain.graph.activation(fmt::format("y{}", i), DataType::kU32, {kWidth});
-    // Flops name the layer, so that its time is found again.
+    // The flops identify the layer, so that Costs finds its sample.
     chain.graph.add_op({fmt::format("mix{}", i),
                         &kMix,
                         {chain.graph.all_of(x), chain.graph.all_of(weight)},

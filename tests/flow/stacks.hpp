@@ -1,4 +1,4 @@
-// Graphs to plan: chains of ops with weights of any sizes and times.
+// Graphs for tests of plans: chains of ops with weights of given sizes and times.
 #pragma once
 
 #include <random>
@@ -10,8 +10,8 @@
 
 namespace slip::test {
 
-// A chain of ops: each reads the value before it and a weight of so many bytes, and takes so long. The kernel mixes all
-// bytes of the weight into the value, so a byte that is not there yet is seen.
+// A chain of ops: each reads the value before it and a weight, and takes a given time. The kernel mixes all bytes of
+// the weight into the value, so that a byte which is not loaded yet changes the result.
 struct Layer {
   std::uint64_t weight_bytes = 0;
   Picos time = 0;
@@ -23,7 +23,7 @@ struct Chain {
 Chain make_chain(const std::vector<Layer>& layers, double bytes_per_second);
 Chain random_chain(std::uint64_t seed, std::size_t layers);
 
-// Bytes for every weight of a chain, from a seed, and what a step makes of an input.
+// Random bytes for every weight of a chain, and the result of a step for an input.
 using Weights = std::vector<std::vector<std::uint32_t>>;
 Weights random_weights(const Chain& chain, std::uint64_t seed);
 std::vector<std::uint32_t> expected(const Weights& weights, std::vector<std::uint32_t> x);

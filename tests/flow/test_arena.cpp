@@ -1,4 +1,4 @@
-// The memory of activations: placed as the simple algorithm places them, without comparing each with all others.
+// The arena places values exactly as a simple algorithm that compares each value with all others.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ std::vector<Life> lives_of(const Graph& graph) {
   return lives;
 }
 
-// Largest first, each at the lowest offset that is free among all that are there at the same time.
+// The simple algorithm: largest value first, each at the lowest offset that is free while the value is live.
 std::vector<Life> place_simply(const Graph& graph) {
   std::vector<Life> lives = lives_of(graph);
   std::ranges::stable_sort(lives, std::ranges::greater{}, &Life::bytes);
@@ -126,7 +126,7 @@ TEST(LaidArena, AConflictIsFoundIfThereIsOne) {
   EXPECT_GT(none, 0);
 }
 
-// Each with all others would be 2 x 10^10 comparisons: the test program would not end within its limit.
+// Comparing each value with all others would take 2 x 10^10 comparisons and exceed the time limit of the test.
 TEST(LaidArena, IsFoundForManyOps) {
   std::mt19937_64 random(1);
   const Graph graph = random_ops(random, 200'000 / kShare, 30);

@@ -1,4 +1,4 @@
-// Planning of gradient buckets, against searches that leave nothing out.
+// Planning of gradient buckets, compared with exhaustive searches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using test::fails;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr Picos kUs = 1'000'000;
 
-// Ten microseconds, then 1 GB/s.
+// A latency of 10 us, then 1 GB/s.
 ReduceCost simple_cost() { return ReduceCost::of({.bytes_per_second = 1e9, .latency = 10 * kUs}); }
 
-// A backward pass of so many gradients, then work that needs them, the last one first.
+// A backward pass with `count` gradients, then work that needs them, the last one first.
 GradientProfile random_step(std::mt19937_64& random, std::size_t count) {
   const auto between = [&](std::uint64_t low, std::uint64_t high) { return low + random() % (high - low + 1); };
   GradientProfile profile;
@@ -107,7 +107,7 @@ TEST(BucketPlan, ExposureFollowsTheRecurrence) {
   const Exposure together = exposure_of(profile, cost, {{{0, 3000}}});
   EXPECT_EQ(together.exposed, 13 * kUs);
   EXPECT_EQ(together.buckets[0].ready, 50 * kUs);
-  // The last gradient overtakes the two others, which come together.
+  // The last gradient is reduced before the two others, which arrive together.
   const Exposure overtaken = exposure_of(profile, cost, {{{2000, 1000}, {0, 2000}}});
   EXPECT_EQ(overtaken.buckets[1].start, 61 * kUs);
   EXPECT_EQ(overtaken.exposed, 13 * kUs);
@@ -123,7 +123,7 @@ TEST(BucketPlan, ExposureFollowsTheRecurrence) {
       Code::kInvalidValue, {"1000", "2000"}));
 }
 
-// Without overtaking the end of dynamic programming is the earliest of all borders.
+// If calls keep their order, dynamic programming finds the earliest end of all borders.
 TEST(BucketPlan, DynamicProgrammingEndsFirst) {
   std::mt19937_64 random(20262);
   const ReduceCost cost = simple_cost();
@@ -184,7 +184,7 @@ TEST(BucketPlan, IsNeverWorseThanDdp) {
   }
 }
 
-// A gradient as large as all others together, needed last and there first: what comes later overtakes its slices.
+// A gradient as large as all others together arrives first and is needed last: later gradients go before its slices.
 TEST(BucketPlan, LargeGradientsAreOvertaken) {
   GradientProfile profile;
   profile.gradients.push_back({64 * kMiB, 10 * kUs, 100'000 * kUs, 0});
@@ -194,7 +194,7 @@ TEST(BucketPlan, LargeGradientsAreOvertaken) {
   const BucketPlan whole = plan_buckets(profile, cost, {.slices = false}), sliced = plan_buckets(profile, cost);
   EXPECT_EQ(exposure_of(profile, cost, sliced).exposed, 0);
   EXPECT_EQ(exposure_of(profile, cost, whole).exposed, 0);  // it is put last
-  // With due times that leave no room to wait for the small ones, only slices help.
+  // The due times leave no time to wait for the small ones: only slices help.
   profile.gradients[0].needed = 72'000 * kUs;
   for (int i = 1; i <= 4; ++i)
     profile.gradients[static_cast<std::size_t>(i)].needed =
@@ -204,8 +204,7 @@ TEST(BucketPlan, LargeGradientsAreOvertaken) {
             exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed);
 }
 
-// The sim device, op by op, agrees with the recurrence. It counts whole nanoseconds.
-// As a link seems to that gives the first bytes away: small calls for nothing, so that the finest slices pay.
+// A link with a token bucket: small calls seem to cost nothing, so that the finest slices seem to pay.
 TEST(BucketPlan, CutsNoFinerThanPays) {
   constexpr std::uint64_t kGradients = 24;
   GradientProfile profile;
@@ -219,6 +218,7 @@ TEST(BucketPlan, CutsNoFinerThanPays) {
   EXPECT_LT(exposure_of(profile, cost, plan).exposed, exposure_of(profile, cost, ddp_buckets(profile)).exposed / 2);
 }
 
+// The simulated step agrees with the recurrence, to whole nanoseconds.
 TEST(BucketPlan, IsWhatTheSimulatorSays) {
   std::mt19937_64 random(20265);
   for (int round = 0; round < 20; ++round) {
@@ -234,16 +234,17 @@ TEST(BucketPlan, IsWhatTheSimulatorSays) {
   }
 }
 
-// In the compute stream every call is exposed, at the end what is left of them, by need less.
+// Calls in the compute stream are completely exposed; waits at the end of the backward pass expose less, and waits by
+// need least.
 TEST(BucketPlan, MannersOfAStep) {
   std::mt19937_64 random(20266);
   const Device device = Device::open("sim:h200", {.run_functions = false});
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
   const BucketPlan plan = each_alone(profile);
-  const Picos blocking = simulate_step(device, profile, cost, plan, WaitPolicy::kInCompute).exposed(),
-              at_end = simulate_step(device, profile, cost, plan, WaitPolicy::kAtTheEnd).exposed(),
-              by_need = simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed).exposed();
+  const Picos blocking = simulate_step(device, profile, cost, plan, OverlapPolicy::kInCompute).exposed(),
+              at_end = simulate_step(device, profile, cost, plan, OverlapPolicy::kAtTheEnd).exposed(),
+              by_need = simulate_step(device, profile, cost, plan, OverlapPolicy::kByNeed).exposed();
   EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
   EXPECT_LT(at_end, blocking);
   EXPECT_LE(by_need, at_end);
@@ -260,16 +261,14 @@ TEST(BucketPlan, OfNothingIsNothing) {
 
 }  // namespace
 
-// What reductions cost on many machines, beside simulating all of them.
-
 namespace {
 
-System machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
+TopoSystem machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
 
-// Rings of six machines and trees of sixteen, simulated whole: as many as take a second. A sanitizer takes a hundred,
-// and sees the smallest.
+// The extrapolated cost is near a complete simulation of six machines in a ring and of sixteen in a tree, which takes a
+// second. Sanitizers take 100 times as long, and test only the smallest case.
 TEST(ClusterCost, GoesOnFromFewerMachines) {
-  const System one = machine();
+  const TopoSystem one = machine();
   const bool slow = test::kShare > 1;
   for (const bool by_tree : {false, true}) {
     if (slow && !by_tree) continue;

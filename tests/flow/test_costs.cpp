@@ -1,4 +1,4 @@
-// Costs: times between and beyond samples, files, and what is measured where the answer is known.
+// Costs: interpolation and extrapolation of samples, files, and measurements whose result is known.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr Picos kMicro = 1'000'000;
 
-// A byte takes a nanosecond on the way in and two on the way out; 1,000 flops and 1,000 bytes of memory take one each.
+// Copies take 1 ns per byte in and 2 ns out; 1,000 flops take 1 ns, and so do 1,000 bytes of memory.
 constexpr const char* kDevice = R"(sim:{"name": "measured", "memory": "1 GB",
   "compute": {"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", "launch": "2 us", "copy_slowdown_ppm": 250000},
   "copies": {"in": "1 GB/s", "out": "0.5 GB/s", "latency": "3 us", "kernel_slowdown_ppm": 500000},
@@ -29,7 +29,7 @@ void touch_all(const Args& args) {
 }
 const Kernel kDot{"dot", touch_all}, kOther{"other", touch_all};
 
-// A graph of ops that need not make sense, with the costs that are wanted.
+// A graph of meaningless ops with given costs.
 struct Ops {
   Graph graph;
   Value x = graph.input("x", DataType::kF32, {256});
@@ -177,7 +177,7 @@ TEST(ModelCosts, AreThoseOfTheSimulation) {
   EXPECT_TRUE(fails([&] { static_cast<void>(model_costs(graph, "cpu")); }, Code::kInvalidValue, {"'cpu'", "sim:h200"}));
 }
 
-// In virtual time every measurement can be worked out, whatever the host's calls cost.
+// In virtual time the result of every measurement is known, whatever the host's calls cost.
 TEST(MeasureCosts, FindsWhatADescriptionSays) {
   const Graph graph = three_ops();
   const Device device = Device::open(kDevice, {.run_functions = false});
@@ -243,7 +243,7 @@ TEST(MeasureCosts, LoadsAsItIsTold) {
   EXPECT_NEAR(costs.unload.bytes_per_second, 0.5e9, 1e6);
 }
 
-// Whole numbers are zero, since they may be places in other values; the rest is neither zero nor large.
+// Integers are zero, since they may be indices into other values; floating-point values are neither zero nor large.
 TEST(MeasureCosts, RunsOpsOnValuesThatTheyCanTake) {
   static int runs;
   static bool good;

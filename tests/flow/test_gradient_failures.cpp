@@ -1,4 +1,4 @@
-// What ranks do wrong with gradients, and what all of them are told. Nobody hangs: deadlines are short.
+// Wrong uses of Gradients on one rank become errors on all ranks. No rank hangs: deadlines are short.
 #include <gtest/gtest.h>
 
 #include "gradient_ranks.hpp"

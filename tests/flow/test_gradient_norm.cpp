@@ -1,4 +1,4 @@
-// Gradients that are clipped by their norm: of one communicator, and of several together.
+// Clipping gradients by their norm, for one communicator and for several together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,8 @@ TEST(GradientNorms, ClipTheGradients) {
   }));
 }
 
-// Experts of two halves beside what all have: one norm, the same on all ranks, in which each parameter counts once.
+// Two halves of the ranks have experts of their own, and all ranks share parameters. There is one norm, the same on all
+// ranks, in which each parameter counts once.
 TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
   const std::vector<std::size_t> of_all = {1000, 70'000}, of_half = {5000, 300};
   std::vector<double> norms(4);
@@ -54,7 +55,7 @@ TEST(GradientNorms, OfSeveralCommunicatorsAreOne) {
     std::optional<Communicator> half = trainer.comm.split(trainer.rank() % 2);
     Trainer own{*half, trainer.device, trainer.device.stream(StreamFlags::kNonBlocking)};
     Network shared(trainer, of_all, {.check_every = 2, .norm = true});
-    // Another value in each half: rank + 1 within it, and a step of its own.
+    // The values differ between the halves.
     Network expert(own, of_half, {.check_every = 3, .norm = true});
     const int apart = 100 * (trainer.rank() % 2);
     for (int step = 0; step < 5; ++step) {

@@ -1,4 +1,4 @@
-// What is said of a step: from times that are known, from steps in virtual time, and beside what was predicted.
+// Reports of steps: from given times, from steps in virtual time, and compared with predictions.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,8 @@ using test::fails;
 constexpr Picos kUs = 1'000'000;
 constexpr std::uint64_t kCompute = 1, kSide = 2;
 
-// Three gradients of `kCompute`, at 10, 20 and 30 us; the numbers of the calls are theirs. Nothing is waited for yet.
+// Three gradients written by the stream `kCompute` at 10, 20 and 30 us; call i reduces gradient i. There are no waits
+// yet.
 GradientTimes three(std::vector<Picos> starts, std::vector<Picos> ends) {
   GradientTimes times;
   times.arrivals = {0, 20 * kUs, 30 * kUs};
@@ -35,7 +36,7 @@ GradientReport report_of_three(const GradientTimes& times) {
 
 TEST(GradientReports, WorkStandsStillUntilTheCallHasEnded) {
   GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
-  // The first two calls are done when they are waited for: that the stream goes on late is not their doing.
+  // The first two calls have ended when the stream waits for them: its late continuation is not counted as a stall.
   times.waits = {
       {0, 0, kCompute, 30 * kUs, 33 * kUs}, {1, 1, kCompute, 34 * kUs, 36 * kUs}, {2, 2, kCompute, 40 * kUs, 48 * kUs}};
   const GradientReport report = report_of_three(times);
@@ -53,7 +54,7 @@ TEST(GradientReports, WorkStandsStillUntilTheCallHasEnded) {
   StepAnalysis needs;
   analyze_step(times, needs);
   EXPECT_EQ(needs.backward_end, 30 * kUs);
-  // Without the stall the last one would have been needed where it was.
+  // Without the stall the last gradient would have been needed at this time.
   EXPECT_EQ(needs.needed, (std::vector<Picos>{30 * kUs, 34 * kUs, 40 * kUs}));
 }
 
@@ -68,7 +69,7 @@ TEST(GradientReports, TheNextStepEndsIt) {
   EXPECT_NEAR(report.of_bound(), 100.0 / 85, 1e-9);
 }
 
-// Two streams wait for the same calls: it is one time.
+// Two streams wait for the same calls: the time counts once.
 TEST(GradientReports, StreamsSideBySideAreCountedOnce) {
   GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
   times.waits = {{2, 2, kSide, 35 * kUs, 45 * kUs}, {2, 2, kCompute, 32 * kUs, 45 * kUs}};
@@ -77,7 +78,7 @@ TEST(GradientReports, StreamsSideBySideAreCountedOnce) {
   EXPECT_EQ(report.buckets[2].exposed, 13 * kUs);
 }
 
-// The stream of the backward pass waits in the middle of it, and that is lost; another one may.
+// A wait in the stream of the backward pass is exposed; a wait in another stream during the backward pass is not.
 TEST(GradientReports, OnlyTheBackwardPassLosesTimeInIt) {
   GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 28 * kUs, 40 * kUs});
   times.waits = {
@@ -114,7 +115,7 @@ TEST(GradientReports, SayWhy) {
   EXPECT_NE(report.text().find("exposed 0.010 ms: its gradients came last"), std::string::npos) << report.text();
 }
 
-// No host, no overheads: what is enqueued takes what it says.
+// A device without overheads: each op takes exactly the time in its cost.
 constexpr const char* kPlain =
     R"(sim:{"name": "step", "memory": "1 GB", "queues": 32,
        "compute": {"flops": "1 TFLOP/s", "bandwidth": "1 TB/s", "launch": "0 us"},
@@ -122,8 +123,8 @@ constexpr const char* kPlain =
 
 const Kernel kWork{"work", [](const Args&) {}}, kTransfer{"transfer", [](const Args&) {}};
 
-// One rank in virtual time; its hook takes what `cost` says. Layers in the order of the forward pass: bytes, then the
-// time of the backward pass and of what uses the gradient.
+// One rank in virtual time, with a hook that takes the time in `cost`. A layer, in the order of the forward pass, has
+// its bytes, the time of its backward pass, and the time of the use of its gradient.
 struct Layer {
   std::uint64_t bytes = 0;
   Picos backward = 0, use = 0;
@@ -182,10 +183,11 @@ class VirtualTraining {
 };
 
 const std::vector<Layer> kLayers = {{64, 10 * kUs, 5 * kUs}, {128, 20 * kUs, 5 * kUs}, {256, 30 * kUs, 5 * kUs}};
-// 8, 16 and 32 us for these.
+// Calls of 8, 16 and 32 us for these layers.
 const ReduceCost kCost{{{64, 8 * kUs}, {256, 32 * kUs}}};
 
-// The first gradient comes at 0, then 20 and 30; calls: 0 to 32, 32 to 48, 48 to 56. Layer 0 is needed first, at 30.
+// Gradients arrive at 0, 20 and 30 us; calls run from 0 to 32, 32 to 48 and 48 to 56 us. Layer 0 is needed first, at 30
+// us.
 TEST(GradientReports, AreExactInVirtualTime) {
   VirtualTraining training(kLayers, kCost, BucketRule::kEach);
   for (int step = 0; step < 3; ++step) training.step();
@@ -204,7 +206,7 @@ TEST(GradientReports, AreExactInVirtualTime) {
   EXPECT_NE(report.buckets[0].gradients.find("'layer 2'"), std::string::npos);
 }
 
-// Blocking: each call is lost whole.
+// Blocking waits: each call is completely exposed.
 TEST(GradientReports, OfABlockingStepCountEveryCall) {
   VirtualTraining training(kLayers, kCost, BucketRule::kEach);
   for (int step = 0; step < 3; ++step) training.step(VirtualTraining::Waits::kInBackward);
@@ -215,7 +217,7 @@ TEST(GradientReports, OfABlockingStepCountEveryCall) {
   EXPECT_EQ(report.time, (60 + 15 + 56) * kUs);
 }
 
-// Clipping waits for all calls, and nothing else says so.
+// clip_norm() is the only wait, and waits for all calls.
 TEST(GradientReports, SeeWhatClippingWaitsFor) {
   VirtualTraining training(kLayers, kCost, BucketRule::kEach, true);
   for (int step = 0; step < 3; ++step) training.step(VirtualTraining::Waits::kByNeed, 1.0);
@@ -224,7 +226,7 @@ TEST(GradientReports, SeeWhatClippingWaitsFor) {
   EXPECT_EQ(report.buckets[2].exposed, 26 * kUs);
 }
 
-// The chain from end to end: a step's times, the plan for them, its prediction, and the step by this plan.
+// The whole chain: the times of a step, the plan made from them, its prediction, and a step with this plan.
 TEST(GradientComparisons, OfStepsInVirtualTimeAreExact) {
   constexpr unsigned kSeed = 4711;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
@@ -287,7 +289,7 @@ TEST(GradientComparisons, NameTheLargestDifferences) {
   EXPECT_TRUE(fails([&] { compare_steps(predicted, measured); }, Code::kMismatch, {"other buckets"}));
 }
 
-// By the same definitions as what is measured, so it says what predict_step says.
+// predict_report() uses the definitions of measured reports, and agrees with predict_step().
 TEST(GradientComparisons, ThePredictionIsThatOfTheStep) {
   GradientProfile profile;
   profile.gradients = {

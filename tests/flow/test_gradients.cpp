@@ -1,4 +1,4 @@
-// Gradients of ranks that are threads: what they become, in every way of using them.
+// Gradients of ranks that are threads: results for all features.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using test::Trainer;
 
 const std::vector<std::size_t> kLayers = {1000, 3, 70'000, 16, 400'000, 1, 5000};
 
-// A cost that makes the planner cut and order.
+// A cost with which the planner cuts gradients and reorders buckets.
 ReduceCost some_cost() { return ReduceCost::of({.bytes_per_second = 1e9, .latency = 20'000'000}); }
 
 class GradientsByRule : public testing::TestWithParam<BucketRule> {};
@@ -45,7 +45,7 @@ TEST_P(GradientsByRule, BecomeTheAverage) {
   }
 }
 
-// Gradients that come in another order on each rank and in each step: the calls keep one order.
+// Gradients arrive in a different order on each rank and in each step; all ranks issue the calls in one order.
 TEST_P(GradientsByRule, ComeInAnyOrder) {
   expect_no_errors(as_trainers(3, [](Trainer& trainer) {
     const unsigned seed = 77 + static_cast<unsigned>(trainer.rank());
@@ -62,7 +62,7 @@ TEST_P(GradientsByRule, ComeInAnyOrder) {
   }));
 }
 
-// Without waiting in between, so that steps overlap.
+// The host does not wait between steps, so that steps overlap.
 TEST_P(GradientsByRule, ManyStepsAhead) {
   expect_no_errors(as_trainers(2, [](Trainer& trainer) {
     Network network(trainer, {5000, 200, 30'000}, {.buckets = GetParam(), .check_every = 4});
@@ -87,7 +87,7 @@ TEST(Gradients, AllRanksHaveOnePlan) {
   EXPECT_GE(counts[0], 2U);
 }
 
-// Told that calls take 0.1 ms; in steps they take 2 ms and more.
+// The given cost is 0.1 ms; in steps the calls take 2 ms and more.
 TEST(Gradients, LearnWhatCallsCostInSteps) {
   expect_no_errors(as_trainers(2, [](Trainer& trainer) {
     static const Kernel kLong{"long", [](const Args&) {
@@ -105,7 +105,8 @@ TEST(Gradients, LearnWhatCallsCostInSteps) {
   }));
 }
 
-// In the order of the forward pass: after the first step they lie that way, with their values.
+// Gradients arrive in the order of the forward pass: after the first step memory has this order, and they keep their
+// values.
 TEST(Gradients, AreLaidInTheOrderOfArrival) {
   expect_no_errors(as_trainers(2, [](Trainer& trainer) {
     Network network(trainer, {4096, 16, 1024}, {.cost = some_cost()});
@@ -205,7 +206,7 @@ TEST(Gradients, AreAddedUpWithoutSync) {
   }));
 }
 
-// The communicator moves while steps are reduced, and goes before the gradients.
+// The communicator is moved between steps, and destroyed before the gradients.
 TEST(Gradients, KeepTheirCommunicatorWhereverItMoves) {
   expect_no_errors(as_trainers(2, [](Trainer& trainer) {
     const int rank = trainer.rank();
@@ -294,7 +295,7 @@ TEST(Gradients, AreReducedByAHook) {
   }));
 }
 
-// Two halves of the ranks, and all of them: parameters of experts and shared ones.
+// Communicators of two halves of the ranks, for experts, and of all ranks, for shared parameters.
 TEST(Gradients, OfSeveralCommunicators) {
   expect_no_errors(as_trainers(4, [](Trainer& trainer) {
     std::optional<Communicator> half = trainer.comm.split(trainer.rank() % 2);
@@ -344,7 +345,7 @@ TEST(Gradients, SayWhatBecameOfAStep) {
   }));
 }
 
-// A step as a plan: proven as a whole, and with a wait left out not.
+// A captured step is proven; without one of its waits it is not.
 TEST(Gradients, AStepIsProven) {
   for (const bool norm : {false, true}) {
     expect_no_errors(as_trainers(2, [&](Trainer& trainer) {

@@ -1,4 +1,4 @@
-// Slowdowns that were measured beside other programs, and costs at the limits of what can be simulated.
+// Slowdowns that were measured while other programs ran, and costs at the limits of what can be simulated.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace slip::test {
 namespace {
 
-// Gives these one after the other.
+// A measurement that returns these times one after the other.
 struct Measurements {
   std::vector<InterferenceTimes> times;
   std::size_t calls = 0;
@@ -69,7 +69,7 @@ std::string device_with(std::uint64_t slowdown_ppm) {
                      slowdown_ppm);
 }
 
-// On a busy machine the loads of small models took 19 times as long beside kernels, and no plan could be simulated.
+// On a busy machine the loads of small models took 19 times as long while kernels ran, and no plan could be simulated.
 TEST(Interference, CostsOfABusyMachineArePlannedAndSimulated) {
   Chain chain = make_chain(std::vector<Layer>(6, {2 << 20, 1'000'000'000}), 1e9);
   testing::internal::CaptureStderr();
@@ -83,7 +83,7 @@ TEST(Interference, CostsOfABusyMachineArePlannedAndSimulated) {
   EXPECT_GT(predict_weights(plan, chain.graph, measured, 3).step, 0);
 }
 
-// Whatever a file of costs may hold can be simulated: both have one limit.
+// All costs that a file may contain can be simulated: both have the same limit.
 TEST(Interference, CostsAndSimulationHaveOneLimit) {
   const std::string path = fmt::format("{}slip_interference_{}.json", testing::TempDir(), ::getpid());
   Chain chain = make_chain(std::vector<Layer>(6, {2 << 20, 1'000'000}), 1e9);

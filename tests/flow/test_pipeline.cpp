@@ -14,7 +14,7 @@ namespace {
 
 constexpr Picos kMicro = 1'000'000;
 
-// Two kernels a chunk, the second in place.
+// Two kernels per chunk, the second in place.
 const Kernel kWiden{"widen", [](const Args& args) {
                       const auto in = args.in<std::uint32_t>(0);
                       const auto out = args.out<std::uint64_t>(0);
@@ -45,7 +45,7 @@ PipelineSpec spec_of(std::uint64_t elements, std::uint64_t chunk, std::uint32_t 
 
 enum class End { kPinned, kPageable, kFunction };
 
-// The data of one run, with both ends of any kind.
+// The data of one run, with a source and a sink of any kind.
 struct Data {
   Data(const Device& device, std::uint64_t elements, unsigned seed)
       : values(elements),
@@ -119,7 +119,7 @@ TEST(Pipeline, GivesTheResultsOfADirectComputation) {
   expect_right_results(Device::open("sim:laptop"), 9);
 }
 
-// A missing edge would show here: ready ops run in any order.
+// Ready ops run in random order: a missing wait would give wrong results.
 TEST(Pipeline, HoldsInEveryOrderOfReadyWork) {
   for (unsigned seed = 1; seed <= 40; ++seed)
     expect_right_results(Device::open("cpu", {.policy = Policy::kRandom, .seed = seed}), seed);
@@ -141,7 +141,7 @@ TEST(Pipeline, PlansByItself) {
   EXPECT_LE(device.memory().peak, 200'000u);
 }
 
-// Copies Plan::nodes() without the `left_out`-th wait of all.
+// Copies Plan::nodes() without wait number `left_out`.
 Plan without(const Plan& plan, std::size_t left_out) {
   Plan result;
   std::size_t count = 0;
@@ -211,7 +211,7 @@ TEST(Pipeline, WorksInPlace) {
   for (const float value : data.host_read<float>()) ASSERT_EQ(value, 42);
 }
 
-// 1,000 bytes take a microsecond in and two out; calls cost nothing.
+// Copies of 1,000 bytes take 1 us in and 2 us out; calls cost nothing.
 constexpr const char* kDevice = R"(sim:{"name": "even", "memory": "1 GB",
   "compute": {"flops": "1 TFLOP/s", "bandwidth": "4 GB/s", "launch": "3 us"},
   "copies": {"in": "1 GB/s", "out": "1 GB/s", "latency": "5 us"}})";
@@ -232,7 +232,7 @@ TEST(Pipeline, StagesArePredictedAndSimulatedAlike) {
   const PipelineReport report = pipeline.run(data.source(End::kPinned), data.sink(End::kPinned));
   const auto measured = static_cast<double>(report.measured);
   EXPECT_NEAR(static_cast<double>(pipeline.predict()) / measured, 1, 1e-3);
-  // The formula takes the last chunk as a whole one.
+  // The formula counts the last chunk as a full one.
   EXPECT_NEAR(static_cast<double>(report.predicted) / measured, 1, 0.05);
   EXPECT_LE(report.bound, report.measured);
   EXPECT_NEAR(report.gigabytes_per_second, 1.2e6 / measured * 1e3, 1e-6);
@@ -253,7 +253,7 @@ TEST(Pipeline, HowStagesSlowEachOtherIsMeasured) {
   const PipelineReport report = pipeline.run(data.source(End::kPinned), data.sink(End::kPinned));
   const auto measured = static_cast<double>(report.measured);
   EXPECT_NEAR(static_cast<double>(report.predicted) / measured, 1, 0.05);
-  // It slows the first and the last chunk, too, which are alone in truth.
+  // The formula also slows the first and the last chunk, although these overlap with nothing.
   EXPECT_NEAR(static_cast<double>(pipeline.predict()) / measured, 1, 0.1);
 }
 
@@ -273,7 +273,7 @@ TEST(Pipeline, ReportsWhatATraceSaw) {
   EXPECT_FALSE(report.text().empty());
 }
 
-// Throws in the chunk that the scalar names, as long as it is told to.
+// Throws in the chunk that the scalar names, while a flag is set.
 bool g_throws = true;
 const Kernel kSometimes{"sometimes", [](const Args& args) {
                           if (g_throws && args.scalar<int>(0) == 3) throw std::runtime_error("on purpose");

@@ -1,4 +1,4 @@
-// Planning a pipeline: the best of all chunk sizes, within the memory, and what cannot be planned.
+// Planning a pipeline: the best of all chunk sizes within the memory, and specs that are refused.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The planner at its limits: sizes, rates and costs that nobody has, and what its promises are worth by trying.
+// The planner with extreme sizes, rates and costs, and checks of the budgets and slowdowns that it promises.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using test::make_chain;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// Planned, described and proven at several budgets; the smallest is found and kept.
+// Plans, describes and proves at several budgets, and checks the smallest budget.
 void expect_plans(const Chain& chain, const std::string& what) {
   const std::uint64_t least = test::smallest_budget(chain.graph, chain.costs);
   const std::uint64_t all = chain.graph.bytes_of(ValueRole::kWeight);
@@ -64,7 +64,7 @@ TEST(PlanLimits, ALinkOfOneByteASecond) {
   const Chain chain = make_chain(std::vector<test::Layer>(40, {4 * kMiB, 1'000'000'000}), 1);
   expect_plans(chain, "one byte a second");
   const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 32 * kMiB, .search_effort = 10'000});
-  // 2^63 picoseconds are 106 days: it cannot be simulated, and that is said.
+  // 2^63 picoseconds are 106 days: the plan cannot be simulated, and the error says so.
   EXPECT_TRUE(test::fails([&] { predict_weights(plan, chain.graph, chain.costs); }, Code::kInvalidValue, {"days"}));
 }
 
@@ -111,7 +111,7 @@ TEST(PlanLimits, StreamAllAndARingOfOnesOwn) {
     const WeightsPlan plan = plan_weights(model.graph, model.costs, options);
     EXPECT_EQ(plan.resident_bytes, 0u) << "seed " << seed;
     EXPECT_LE(plan.device_bytes(), least) << "seed " << seed;
-    // A ring that is asked for is kept or refused, with any budget.
+    // A requested ring is used as it is, or refused, with any budget.
     for (const std::uint64_t ring : {std::uint64_t{0}, std::uint64_t{1}, kMiB, UINT64_MAX / 2, UINT64_MAX}) {
       for (const bool by_slowdown : {false, true}) {
         WeightsOptions asked{.ring = ring, .search_effort = 10'000};
@@ -132,8 +132,8 @@ TEST(PlanLimits, StreamAllAndARingOfOnesOwn) {
   }
 }
 
-// A budget found for a slowdown keeps it, and two hundredths less of the weights do not, or hardly ever: rings and
-// sizes are whole, and the search behind each budget is a guess.
+// The budget found for a slowdown keeps it. A budget that is smaller by 2 % of the weights almost never does: rings and
+// sizes are discrete, and the search estimates each budget.
 TEST(PlanLimits, ABudgetForASlowdownIsNearlyTheSmallest) {
   int kept = 0, smaller_does = 0;
   for (std::uint64_t seed = 1; seed <= 36; ++seed) {

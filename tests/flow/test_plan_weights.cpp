@@ -1,4 +1,4 @@
-// The planner: memory within the budget, the best resident set, errors that say what would work.
+// The planner: memory within the budget, the best resident set, and errors that name a budget that works.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ using test::random_chain;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// No load writes where an op still reads: what a load waits for covers everybody who used its bytes before.
+// No load writes where an op still reads: each load waits for the last op that used its bytes before.
 testing::AssertionResult sound(const WeightsPlan& plan) {
   for (std::size_t i = 0; i < plan.loads.size(); ++i) {
     const WeightLoad& load = plan.loads[i];
@@ -53,7 +53,7 @@ TEST(PlanWeights, EverythingFits) {
 }
 
 TEST(PlanWeights, UniformStacksAreSpreadAndHidden) {
-  // A load takes as long as an op: half of the weights in memory hide everything if every second one stays.
+  // A load takes as long as an op: if every second weight is resident, all loads are hidden.
   std::vector<test::Layer> layers(16, {4 * kMiB, static_cast<Picos>(4 * kMiB * 1000)});
   const Chain chain = make_chain(layers, 1e9);
   const WeightsPlan plan = plan_weights(chain.graph, chain.costs, {.budget = 40 * kMiB + 4096});
@@ -73,8 +73,8 @@ TEST(PlanWeights, TwoSlotsStreamEverything) {
   EXPECT_EQ(plan.loads.size(), 12u);
   EXPECT_EQ(plan.streamed_bytes, 48 * kMiB);
   EXPECT_GE(plan.step, plan.loading);
-  // Load-bound: the link waits only where it turns to the input. Loads back to back keep the copy engine (rule 50), so
-  // the input comes when the next load waits for a slot.
+  // Load-bound: the link is idle only around the copy of the input. The copy engine stays with loads that are ready
+  // (rule 50), so the input is copied when the next load waits for its place.
   EXPECT_LE(plan.step, plan.loading + plan.loading / 50);
 }
 
@@ -91,7 +91,7 @@ TEST(PlanWeights, RandomChainsKeepTheirBudget) {
   }
 }
 
-// Every choice, one by one, for a ring of a given size.
+// Compares with every possible choice, for a ring of a given size.
 TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   int better_than_guess = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {

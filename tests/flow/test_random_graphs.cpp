@@ -1,5 +1,4 @@
-// Random graphs and budgets, disturbed: whatever waits for whatever, outputs are those of a direct evaluation, to the
-// bit.
+// Random graphs, budgets and delays: outputs are those of a direct evaluation on the host, to the bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +17,7 @@ using test::Reference;
 using test::WeightWords;
 using test::Words;
 
-// From the smallest that works to all weights resident; both are tried often.
+// A budget between the smallest and all weights resident; both limits are tried often.
 WeightsPlan random_plan(const RandomGraph& model, std::mt19937_64& random) {
   WeightsOptions options{.stream_all = random() % 5 == 0, .search_effort = 50'000};
   const std::uint64_t least = test::smallest_budget(model.graph, model.costs, options);
@@ -38,7 +37,7 @@ struct Ends {
   }
 };
 
-// Steps with inputs of their own; some are looked at, others only pass.
+// Steps with different inputs; only the outputs of some are read.
 void expect_right(Runner& runner, const RandomGraph& model, const WeightWords& weights, std::mt19937_64& random,
                   int steps, const std::string& what) {
   const Ends ends(model.graph);
@@ -111,8 +110,7 @@ TEST(RandomGraphs, HaveNoRaceThatTheCheckerSees) {
 // Each load is a host function that takes a different time.
 class SlowLoader final : public GroupLoader {
  public:
-  SlowLoader(const WeightsPlan& plan, const Graph& graph, const WeightWords& weights,
-             const WeightsMemory& memory)
+  SlowLoader(const WeightsPlan& plan, const Graph& graph, const WeightWords& weights, const WeightsMemory& memory)
       : plan_(plan), graph_(graph), weights_(weights), memory_(memory) {}
 
   void fill_resident() {
@@ -210,7 +208,7 @@ TEST(RandomGraphs, TakeWhatThePlannerSays) {
   }
 }
 
-// What is left on disk sets the step_costs when the disk is the slower way.
+// If the disk is slower than the link, reads from disk determine the length of a step.
 TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     const test::RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000, .max_inputs = 0});
@@ -224,7 +222,7 @@ TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
     for (const WeightLoad& load : plan.loads) bytes += plan.units[load.unit].bytes;
     const auto disk = static_cast<double>(bytes) / 5e7 * 1e12;
     EXPECT_GE(static_cast<double>(prediction.step), 0.99 * disk) << "seed " << seed;
-    // Reads run ahead of the ring, into places of their own, which the planner does not count upon.
+    // Reads run ahead into slots of their own, which the planner does not count on.
     EXPECT_LE(static_cast<double>(prediction.step), 1.01 * static_cast<double>(plan.step)) << "seed " << seed;
   }
 }

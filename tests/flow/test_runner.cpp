@@ -1,4 +1,4 @@
-// Running plans: whatever stays and whatever passes, the outputs are those of the graph, to the bit.
+// Running plans: whatever is resident or streamed, the outputs are those of the graph, to the bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ WeightSource from_callback(const Weights& weights) {
   });
 }
 
-// A file that goes with the test.
+// A file that is removed with this object.
 struct ModelFile {
   std::string path;
   ModelFile(const Chain& chain, const Weights& weights)
@@ -49,7 +49,7 @@ struct ModelFile {
   static inline int made = 0;
 };
 
-// Several steps, each with an input of its own, two of them on their way at a time.
+// Several steps with different inputs, two of them in flight at a time.
 void expect_right(Runner& runner, const Chain& chain, const Weights& weights, const std::string& what, int steps = 4) {
   const Value x = *chain.graph.find("x"), y = *chain.graph.find(fmt::format("y{}", weights.size() - 1));
   const auto input_of = [](int step) {
@@ -140,7 +140,7 @@ TEST(Runner, AWaitThatIsMissingShows) {
 TEST(Runner, WhatItIssuesIsProven) {
   const Device device = Device::open("cpu");
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    const Chain chain = small_chain(seed, 20);
+    const Chain chain = small_chain(seed, 50);
     const Weights weights = test::random_weights(chain, seed);
     const ModelFile file(chain, weights);
     for (const std::uint64_t host_memory : {UINT64_MAX, 1 * kMiB}) {

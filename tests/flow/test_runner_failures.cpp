@@ -1,4 +1,5 @@
-// Runners that fail, are given up early or share: nothing hangs, nothing touches what is gone, and errors are told.
+// Runners that fail, are destroyed early or share a device: nothing hangs, nothing uses freed memory, errors are
+// reported.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -119,7 +120,7 @@ TEST(RunnerFailure, OneThatFailsIsGivenUpWhileStepsAreOnTheirWay) {
         EXPECT_NE(std::string(error.what()).find("no more"), std::string::npos) << error.what();
       }
     }
-    // The device is as good as before.
+    // The device still works.
     const Chain other = chain_of(5);
     const Weights others = test::random_weights(other, 2);
     Runner runner(device, other.graph, half(other), from(others));
@@ -127,7 +128,7 @@ TEST(RunnerFailure, OneThatFailsIsGivenUpWhileStepsAreOnTheirWay) {
   }
 }
 
-// Weights as a file of this process, in the page cache or only on the disk.
+// Weights in a temporary file, in the page cache or only on disk.
 class WeightsFile {
  public:
   WeightsFile(const Weights& weights, bool cold)
@@ -284,7 +285,7 @@ TEST(RunnerFailure, ASourceThatThrowsLeavesNothingBehind) {
   }
 }
 
-// The graph may go before the runner: it is small, and the runner keeps what it needs of it.
+// The program may destroy the graph before the runner, which keeps a copy.
 TEST(RunnerFailure, TheGraphMayGo) {
   auto chain = std::make_unique<Chain>(chain_of(6));
   const Chain kept = chain_of(6);

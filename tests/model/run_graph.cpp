@@ -38,7 +38,7 @@ std::map<std::string, Bytes> run_graph(const Graph& graph, const Device& device,
   std::vector<Buffer> buffers;
   for (const GraphValue& value : graph.values()) {
     buffers.push_back(device.alloc(value.bytes, MemoryKind::kDevice, value.name));
-    device.fill(buffers.back(), 0x7f);  // a NaN-like pattern: what an op leaves out shows
+    device.fill(buffers.back(), 0x7f);  // a pattern near NaN: values that an op does not write are noticed
     const auto found = given.find(value.name);
     if (found == given.end()) continue;
     const Buffer host = device.wrap(const_cast<std::byte*>(found->second.data()), found->second.size());

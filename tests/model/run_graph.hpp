@@ -1,4 +1,4 @@
-// Runs a graph on a device, everything resident: what the tests of ops compare.
+// Runs a graph on a device with everything resident, for the tests of ops.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// A folder of its own for each test, and safetensors files of any kind in it.
+// A temporary folder for each test, and functions that write safetensors files of any kind into it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class TensorFolder : public testing::Test {
     for (std::size_t i = 0; i < 8; ++i) result += static_cast<char>(json.size() >> (8 * i) & 0xff);
     return result + json + std::string(data_bytes, 'x');
   }
-  // What opening a file with this header and so many bytes of data says.
+  // The error of opening a file with this header and `data_bytes` bytes of data.
   std::string refusal(const std::string& json, std::size_t data_bytes) const {
     write_raw("bad.safetensors", file_of(json, data_bytes));
     return message_of(path("bad.safetensors"));

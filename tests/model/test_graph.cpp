@@ -1,4 +1,4 @@
-// Graphs: what fits together, parts, costs, and what is refused.
+// Graphs: shapes and types of ops, parts of weights, costs, and errors.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -116,7 +116,7 @@ TEST_F(GraphTest, SizesMustBeSizes) {
   EXPECT_TRUE(fails([&] { graph.input("a", kF32, {1ULL << 40, 1ULL << 40}); }, bad, {"'a'", "2^63"}));
   graph.weight("big", kF32, {1ULL << 60});
   EXPECT_TRUE(fails([&] { graph.input("a", kF32, {1ULL << 60}); }, bad, {"'a'", "2^63"}));
-  // More parts than anybody can want, as a hostile file may ask for.
+  // A hostile file may ask for an absurd number of parts.
   Graph small({.part_bytes = 1});
   const Value from = small.input("x", kF32, {1, 1}), rows = small.weight("w", kF32, {1ULL << 50, 1});
   EXPECT_TRUE(fails([&] { small.linear("y", from, rows); }, bad, {"'y'", "part_bytes"}));

@@ -1,4 +1,4 @@
-// Graph files and model folders: what is written is read, and what is hostile is refused with its place.
+// Graph files and model folders: reading gives what was written, and hostile files are refused with the position.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -182,7 +182,7 @@ TEST_P(StackFolder, HoldsTheModel) {
     }
     given["x"] = model_test::stored(options.type, std::vector<double>(options.tokens * options.hidden, 0.5));
     const auto results = model_test::run_graph(model.graph, Device::open("cpu"), given);
-    // In strict mode an op that touches what it did not declare fails.
+    // In strict mode an op fails if it uses memory that it did not declare.
     EXPECT_TRUE(model_test::run_graph(model.graph, Device::open("cpu", {.strict = true}), given) == results);
     double squares = 0;
     const std::vector<double> y = model_test::loaded(options.type, results.at("y"));

@@ -1,4 +1,4 @@
-// Files made to break the reader, and disks that refuse the writer: each gives an error that says what and where.
+// Files made to break the reader, and disks that fail the writer: each gives an error with the cause and the position.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -230,7 +230,7 @@ TEST_F(HostileTensors, ADiskThatIsFullLeavesWhatWasThere) {
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
   const rlimit tight{100'000, old.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // it is to be an error, not the end
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // write() shall fail; the signal would end the process
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
   EXPECT_TRUE(fails([&] { write_tensors(path("t.safetensors"), after); }, Code::kIo, {"t.safetensors"}));
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);

@@ -171,7 +171,7 @@ TEST_P(Kernels, Norms) {
       const double epsilon = 1e-5, count = static_cast<double>(columns);
       const Numbers w = some(columns), b = some(columns);
       Numbers x = some(tokens * columns, 3);
-      for (double& value : x) value += 8;  // a mean that is no accident
+      for (double& value : x) value += 8;  // a large mean
       x = loaded(type(), stored(type(), x));
       Numbers mean(tokens), square(tokens), variance(tokens);
       for (std::size_t i = 0; i < x.size(); ++i)
@@ -259,7 +259,7 @@ TEST(CpuLinear, BitsDependOnNothingButTheValues) {
         if (whole.empty()) whole = y;
         EXPECT_TRUE(y == whole) << part_bytes;
       }
-      // Within a loop the team is taken, so that the kernel runs on one thread.
+      // Inside for_each_index the team of threads is busy, so that the kernel runs on one thread.
       Bytes alone(whole.size());
       Bytes xs = given.at("x"), ws = given.at("w");
       const Piece reads[] = {{xs.data(), xs.size()}, {ws.data(), ws.size()}}, writes[] = {{alone.data(), alone.size()}};
@@ -300,7 +300,7 @@ TEST(CpuLinear, SeveralStreamsAtOnce) {
   EXPECT_NE(results[0], Bytes(results[0].size()));
 }
 
-// exit() while kernels run: what libraries do in their destructors must not meet them.
+// exit() while kernels run: they must not race with the destructors of libraries.
 TEST(CpuLinear, TheProcessMayExitMeanwhile) {
   if (!test::kThreadsAfterFork) GTEST_SKIP() << "the thread sanitizer ends a child that starts threads";
 #ifdef __SANITIZE_ADDRESS__
@@ -323,7 +323,7 @@ TEST(CpuLinear, TheProcessMayExitMeanwhile) {
       const Event first = stream.record();
       for (int i = 0; i < 20; ++i) launch();
       first.sync();
-      std::exit(0);  // the second one has begun, or will at once
+      std::exit(0);  // the second kernel runs, or starts at once
       return 1;
     });
     EXPECT_EQ(code, 0);

@@ -1,4 +1,4 @@
-// Safetensors files: what is written is read, and nothing hostile gets through.
+// Safetensors files: reading gives what was written, and hostile files are refused.
 #include <gtest/gtest.h>
 
 #include "model/tensor_folder.hpp"

@@ -21,8 +21,8 @@ int room_behind_gate(const Device& device) {
   return cells == 0 ? kMaxHeld : static_cast<int>(std::clamp<std::size_t>(cells / kCellsOfOp, 3, kMaxHeld));
 }
 
-int pieces(Picos wanted, Picos each, int most) {
-  return static_cast<int>(std::clamp<Picos>(wanted / std::max<Picos>(each, 1), 1, most));
+int pieces(Picos wanted, Picos each, int max) {
+  return static_cast<int>(std::clamp<Picos>(wanted / std::max<Picos>(each, 1), 1, max));
 }
 
 Picos median(std::vector<Picos> times) {

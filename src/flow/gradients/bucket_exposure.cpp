@@ -1,4 +1,4 @@
-// Costs, fixed rules and what becomes of a plan.
+// The parts of gradient_plan.hpp that need no search: costs, the rules of DDP, and the exposed time of a plan.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Picos ReduceCost::time(std::uint64_t bytes) const {
   if (points.size() == 1) return points.front().time;
   auto above = std::lower_bound(points.begin(), points.end(), bytes,
                                 [](const Point& point, std::uint64_t wanted) { return point.bytes < wanted; });
-  if (above == points.begin()) return above->time;  // below the first point nothing is cheaper
+  if (above == points.begin()) return above->time;  // fewer bytes than in the first point cost as much
   if (above == points.end()) --above;
   const Point &low = *(above - 1), &high = *above;
   const double share = static_cast<double>(bytes - low.bytes) / static_cast<double>(high.bytes - low.bytes);
@@ -46,8 +46,8 @@ const char* bucket_rule_name(BucketRule rule) {
   return "unknown";
 }
 
-// Of each data type by itself, as torch's compute_bucket_assignment_by_size has it; here those of one type lie
-// together.
+// Each data type has buckets of its own, as in torch's compute_bucket_assignment_by_size. Here the gradients of one
+// type are neighbours in memory.
 BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits) {
   BucketPlan plan;
   std::uint64_t first = 0, limit = limits.first_bytes;
@@ -82,15 +82,14 @@ void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here 
   for (const Bucket& bucket : sorted) {
     if (bucket.first != next || bucket.bytes == 0)
       throw Error(Code::kInvalidValue,
-                  fmt::format("a plan for gradients: bytes {} to {} are in no bucket or in two",
-                              std::min(next, bucket.first), std::max(next, bucket.first)),
+                  fmt::format("a bucket plan: bytes {} to {} are in no bucket or in two", std::min(next, bucket.first),
+                              std::max(next, bucket.first)),
                   here);
     next += bucket.bytes;
   }
   if (next != profile.bytes())
     throw Error(Code::kInvalidValue,
-                fmt::format("a plan for gradients: its buckets have {} bytes, the gradients {}", next, profile.bytes()),
-                here);
+                fmt::format("a bucket plan: its buckets have {} bytes, the gradients {}", next, profile.bytes()), here);
 }
 
 Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {

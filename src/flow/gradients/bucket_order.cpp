@@ -10,17 +10,17 @@ namespace {
 
 constexpr Picos kFar = std::numeric_limits<Picos>::max() / 2;
 
-// A schedule, with what Carlier's branching asks for: the call that is latest, and where the run of calls without a
-// pause that leads to it begins.
-struct Schedule {
+// A schedule, with what Carlier's branching needs: the critical call, which has the maximum lateness, and the beginning
+// of the run of calls without a pause that leads to it.
+struct CallSchedule {
   std::vector<std::uint32_t> calls;
   Picos lateness = std::numeric_limits<Picos>::min();
-  std::size_t critical = 0, begin = 0;  // places in `calls`
+  std::size_t critical = 0, begin = 0;  // indices into `calls`
 };
 
 class DueFirst {
  public:
-  Schedule operator()(std::span<const TimedCall> calls) {
+  CallSchedule operator()(std::span<const TimedCall> calls) {
     by_ready_.resize(calls.size());
     std::iota(by_ready_.begin(), by_ready_.end(), 0U);
     std::stable_sort(by_ready_.begin(), by_ready_.end(),
@@ -29,7 +29,7 @@ class DueFirst {
       return calls[a].due != calls[b].due ? calls[a].due > calls[b].due : a > b;
     };
     waiting_.clear();
-    Schedule schedule;
+    CallSchedule schedule;
     schedule.calls.reserve(calls.size());
     Picos now = std::numeric_limits<Picos>::min();
     std::size_t next = 0, run = 0;
@@ -60,7 +60,7 @@ class DueFirst {
   std::vector<std::uint32_t> by_ready_, waiting_;
 };
 
-// If calls could be interrupted: no order is less late.
+// The lateness if calls could be interrupted: a lower bound for every order.
 Picos min_lateness(std::span<const TimedCall> calls) {
   std::vector<std::uint32_t> by_ready(calls.size());
   std::iota(by_ready.begin(), by_ready.end(), 0U);
@@ -98,36 +98,36 @@ class Carlier {
   CallOrder result() && { return std::move(result_); }
 
  private:
-  // Calls are changed on the way down and put back on the way up; the two branches of a node keep the optimum between
-  // them.
+  // Each branch changes one call and restores it when it returns. The best order is in one of a node's two branches.
   void search() {
     if (nodes_-- <= 0) {
       ran_out_ = true;
       return;
     }
-    const Schedule schedule = due_first_(calls_);
+    const CallSchedule schedule = due_first_(calls_);
     const Picos lateness = lateness_of(schedule.calls);
     if (result_.calls.empty() || lateness < result_.lateness) {
       result_.calls = schedule.calls;
       result_.lateness = lateness;
     }
     const TimedCall& critical = calls_[schedule.calls[schedule.critical]];
-    std::size_t place = schedule.critical;  // of the last call of the run that is due later than the critical one
-    while (place > schedule.begin && calls_[schedule.calls[place - 1]].due <= critical.due) --place;
-    if (place == schedule.begin) return;  // nobody stood in its way: this schedule is the best
-    const std::uint32_t other = schedule.calls[place - 1];
+    // Finds the last call of the run that is due later than the critical one: it delays the critical call.
+    std::size_t behind = schedule.critical;
+    while (behind > schedule.begin && calls_[schedule.calls[behind - 1]].due <= critical.due) --behind;
+    if (behind == schedule.begin) return;  // there is none: this schedule is optimal
+    const std::uint32_t other = schedule.calls[behind - 1];
     Picos first = std::numeric_limits<Picos>::max(), time = 0;
-    for (std::size_t i = place; i <= schedule.critical; ++i) {
+    for (std::size_t i = behind; i <= schedule.critical; ++i) {
       first = std::min(first, calls_[schedule.calls[i]].ready);
       time += calls_[schedule.calls[i]].time;
     }
     const TimedCall kept = calls_[other];
-    // Either it comes before all of these, or after all of them.
+    // In an optimal order that call runs before all of these calls, or after all of them.
     branch(other, {kept.ready, kept.time, std::min(kept.due, critical.due - time)});
     branch(other, {std::max(kept.ready, first + time), kept.time, kept.due});
   }
 
-  // With the calls as they are.
+  // With the given times, not those that the branches have changed.
   Picos lateness_of(const std::vector<std::uint32_t>& order) const {
     Picos now = -kFar, latest = -kFar;
     for (const std::uint32_t call : order) {
@@ -145,7 +145,7 @@ class Carlier {
   }
 
   const std::span<const TimedCall> given_;
-  std::vector<TimedCall> calls_;  // with what the branches on the way down add
+  std::vector<TimedCall> calls_;  // with the changes of the present branches
   DueFirst due_first_;
   CallOrder result_;
   int nodes_;
@@ -156,7 +156,7 @@ class Carlier {
 
 CallOrder due_first(std::span<const TimedCall> calls) {
   if (calls.empty()) return {.exact = true};
-  Schedule schedule = DueFirst{}(calls);
+  CallSchedule schedule = DueFirst{}(calls);
   return {std::move(schedule.calls), schedule.lateness, false};
 }
 

@@ -1,5 +1,5 @@
-// In which order calls that come at different times are made, one after the other, so that the one that is most behind
-// its time is least behind: one machine with release and due dates.
+// The order of calls that become ready at different times and run one after the other, so that the maximum lateness is
+// as small as possible. In scheduling theory: one machine with release dates and due dates. plan_buckets uses it.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@ struct TimedCall {
 };
 
 struct CallOrder {
-  std::vector<std::uint32_t> calls = {};  // indices, in the order of the calls
-  Picos lateness = 0;                     // the most that a call ends after its due time; below 0 if all are early
-  bool exact = false;                     // no order is better
+  std::vector<std::uint32_t> calls = {};  // indices into the given calls
+  Picos lateness = 0;                     // the maximum of end minus due time; negative if all calls are early
+  bool exact = false;                     // the order is proven optimal
 };
 
-// Always the call that is due first among those that are ready (Schrage's rule): quick, and never idle without need.
+// Schrage's rule: of the calls that are ready, always the one that is due first. Fast, and never idle while a call is
+// ready.
 CallOrder due_first(std::span<const TimedCall> calls);
 
-// Carlier's branch and bound, which starts from that rule and also waits for a call that comes soon where that pays;
+// Carlier's branch and bound, which starts from Schrage's rule. It may also stay idle for a call that is ready soon. It
 // looks at no more than `nodes` orders.
 CallOrder best_order(std::span<const TimedCall> calls, int nodes);
 

@@ -1,5 +1,5 @@
-// The planner: starts from the borders of dynamic programming with buckets of different greatest sizes, and from DDP's,
-// puts each into the best order, and changes the best of them border by border as long as that helps.
+// plan_buckets. It starts from the borders that dynamic programming finds for several maximum bucket sizes, and from
+// those of DDP. It puts the buckets of each into the best order, and then improves the best plans border by border.
 #include "flow/gradients/bucket_plan.hpp"
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 namespace slip {
 namespace {
 
-constexpr int kNodes = 200;             // of the search for an order, for what is kept
-constexpr std::size_t kStarts = 3;      // so many of the first plans of each way to cut share the effort
-constexpr std::size_t kFewSlices = 64;  // with fewer the order is searched for at each step, too
-constexpr int kStepNodes = 20;          // and this far
+constexpr int kNodes = 200;             // of best_order, for plans that may be the result
+constexpr std::size_t kStarts = 3;      // first plans of each slicing that are improved
+constexpr std::size_t kFewSlices = 64;  // up to here best_order also runs after each change of a border
+constexpr int kStepNodes = 20;          // with this many nodes
 
 struct Score {
   Picos exposed = std::numeric_limits<Picos>::max();
@@ -21,7 +21,7 @@ struct Score {
   auto operator<=>(const Score&) const = default;
 };
 
-// One way to cut gradients into slices, and the search over its borders.
+// Gradients cut into slices, and the search for the best borders between them.
 class BorderSearch {
  public:
   BorderSearch(std::vector<GradientSlice> slices, const ReduceCost& cost) : slices_(std::move(slices)), cost_(cost) {}
@@ -38,7 +38,7 @@ class BorderSearch {
     return score;
   }
 
-  // Takes a border away, puts one in or moves one, as long as something gets better and effort is left.
+  // Removes, inserts or moves one border at a time, as long as the score improves and effort is left.
   Score climb(Borders& borders, int effort) {
     const int nodes = slices_.size() <= kFewSlices ? kStepNodes : 1;
     Score best = score(borders, nodes);
@@ -62,7 +62,7 @@ class BorderSearch {
  private:
   enum class Change { kToggle, kLeft, kRight };
 
-  // False: it cannot be made.
+  // Makes the changed borders in trial_. Returns false if the change is not possible.
   bool changed(const Borders& borders, std::uint32_t at, Change change) {
     const auto place = std::lower_bound(borders.begin(), borders.end(), at);
     const bool there = *place == at;
@@ -106,44 +106,44 @@ struct Candidate {
   Borders borders;
 };
 
-// The bytes for which the rate takes `times` as long as the latency, 0 if there are none.
-std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t most, Picos times) {
-  const Picos least = cost.time(0);
-  std::uint64_t low = 0, high = most;
-  if (cost.time(most) - least <= times * least) return 0;
+// The bytes whose transfer takes `times` as long as the latency; 0 if even `max` bytes take less.
+std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t max, Picos times) {
+  const Picos latency = cost.time(0);
+  std::uint64_t low = 0, high = max;
+  if (cost.time(max) - latency <= times * latency) return 0;
   while (low + 1 < high) {
     const std::uint64_t middle = low + (high - low) / 2;
-    (cost.time(middle) - least < times * least ? low : high) = middle;
+    (cost.time(middle) - latency < times * latency ? low : high) = middle;
   }
   return high;
 }
 
-// Gradients as they are, and large ones in slices of several sizes: a slice must be worth the latency of its call.
-// Where calls seem to cost next to nothing, as on a link that gives the first bytes away, their number is the limit.
-std::vector<BorderSearch> ways_to_cut(const GradientProfile& profile, const ReduceCost& cost,
-                                      const PlanLimits& limits) {
-  std::vector<BorderSearch> ways;
+// Slicings to try: whole gradients, and slices of several sizes, each large enough to be worth the latency of its call.
+// Where a call seems to cost almost nothing, as on a link with a token bucket, kMaxSlices limits their number.
+std::vector<BorderSearch> make_slicings(const GradientProfile& profile, const ReduceCost& cost,
+                                        const PlanLimits& limits) {
+  std::vector<BorderSearch> slicings;
   const std::uint64_t granule = std::max<std::uint64_t>(limits.granule, 1);
-  ways.emplace_back(slices_of(profile, 0, granule), cost);
-  const std::uint64_t least = std::max(granule, profile.bytes() / kMaxSlices);
+  slicings.emplace_back(slices_of(profile, 0, granule), cost);
+  const std::uint64_t min_slice = std::max(granule, profile.bytes() / kMaxSlices);
   for (const Picos times : {4, 20, 100}) {
     const std::uint64_t slice = limits.slices ? bytes_worth(cost, profile.bytes(), times) : 0;
     if (slice == 0) continue;
-    std::vector<GradientSlice> slices = slices_of(profile, std::max(slice, least), granule);
-    if (slices.size() > ways.front().slices().size() && slices.size() != ways.back().slices().size())
-      ways.emplace_back(std::move(slices), cost);
+    std::vector<GradientSlice> slices = slices_of(profile, std::max(slice, min_slice), granule);
+    if (slices.size() > slicings.front().slices().size() && slices.size() != slicings.back().slices().size())
+      slicings.emplace_back(std::move(slices), cost);
   }
-  return ways;
+  return slicings;
 }
 
-std::vector<Candidate> first_plans(std::vector<BorderSearch>& ways, const ReduceCost& cost, std::uint64_t bytes) {
+std::vector<Candidate> first_plans(std::vector<BorderSearch>& slicings, const ReduceCost& cost, std::uint64_t bytes) {
   std::vector<Candidate> found;
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    for (std::uint64_t most = bytes; most > 0; most /= 2) {
-      Borders borders = earliest_end(ways[i].slices(), cost, most);
-      const bool finest = borders.size() == ways[i].slices().size() + 1;
+  for (std::size_t i = 0; i < slicings.size(); ++i) {
+    for (std::uint64_t max_bytes = bytes; max_bytes > 0; max_bytes /= 2) {
+      Borders borders = earliest_end(slicings[i].slices(), cost, max_bytes);
+      const bool finest = borders.size() == slicings[i].slices().size() + 1;
       if (found.empty() || found.back().borders != borders)
-        found.push_back({ways[i].score(borders, 1), i, std::move(borders)});
+        found.push_back({slicings[i].score(borders, 1), i, std::move(borders)});
       if (finest) break;
     }
   }
@@ -159,27 +159,25 @@ Score score_of(const Exposure& exposure) { return {exposure.exposed, exposure.co
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits, Here here) {
   if (profile.gradients.empty()) return {};
   if (!cost.known()) throw Error(Code::kInvalidValue, "the cost of a reduction is not known", here);
-  std::vector<BorderSearch> ways = ways_to_cut(profile, cost, limits);
-  std::vector<Candidate> candidates = first_plans(ways, cost, profile.bytes());
+  std::vector<BorderSearch> slicings = make_slicings(profile, cost, limits);
+  std::vector<Candidate> candidates = first_plans(slicings, cost, profile.bytes());
   BucketPlan best = ddp_buckets(profile);
-  Score least = score_of(exposure_of(profile, cost, best, here));
+  Score best_score = score_of(exposure_of(profile, cost, best, here));
   const auto consider = [&](const Candidate& candidate) {
-    BucketPlan plan = ordered(ways[candidate.search].slices(), candidate.borders, cost, kNodes);
+    BucketPlan plan = ordered(slicings[candidate.search].slices(), candidate.borders, cost, kNodes);
     const Score score = score_of(exposure_of(profile, cost, plan, here));
-    if (score < least) least = score, best = std::move(plan);
+    if (score < best_score) best_score = score, best = std::move(plan);
   };
-  std::vector<std::size_t> tried(ways.size(), 0);
-  const int share = limits.effort / static_cast<int>(kStarts * ways.size());
+  std::vector<std::size_t> tried(slicings.size(), 0);
+  const int share = limits.effort / static_cast<int>(kStarts * slicings.size());
   for (Candidate& candidate : candidates) {
     if (tried[candidate.search]++ >= kStarts) continue;
     consider(candidate);
-    candidate.score = ways[candidate.search].climb(candidate.borders, share);
+    candidate.score = slicings[candidate.search].climb(candidate.borders, share);
     consider(candidate);
   }
   return best;
 }
-
-// From gradients to slices, and from borders between slices to plans.
 
 std::vector<GradientSlice> slices_of(const GradientProfile& profile, std::uint64_t slice_bytes, std::uint64_t granule) {
   std::vector<GradientSlice> slices;
@@ -219,7 +217,7 @@ BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& bord
 }
 
 // end[r] = min over l of max(end[l], arrival of the slices l..r) + time of their bytes. An earlier end of the first
-// slices is never worse for those that follow, so this is the best end of all.
+// slices is never worse for the slices after them, so end[count] is the earliest possible.
 Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost& cost, std::uint64_t max_bytes) {
   const std::size_t count = slices.size();
   std::vector<Picos> end(count + 1, std::numeric_limits<Picos>::max());
@@ -253,7 +251,7 @@ BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const Reduc
   for (const GradientSlice& slice : slices)
     profile.gradients.push_back({slice.bytes, slice.arrival, slice.needed, slice.group});
   BucketPlan best;
-  Picos least = 0, communication = 0;
+  Picos exposed = 0, communication = 0;
   for (std::uint32_t mask = 0; mask < 1U << (slices.size() - 1); ++mask) {  // bit i: a border before slice i + 1
     Borders borders{0};
     bool allowed = true;
@@ -265,10 +263,10 @@ BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const Reduc
     borders.push_back(static_cast<std::uint32_t>(slices.size()));
     BucketPlan plan = ordered(slices, borders, cost, kNodes);
     const Exposure seen = exposure_of(profile, cost, plan);
-    if (!best.buckets.empty() && std::pair(seen.exposed, seen.communication) >= std::pair(least, communication))
+    if (!best.buckets.empty() && std::pair(seen.exposed, seen.communication) >= std::pair(exposed, communication))
       continue;
     best = std::move(plan);
-    least = seen.exposed;
+    exposed = seen.exposed;
     communication = seen.communication;
   }
   return best;

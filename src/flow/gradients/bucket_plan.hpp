@@ -1,4 +1,4 @@
-// The parts of planning that the planner, its tests and the exhaustive search share.
+// The parts of bucket planning that plan_buckets, its tests and the exhaustive search share.
 #pragma once
 
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace slip {
 
-// A plan has at most so many buckets more than there are gradients. A smaller share of all bytes gains nothing, and
-// each call costs the host.
+// A plan has at most this many buckets more than there are gradients. Smaller slices gain nothing, and each call costs
+// host time.
 constexpr std::uint64_t kMaxSlices = 256;
 
 // Throws kInvalidValue unless the buckets hold every byte once.
 void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here);
 
-// What borders can lie between: gradients, or slices of large ones. Borders are indices of slices: bucket k has the
-// slices from borders[k] up to borders[k + 1].
+// The smallest piece that a bucket can hold: a gradient, or a slice of a large one. Borders are indices of slices:
+// bucket k has the slices from borders[k] up to, not including, borders[k + 1].
 struct GradientSlice {
   std::uint64_t first = 0, bytes = 0;
   Picos arrival = 0, needed = 0;
@@ -23,17 +23,17 @@ struct GradientSlice {
 };
 using Borders = std::vector<std::uint32_t>;
 
-// `slice_bytes` 0: gradients stay whole.
+// Cuts gradients into slices of about `slice_bytes`; 0 leaves them whole.
 std::vector<GradientSlice> slices_of(const GradientProfile& profile, std::uint64_t slice_bytes, std::uint64_t granule);
 
-// The plan with these borders, its buckets in the best order that `nodes` steps of the search find.
+// The plan with these borders; its buckets are in the best order that best_order finds with `nodes`.
 BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& borders, const ReduceCost& cost, int nodes);
 
-// Borders with which the last call ends first, if calls are made in the order of the slices and no bucket of several
-// slices has more than `max_bytes`: dynamic programming, exact.
+// The borders with which the last call ends earliest, if calls are made in the order of the slices and no bucket of
+// several slices has more than `max_bytes`. Exact, by dynamic programming.
 Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost& cost, std::uint64_t max_bytes);
 
-// Of all borders and all orders of the slices the best: for up to 14 slices, to compare with.
+// The best plan of all borders and all orders, for up to 14 slices. For tests.
 BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const ReduceCost& cost);
 
 }  // namespace slip

@@ -8,7 +8,8 @@
 namespace slip {
 namespace {
 
-// Rings of four machines with eight GPUs take a second, of eight ten; trees of eight half a second.
+// Limits for the host time of a simulation: with eight GPUs a machine, rings of four machines take 1 s and of eight 10
+// s; trees of eight take 0.5 s.
 constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
 constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
                                     std::uint64_t{1} << 25};
@@ -24,12 +25,13 @@ double simulated_us(const TopoSystem& machine, int machines, std::uint64_t bytes
 
 }  // namespace
 
-double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int most, Here here) {
-  if (machines <= most) return simulated_us(machine, machines, bytes, by_tree, here);
-  const double whole = simulated_us(machine, most, bytes, by_tree, here),
-               half = simulated_us(machine, most / 2, bytes, by_tree, here);
-  const double further = by_tree ? std::log2(static_cast<double>(machines) / most)
-                                 : static_cast<double>(machines - most) / (most - most / 2);
+double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
+                     Here here) {
+  if (machines <= max_simulated) return simulated_us(machine, machines, bytes, by_tree, here);
+  const double whole = simulated_us(machine, max_simulated, bytes, by_tree, here),
+               half = simulated_us(machine, max_simulated / 2, bytes, by_tree, here);
+  const double further = by_tree ? std::log2(static_cast<double>(machines) / max_simulated)
+                                 : static_cast<double>(machines - max_simulated) / (max_simulated - max_simulated / 2);
   return whole + std::max(whole - half, 0.0) * further;
 }
 

@@ -1,4 +1,4 @@
-// What reducing gradients costs on machines that are described and need not be there.
+// The cost of reducing gradients on a cluster that is only described. `slip lab gradients` uses it.
 #pragma once
 
 #include "slip/gradient_plan.hpp"
@@ -9,16 +9,16 @@ namespace slip {
 struct ClusterCost {
   ReduceCost cost;
   int ranks = 0;
-  bool extended = false;  // figures go on from those of fewer machines
+  bool extended = false;  // extrapolated from fewer machines
 };
 
-// all_reduce between so many of these machines, by rings or trees, whichever take less, for some sizes. A few machines
-// are simulated message by message. A ring has as many steps as ranks, and a tree as many levels as there are halvings,
-// so for more of them the line through two simulated numbers of machines goes on: in their number for rings, in its
-// logarithm for trees.
+// The cost of all_reduce on `machines` of these machines, by rings or trees, whichever is faster, for a few sizes. A
+// few machines are simulated message by message. More machines are extrapolated from two simulated numbers: a ring's
+// time grows linearly with the machines, and a tree's with their logarithm.
 ClusterCost cluster_cost(const TopoSystem& machine, int machines, Here here = Here::at());
 
-// One figure: what a ring or tree takes, simulated where `most` machines or fewer are asked for.
-double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int most, Here here);
+// The time of one all_reduce by a ring or a tree, in microseconds. Up to `max_simulated` machines are simulated.
+double all_reduce_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, int max_simulated,
+                     Here here);
 
 }  // namespace slip

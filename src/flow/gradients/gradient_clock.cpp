@@ -15,14 +15,14 @@ void GradientClock::make_room(Recording& set, std::size_t calls) const {
   if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
 }
 
-// An event has its memory from its first record on.
+// Records each event once, since an event allocates its memory when it is recorded for the first time.
 void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
   const auto touch = [&](TimedEvent& event) {
     if (!event.recorded()) stream.record(event, here);
   };
   for (Recording& set : sets_) {
     make_room(set, calls);
-    if (set.wait_list.size() <= parameters_) set.wait_list.resize(parameters_ + 1);  // one may be of clipping
+    if (set.wait_list.size() <= parameters_) set.wait_list.resize(parameters_ + 1);  // one more for clip_norm()
     for (TimedEvent& event : set.arrivals) touch(event);
     for (TimedEvent& event : set.starts) touch(event);
     for (TimedEvent& event : set.ends) touch(event);
@@ -99,7 +99,7 @@ void GradientClock::fill(const Recording& of, GradientTimes& times) const {
   times.ends.clear();
   times.waits.clear();
   times.next_step = 0;
-  // Streams are not ordered among each other: the first that was told of need not be the first that came.
+  // Streams are not ordered among each other: the gradient whose ready() was called first need not arrive first.
   const TimedEvent* base = &of.arrivals[of.first];
   for (const TimedEvent& event : of.arrivals) {
     if (since(event, *base) < 0) base = &event;

@@ -1,6 +1,7 @@
-// When things of a step happened on the device: gradients came, calls began and ended, work that needs a gradient got
-// to its wait and went on. Two sets of events, so that one step can be looked at while the next one is recorded; they
-// are used again, and nothing is allocated once both have served.
+// GradientClock: records with timed events when things of a step happen on the device: gradients arrive, calls start
+// and end, streams reach a wait for a gradient and continue. Two sets of events alternate, so that one step can be read
+// while the next one is recorded. The events are reused: nothing is allocated once both sets were used. One thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +17,23 @@ class GradientClock {
  public:
   explicit GradientClock(std::size_t parameters) : parameters_(parameters) {}
 
-  // Between steps: makes what steps of so many calls need, so that recording one allocates nothing, unless somebody
-  // waits more than once for a parameter.
+  // Between steps: creates the events for steps of `calls` calls. Recording such a step then allocates nothing, unless
+  // the program waits more than once for a parameter.
   void prepare(std::size_t calls, StreamRef stream, Here here);
 
-  // A new step begins: whether it is recorded, and how many calls it has at most.
+  // Begins a step, of at most `calls` calls.
   void begin_step(bool recorded, std::size_t calls);
   bool records() const { return recording_; }
-  void stop() { recording_ = false; }  // what was recorded of this step does not count
 
   void arrived(std::uint32_t parameter, StreamRef stream, Here here);
   void started(std::size_t call, StreamRef stream, Here here);
   void ended(std::size_t call, StreamRef stream, Here here);
-  // A wait for a parameter (GradientTimes::kAll: for all of them), which is one for that call.
+  // The stream reaches a wait for a parameter (GradientTimes::kAll: for all of them), that is, for the end of `call`.
   void reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here);
-  void left(StreamRef stream, Here here);  // the wait that was reached last
+  void left(StreamRef stream, Here here);  // the stream continues after the wait that was reached last
 
-  // Fills in the present step (0) or one before it (1), of which all must have been told. False: it was not recorded.
-  // wait_for waits until it is done; for look() one that is not done is as one not recorded.
+  // Fills `into` with the times of the present step (ago = 0) or of the step before it (1). Returns false if the step
+  // was not recorded completely. wait_for() waits until the step is done; look() returns false if it is not done.
   bool wait_for(int ago, GradientTimes& into) const;
   bool look(int ago, GradientTimes& into) const;
 
@@ -48,7 +48,7 @@ class GradientClock {
     std::vector<TimedEvent> arrivals, starts, ends;
     std::vector<std::uint64_t> sources;  // streams, by parameter
     std::size_t arrived = 0;             // gradients
-    std::uint32_t first = 0;             // the parameter that was told of first
+    std::uint32_t first = 0;             // the parameter whose ready() was called first
     std::size_t calls = 0, waits = 0;
     std::vector<Wait> wait_list;
   };

@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-// Four sums side by side, so that one does not wait for the other; their order is fixed.
+// Four independent sums, so that additions do not wait for each other. Their order is fixed, and so are the bits.
 template <class T>
 double sum_of_squares(std::span<const T> values) {
   double sums[4] = {};
@@ -47,7 +47,7 @@ const Kernel kSquareF16{"square of gradients", square<F16>}, kSquareBf16{"square
 const Kernel kScale32{"clip gradients", scale<float>}, kScale64{"clip gradients", scale<double>};
 const Kernel kScaleF16{"clip gradients", scale<F16>}, kScaleBf16{"clip gradients", scale<Bf16>};
 
-// Scalars: the share that counts, and whether it is added to what is there.
+// Scalars: the factor of the sum, and whether the sum is added to the total or replaces it.
 const Kernel kTotal{"total of squares", [](const Args& args) {
                       double sum = 0;
                       for (const double square : args.in<double>(0)) sum += square;
@@ -56,12 +56,12 @@ const Kernel kTotal{"total of squares", [](const Args& args) {
                       total = args.scalar<int>(1) != 0 ? total + sum : sum;
                     }};
 
-// out: the norm and the factor. A norm that is no number scales nothing: who looks at it sees it.
+// out: the norm and the factor. A norm that is NaN scales nothing: the program sees it in norm().
 const Kernel kFactor{"norm of gradients", [](const Args& args) {
-                       const double norm = std::sqrt(args.in<double>(0)[0]), most = args.scalar<double>(0);
+                       const double norm = std::sqrt(args.in<double>(0)[0]), max_norm = args.scalar<double>(0);
                        const std::span<double> results = args.out<double>(0);
                        results[0] = norm;
-                       results[1] = norm > most ? most / norm : 1;
+                       results[1] = norm > max_norm ? max_norm / norm : 1;
                      }};
 
 const Kernel& square_of(DataType type) {
@@ -94,14 +94,16 @@ GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters
       results_(device.alloc(3 * sizeof(double), MemoryKind::kPinned, "norm of gradients", here)) {
   for (const Parameter& parameter : parameters) {
     if (!has_norm(parameter.type))
-      throw Error(Code::kInvalidValue,
-                  fmt::format("gradients: a norm is asked for, and parameter {} has none", parameter.text()), here);
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("gradients: options.norm is set, and parameter {} is of a type without a norm", parameter.text()),
+          here);
   }
 }
 
 void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here) {
   if (first_call == end_call) return;
-  // The step before reads the sums until then; a captured one stands alone.
+  // Until `scaled_` the step before reads the sums. A captured step has no step before it.
   if (first_call == 0 && !step.stream().capturing()) stream_.wait(scaled_, here);
   stream_.wait(step.done(end_call - 1), here);
   for (std::uint32_t parameter = 0; parameter < parameters_.size(); ++parameter) {
@@ -114,10 +116,10 @@ void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, st
   }
 }
 
-void GradientNorm::clip(double most, GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
+void GradientNorm::clip(double max_norm, GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
   await(step, stream, clock, here);
   total(own_total(), Total::kSet, 1, stream, here);
-  scale(own_total(), most, step, stream, here);
+  scale(own_total(), max_norm, step, stream, here);
 }
 
 void GradientNorm::await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here) {
@@ -134,9 +136,9 @@ void GradientNorm::total(Range total, Total how, double share, StreamRef stream,
   else stream.launch(kTotal, {.reads = {squares_}, .writes = {total}, .scalars = {share, adds}}, {}, here);
 }
 
-void GradientNorm::scale(Range total, double most, GradientStep& step, StreamRef stream, Here here) {
-  stream.launch(kFactor, {.reads = {total}, .writes = {results_.slice(0, 2 * sizeof(double))}, .scalars = {most}}, {},
-                here);
+void GradientNorm::scale(Range total, double max_norm, GradientStep& step, StreamRef stream, Here here) {
+  stream.launch(kFactor, {.reads = {total}, .writes = {results_.slice(0, 2 * sizeof(double))}, .scalars = {max_norm}},
+                {}, here);
   const Range factor = results_.slice(sizeof(double), sizeof(double));
   for (std::size_t call = 0; call < step.calls(); ++call) {
     const Range data = step.data(call);

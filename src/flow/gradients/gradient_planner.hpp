@@ -15,7 +15,7 @@
 namespace slip {
 
 // Exchanges measured times and plans between the ranks, as ops of a stream. All ranks issue the same ops at the same
-// point of the same step, and take the result a step later, when it is there without waiting.
+// point of the same step, and take the result a step later, when it has arrived.
 class PlanExchange {
  public:
   PlanExchange(Communicator& comm, const Device& device, std::size_t parameters, Here here);

@@ -50,9 +50,9 @@ void GradientReduction::enqueue(const GradientCall& call, Here here) const {
 ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, StreamRef stream,
                              std::uint64_t max_bytes, Here here) {
   constexpr std::uint64_t kMin = 1024, kMax = std::uint64_t{64} << 20, kStep = 4;
-  constexpr std::int64_t kLongNs = 50'000'000;  // a call that takes longer shows the rate well enough
-  // One behind the other, as in a step: a link that has rested gives the first bytes away, and small calls look cheaper
-  // than they are.
+  constexpr std::int64_t kLongNs = 50'000'000;  // a call that takes this long shows the rate well enough
+  // Several calls in a row, as in a step. A link with a token bucket sends the first bytes after a rest faster: single
+  // small calls would look cheaper than they are.
   constexpr int kTries = 3, kCalls = 8;
   max_bytes = std::clamp(max_bytes, kMin, kMax);
   SharedBuffer data = comm.allocate(max_bytes, "gradients: probe", here);
@@ -61,8 +61,8 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
   std::fill_n(data.buffer().host_write<std::byte>().begin(), max_bytes, std::byte{0});
   ReduceCost cost;
   for (std::uint64_t bytes = kMin;; bytes = std::min(bytes * kStep, max_bytes)) {
-    std::int64_t least = 0;
-    // The size before took less: a few calls of a long one are enough.
+    std::int64_t min_ns = 0;
+    // If the size before suggests that a call takes long, two calls are enough.
     const int calls =
         cost.known() && cost.points.back().time / 1000 * static_cast<std::int64_t>(kStep) > kLongNs / kCalls ? 2
                                                                                                              : kCalls;
@@ -76,16 +76,16 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
                           here);
       stream.sync(here);
       const std::int64_t ns = (now_ns() - began) / calls;
-      if (i == 1 || (i > 1 && ns < least)) least = ns;  // the first one makes connections
+      if (i == 1 || (i > 1 && ns < min_ns)) min_ns = ns;  // try 0 opens the connections and does not count
     }
-    took.buffer().host_write<std::int64_t>()[0] = least;
+    took.buffer().host_write<std::int64_t>()[0] = min_ns;
     comm.all_reduce(took, took, DataType::kI64, ReduceOp::kMax, stream, here);
     stream.sync(here);
-    least = took.buffer().host_read<std::int64_t>()[0];
-    Picos time = std::max<Picos>(least * 1000, 1);
+    min_ns = took.buffer().host_read<std::int64_t>()[0];
+    Picos time = std::max<Picos>(min_ns * 1000, 1);
     if (cost.known()) time = std::max(time, cost.points.back().time);  // more bytes never cost less
     cost.points.push_back({bytes, time});
-    if (least > kLongNs || bytes == max_bytes) return cost;
+    if (min_ns > kLongNs || bytes == max_bytes) return cost;
   }
 }
 

@@ -1,4 +1,5 @@
-// What reduces a bucket: an all_reduce, the same with fewer bits on the way, or a user's hook; and what that costs.
+// GradientReduction: how a bucket is reduced: by all_reduce, by all_reduce of compressed values, or by the user's hook.
+// measure_reduction measures the cost.
 #pragma once
 
 #include "slip/gradients.hpp"
@@ -11,7 +12,7 @@ class GradientReduction {
 
   bool needs_scratch() const { return hook_ || compression_ != Compression::kNone; }
   bool is_hook() const { return static_cast<bool>(hook_); }
-  // Enqueues it. Throws what a hook throws.
+  // Enqueues the reduction. Throws what the hook throws.
   void enqueue(const GradientCall& call, Here here) const;
 
  private:
@@ -19,8 +20,8 @@ class GradientReduction {
   GradientHook hook_;
 };
 
-// Measures calls of up to `max_bytes` on zeros, from small ones up, until they take long. All ranks call it and get
-// the same figures: those of the slowest. Waits.
+// Measures calls on zeros, from small sizes up to `max_bytes` or until a call takes long. All ranks call it and get the
+// same result: the times of the slowest rank. Waits for the calls.
 ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& comm, StreamRef stream,
                              std::uint64_t max_bytes, Here here);
 

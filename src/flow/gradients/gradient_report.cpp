@@ -26,7 +26,7 @@ void note_need(StepAnalysis& analysis, std::size_t parameter, Picos due) {
 
 }  // namespace
 
-// Each stream takes its waits one after the other; what lies between two of them is work that is there anyway.
+// Each stream has a chain of waits; the time between two of them is work, which takes place in any case.
 void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
   analysis.backward_end = analysis.exposed = 0;
   analysis.whose = 0;
@@ -44,14 +44,14 @@ void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
     const bool in_backward = wait.reached < chain.last_gradient;
     const Picos from = in_backward ? wait.reached : std::max(wait.reached, analysis.backward_end);
     analysis.stalls.push_back({from, std::max<Picos>(0, went_on - from)});
-    chain.stood += analysis.stalls.back().time;
+    chain.stalled += analysis.stalls.back().time;
     if (wait.parameter == GradientTimes::kAll) {
       for (std::size_t i = 0; i < analysis.needed.size(); ++i) note_need(analysis, i, chain.due);
     } else {
       note_need(analysis, wait.parameter, chain.due);
     }
     last = std::max(last, chain.due);
-    if (chain.stood > analysis.exposed) analysis.exposed = chain.stood, analysis.whose = chain.stream;
+    if (chain.stalled > analysis.exposed) analysis.exposed = chain.stalled, analysis.whose = chain.stream;
   }
   for (std::size_t i = 0; i < analysis.known.size(); ++i) {
     if (!analysis.known[i]) analysis.needed[i] = last;
@@ -62,8 +62,8 @@ namespace {
 
 double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
 
-// Where the time went in which work stood still for a call, from the end of the backward pass on: before it could
-// begin, behind others, in the transfer that it had to be, and in what that took too long.
+// Why a stream stalled for a call since `from`. The call was behind other calls, or its transfer took the time `cost`,
+// or the transfer took longer than that.
 std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
   const auto within = [&](Picos begin, Picos end) {
     return std::max<Picos>(0, std::min(end, part.end) - std::max(begin, from));
@@ -99,7 +99,7 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
     const GradientTimes::Wait& wait = times.waits[i];
     report.used = std::max(report.used, wait.left);
-    if (wait.stream != analysis.whose) continue;  // others stood still beside it
+    if (wait.stream != analysis.whose) continue;  // other streams stalled at the same time
     GradientReport::Part& part = report.buckets[wait.call];
     if (analysis.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = analysis.stalls[i].from;
     part.exposed += analysis.stalls[i].time;

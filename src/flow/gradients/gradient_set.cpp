@@ -8,7 +8,7 @@
 namespace slip {
 namespace {
 
-constexpr char kEnd = '\0';  // of an entry: no name has one
+constexpr char kEnd = '\0';  // ends each entry of a text; no parameter name may contain it
 
 std::string options_text(const GradientOptions& options) {
   return fmt::format("buckets {} ({} then {} bytes), compression {}, {}, a check every {} steps{}",
@@ -39,16 +39,17 @@ std::vector<std::string> gather_texts(Communicator& comm, const Device& device, 
   std::vector<std::uint64_t> lengths;
   for (const std::uint64_t length : sizes.host_read<std::uint64_t>()) lengths.push_back(length);
   if (lengths[static_cast<std::size_t>(comm.rank())] != own.size())
-    throw Error(Code::kUnsupported, "ranks cannot tell each other anything on devices that run no functions", here);
-  const std::size_t most = std::max<std::size_t>(*std::max_element(lengths.begin(), lengths.end()), 1);
-  Buffer text = device.alloc(most, MemoryKind::kPinned, "text", here);
-  Buffer all = device.alloc(most * ranks, MemoryKind::kPinned, "texts", here);
+    throw Error(Code::kUnsupported, "ranks cannot exchange data on devices that run no functions (run_functions)",
+                here);
+  const std::size_t longest = std::max<std::size_t>(*std::max_element(lengths.begin(), lengths.end()), 1);
+  Buffer text = device.alloc(longest, MemoryKind::kPinned, "text", here);
+  Buffer all = device.alloc(longest * ranks, MemoryKind::kPinned, "texts", here);
   std::memcpy(text.host_write<char>().begin(), own.data(), own.size());
   comm.all_gather(all, text, stream, here);
   stream.sync(here);
   std::vector<std::string> texts;
   const HostView<const char> view = all.host_read<char>();
-  for (std::size_t rank = 0; rank < ranks; ++rank) texts.emplace_back(view.begin() + most * rank, lengths[rank]);
+  for (std::size_t rank = 0; rank < ranks; ++rank) texts.emplace_back(view.begin() + longest * rank, lengths[rank]);
   return texts;
 }
 
@@ -77,15 +78,15 @@ void require_same(const ParameterList& parameters, const GradientOptions& option
   for (const Parameter& parameter : parameters) own += parameter.text() + kEnd;
   const std::vector<std::string> texts = gather_texts(comm, device, stream, own, here);
   std::vector<std::vector<std::string>> all;
-  std::size_t most = 0;
+  std::size_t max_entries = 0;
   for (const std::string& text : texts) {
     all.push_back(entries_of(text));
-    most = std::max(most, all.back().size());
+    max_entries = std::max(max_entries, all.back().size());
   }
   const auto entry = [&](std::size_t rank, std::size_t i) {
     return i < all[rank].size() ? all[rank][i] : std::string("none");
   };
-  for (std::size_t i = 0; i < most; ++i) {
+  for (std::size_t i = 0; i < max_entries; ++i) {
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (entry(rank, i) == entry(0, i)) continue;
       const std::string what = i == 0 ? "options" : fmt::format("parameter {}", i - 1);

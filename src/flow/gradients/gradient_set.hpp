@@ -1,4 +1,4 @@
-// The parameters of a Gradients object, how they lie in memory, and what all ranks must have in common.
+// The parameters of a Gradients object, their layout in memory, and the check that all ranks have the same.
 #pragma once
 
 #include <string>
@@ -30,17 +30,19 @@ class ParameterList {
   std::unordered_map<std::string, std::uint32_t> by_name_;
 };
 
-// All ranks call it. Throws kMismatch on all of them, with the first difference, the ranks and both sides.
+// All ranks call it. If parameters or options differ, it throws kMismatch on all of them, with the ranks and both
+// values of the first difference.
 void require_same(const ParameterList& parameters, const GradientOptions& options, Communicator& comm,
                   const Device& device, StreamRef stream, Here here);
 
-// Where gradients lie: those of one type together, in the order in which they arrive, each from a line of memory on.
+// The place of each gradient: those of one data type are neighbours, in the order of arrival, each aligned to a cache
+// line.
 class GradientLayout {
  public:
   static constexpr std::uint64_t kLine = 64;
 
   GradientLayout() = default;
-  // `arrival`: parameters in the order in which they come.
+  // `arrival`: parameters in the order in which their gradients arrive.
   GradientLayout(const ParameterList& parameters, const std::vector<std::uint32_t>& arrival);
 
   const std::vector<std::uint32_t>& order() const { return order_; }  // parameters, as they lie in memory
@@ -48,7 +50,7 @@ class GradientLayout {
   std::uint64_t bytes() const { return bytes_; }
   DataType type_at(std::uint64_t byte) const;
 
-  // Gradients with their sizes; the times are left to who has measured them.
+  // A profile with the sizes of the gradients; its times are 0.
   GradientProfile profile() const;
 
  private:

@@ -14,17 +14,17 @@ GradientStep::GradientStep(Communicator& comm, const Device& device, const Param
       stream_(device.stream(StreamFlags::kNonBlocking, device.info().greatest_priority)) {}
 
 void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch) {
-  const Event before = calls_.empty() ? Event() : calls_.back().done;  // calls follow each other: all are done with it
+  const Event before = calls_.empty() ? Event() : calls_.back().done;  // calls run in order, so it covers all of them
   calls_.clear();
   for (const Bucket& bucket : plan.buckets) {
     Call& call = calls_.emplace_back();
     call.data = memory.slice(bucket.first, bucket.bytes);
     if (scratch.block) call.scratch = scratch.slice(bucket.first, bucket.bytes);
     call.type = layout.type_at(bucket.first);
-    call.marks.resize(1);  // most steps are of one stream
+    call.marks.resize(1);  // most programs write all gradients in one stream
     call.done = before;
   }
-  std::vector<std::uint32_t> by_address(calls_.size());  // as they lie in memory
+  std::vector<std::uint32_t> by_address(calls_.size());  // calls in the order of their data in memory
   for (std::uint32_t i = 0; i < by_address.size(); ++i) by_address[i] = i;
   std::sort(by_address.begin(), by_address.end(),
             [&](std::uint32_t a, std::uint32_t b) { return plan.buckets[a].first < plan.buckets[b].first; });
@@ -62,7 +62,7 @@ void GradientStep::ready(std::uint32_t parameter, StreamRef stream, GradientCloc
   for (; next_ < calls_.size() && calls_[next_].pending == 0; ++next_) make(next_, clock, here);
 }
 
-// A later record of the same stream takes the state of the one before.
+// A later mark of the same stream replaces the earlier one.
 void GradientStep::mark(Call& call, StreamRef stream, Here here) {
   std::uint32_t i = 0;
   while (i < call.marked && call.marks[i].stream != stream.id()) ++i;

@@ -1,6 +1,6 @@
-// One step of gradients: who is there, which calls can be made, and what waits for them. The plan's calls are made in
-// its order, each when all gradients that it touches were told of; so all ranks make the same calls in the same order,
-// whatever the order of their gradients.
+// GradientStep: one step of gradients: which gradients are ready, which calls can be issued, and the events to wait
+// for. Calls are issued in the order of the plan, each as soon as ready() was called for all of its gradients. So all
+// ranks issue the same calls in the same order, whatever the order of their gradients. One thread at a time.
 #pragma once
 
 #include <span>
@@ -17,14 +17,14 @@ class GradientStep {
   GradientStep(Communicator& comm, const Device& device, const ParameterList& parameters,
                const GradientReduction& reduction);
 
-  // Between steps. The memory is the layout's; without a scratch range there is none.
+  // Between steps: takes a new plan. `memory` has the layout's bytes; `scratch` may be empty.
   void adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch);
 
   Range view(std::uint32_t parameter) const { return states_[parameter].view; }
   std::size_t calls() const { return calls_.size(); }
   StreamRef stream() const { return stream_; }
   bool is_ready(std::uint32_t parameter) const { return !ended_ && states_[parameter].ready; }
-  // The call after whose end all of the parameter is reduced.
+  // The call after which the parameter is completely reduced.
   std::uint32_t last_call(std::uint32_t parameter) const { return states_[parameter].last_call; }
   std::span<const std::uint32_t> calls_of(std::uint32_t parameter) const {
     return std::span(touches_).subspan(states_[parameter].first_touch, states_[parameter].touches);
@@ -32,38 +32,38 @@ class GradientStep {
   Range data(std::size_t call) const { return calls_[call].data; }
   DataType type(std::size_t call) const { return calls_[call].type; }
 
-  // A step that has ended is still the one that is waited for, until the next one begins with its first gradient.
+  // After end() waits still refer to the ended step, until the next step begins with its first gradient.
   bool ended() const { return ended_; }
   void begin();
   void end() { ended_ = true; }
 
-  // The gradient is there, and all calls are made that can be.
+  // Marks the gradient as ready and issues all calls that can be issued now.
   void ready(std::uint32_t parameter, StreamRef stream, GradientClock& clock, Here here);
-  // In a step that is not reduced.
+  // The same in a step that is not reduced (NoSync).
   void note(std::uint32_t parameter) { states_[parameter].ready = true; }
-  std::uint32_t made() const { return ended_ ? 0 : next_; }  // calls of this step
+  std::uint32_t made() const { return ended_ ? 0 : next_; }  // calls of this step that were issued
   bool is_made(std::uint32_t call) const { return ended_ || call < next_; }
   const Event& done(std::uint32_t call) const { return calls_[call].done; }
-  // What waits for any gradient from now on waits for this.
+  // Later waits for any gradient wait for `event`.
   void set_done(const Event& event);
 
-  // The parameters that keep the call from being made, the first one in any case; for errors.
+  // For errors: a parameter that is not ready and that the call, or a call before it, needs.
   std::string missing(std::uint32_t call) const;
-  // The parameters that it touches: the first one, and how many more.
+  // The parameters of the call: the first one, and the number of the others.
   enum class Detail : std::uint8_t { kName, kSize };
   std::string text_of(std::uint32_t call, Detail detail = Detail::kSize) const;
-  // The first parameter that was not told of, or the number of parameters.
+  // The first parameter that is not ready; the number of parameters if all are.
   std::uint32_t first_missing() const;
 
  private:
-  struct Mark {  // how far a stream has to be for the gradients of a call
+  struct Mark {  // recorded by a stream after the last gradient that it writes for a call
     std::uint64_t stream = 0;
     Event event;
   };
   struct Call {
     Range data, scratch;
     DataType type = DataType::kF32;
-    std::uint32_t touched = 0, pending = 0;  // gradients
+    std::uint32_t touched = 0, pending = 0;  // gradients in its bucket; those that are not ready
     std::uint32_t marked = 0;
     std::vector<Mark> marks;
     Event done;
@@ -82,8 +82,8 @@ class GradientStep {
   Stream stream_;                       // all calls
   std::vector<ParameterState> states_;  // by parameter
   std::vector<Call> calls_;             // in the order of the plan
-  std::vector<std::uint32_t> touches_;  // calls, parameter by parameter
-  std::uint32_t next_ = 0;              // the call to be made next
+  std::vector<std::uint32_t> touches_;  // the calls of each parameter, parameter by parameter
+  std::uint32_t next_ = 0;              // the next call to issue
   bool ended_ = true;
 };
 

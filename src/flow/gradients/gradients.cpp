@@ -22,7 +22,7 @@ struct Gradients::State {
   bool sealed() const { return count.plans > 0; }
   void require_sealed(const char* call, Here here) const;
   std::uint32_t index_of(ParameterId parameter, const char* call, Here here) const;
-  // Throws an error after which the ranks cannot go on together; every rank gets it.
+  // Throws an error after which the ranks cannot continue together; every rank gets it.
   [[noreturn]] void fail(Code code, const std::string& what, Here here);
   void seal(Here here);
   void begin_if_ended(StreamRef stream);
@@ -34,11 +34,11 @@ struct Gradients::State {
   void plan_next(Here here);
   void adopt(BucketPlan next, Here here);
 
-  // Shares the state of the program's Communicator, which may move or go.
+  // Shares the state of the program's Communicator, which may be moved or destroyed.
   struct CommunicatorHandle {
     Communicator comm;
     ~CommunicatorHandle() {
-      if (comm.state_.use_count() > 1) comm.state_.reset();  // calls of the program are not waited for here
+      if (comm.state_.use_count() > 1) comm.state_.reset();  // does not wait for other calls of the program
     }
   } handle;
   Communicator& comm = handle.comm;
@@ -113,7 +113,7 @@ void Gradients::State::seal(Here here) {
   require_same(parameters, options, comm, device, stream, here);
   if (parameters.size() == 0) throw Error(Code::kInvalidValue, "gradients: no parameters", here);
   std::vector<std::uint32_t> order(parameters.size());
-  std::iota(order.rbegin(), order.rend(), 0U);  // the last of the forward pass comes first
+  std::iota(order.rbegin(), order.rend(), 0U);  // the backward pass runs in the reverse order of the forward pass
   layout = GradientLayout(parameters, order);
   const bool planned = options.buckets == BucketRule::kPlanned;
   ReduceCost cost = options.cost;
@@ -194,7 +194,7 @@ void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, con
     step->ready(parameter, stream, *clock, here);
     if (norm) norm->follow(*step, before, step->made(), here);
   } catch (const std::exception& error) {
-    if (comm.error()) throw;  // every rank has it already
+    if (comm.error()) throw;  // every rank has this error already
     const auto* const own = dynamic_cast<const Error*>(&error);
     fail(own ? own->code() : Code::kLaunchFailed,
          fmt::format("{} in step {} for parameter {}: {} of {} failed: {}", call, count.steps,
@@ -282,11 +282,11 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
   if (clock.records()) clock.left(stream, here);
 }
 
-// Whether it can be clipped now: false in a step that is not reduced.
-bool Gradients::State::can_clip(double most, Here here) const {
+// Returns false in a step that is not reduced; throws if clip_norm() is not possible now.
+bool Gradients::State::can_clip(double max_norm, Here here) const {
   require_sealed("clip_norm()", here);
   if (!norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
-  if (!(most > 0)) throw Error(Code::kInvalidValue, fmt::format("gradients: a norm of at most {}", most), here);
+  if (!(max_norm > 0)) throw Error(Code::kInvalidValue, fmt::format("gradients: a norm of at most {}", max_norm), here);
   if (count.paused > 0) return false;
   const auto last = static_cast<std::uint32_t>(step->calls() - 1);
   if (step->ended() || !step->is_made(last))
@@ -295,18 +295,18 @@ bool Gradients::State::can_clip(double most, Here here) const {
   return true;
 }
 
-void Gradients::clip_norm(double most, StreamRef stream, Here here) {
-  if (!state_->can_clip(most, here)) return;
-  state_->norm->clip(most, *state_->step, stream, *state_->clock, here);
+void Gradients::clip_norm(double max_norm, StreamRef stream, Here here) {
+  if (!state_->can_clip(max_norm, here)) return;
+  state_->norm->clip(max_norm, *state_->step, stream, *state_->clock, here);
   state_->count.clipped = true;
 }
 
-// Each group of ranks counts once: of n ranks with the same gradients each adds the n-th part.
-void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, double most, StreamRef stream,
+// Ranks with the same gradients count once: each of n such ranks adds 1/n of its total.
+void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, double max_norm, StreamRef stream,
                           Here here) {
   if (sets.empty()) throw Error(Code::kInvalidValue, "gradients: clip_norm() of none", here);
   std::size_t can = 0;
-  for (const Gradients* const set : sets) can += set->state_->can_clip(most, here) ? 1 : 0;
+  for (const Gradients* const set : sets) can += set->state_->can_clip(max_norm, here) ? 1 : 0;
   if (can == 0) return;
   if (can < sets.size())
     throw Error(Code::kInvalidValue,
@@ -318,7 +318,7 @@ void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, d
                              1.0 / set->state_->comm.nranks(), stream, here);
   all.all_reduce(total, total, DataType::kF64, ReduceOp::kSum, stream, here);
   for (Gradients* const set : sets) {
-    set->state_->norm->scale(total, most, *set->state_->step, stream, here);
+    set->state_->norm->scale(total, max_norm, *set->state_->step, stream, here);
     set->state_->count.clipped = true;
   }
 }
@@ -337,9 +337,9 @@ const GradientProfile& Gradients::profile() const {
 std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed()) return std::nullopt;
   GradientTimes times;
-  for (const int ago : {1, 0}) {  // one that another step follows has its length
+  for (const int ago : {1, 0}) {  // the step before first: its length is known, since another step follows it
     const bool ends_here = ago == 0 && !state_->step->ended();
-    // While a step is under way it has not been counted yet.
+    // A step that has not ended is not counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
     if (ends_here || back >= state_->count.steps_of_plan || !state_->clock->look(ago, times)) continue;
     GradientReport report = report_of(

@@ -29,7 +29,7 @@ const Kernel kBackward{"backward"}, kReduce{"reduce"}, kUse{"use"};
 class StepSimulation {
  public:
   StepSimulation(const Device& device, const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
-                 WaitPolicy policy, Here here)
+                 OverlapPolicy policy, Here here)
       : profile_(profile),
         cost_(cost),
         plan_(plan),
@@ -47,14 +47,14 @@ class StepSimulation {
     }
   }
 
-  // Times what it plays. A timed event costs the host of most simulated devices something.
+  // Records the step in `clock`. Timed events take host time on most simulated devices.
   void record(GradientClock& clock) { clock_ = &clock; }
   std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
 
   StepPrediction run() {
     const TimedEvent begun = compute_.record_timed(here_);
     backward();
-    if (policy_ == WaitPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
+    if (policy_ == OverlapPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
     use();
     const TimedEvent ended = compute_.record_timed(here_);
     compute_.sync(here_);
@@ -69,7 +69,8 @@ class StepSimulation {
     compute_time_ += time;
   }
 
-  // Gradients in the order in which they come, each call issued when its last one is: hardware queues see this order.
+  // Gradients arrive in order; each call is issued right after its last gradient, since hardware queues keep the order
+  // of issue.
   void backward() {
     const std::size_t count = profile_.gradients.size();
     std::vector<std::uint32_t> order(count);
@@ -89,7 +90,7 @@ class StepSimulation {
       if (clock_) clock_->arrived(gradient, compute_, here_);
       there[gradient] = true;
       for (; next < plan_.buckets.size() && has_come(next, there); ++next)
-        reduce(next, policy_ == WaitPolicy::kInCompute ? compute_ : network_);
+        reduce(next, policy_ == OverlapPolicy::kInCompute ? compute_ : network_);
     }
     compute(kBackward, profile_.backward_end - now, "backward end");
   }
@@ -122,7 +123,7 @@ class StepSimulation {
     stream.record(done_[call], here_);
   }
 
-  // In the order of need; each gradient's last call is the one to wait for.
+  // Uses the gradients in the order of need. A gradient is reduced when its last call has ended.
   void use() {
     const std::size_t count = profile_.gradients.size();
     std::vector<std::uint32_t> order(count);
@@ -135,7 +136,7 @@ class StepSimulation {
       const Picos needed = profile_.gradients[gradient].needed;
       compute(kUse, needed - now, fmt::format("until {} is used", gradient));
       now = std::max(now, needed);
-      if (policy_ != WaitPolicy::kByNeed) continue;
+      if (policy_ != OverlapPolicy::kByNeed) continue;
       const std::uint32_t call = calls_of_[gradient].back();
       if (clock_) clock_->reached(gradient, call, compute_, here_);
       compute_.wait(done_[call], here_);
@@ -146,7 +147,7 @@ class StepSimulation {
   const GradientProfile& profile_;
   const ReduceCost& cost_;
   const BucketPlan& plan_;
-  const WaitPolicy policy_;
+  const OverlapPolicy policy_;
   const Here here_;
   const Stream compute_, network_;
   std::vector<Event> arrived_, done_;
@@ -159,7 +160,7 @@ class StepSimulation {
 }  // namespace
 
 StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, WaitPolicy policy, Here here) {
+                             const BucketPlan& plan, OverlapPolicy policy, Here here) {
   require_whole(profile, plan, here);
   return StepSimulation(device, profile, cost, plan, policy, here).run();
 }
@@ -167,9 +168,9 @@ StepPrediction simulate_step(const Device& device, const GradientProfile& profil
 GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
                               Here here) {
   require_whole(profile, plan, here);
-  const PrivateScope predicting;  // no part of the program's trace
+  const PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
-  StepSimulation simulation(device, profile, cost, plan, WaitPolicy::kByNeed, here);
+  StepSimulation simulation(device, profile, cost, plan, OverlapPolicy::kByNeed, here);
   GradientClock clock(profile.gradients.size());
   clock.begin_step(true, plan.buckets.size());
   simulation.record(clock);
@@ -181,9 +182,9 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
 }
 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
-  const PrivateScope predicting;  // no part of the program's trace
+  const PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device device = open_plain_device(here);
-  return simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed, here);
+  return simulate_step(device, profile, cost, plan, OverlapPolicy::kByNeed, here);
 }
 
 }  // namespace slip

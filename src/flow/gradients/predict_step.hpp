@@ -1,5 +1,5 @@
-// A step of gradients played on a device that needs no data: kernels of given times in streams, with the events between
-// them that Gradients uses. For predictions and for showing what else one could do.
+// Simulates a step of gradients: kernels of given times in streams, with the same events between them as Gradients
+// uses. predict_step uses it for predictions, and `slip lab gradients` to compare policies.
 #pragma once
 
 #include "slip/device.hpp"
@@ -7,15 +7,15 @@
 
 namespace slip {
 
-enum class WaitPolicy : std::uint8_t {
-  kInCompute,  // the calls are in the compute stream: nothing goes on meanwhile
-  kAtTheEnd,   // in a stream of their own; all are waited for at the end of the backward pass
-  kByNeed,     // what needs a gradient waits for its call alone
+enum class OverlapPolicy : std::uint8_t {
+  kInCompute,  // calls run in the compute stream: nothing overlaps
+  kAtTheEnd,   // calls run in a stream of their own; the end of the backward pass waits for all of them
+  kByNeed,     // calls run in a stream of their own; each use of a gradient waits for its call only
 };
 
-// Enqueues it, waits, and says what it took by the device's clock. The device is one of sim, whose kernels may be half
-// as wide as it is.
+// Runs the step on a sim device and returns its times by the device's clock. The kernels of compute take half of the
+// device's width, so that calls can run beside them.
 StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, WaitPolicy policy, Here here = Here::at());
+                             const BucketPlan& plan, OverlapPolicy policy, Here here = Here::at());
 
 }  // namespace slip

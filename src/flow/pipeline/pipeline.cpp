@@ -26,8 +26,8 @@ bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind:
 
 Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<double>(time) * (1 + by) + 0.5); }
 
-// A device on which the stages take as long as they do while all of them run. The launch of a chunk's kernel also
-// stands for the other costs of a chunk.
+// A device on which each stage takes as long as it does while all stages run. The other costs of a chunk are counted as
+// host time of its launch.
 sim::Description description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
   const auto rate = [&](const LinkCost& link) {
     const double shared = link.bytes_per_second / (1 + stages.beside);
@@ -56,7 +56,7 @@ struct Pipeline::State {
     if (!running) return;
     try {
       loop.drain({});
-    } catch (const Error&) {  // nobody asked for it
+    } catch (const Error&) {  // a destructor cannot report it
     }
   }
 
@@ -116,7 +116,7 @@ void Pipeline::start(const PipelineSource& source, const PipelineSink& sink, Her
   state_->running = true;
   try {
     state_->loop.issue(here);
-  } catch (...) {  // a chunk failed while others were still being issued, or the user's function did
+  } catch (...) {  // a chunk failed while later ones were being issued, or the user's function threw
     state_->running = false;
     state_->loop.drain(here);
     state_->loop.renew_streams();
@@ -147,7 +147,7 @@ Picos Pipeline::predict(Here here) const {
     chunk.stream.launch(kStage, {.reads = {chunk.input}, .writes = {chunk.output}}, {.time = time});
   };
   const sim::Description description = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);
-  const PrivateScope predicting;  // no part of the program's trace
+  const PrivateScope predicting;  // keeps these ops out of the program's trace
   const Device sim = sim::open_device(description, {.run_functions = false}, here);
   const Buffer source = sim.alloc(plan.chunk * spec.bytes_in, MemoryKind::kPinned, "pipeline source", here);
   const Buffer sink = sim.alloc(plan.chunk * spec.bytes_out, MemoryKind::kPinned, "pipeline sink", here);

@@ -64,7 +64,7 @@ Plan PipelineLoop::capture(Here here) {
   } catch (...) {
     try {
       static_cast<void>(origin.end_capture(here));
-    } catch (const Error&) {  // the capture is spoiled already; what spoiled it is told
+    } catch (const Error&) {  // the capture has failed already; the first error is rethrown below
     }
     renew_streams();
     throw;

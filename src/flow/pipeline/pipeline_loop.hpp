@@ -1,8 +1,8 @@
 // PipelineLoop: the slots, streams and events of a pipeline, and the loop that issues its chunks.
 //
-// A slot is used again when its last user is done, and only that is waited for: the copy in waits for the kernels that
-// read the slot, the kernels for the copy out, and each for the stage before it. Where an end is not pinned memory, two
-// more streams move the bytes between it and pinned slots.
+// Each stage of a chunk waits for the stage before it, and for the last user of its slot: the copy in waits for the
+// kernels that read the slot, and the kernels wait for the copy out. If the source or the sink is not pinned memory,
+// two more streams copy between it and pinned slots.
 #pragma once
 
 #include <vector>
@@ -11,29 +11,30 @@
 
 namespace slip {
 
-// One end of the pipeline as the loop sees it: bytes of an element at a place, or moved by host functions.
+// The source and the sink of a run: memory, or functions that read and write chunks.
 struct PipelineEnds {
   Range source = {}, sink = {};
   PipelineSource::Read read = {};
   PipelineSink::Write write = {};
   bool stage_in = false, stage_out = false;
-  bool same_place = false;  // every chunk at the beginning of the memory: for predictions, where nothing is moved
+  bool same_place = false;  // every chunk uses the beginning of the memory: for predictions, which move no bytes
 };
 
 class PipelineLoop {
  public:
   PipelineLoop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here);
 
-  // Takes the ends and makes the pinned slots that they need; the last allocation of a run.
+  // Sets the source and the sink, and allocates the pinned slots that they need; a run allocates nothing later.
   void set_ends(PipelineEnds ends, Here here);
   void issue(Here here);
   Plan capture(Here here);
-  // Waits for all streams; throws the first error, after making new streams in place of those that keep it.
+  // Waits for all streams. If one has failed, replaces the streams, since errors of streams are sticky, and throws the
+  // first error.
   void drain(Here here);
   void renew_streams();
 
   Picos elapsed() const;                                         // of the last run
-  bool ran(std::uint64_t stream, std::uint64_t position) const;  // an op of the last run
+  bool ran(std::uint64_t stream, std::uint64_t position) const;  // whether this op belongs to the last run
 
  private:
   struct Slot {
@@ -48,7 +49,7 @@ class PipelineLoop {
 
   std::uint64_t first_of(std::uint64_t index) const { return index * plan_.chunk; }
   std::uint64_t elements_of(std::uint64_t index) const;
-  // The bytes of a chunk at an end, and in one of the slots.
+  // The bytes of a chunk in the source, in the sink, and in one of the slots.
   Range at_source(std::uint64_t index) const;
   Range at_sink(std::uint64_t index) const;
   Range slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const;
@@ -57,7 +58,7 @@ class PipelineLoop {
   const PipelineSpec spec_;
   const PipelinePlan plan_;
   Buffer in_, out_;                  // device slots
-  Buffer staging_in_, staging_out_;  // pinned slots, if an end needs them
+  Buffer staging_in_, staging_out_;  // pinned slots, if the source or the sink needs them
   PipelineEnds ends_;
   std::vector<Stream> streams_;  // fill, in, compute, out, empty
   std::vector<Slot> slots_;

@@ -1,5 +1,5 @@
-// Chunk size and depth of a pipeline. Small chunks lose time to latency, large ones to the first and the last chunk,
-// beside which nothing runs.
+// Planning the chunk size and depth of a pipeline, and measuring the stages that the plan is made from. Small chunks
+// lose time to latency. Large ones lose time to the first and the last chunk, whose copies overlap with nothing.
 #include "flow/pipeline/pipeline_plan.hpp"
 
 #include <fmt/format.h>
@@ -7,18 +7,21 @@
 #include <algorithm>
 #include <vector>
 
+#include "flow/costs/stopwatch.hpp"
+#include "flow/pipeline/pipeline_loop.hpp"
+
 namespace slip {
 namespace {
 
 constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kMaxChunks = 1'000'000;
 constexpr std::uint32_t kMaxDepth = 1024;
-constexpr Picos kNear = 100;                  // a hundredth
-constexpr std::uint64_t kTriedOneByOne = 64;  // counts of chunks; beyond, each is a sixteenth larger than the last
+constexpr Picos kNear = 100;                  // plans within 1/100 of the best time count as equally good
+constexpr std::uint64_t kTriedOneByOne = 64;  // chunk counts up to here are all tried, then steps of 1/16
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
 
-// With one slot a kernel and its copies follow each other.
+// The time that each further chunk adds. With one slot a kernel cannot overlap with copies.
 Picos period(const PipelinePlan& plan, int copy_engines) {
   if (copy_engines == 0) return plan.in + plan.kernels + plan.out;
   const Picos copies = copy_engines == 1 ? plan.in + plan.out : std::max(plan.in, plan.out);
@@ -58,12 +61,12 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   return plan;
 }
 
-// Chunks of one size as far as they go, so that the last is not a small rest.
+// Divides the elements evenly, so that the last chunk is not a small rest.
 std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
   return std::min(divide_up(divide_up(spec.elements, chunks), spec.granule) * spec.granule, spec.elements);
 }
 
-// Of all plans: the one with fewest chunks and slots that comes near the best.
+// Of the plans that are near the best time: the one with the fewest chunks, then slots.
 const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
   const auto by_time = [](const PipelinePlan& a, const PipelinePlan& b) { return a.predicted < b.predicted; };
   const Picos best = std::min_element(plans.begin(), plans.end(), by_time)->predicted;
@@ -78,12 +81,12 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
 [[noreturn]] void refuse_memory(const PipelineSpec& spec, Here here) {
   const std::uint64_t chunk = spec.chunk > 0 ? spec.chunk : spec.granule;
   const std::uint32_t depth = std::max(spec.depth, 1u);
-  const std::uint64_t least = min_memory(spec, chunk, depth);
+  const std::uint64_t needed = min_memory(spec, chunk, depth);
   throw Error(
       Code::kInvalidValue,
       fmt::format("pipeline: {} bytes of device memory are too few for chunks of {} elements of {} and {} bytes "
                   "in {} slot(s): at least {} bytes are needed",
-                  spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, least),
+                  spec.memory, std::min(chunk, spec.elements), spec.bytes_in, spec.bytes_out, depth, needed),
       here);
 }
 
@@ -103,7 +106,7 @@ void require_sane(const PipelineSpec& spec, Here here) {
   if (spec.bytes_in == 0 || spec.bytes_out == 0)
     refuse(fmt::format("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in,
                        spec.bytes_out));
-  // Half of the range: sums of both sides, rounded up, must not overflow either.
+  // A quarter of the range, so that rounded sums of both sides cannot overflow either.
   std::uint64_t in = 0, out = 0;
   if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||
       __builtin_mul_overflow(spec.elements, spec.bytes_out, &out) || in > INT64_MAX / 4 || out > INT64_MAX / 4)
@@ -134,10 +137,10 @@ PipelinePlan plan_pipeline(const PipelineSpec& spec, int copy_engines, Here here
   if (spec.chunk > 0) {
     consider(std::min(spec.chunk, spec.elements));
   } else {
-    const std::uint64_t most = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
-    for (std::uint64_t chunks = 1; chunks < most; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
+    const std::uint64_t max_chunks = std::min(divide_up(spec.elements, spec.granule), kMaxChunks);
+    for (std::uint64_t chunks = 1; chunks < max_chunks; chunks += chunks < kTriedOneByOne ? 1 : chunks / 16)
       consider(chunk_for(spec, chunks));
-    consider(chunk_for(spec, most));
+    consider(chunk_for(spec, max_chunks));
   }
   if (plans.empty()) refuse_memory(spec, here);
   PipelinePlan chosen = choose(plans);
@@ -151,6 +154,119 @@ std::string PipelinePlan::text() const {
       "{:.1f} us of kernels, {:.1f} us out; predicted {:.1f} us, bound {:.1f} us",
       chunks, chunk, depth, memory, static_cast<double>(in) / 1e6, static_cast<double>(kernels) / 1e6,
       static_cast<double>(out) / 1e6, static_cast<double>(predicted) / 1e6, static_cast<double>(bound) / 1e6);
+}
+
+namespace {
+
+constexpr std::uint64_t kPiece = std::uint64_t{16} << 20;  // bytes: large enough to show the rate of a stage
+constexpr std::uint64_t kChunks = 64;                      // number of chunks that show the cost of a chunk
+constexpr std::uint64_t kTried = 12;                       // number of chunks that show how stages slow each other
+constexpr std::uint64_t kMinParts = 16;                    // measure_link also measures 1/16 of a piece
+
+bool known(const LinkCost& link) { return link.bytes_per_second > 0; }
+
+// The elements of the largest piece. If memory and data allow, a 1/16 of it still has whole granules.
+std::uint64_t piece_of(const PipelineSpec& spec) {
+  const std::uint64_t wanted = std::max<std::uint64_t>(kPiece / std::max(spec.bytes_in, spec.bytes_out), 1);
+  std::uint64_t granules =
+      std::clamp<std::uint64_t>(wanted / spec.granule, 1, std::max<std::uint64_t>(spec.elements / spec.granule, 1));
+  while (granules > 1 && min_memory(spec, granules * spec.granule, 1) > spec.memory) granules /= 2;
+  if (granules > kMinParts) granules -= granules % kMinParts;
+  return std::min(granules * spec.granule, spec.elements);
+}
+
+void measure_links(const Device& device, const PipelineSpec& spec, PipelineStages& stages, Here here) {
+  const std::uint64_t piece = piece_of(spec);
+  const std::uint64_t in_bytes = piece * spec.bytes_in, out_bytes = piece * spec.bytes_out;
+  const std::uint64_t unit = std::min(spec.granule, piece);
+  const std::uint64_t in_unit = unit * spec.bytes_in, out_unit = unit * spec.bytes_out;
+  const Buffer input = device.alloc(in_bytes, MemoryKind::kDevice, "pipeline in", here);
+  const Buffer output = device.alloc(out_bytes, MemoryKind::kDevice, "pipeline out", here);
+  const std::uint64_t all = spec.elements * std::max(spec.bytes_in, spec.bytes_out);
+  HostRing host(device, std::max({in_bytes, out_bytes, std::min(all, HostRing::kEnough)}), here);
+  const Stream zeros = device.stream(StreamFlags::kNonBlocking);
+  zeros.fill(input, 0, "zeros", here);  // safe for every kernel: other bytes may be indices into other memory
+  zeros.fill(output, 0, "zeros", here);
+  zeros.sync(here);
+  if (!known(stages.in))
+    stages.in = measure_link(
+        device, [&](StreamRef stream, std::uint64_t bytes) { stream.copy(input.slice(0, bytes), host.next(bytes)); },
+        in_bytes, in_unit, here);
+  if (!known(stages.out))
+    stages.out = measure_link(
+        device, [&](StreamRef stream, std::uint64_t bytes) { stream.copy(host.next(bytes), output.slice(0, bytes)); },
+        out_bytes, out_unit, here);
+  if (!known(stages.kernels))
+    stages.kernels = measure_link(
+        device,
+        [&](StreamRef stream, std::uint64_t bytes) {
+          const std::uint64_t elements = bytes / spec.bytes_in;
+          spec.issue({.stream = stream,
+                      .input = input.slice(0, elements * spec.bytes_in),
+                      .output = output.slice(0, elements * spec.bytes_out),
+                      .elements = elements});
+        },
+        in_bytes, in_unit, here);
+}
+
+// The time of a whole run of the loop. The host memory has room for all chunks, or for one chunk if all of them
+// together are larger than caches.
+Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here) {
+  const std::uint64_t chunk = plan.chunk * std::max(spec.bytes_in, spec.bytes_out);
+  const std::uint64_t elements = chunk * plan.chunks > HostRing::kEnough ? plan.chunk : spec.elements;
+  HostRing in(device, elements * spec.bytes_in, here), out(device, elements * spec.bytes_out, here);
+  PipelineLoop loop(device, spec, plan, here);
+  loop.set_ends({.source = in.next(elements * spec.bytes_in),
+                 .sink = out.next(elements * spec.bytes_out),
+                 .same_place = elements < spec.elements},
+                here);
+  std::vector<Picos> times;
+  for (int i = 0; i < 4; ++i) {
+    loop.issue(here);
+    loop.drain(here);
+    if (i > 0) times.push_back(loop.elapsed());  // run 0 is the warm-up
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+// Runs the loop with the smallest possible chunks: the time per chunk is the fixed cost of a chunk.
+Picos measure_chunk(const Device& device, PipelineSpec spec, Here here) {
+  PipelinePlan plan;
+  plan.chunk = std::min(spec.granule, spec.elements);
+  plan.chunks = std::min(kChunks, spec.elements / plan.chunk);
+  plan.depth = min_memory(spec, plan.chunk, 2) <= spec.memory ? 2 : 1;
+  spec.elements = plan.chunks * plan.chunk;
+  return time_loop(device, spec, plan, here) / static_cast<Picos>(plan.chunks);
+}
+
+// Runs the first chunks of the plan, and compares their time with the expected one.
+double measure_beside(const Device& device, PipelineSpec spec, PipelinePlan plan, Here here) {
+  plan.chunks = std::min(plan.chunks, kTried);
+  if (plan.chunks < 3) return 0;
+  spec.elements = std::min(spec.elements, plan.chunks * plan.chunk);
+  const Picos full = time_loop(device, spec, plan, here) - (plan.in + plan.kernels + plan.out);
+  const Picos expected = period_of(spec, plan, device.info().copy_engines) * static_cast<Picos>(plan.chunks - 1);
+  return std::clamp(static_cast<double>(full) / static_cast<double>(expected) - 1, 0.0, 10.0);
+}
+
+}  // namespace
+
+PipelinePlan measure_and_plan(const Device& device, PipelineSpec& spec, Here here) {
+  const int engines = device.info().copy_engines;
+  PipelineStages& stages = spec.stages;
+  if (known(stages.in) && known(stages.kernels) && known(stages.out)) return plan_pipeline(spec, engines, here);
+  if (min_memory(spec, spec.granule, 1) > spec.memory) {
+    PipelineSpec assumed = spec;  // any rate will do: the planner throws the error that names the missing memory
+    assumed.stages = {.in = {1e9, 0}, .kernels = {1e9, 0}, .out = {1e9, 0}};
+    return plan_pipeline(assumed, engines, here);
+  }
+  measure_links(device, spec, stages, here);
+  if (stages.chunk == 0) stages.chunk = measure_chunk(device, spec, here);
+  const PipelinePlan alone = plan_pipeline(spec, engines, here);
+  if (stages.beside > 0) return alone;
+  stages.beside = measure_beside(device, spec, alone, here);
+  return plan_pipeline(spec, engines, here);
 }
 
 }  // namespace slip

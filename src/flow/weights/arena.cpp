@@ -140,13 +140,13 @@ class Placements {
 
 // The number of bytes that are live at each op.
 std::vector<std::uint64_t> bytes_by_op(const std::vector<Life>& lives, std::size_t ops) {
-  std::vector<std::uint64_t> there(ops + 1, 0), gone(ops + 1, 0);
+  std::vector<std::uint64_t> live(ops + 1, 0), ended(ops + 1, 0);
   for (const Life& life : lives) {
-    there[life.first] += life.bytes;
-    gone[std::min<std::size_t>(life.last, ops)] += life.bytes;
+    live[life.first] += life.bytes;
+    ended[std::min<std::size_t>(life.last, ops)] += life.bytes;
   }
-  for (std::size_t op = 1; op <= ops; ++op) there[op] += there[op - 1] - gone[op - 1];
-  return there;
+  for (std::size_t op = 1; op <= ops; ++op) live[op] += live[op - 1] - ended[op - 1];
+  return live;
 }
 
 }  // namespace

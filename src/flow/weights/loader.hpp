@@ -71,7 +71,7 @@ class Loader final : public GroupLoader {
          Options options, Here here);
   ~Loader() override;
 
-  // Brings the resident groups to their place, and returns when they are there.
+  // Loads the resident groups and waits for them.
   void fill_resident(const Buffer& resident, Here here);
   // Allocates nothing.
   void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) override;

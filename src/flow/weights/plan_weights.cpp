@@ -1,4 +1,5 @@
-// plan_weights: memory first (activations, then the ring, then what stays resident), then the step that follows.
+// plan_weights. It divides the memory first: activations, then the ring, then resident weights. Then it estimates the
+// step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,17 +17,19 @@
 namespace slip {
 namespace {
 
-constexpr double kAsGood = 1.001;        // a larger ring must gain more than this
-constexpr std::uint64_t kRingShare = 4;  // of the memory for weights a part of this is given for the disk's sake
+constexpr double kAsGood = 1.001;  // a larger ring must make the step shorter by more than this factor
+constexpr std::uint64_t kRingShare =
+    4;  // at most 1/4 of the memory for weights is given to the ring to keep a disk busy
 
-// Costs may add up to more than Picos hold.
+// The sum of costs may exceed the range of Picos.
 Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
 
 std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
   return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
 }
 
-// Marks the groups that host memory has no room for, spread evenly, so that reads are, too.
+// Marks the groups that do not fit into host memory as from_disk. They are spread evenly over the step, so that the
+// reads are spread, too.
 void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) {
   double all = 0, owed = 0;
   for (const WeightGroup& group : groups) all += static_cast<double>(group.bytes);
@@ -42,17 +45,17 @@ void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) 
   }
 }
 
-// On the cpu files are read right into the ring.
+// On the cpu device files are read straight into the ring.
 void leave_room(std::vector<WeightGroup>& groups) {
   for (WeightGroup& group : groups) group.room = group.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
 }
 
-// The weights that must be there at once at an op: its own, and those of other ops that are loaded with them.
+// For an error: the weights that must be in memory at one op, which are its own and the ones that are loaded with them.
 std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& groups,
                          const std::vector<WeightLoad>& loads, std::uint64_t bytes) {
-  const WorkingSet most = largest_working_set(groups, loads);
-  if (most.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
-  const GraphOp& op = graph.ops()[most.op];
+  const WorkingSet largest = largest_working_set(groups, loads);
+  if (largest.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
+  const GraphOp& op = graph.ops()[largest.op];
   std::uint64_t own = 0;
   for (const ValueBytes& read : op.reads) {
     if (graph[read.value].role == ValueRole::kWeight) own += aligned(read.bytes);
@@ -60,13 +63,13 @@ std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& gro
   std::set<std::uint32_t> others;
   bool joined = false;
   for (const WeightLoad& load : loads) {
-    if (load.first_op > most.op || load.last_op < most.op) continue;
+    if (load.first_op > largest.op || load.last_op < largest.op) continue;
     const WeightGroup& group = groups[load.unit];
     others.insert(group.ops.begin(), group.ops.end());
     joined = joined || group.parts.size() > 1;
   }
-  others.erase(most.op);
-  if (own >= most.bytes || others.empty())
+  others.erase(largest.op);
+  if (own >= largest.bytes || others.empty())
     return fmt::format("{} for the weights that op '{}' needs at once", format_bytes(bytes), op.name);
   constexpr std::size_t kMaxNames = 4;
   std::vector<std::string> names;
@@ -122,8 +125,8 @@ class WeightsPlanner {
     return plan;
   }
 
-  // The smallest budget, to a hundredth of a percent of the weights, with which a step is guessed to take this long.
-  // Nothing: none does, for a ring that was asked for is too small or all is to be streamed.
+  // The smallest budget, to 0.01 % of the weights, with which the estimated step is at most `step`. Nothing if no
+  // budget suffices, because the requested ring is too small or everything is streamed.
   std::optional<std::uint64_t> smallest_budget_for(double step) const {
     std::uint64_t low = smallest(), high = needed_for_all();
     if (options_.ring || options_.stream_all) high += std::max(smallest_ring_, ring_asked_for());
@@ -148,7 +151,7 @@ class WeightsPlanner {
     return options_.stream_all ? 0 : for_weights - ring;
   }
 
-  // Only with a ring that was asked for: one that the planner chooses holds what must pass through it.
+  // Happens only with a requested ring: a ring that the planner chooses is large enough.
   [[noreturn]] void no_room(std::uint64_t budget, Here here) const {
     throw Error(
         Code::kOutOfMemory,
@@ -166,7 +169,8 @@ class WeightsPlanner {
     return choice.found() ? choice.step : std::numeric_limits<double>::infinity();
   }
 
-  // With all groups streamed. A ring loses bytes at its end, so it may have to be larger than the working set.
+  // The smallest ring with all groups streamed. A ring loses bytes at its end, so it may have to be larger than the
+  // working set.
   std::uint64_t find_smallest_ring() const {
     std::uint64_t bytes = largest_working_set(groups_, loads_).bytes;
     std::vector<WeightLoad> loads = loads_;
@@ -174,15 +178,15 @@ class WeightsPlanner {
     return bytes;
   }
 
-  // Sizes worth trying: a few groups of the common sizes, and a few neighbours, each within what there is.
-  std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
+  // Sizes worth trying, at most `max`: a few groups of the common sizes, and a few groups that are neighbours.
+  std::vector<std::uint64_t> ring_sizes(std::uint64_t max) const {
     if (options_.ring) return {ring_asked_for()};
     std::vector<std::uint64_t> sizes;
     for (const WeightGroup& group : groups_) sizes.push_back(ring_bytes_of(group));
     std::ranges::sort(sizes);
-    std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
+    std::set<std::uint64_t> tries{std::min(smallest_ring_, max)};
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
-      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(times(sizes[at], count), most));
+      for (const std::uint64_t count : {1, 2, 3, 4, 6}) tries.insert(std::min(times(sizes[at], count), max));
     }
     for (const std::size_t together : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
       std::uint64_t largest = 0;
@@ -191,19 +195,19 @@ class WeightsPlanner {
         for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(groups_[loads_[i + k].unit]);
         largest = std::max(largest, sum);
       }
-      if (largest > 0) tries.insert(std::min(largest, most));
+      if (largest > 0) tries.insert(std::min(largest, max));
     }
-    if (reads_into_ring_) tries.erase(tries.begin(), tries.insert(std::min(fast_ring(most), most)).first);
+    if (reads_into_ring_) tries.erase(tries.begin(), tries.insert(std::min(fast_ring(max), max)).first);
     return {tries.begin(), tries.end()};
   }
 
-  // With less the disk would wait for ops: beside what these use, all that it has in flight must have its place. Half
-  // as much again for what is there and not used yet (measured: without it nothing is gained).
-  std::uint64_t fast_ring(std::uint64_t most) const {
+  // The ring with which the disk never waits for ops: it holds the groups in use, half as much again for groups that
+  // are loaded and not used yet (measured: without them nothing is gained), and all reads in flight.
+  std::uint64_t fast_ring(std::uint64_t max) const {
     const ReaderOptions reads;
     const std::uint64_t wanted =
         smallest_ring_ + smallest_ring_ / 2 + aligned(std::uint64_t{reads.in_flight} * reads.block_bytes);
-    return std::min(wanted, std::max(smallest_ring_, aligned(most / kRingShare)));
+    return std::min(wanted, std::max(smallest_ring_, aligned(max / kRingShare)));
   }
 
   std::pair<std::uint64_t, ResidentChoice> best_ring(std::uint64_t for_weights) const {
@@ -250,7 +254,7 @@ class WeightsPlanner {
   std::vector<WeightLoad> loads_;
   Arena arena_;
   std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;
-  bool reads_into_ring_ = false;  // from the disk
+  bool reads_into_ring_ = false;  // some groups are read from disk straight into the ring
   double compute_ = 0;
 };
 
@@ -259,7 +263,7 @@ class WeightsPlanner {
   throw Error(
       Code::kOutOfMemory,
       fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
-                  "for activations, most of them there at op '{}'",
+                  "for activations, most of them live at op '{}'",
                   budget, format_bytes(budget), planner.smallest(), format_bytes(planner.smallest()),
                   weights_text(graph, planner.groups(), planner.loads(), planner.smallest() - planner.arena().bytes),
                   format_bytes(planner.arena().bytes), arena_op),
@@ -282,19 +286,19 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
   const WeightsPlanner planner(graph, costs, options);
-  // A ring that was asked for may be larger than all weights.
-  const std::uint64_t most =
+  // A requested ring may be larger than all weights.
+  const std::uint64_t max =
       std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));
-  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, most));
+  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, max));
   if (options.slowdown) {
-    const auto least = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
-    if (!least)
+    const auto smallest = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
+    if (!smallest)
       throw Error(Code::kInvalidValue,
                   fmt::format("no budget allows a slowdown of {} with this ring and these weights streamed: leave the "
                               "ring to the planner, or let weights stay",
                               *options.slowdown),
                   here);
-    budget = *least;
+    budget = *smallest;
   }
   if (budget < planner.smallest()) too_small(planner, graph, budget, here);
   WeightsPlan plan = planner.plan(budget, here);

@@ -1,4 +1,4 @@
-// A plan proven, and simulated, before it runs.
+// verify_weights and predict_weights: a plan is proven and simulated before it runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace slip {
 namespace {
 
-constexpr int kProvenSteps = 3;  // the third has two steps before it, as every later one
+constexpr int kProvenSteps = 3;  // a step waits for ops of up to two steps before it; later steps repeat the third
 
 // A device with these costs and no other ones.
 sim::Description description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
@@ -69,7 +69,7 @@ class SimulatedLoader final : public GroupLoader {
   std::unique_ptr<StagedReads> reads_;
 };
 
-// The records of the simulated device alone, while it is started; the names of streams are kept from before.
+// Collects the records of the simulated device between start() and stop(), and the names of its streams from before.
 class PredictedTrace final : public Observer {
  public:
   void start() { started_ = true; }
@@ -81,7 +81,7 @@ class PredictedTrace final : public Observer {
 
  private:
   RecordLog log_{TraceOptions{}.max_bytes};
-  bool started_ = false;  // sim tells on the threads that drive it: here that is the one that predicts
+  bool started_ = false;  // needs no lock: sim notifies observers on the thread that issues, which is this one
 };
 
 // The simulated device of a plan, with the plan's memory and the host's inputs and outputs. Nobody touches the bytes.
@@ -107,20 +107,20 @@ std::uint64_t memory_for(const WeightsPlan& plan) {
   return bytes > UINT64_MAX / 4 ? bytes : std::max<std::uint64_t>(2 * bytes, 1 << 24);
 }
 
-// What a description of the sim device cannot express is refused in the terms of the costs.
+// Refuses costs that a sim device cannot have, with an error in terms of the costs.
 void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
-  const auto require = [&](const char* what, double value, double least, double most, const char* suffix) {
-    if (value >= least && value <= most) return;
+  const auto require = [&](const char* what, double value, double min, double max, const char* suffix) {
+    if (value >= min && value <= max) return;
     throw Error(Code::kInvalidValue,
                 fmt::format("costs of '{}' with {} of {:g}{}: {:g} to {:g} can be simulated", costs.device, what, value,
-                            suffix, least, most),
+                            suffix, min, max),
                 here);
   };
   const auto require_link = [&](const char* what, const LinkCost& link) {
     if (link.bytes_per_second > 0)
       require(what, link.bytes_per_second, sim::kMinRate, static_cast<double>(sim::kMaxRate), " B/s");
   };
-  // A tolerance: the slowdown of a whole graph is made of rounded times.
+  // With a tolerance, since the slowdown of a whole graph is computed from rounded times.
   require("a kernel slowdown", kernel_slowdown, 0, 1.001 * sim::kMaxSlowdown, "");
   require("a load slowdown", costs.load_slowdown, 0, sim::kMaxSlowdown, "");
   require_link("a load rate", costs.load);
@@ -128,7 +128,7 @@ void check_costs(const Costs& costs, double kernel_slowdown, Here here) {
   require("a load latency", static_cast<double>(costs.load.latency), 0, static_cast<double>(sim::kMaxTime), " ps");
 }
 
-// Virtual time is counted in Picos, too: 2^63 of them are 106 days.
+// Virtual time is counted in Picos, whose range is 106 days.
 void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps, Here here) {
   double time = 0;
   for (const GraphOp& op : graph.ops()) time += static_cast<double>(costs.time_of(graph, op));
@@ -150,7 +150,7 @@ void check_times(const WeightsPlan& plan, const Graph& graph, const Costs& costs
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
                      const WeightSource* source, bool direct_reads, Here here) {
   check_plan(plan, graph, here);
-  const PrivateScope proving;  // no part of the program's trace
+  const PrivateScope proving;  // keeps these ops out of the program's trace
   Costs any;
   any.load = {1e9, 0};
   SimulatedDevice sim(plan, graph, description_of(any, 0, memory_for(plan)), here);
@@ -206,7 +206,7 @@ Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Co
   check_times(plan, graph, costs, steps, here);
   const double kernel_slowdown = costs.slowdown_of(graph);
   check_costs(costs, kernel_slowdown, here);
-  // The simulated run is no part of the program's trace, nor is what the program does meanwhile part of the prediction.
+  // Keeps the simulated ops out of the program's trace, and the program's ops out of the prediction.
   PredictedTrace trace;
   const PrivateScope predicting(&trace);
   SimulatedDevice sim(plan, graph, description_of(costs, kernel_slowdown, memory_for(plan)), here);

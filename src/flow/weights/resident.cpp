@@ -31,7 +31,6 @@ class ChoiceCosts {
   const std::vector<std::uint32_t>& by_worth() const { return by_worth_; }
 
   double step_of(const ResidentSet& resident) {
-    ++looked_at;
     effort += 3 * problem_.step_costs.ops.size();
     if (!streamed_loads(problem_, resident, scratch_)) return kInfinite;
     return steady_step_of(problem_.step_costs, scratch_).step;
@@ -57,8 +56,7 @@ class ChoiceCosts {
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
-  std::uint64_t looked_at = 0;  // complete choices
-  std::uint64_t effort = 0;     // ops looked at: the same on every machine, unlike time
+  std::uint64_t effort = 0;  // ops looked at: the same on every machine, unlike time
 
  private:
   double worth(std::uint32_t group) const { return load_times_[group] / static_cast<double>(bytes(group)); }
@@ -101,12 +99,12 @@ double ChoiceCosts::bound_of_streamed(const ResidentSet& maybe_resident) {
     op_end += problem_.step_costs.ops[op];
     op_ends_[at] = op_end;
   }
-  double least = kInfinite;
+  double min_step = kInfinite;
   for (std::size_t i = ops * (kSteps - 1); i < op_ends_.size(); ++i)
-    least = std::min(least, op_ends_[i] - op_ends_[i - ops]);
+    min_step = std::min(min_step, op_ends_[i] - op_ends_[i - ops]);
   for (std::size_t i = loads * (kSteps - 1); i < load_ends_.size(); ++i)
-    least = std::min(least, load_ends_[i] - load_ends_[i - loads]);
-  return least;
+    min_step = std::min(min_step, load_ends_[i] - load_ends_[i - loads]);
+  return min_step;
 }
 
 // Makes more groups resident while they fit into `room`, in the order of their worth.
@@ -228,7 +226,6 @@ class ResidentSearch {
   }
 
   ResidentChoice result() {
-    best_.looked_at = costs_.looked_at;
     best_.bound = std::min(best_.bound, best_.step);
     return std::move(best_);
   }

@@ -21,7 +21,6 @@ struct ResidentChoice {
   std::vector<char> resident;  // by group; empty if no choice fits
   double step = 0;             // picoseconds
   double bound = 0;            // lower bound for every choice
-  std::uint64_t looked_at = 0;
   bool found() const { return !resident.empty(); }
 };
 

@@ -12,16 +12,17 @@
 
 namespace slip {
 
-// Inputs and outputs have host memory twice: the host fills or reads one while the device uses the other.
+// Inputs and outputs are double-buffered in host memory: the host fills or reads one buffer while the device uses the
+// other.
 struct Runner::State {
   struct Turn {
     std::vector<Buffer> buffers;
     std::vector<HostValue> inputs, outputs;
-    Event taken, there;  // its inputs are copied, its outputs have arrived
+    Event taken, there;  // recorded when its inputs are copied, and when its outputs have arrived
   };
 
   const Device device;
-  const Graph graph;  // a copy: the program's may go
+  const Graph graph;  // a copy: the program may destroy its own
   const WeightsPlan plan;
   const WeightsMemory memory;
   Loader loader;
@@ -47,7 +48,7 @@ struct Runner::State {
     for (std::uint32_t i = 0; i < graph.values().size(); ++i) {
       if (graph.values()[i].role == ValueRole::kState) device.fill(steps.range_of({i}), 0, here);
     }
-    device.sync(here);  // a fill of device memory does not hold the host
+    device.sync(here);  // fills of device memory are asynchronous
   }
 
   static const WeightsPlan& checked(const WeightsPlan& plan, const Graph& graph, Here here) {
@@ -72,14 +73,14 @@ struct Runner::State {
 Runner::Runner(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source, Here here)
     : state_(std::make_unique<State>(device, graph, plan, source, here)) {}
 
-// A stream that failed is done at once, but others may still work: each is waited for.
+// Waits for each stream: a stream that failed is done at once, but the others may still run.
 Runner::~Runner() {
   std::vector<StreamRef> streams = state_->steps.others();
   streams.push_back(state_->steps.compute());
   for (const StreamRef stream : streams) {
     try {
       stream.sync();
-    } catch (const Error&) {  // told by the call that it belongs to, or by nobody: the runner is given up
+    } catch (const Error&) {  // an earlier call reported it, or the program does not want to know
     }
   }
 }
@@ -94,7 +95,7 @@ std::span<std::byte> Runner::input_bytes(Value value, Here here) {
 
 void Runner::step(Here here) {
   State::Turn& turn = state_->turns[state_->issued % 2];
-  turn.there.sync(here);  // of the step before the last: its output's memory is used again
+  turn.there.sync(here);  // the step before the last has its outputs in this memory
   state_->steps.issue(turn.inputs, turn.outputs);
   turn.taken = state_->steps.inputs_taken();
   turn.there = state_->steps.outputs_there();

@@ -179,7 +179,7 @@ std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
   return names;
 }
 
-// Steps are told apart by counting: each kernel of the compute stream is an op of the graph.
+// Steps are found by counting: each kernel of the compute stream is an op of the graph, in order.
 std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream) {
   std::vector<TraceSpan> spans = trace.spans();
   std::erase_if(spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel; });
@@ -187,7 +187,7 @@ std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream
   if (missing > 0)
     throw Error(
         Code::kInvalidValue,
-        fmt::format("the trace does not say when {} of {} ops ran: steps cannot be told apart", missing, spans.size()),
+        fmt::format("the trace does not say when {} of {} ops ran: the steps cannot be found", missing, spans.size()),
         {});
   std::ranges::sort(spans, {}, &TraceSpan::position);
   return spans;

@@ -56,7 +56,6 @@ class Steps {
   void issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs);
 
   StreamRef compute() const { return compute_; }
-  StreamRef loads() const { return load_; }
   std::vector<StreamRef> others() const { return {load_, host_.inputs, host_.outputs}; }
   // Recorded after the copies of the last issued step's inputs, and of its outputs.
   const Event& inputs_taken() const { return host_.inputs_taken; }

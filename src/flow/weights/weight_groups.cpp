@@ -118,8 +118,7 @@ std::optional<std::uint64_t> blocked_until(const std::deque<RingRange>& laid, st
 
 }  // namespace
 
-bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
-              std::uint32_t* needs) {
+bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes) {
   std::deque<RingRange> laid;  // loads of this step, the latest last; completely overwritten ones are dropped
   std::uint64_t head = 0;
   for (WeightLoad& load : loads) {
@@ -128,10 +127,7 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
     for (;;) {
       if (head + size > bytes) {
         head = 0;
-        if (++wraps > 1) {
-          if (needs) *needs = load.first_op;
-          return false;
-        }
+        if (++wraps > 1) return false;
         if (size > bytes) continue;
       }
       const auto blocked = blocked_until(laid, head, head + size, load.first_op);
@@ -164,16 +160,16 @@ bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> load
 }
 
 WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads) {
-  WorkingSet most;
+  WorkingSet largest;
   std::vector<const WeightLoad*> live;
   for (const WeightLoad& load : loads) {  // in the order of first use: the maximum is reached when some load starts
     std::erase_if(live, [&](const WeightLoad* old) { return old->last_op < load.first_op; });
     live.push_back(&load);
     std::uint64_t sum = 0;
     for (const WeightLoad* one : live) sum += ring_bytes_of(groups[one->unit]);
-    if (sum > most.bytes) most = {sum, load.first_op};
+    if (sum > largest.bytes) largest = {sum, load.first_op};
   }
-  return most;
+  return largest;
 }
 
 }  // namespace slip

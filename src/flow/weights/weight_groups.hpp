@@ -32,9 +32,8 @@ const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& byt
 constexpr std::uint64_t ring_bytes_of(const WeightGroup& group) { return aligned(group.bytes + group.room); }
 
 // Places the loads one after the other in a ring of `bytes` bytes, from its beginning in each step, and sets the op
-// that each must wait for. Returns false if an op needs more bytes at a time than the ring has; `needs` is that op.
-bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
-              std::uint32_t* needs = nullptr);
+// that each must wait for. Returns false if an op needs more bytes at a time than the ring has.
+bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes);
 
 // The op whose loads together take the most bytes of the ring: no ring can be smaller.
 struct WorkingSet {

@@ -1,4 +1,4 @@
-// Plans as JSON. Values and ops are named, so that a plan that does not fit its graph is noticed.
+// Plans as JSON. The file names values and ops, so that reading notices a plan that is for another graph.
 #include <fmt/format.h>
 
 #include "base/json_fields.hpp"
@@ -35,7 +35,7 @@ OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
   return json;
 }
 
-// Of the groups that this graph has: which stay, and where.
+// The graph gives the weight groups; the file says which of them are resident, and where.
 void read_groups(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.units = make_weight_groups(graph);
   std::vector<JsonFields> groups = fields.objects("units");

@@ -17,24 +17,25 @@ namespace slip::cpu {
 
 namespace {
 
-// Who is in the BLAS. At exit its destructor unmaps the memory that calls work in, and a fork in the middle of one
-// would leave that memory taken in the child: so both wait for the calls under way, a tile each, and hold up new ones.
+// Threads that are in a BLAS call. At exit the destructor of OpenBLAS unmaps the memory that calls use, and a fork
+// during a call would leave that memory locked in the child. So exit and fork wait for running calls, each of one tile,
+// and block new ones.
 std::atomic<int> g_inside{0};
 std::atomic<int> g_forks{0};
 std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be used any more
 
-// seq_cst, here and where the other words are set: a call first says that it is inside and then looks at them, a fork
-// or exit sets its word first and then looks who is inside; one of the two sees the other.
+// seq_cst here and where the other flags are set: a call first counts itself in g_inside and then reads the flags; a
+// fork or an exit first sets its flag and then reads g_inside. So at least one of the two sees the other.
 bool enter() {
   for (Backoff backoff;; backoff.pause()) {
     g_inside.fetch_add(1, std::memory_order_seq_cst);
     if (g_forks.load(std::memory_order_seq_cst) == 0 && !g_gone.load(std::memory_order_seq_cst)) return true;
-    g_inside.fetch_sub(1, std::memory_order_relaxed);  // nothing was done that anybody must see
+    g_inside.fetch_sub(1, std::memory_order_relaxed);  // relaxed: this thread did nothing that others must see
     if (g_gone.load(std::memory_order_relaxed)) return false;
   }
 }
 
-void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // what the BLAS did comes before its end
+void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // release: the work of the BLAS comes before
 
 void await_calls() {
   for (Backoff backoff; g_inside.load(std::memory_order_seq_cst) != 0; backoff.pause()) {}
@@ -47,14 +48,15 @@ void before_fork() {
 
 void in_parent() { g_forks.fetch_sub(1, std::memory_order_release); }
 
-void in_child() {  // other threads, and what they were about to do, are not here
+void in_child() {  // other threads do not exist in the child
   g_inside.store(0, std::memory_order_relaxed);
   g_forks.store(0, std::memory_order_relaxed);
 }
 
 void at_first_use() {
   static const bool kDone = [] {
-    // The cores are shared out by for_each_index: a BLAS with threads of its own would have each of them start as many.
+    // for_each_index distributes the work over the cores: with BLAS threads each core would start threads for all
+    // cores.
     if (openblas_get_parallel() != 0) openblas_set_num_threads(1);
     at_fork(before_fork, in_parent, in_child);
     std::atexit([] {
@@ -66,7 +68,7 @@ void at_first_use() {
   static_cast<void>(kDone);
 }
 
-// For work that still runs while the process exits.
+// Plain loops, for work that still runs while the process exits.
 void multiply_plainly(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum) {
   for (std::size_t token = 0; token < sizes.tokens; ++token) {
     for (std::size_t row = 0; row < sizes.rows; ++row) {

@@ -1,4 +1,4 @@
-// A product of matrices on the calling thread by OpenBLAS, where the build has found it.
+// A matrix product on the calling thread by OpenBLAS, if the build has found it.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Rows {
 
 enum class Sum { kSet, kAdd };  // y = x * w^T, or y += x * w^T
 
-// x [tokens, in], w [rows, in], y [tokens, rows]. Only if kHasBlas.
+// x [tokens, in], w [rows, in], y [tokens, rows]. REQUIRES: kHasBlas.
 void gemm(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum);
 
 }  // namespace slip::cpu

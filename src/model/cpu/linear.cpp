@@ -1,7 +1,7 @@
-// linear on the cpu: y = x * w^T over tiles of fixed places, claimed by all cores.
+// linear on the cpu: y = x * w^T in tiles, which all cores claim one by one.
 //
-// Tiles begin at multiples of their size in the whole weight, not in the part at hand, and the sum of an element is
-// made within one tile: so it has the same bits whatever the parts, the cores and the order.
+// Tiles begin at multiples of their size in the whole weight, not in the present part, and one tile computes the whole
+// sum of an element. So the bits do not depend on the parts, the number of cores or the order of tiles.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -14,20 +14,20 @@
 namespace slip::cpu {
 namespace {
 
-// Dot products serve a linear for few tokens, when reading the weight is all that counts, and every tile where the
-// build has no BLAS.
+// Dot products are used for few tokens, when the time is that of reading the weight, and for every tile in a build
+// without BLAS.
 
-// A product y = x * w^T of rows that lie apart by these elements.
+// A product y = x * w^T.
 template <class T>
 struct Product {
   const float* x = nullptr;
   const T* w = nullptr;
   T* y = nullptr;
-  std::size_t in = 0, y_stride = 0;  // x and w are dense
+  std::size_t in = 0, y_stride = 0;  // row lengths of x and w, which are dense; elements between rows of y
 };
 
-// kRows rows of w with kTokens of x. Each sum is made in the same way whatever the two are: in four strands, which are
-// added at the end.
+// kRows rows of w with kTokens rows of x. Whatever these numbers are, each sum is made in the same way: in four partial
+// sums, which are added at the end.
 template <std::size_t kRows, std::size_t kTokens, class T>
 void dot_block(const Product<T>& product, std::size_t row, std::size_t token) {
   const T* w = product.w + row * product.in;
@@ -54,7 +54,8 @@ void dot_block(const Product<T>& product, std::size_t row, std::size_t token) {
   }
 }
 
-// Rows [row, row_end) with kTokens tokens, four rows at a time: enough loads under way to fill the memory's bandwidth.
+// Rows [row, row_end) with kTokens tokens, four rows at a time: enough loads in flight to saturate the memory
+// bandwidth.
 template <std::size_t kTokens, class T>
 void dot_rows(const Product<T>& product, std::size_t row, std::size_t row_end, std::size_t token) {
   for (; row + 4 <= row_end; row += 4) dot_block<4, kTokens>(product, row, token);
@@ -76,7 +77,7 @@ constexpr std::size_t kFewTokens =
 constexpr std::size_t kTileRows = 128;    // of the weight: a BLAS packs x for each tile, 15 % at 64 rows and 4 % here
 constexpr std::size_t kTileTokens = 256;  // of x
 constexpr std::size_t kDepth = 1024;      // bf16: columns converted at a time; tile and x stay in the cache
-constexpr std::size_t kDotBytes = 65536;  // of the weight, for an index of few tokens
+constexpr std::size_t kDotBytes = 65536;  // of the weight in one task, for few tokens
 constexpr std::size_t kMaxBlas = 0x7fffffff;  // sizes of a BLAS are ints
 static_assert(kPartRows % kTileRows == 0);
 
@@ -84,19 +85,19 @@ struct Tile {
   std::size_t row, rows, token, tokens;
 };
 
-// function(tile) for all tiles of the part.
+// Calls function(tile) for all tiles of the part.
 template <class Function>
 void for_each_tile(const LinearSizes& sizes, std::size_t tile_rows, std::size_t tile_tokens, Function function) {
   const std::size_t down = (sizes.rows + tile_rows - 1) / tile_rows;
   const std::size_t across = (sizes.tokens + tile_tokens - 1) / tile_tokens;
   for_each_index(down * across, [&](std::size_t index) {
-    // Tokens first: cores that work at the same time share a tile of the weight.
+    // Tokens vary fastest: cores that work at the same time share a tile of the weight.
     const std::size_t row = index / across * tile_rows, token = index % across * tile_tokens;
     function(Tile{row, std::min(tile_rows, sizes.rows - row), token, std::min(tile_tokens, sizes.tokens - token)});
   });
 }
 
-// Memory of this thread, kept for its next call.
+// Memory of this thread, kept for its later calls.
 float* scratch(std::vector<float>& kept, std::size_t elements) {
   if (kept.size() < elements) kept.resize(elements);
   return kept.data();
@@ -106,7 +107,7 @@ void widen(const Bf16* from, std::size_t elements, float* into) {
   for (std::size_t i = 0; i < elements; ++i) into[i] = to_float(from[i]);
 }
 
-// x as floats: itself, or converted by all cores into memory of the calling thread.
+// x as floats: x itself, or converted by all cores into memory of the calling thread.
 const float* as_floats(const float* x, std::size_t) { return x; }
 const float* as_floats(const Bf16* x, std::size_t elements) {
   thread_local std::vector<float> kept;

@@ -1,5 +1,5 @@
-// The ops that work row by row, on the cpu. A loop's index is a run of whole rows, or of elements where rows do not
-// matter, so that no result depends on who computes it.
+// The ops that work row by row, on the cpu. A task is a run of whole rows, or of elements if rows do not matter: so no
+// result depends on the thread that computes it.
 #include <algorithm>
 #include <cmath>
 
@@ -10,9 +10,10 @@
 namespace slip::cpu {
 namespace {
 
-constexpr std::size_t kElements = 16384;  // of an index: some microseconds, so that claiming it costs nothing
+constexpr std::size_t kElements =
+    16384;  // in one task: some microseconds, so that the cost of claiming it is negligible
 
-// function(from, to) for runs that together are all of `elements`.
+// Calls function(from, to) for runs that together cover all elements.
 template <class Function>
 void in_runs(std::size_t elements, std::size_t run, Function&& function) {
   for_each_index((elements + run - 1) / run,
@@ -44,7 +45,7 @@ void map_two(const Args& args, Function function) {
   });
 }
 
-// function(x, y, columns) for each row.
+// Calls function(x, y, columns) for each row.
 template <class T, class Function>
 void map_rows(const Args& args, const RowSizes& sizes, Function function) {
   const T* x = args.in<T>(0).data();
@@ -55,7 +56,7 @@ void map_rows(const Args& args, const RowSizes& sizes, Function function) {
   });
 }
 
-// The sum of term(i): in eight strands, so that it can be vectorised and long rows lose few digits.
+// The sum of term(i), as eight partial sums: the compiler can vectorise it, and long rows lose few digits.
 template <class Term>
 float sum_of(std::size_t count, Term term) {
   constexpr std::size_t kStrands = 8;
@@ -81,11 +82,11 @@ void multiply(const Args& args) {
 }
 
 void relu(const Args& args) {
-  map_one(args, [](float x) { return x < 0 ? 0.0F : x; });  // a NaN stays
+  map_one(args, [](float x) { return x < 0 ? 0.0F : x; });  // a NaN stays a NaN
 }
 
 void gelu(const Args& args) {
-  // erfc where x is small: 1 + erf would lose all digits there. -inf * 0 has the limit 0.
+  // erfc, since 1 + erf loses all digits for large negative x. The limit of -inf * 0 is 0.
   map_one(args, [](float x) {
     if (x == -INFINITY) return 0.0F;
     return 0.5F * x *
@@ -94,7 +95,7 @@ void gelu(const Args& args) {
 }
 
 void silu(const Args& args) {
-  // exp of a positive number only: that of -x overflows, and gives 0 where the result is a small number yet.
+  // Avoids exp(-x) for negative x: it overflows and gives 0 where the result is still a small number.
   map_one(args, [](float x) {
     if (x == -INFINITY) return 0.0F;
     const float e = std::exp(x < 0 ? x : -x);
@@ -132,7 +133,7 @@ void layer_norm(const Args& args) {
     map_rows<T>(args, sizes, [=](const T* x, T* y, std::size_t columns) {
       const float count = static_cast<float>(columns);
       const float mean = sum_of(columns, [x](std::size_t i) { return to_float(x[i]); }) / count;
-      // The squares of what is left, not those of x: where the mean is large the difference of these has no digits.
+      // Squares of x - mean: with a large mean, the mean of squares minus the square of the mean would have no digits.
       const float squares = sum_of(columns, [x, mean](std::size_t i) {
         const float off = to_float(x[i]) - mean;
         return off * off;

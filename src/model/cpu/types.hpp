@@ -1,4 +1,4 @@
-// The element types of the cpu's kernels: computed in float, stored as float or bf16.
+// The element types of the cpu kernels: values are float or bf16 in memory, and float in computations.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace slip::cpu {
 
-// Four floats, as compilers for all machines know them, and eight of them.
+// Vectors of four and of eight floats, by a compiler extension that works on all machines.
 using Floats = float __attribute__((vector_size(16)));
 struct Eight {
   Floats low, high;
@@ -24,7 +24,7 @@ inline Floats load_four(const void* from) {
   return result;
 }
 inline Eight load(const float* from) { return {load_four(from), load_four(from + 4)}; }
-// A bf16 with zeros before it is the float: one shuffle makes four.
+// A bf16 is the upper half of a float: a shuffle with zeros converts four of them.
 inline Eight load(const Bf16* from) {
   static_assert(std::endian::native == std::endian::little);
   using Halves = std::uint16_t __attribute__((vector_size(16)));
@@ -36,7 +36,7 @@ inline Eight load(const Bf16* from) {
   return {std::bit_cast<Floats>(low), std::bit_cast<Floats>(high)};
 }
 
-// Calls `function` with a value of the element type; graphs allow no third.
+// Calls `function` with a value of the element type; graphs allow only these two.
 template <class Function>
 void with_type(DataType type, Function&& function) {
   if (type == DataType::kBF16) function(Bf16{});

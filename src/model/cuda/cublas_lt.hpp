@@ -1,5 +1,5 @@
-// cuBLASLt, opened when it is first used. Linked, it would cost every process 200 MiB of memory and the time to load
-// them, also those that never see a GPU.
+// cuBLASLt, loaded with dlopen when it is first used. If it were linked, every process would need 200 MiB more memory
+// and the time to load them, even without a GPU.
 #pragma once
 
 #include <cublasLt.h>
@@ -21,7 +21,7 @@ struct CublasLt {
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout;
 };
 
-// Throws kUnsupported where it is not installed, with the names tried.
+// Throws kUnsupported with the names tried if it is not installed.
 const CublasLt& cublas_lt();
 
 }  // namespace slip::cuda

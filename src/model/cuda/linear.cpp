@@ -1,6 +1,6 @@
-// linear on a GPU, by cuBLASLt. For each GPU, type and sizes an algorithm is chosen once, from those that need no
-// workspace, and kept: so the same launch gives the same bits each time, any stream may run it beside others, and no
-// memory is taken behind the planner's back.
+// linear on a GPU, by cuBLASLt. For each GPU, type and size one algorithm that needs no workspace is chosen and kept.
+// So the same launch always gives the same bits, streams can run it concurrently, and it takes no memory that the
+// planner does not know of.
 #include <fmt/format.h>
 
 #include <map>
@@ -30,7 +30,7 @@ void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) 
               {});
 }
 
-// What cuBLASLt makes and takes back.
+// Destroys the objects that cuBLASLt creates.
 template <auto kDestroy>
 struct Destroy {
   template <class T>
@@ -42,8 +42,8 @@ using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<&CublasLt::
 using Product = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<&CublasLt::destroy_product>>;
 using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<&CublasLt::destroy_preference>>;
 
-// One way to multiply. Column-major, as cuBLASLt counts: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
-struct Recipe {
+// A product that cuBLASLt can run. It is column-major: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
+struct Matmul {
   Product product;
   Layout weight, from, into;
   cublasLtMatmulAlgo_t algorithm;
@@ -64,8 +64,8 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
           sizes);
 }
 
-// The greatest power of two that divides the address, up to the 16 bytes that any algorithm asks for. Whoever places
-// values at multiples of 16 gets one algorithm wherever they lie, and so the same bits.
+// The greatest power of two that divides the address, at most the 16 bytes that an algorithm can require. Values at
+// multiples of 16 always get the same algorithm, and so the same bits.
 std::uint32_t alignment_of(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | 16;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -76,19 +76,19 @@ struct Alignments {
   auto operator<=>(const Alignments&) const = default;
 };
 
-std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes, const Alignments& alignments) {
+std::unique_ptr<Matmul> choose(cublasLtHandle_t handle, const LinearSizes& sizes, const Alignments& alignments) {
   const cudaDataType_t type = sizes.type == DataType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
-  auto recipe = std::make_unique<Recipe>();
+  auto matmul = std::make_unique<Matmul>();
   cublasLtMatmulDesc_t product = nullptr;
-  // CUBLAS_COMPUTE_32F: floats are multiplied as they are, never rounded to TF32.
+  // CUBLAS_COMPUTE_32F: floats are not rounded to TF32.
   checked(cublas_lt().create_product(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", sizes);
-  recipe->product.reset(product);
+  matmul->product.reset(product);
   const cublasOperation_t transposed = CUBLAS_OP_T;
   checked(cublas_lt().set_product(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
           "cublasLtMatmulDescSetAttribute", sizes);
-  recipe->weight = layout_of(type, sizes.in, sizes.rows, sizes.in, sizes);
-  recipe->from = layout_of(type, sizes.in, sizes.tokens, sizes.in, sizes);
-  recipe->into = layout_of(type, sizes.rows, sizes.tokens, sizes.out, sizes);
+  matmul->weight = layout_of(type, sizes.in, sizes.rows, sizes.in, sizes);
+  matmul->from = layout_of(type, sizes.in, sizes.tokens, sizes.in, sizes);
+  matmul->into = layout_of(type, sizes.rows, sizes.tokens, sizes.out, sizes);
   cublasLtMatmulPreference_t made = nullptr;
   checked(cublas_lt().create_preference(&made), "cublasLtMatmulPreferenceCreate", sizes);
   const Preference preference(made);
@@ -99,45 +99,45 @@ std::unique_ptr<Recipe> choose(cublasLtHandle_t handle, const LinearSizes& sizes
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.into, sizes);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  checked(cublas_lt().find_algorithm(handle, product, recipe->weight.get(), recipe->from.get(), recipe->into.get(),
-                                     recipe->into.get(), made, 1, &found, &count),
+  checked(cublas_lt().find_algorithm(handle, product, matmul->weight.get(), matmul->from.get(), matmul->into.get(),
+                                     matmul->into.get(), made, 1, &found, &count),
           "cublasLtMatmulAlgoGetHeuristic", sizes);
   if (count == 0) checked(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", sizes);
-  recipe->algorithm = found.algo;
-  return recipe;
+  matmul->algorithm = found.algo;
+  return matmul;
 }
 
 using Key = std::tuple<DataType, std::size_t, std::size_t, std::size_t, std::size_t, Alignments>;
 
-// Of one GPU. Never destroyed: at exit CUDA may be gone already.
-struct Library {
+// The state for one GPU. Never destroyed: at exit the CUDA runtime may be shut down already.
+struct GpuState {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
-  std::map<Key, std::unique_ptr<Recipe>> recipes;
+  std::map<Key, std::unique_ptr<Matmul>> matmuls;
 };
 
-Library& library_of(int gpu) {
+GpuState& state_of(int gpu) {
   static std::mutex* const kMutex = new std::mutex;
-  static auto* const kLibraries = new std::map<int, std::unique_ptr<Library>>;
+  static auto* const kStates = new std::map<int, std::unique_ptr<GpuState>>;
   const std::lock_guard lock(*kMutex);
-  std::unique_ptr<Library>& library = (*kLibraries)[gpu];
-  if (!library) library = std::make_unique<Library>();
-  return *library;
+  std::unique_ptr<GpuState>& state = (*kStates)[gpu];
+  if (!state) state = std::make_unique<GpuState>();
+  return *state;
 }
 
 struct Found {
   cublasLtHandle_t handle;
-  const Recipe* recipe;
+  const Matmul* matmul;
 };
 
 Found recipe_for(const LinearSizes& sizes, const Alignments& alignments) {
-  Library& library = library_of(current_gpu());
-  const std::lock_guard lock(library.mutex);
-  if (!library.handle) checked(cublas_lt().create(&library.handle), "cublasLtCreate", sizes);
-  std::unique_ptr<Recipe>& recipe =
-      library.recipes[{sizes.type, sizes.tokens, sizes.in, sizes.out, sizes.rows, alignments}];
-  if (!recipe) recipe = choose(library.handle, sizes, alignments);
-  return {library.handle, recipe.get()};
+  GpuState& state = state_of(current_gpu());
+  const std::lock_guard lock(state.mutex);
+  if (!state.handle) checked(cublas_lt().create(&state.handle), "cublasLtCreate", sizes);
+  std::unique_ptr<Matmul>& matmul =
+      state.matmuls[{sizes.type, sizes.tokens, sizes.in, sizes.out, sizes.rows, alignments}];
+  if (!matmul) matmul = choose(state.handle, sizes, alignments);
+  return {state.handle, matmul.get()};
 }
 
 }  // namespace
@@ -149,9 +149,9 @@ void linear(const Args& args, CUstream_st* stream) {
   void* const y = args.out<std::byte>(0).data() + sizes.first * bytes_of(sizes.type);
   const Found found = recipe_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
   const float one = 1, zero = 0;
-  checked(cublas_lt().matmul(found.handle, found.recipe->product.get(), &one, w, found.recipe->weight.get(), x,
-                             found.recipe->from.get(), &zero, y, found.recipe->into.get(), y, found.recipe->into.get(),
-                             &found.recipe->algorithm, nullptr, 0, stream),
+  checked(cublas_lt().matmul(found.handle, found.matmul->product.get(), &one, w, found.matmul->weight.get(), x,
+                             found.matmul->from.get(), &zero, y, found.matmul->into.get(), y, found.matmul->into.get(),
+                             &found.matmul->algorithm, nullptr, 0, stream),
           "cublasLtMatmul", sizes);
 }
 

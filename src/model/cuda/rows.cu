@@ -1,6 +1,5 @@
-// The ops that work row by row, on a GPU. Values move in 16 bytes at a time where addresses and sizes allow; sums are
-// kept in float and made in a fixed order, so that a result has the same bits each time, wherever values lie at
-// multiples of 16 bytes.
+// The ops that work row by row, on a GPU. Loads and stores have 16 bytes (a pack) if addresses and sizes allow. Sums
+// are accumulated in float in a fixed order: a result always has the same bits if values lie at multiples of 16 bytes.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr std::size_t kMaxBlocks = 4096;  // grids stride: more blocks than fill any GPU cost only their start
+constexpr std::size_t kMaxBlocks = 4096;  // with grid-stride loops more blocks than fill a GPU only cost their start
 
 __device__ float to_float(float value) { return value; }
 __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -36,9 +35,9 @@ struct Multiply {
   __device__ float operator()(float a, float b) const { return a * b; }
 };
 struct Relu {
-  __device__ float operator()(float x) const { return x < 0 ? 0.0F : x; }  // a NaN stays
+  __device__ float operator()(float x) const { return x < 0 ? 0.0F : x; }  // a NaN stays a NaN
 };
-struct Gelu {  // as on the cpu: erfc where 1 + erf would lose all digits
+struct Gelu {  // erfc as on the cpu, since 1 + erf would lose all digits
   __device__ float operator()(float x) const {
     if (x == -INFINITY) return 0;
     const float scaled = x * 0.70710678118654752440F;
@@ -56,7 +55,7 @@ struct Silu {
 __device__ std::size_t thread_number() { return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ std::size_t thread_count() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
 
-// y[i] = function(x[i]); the first `packs` packs whole, what is left behind them one by one.
+// y[i] = function(x[i]); the first `packs` packs as a whole, the elements after them one by one.
 template <class T, class Function>
 __global__ void map_one(const T* x, T* y, std::size_t packs, std::size_t elements, Function function) {
   for (std::size_t i = thread_number(); i < packs; i += thread_count()) {
@@ -70,7 +69,7 @@ __global__ void map_one(const T* x, T* y, std::size_t packs, std::size_t element
     put(y[i], function(to_float(x[i])));
 }
 
-// y[i] = function(a[i], b[i % period]); packs only where the period is whole packs.
+// y[i] = function(a[i], b[i % period]); in packs only if the period is a multiple of a pack.
 template <class T, class Function>
 __global__ void map_two(const T* a, const T* b, T* y, std::size_t packs, std::size_t elements, std::size_t period,
                         Function function) {
@@ -92,7 +91,7 @@ __global__ void map_two(const T* a, const T* b, T* y, std::size_t packs, std::si
 __device__ float sum_of_block(float value) {
   __shared__ float of_warp[kThreads / kWarp];
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
-  __syncthreads();  // an earlier sum has been read
+  __syncthreads();  // all threads have read the result of an earlier sum
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
@@ -100,7 +99,7 @@ __device__ float sum_of_block(float value) {
   return sum;
 }
 
-// The sum over a row of (value - shift)^2, or of the values where kSquares is false.
+// The sum over a row of (value - shift)^2, or of the values if kSquares is false.
 template <bool kSquares, class T>
 __device__ float sum_of_row(const T* x, std::size_t packs, std::size_t columns, float shift) {
   const auto term = [shift](T value) {
@@ -117,13 +116,13 @@ __device__ float sum_of_row(const T* x, std::size_t packs, std::size_t columns, 
   return sum_of_block(sum);
 }
 
-// A row's mean and scale, and what they make of a value.
+// Normalizes a value by the mean and scale of its row.
 struct Normed {
   float mean, scale;
   __device__ float operator()(float x, float weight, float bias) const { return (x - mean) * scale * weight + bias; }
 };
 
-// A block for each row. `bias` null: rms_norm, whose mean is 0 by definition.
+// One block for each row. `bias` is null for rms_norm, whose mean is 0 by definition.
 template <class T>
 __global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size_t rows, std::size_t packs,
                      std::size_t columns, float epsilon) {
@@ -152,8 +151,8 @@ unsigned blocks_for(std::size_t items) {
   return static_cast<unsigned>(std::clamp<std::size_t>((items + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
-// Whole packs in each run of `run` elements, all of whose begins are at these addresses or multiples of the run after
-// them; 0 where one of them is not aligned.
+// The number of whole packs in each run of `run` elements. Runs begin at these addresses and at multiples of `run`
+// elements after them. 0 if one of the addresses is not aligned.
 template <class T, class... Pointers>
 std::size_t packs_in(std::size_t elements, std::size_t run, Pointers... pointers) {
   const bool aligned = ((reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Pack<T>) == 0) && ...);
@@ -195,7 +194,7 @@ void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
   with_type(sizes.type, [&]<class T>(T) {
     const T *x = args.in<T>(0).data(), *w = args.in<T>(1).data(), *b = with_bias ? args.in<T>(2).data() : nullptr;
     T* const y = args.out<T>(0).data();
-    // Every row begins at a multiple of its length, so rows of whole packs keep the alignment of the first.
+    // Every row begins at a multiple of its length: rows of whole packs keep the alignment of the first row.
     const std::size_t packs = sizes.columns % Pack<T>::kCount == 0 || sizes.rows == 1
                                   ? packs_in<T>(sizes.columns, sizes.columns, x, w, b, y)
                                   : 0;
@@ -207,7 +206,7 @@ void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
 
 }  // namespace
 
-// The backend asks for the status of the launch.
+// The backend checks the status of the launch.
 void bias(const Args& args, CUstream_st* stream) { two(args, stream, Add{}, true); }
 void add(const Args& args, CUstream_st* stream) { two(args, stream, Add{}, false); }
 void multiply(const Args& args, CUstream_st* stream) { two(args, stream, Multiply{}, false); }
