@@ -13,6 +13,7 @@
 #include "backend/sim/embedded.hpp"
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
+#include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/table.hpp"
 #include "runtime/backend.hpp"
@@ -23,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Asked {
+struct DevicesOptions {
   bool quick = false;
   std::string json;
 };
@@ -213,10 +214,6 @@ Json show_sim() {
   return json_of(table);
 }
 
-bool has_backend(std::string_view prefix) {
-  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
-}
-
 // The first GPU, or why there is none: as text.
 Json show_cuda(bool quick) {
   std::string missing = "not in this build";
@@ -232,23 +229,23 @@ Json show_cuda(bool quick) {
   return missing;
 }
 
-int run_devices(const Asked& asked) {
+int run_devices(const DevicesOptions& options) {
   Json found = {{"slip", SLIP_VERSION}};
-  found["cpu"] = show_cpu(asked.quick);
+  found["cpu"] = show_cpu(options.quick);
   found["sim"] = show_sim();
-  found["cuda"] = show_cuda(asked.quick);
-  if (!asked.json.empty()) write_file(asked.json, found.dump(2) + "\n");
+  found["cuda"] = show_cuda(options.quick);
+  if (!options.json.empty()) write_file(options.json, found.dump(2) + "\n");
   return kSuccess;
 }
 
 }  // namespace
 
 std::function<int()> add_devices(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<DevicesOptions>();
   CLI::App* devices = app.add_subcommand("devices", "Show what this machine offers, with measured rates");
-  add_output(*devices, "--json", asked->json, "Write the figures as data");
-  devices->add_flag("--quick", asked->quick, "Smaller sizes and fewer runs");
-  return [asked] { return run_devices(*asked); };
+  add_output(*devices, "--json", options->json, "Write the figures as data");
+  devices->add_flag("--quick", options->quick, "Smaller sizes and fewer runs");
+  return [options] { return run_devices(*options); };
 }
 
 }  // namespace slip::cli

@@ -12,10 +12,6 @@
 namespace slip::cli {
 namespace {
 
-bool has_backend(std::string_view prefix) {
-  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
-}
-
 std::string allowed_devices() {
   std::string text;
   for (const BackendEntry& entry : backends()) {
@@ -45,6 +41,10 @@ CLI::Validator number_between(double min, double max) {
         return within ? std::string() : fmt::format("'{}': a number from {} to {} is expected", text, min, max);
       },
       fmt::format("{} to {}", min, max));
+}
+
+bool has_backend(std::string_view prefix) {
+  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
 }
 
 Device open_device(const std::string& name, const DeviceOptions& options) {

@@ -13,7 +13,7 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct LaunchOptions {
   LocalJob job;
   double timeout = 0, grace = 5;  // seconds
   std::vector<std::string> changes;
@@ -23,22 +23,22 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-int run_launch(Asked& asked) {
-  for (const std::string& change : asked.changes) {
+int run_launch(LaunchOptions& options) {
+  for (const std::string& change : options.changes) {
     const std::size_t equals = change.find('=');
     if (equals == 0 || equals == std::string::npos)
       throw UsageError(fmt::format("--env {}: NAME=VALUE is expected", change));
-    asked.job.changes[change.substr(0, equals)] = change.substr(equals + 1);
+    options.job.changes[change.substr(0, equals)] = change.substr(equals + 1);
   }
-  asked.job.timeout = milliseconds(asked.timeout);
-  asked.job.grace = milliseconds(asked.grace);
-  return run_local_job(asked.job);
+  options.job.timeout = milliseconds(options.timeout);
+  options.job.grace = milliseconds(options.grace);
+  return run_local_job(options.job);
 }
 
 }  // namespace
 
 std::function<int()> add_launch(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<LaunchOptions>();
   CLI::App* launch = app.add_subcommand("launch", "Start a program as several ranks that find each other");
   launch->footer(
       "\nEach of the N processes finds in its environment which one it is (SLIP_RANK, 0 to N-1), how many there\n"
@@ -57,16 +57,16 @@ std::function<int()> add_launch(CLI::App& app) {
       "can listen, or with mpirun, srun or torchrun, whose variables are understood, too. Only processes that know\n"
       "the same secret join: SLIP_SECRET (at least 16 characters), the file SLIP_SECRET_FILE, or else\n"
       "~/.config/slipstream/secret, which is made when it is needed and must be the same on all hosts.");
-  launch->add_option("-n,--ranks", asked->job.nranks, "How many processes")->required()->check(CLI::Range(1, 4096));
-  launch->add_option("--timeout", asked->timeout, "End the job after so many seconds")
+  launch->add_option("-n,--ranks", options->job.nranks, "How many processes")->required()->check(CLI::Range(1, 4096));
+  launch->add_option("--timeout", options->timeout, "End the job after so many seconds")
       ->check(number_between(0.001, 1e9));
-  launch->add_option("--grace", asked->grace, "Seconds between asking a rank to end and killing it (5)")
+  launch->add_option("--grace", options->grace, "Seconds between asking a rank to end and killing it (5)")
       ->check(number_between(0.0, 1e6));
-  launch->add_flag("--tag-output", asked->job.tag_output, "Begin each line of output with the rank: [3] ...");
-  launch->add_option("--env", asked->changes, "NAME=VALUE for the ranks' environment; may be given again")
+  launch->add_flag("--tag-output", options->job.tag_output, "Begin each line of output with the rank: [3] ...");
+  launch->add_option("--env", options->changes, "NAME=VALUE for the ranks' environment; may be given again")
       ->allow_extra_args(false);
-  launch->add_option("PROGRAM", asked->job.command, "The program and its arguments, behind --")->required();
-  return [asked] { return run_launch(*asked); };
+  launch->add_option("PROGRAM", options->job.command, "The program and its arguments, behind --")->required();
+  return [options] { return run_launch(*options); };
 }
 
 }  // namespace slip::cli

@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kHeldUp = 3;  // exit status: somebody waits for somebody
 
-struct Asked {
+struct RanksOptions {
   std::string json;  // where to; empty: a table
   bool watch = false;
   int times = 0;  // of --watch; 0: until interrupted
@@ -120,7 +120,7 @@ Json json_of(const Seen& one) {
           {"doing", doing(one.sight)}};
 }
 
-void write_json(const std::string& path, const Host& host, const std::vector<HoldUp>& held) {
+void write_ranks_json(const std::string& path, const Host& host, const std::vector<HoldUp>& held) {
   Json communicators = Json::array(), held_up = Json::array(), left_out = Json::array();
   for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
@@ -135,11 +135,11 @@ void write_json(const std::string& path, const Host& host, const std::vector<Hol
   write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-int show(const Asked& asked) {
+int show(const RanksOptions& options) {
   const Host host = look_around();
   const Found& found = host.found;
   const std::vector<HoldUp> held = hold_ups_of(found);
-  if (!asked.json.empty()) write_json(asked.json, host, held);
+  if (!options.json.empty()) write_ranks_json(options.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
     const LedgerView& view = ranks.front().sight.view;
@@ -155,14 +155,14 @@ int show(const Asked& asked) {
   return held.empty() ? kSuccess : kHeldUp;
 }
 
-int run_ranks(const Asked& asked) {
-  if (!asked.watch) return show(asked);
+int run_ranks(const RanksOptions& options) {
+  if (!options.watch) return show(options);
   Parker pause;
   for (int turn = 1;; ++turn) {
     if (turn > 1) fmt::print("\n");
-    const int status = show(asked);
+    const int status = show(options);
     std::fflush(stdout);
-    if (turn == asked.times) return status;
+    if (turn == options.times) return status;
     pause.park(now_ns() + 1'000'000'000);
   }
 }
@@ -170,7 +170,7 @@ int run_ranks(const Asked& asked) {
 }  // namespace
 
 std::function<int()> add_ranks(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<RanksOptions>();
   CLI::App* ranks = app.add_subcommand("ranks", "Show what the ranks of running jobs do, and who holds up whom");
   ranks->footer(
       "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This reads\n"
@@ -191,10 +191,10 @@ std::function<int()> add_ranks(CLI::App& app) {
       "  slip ranks --json | jq '.held_up[].text'\n"
       "\n"
       "Status: 0 nobody is held up, or there are no ranks; 3 somebody is.");
-  add_output(*ranks, "--json", asked->json, "Write it as data");
-  ranks->add_flag("--watch", asked->watch, "Again every second, until interrupted");
-  ranks->add_option("--times", asked->times, "With --watch: so many times")->check(CLI::Range(1, 1'000'000));
-  return [asked] { return run_ranks(*asked); };
+  add_output(*ranks, "--json", options->json, "Write it as data");
+  ranks->add_flag("--watch", options->watch, "Again every second, until interrupted");
+  ranks->add_option("--times", options->times, "With --watch: so many times")->check(CLI::Range(1, 1'000'000));
+  return [options] { return run_ranks(*options); };
 }
 
 }  // namespace slip::cli

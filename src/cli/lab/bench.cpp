@@ -19,8 +19,8 @@ constexpr int kRunsOnCpu = 5;
 bool is_path(std::string_view name) { return name.find('/') != std::string_view::npos || name.ends_with(".json"); }
 
 // The name as Device::open knows it: a path alone means a description for sim.
-std::string device_name(const std::string& asked) {
-  return is_path(asked) && !asked.starts_with("sim:") ? "sim:" + asked : asked;
+std::string device_name(const std::string& wanted) {
+  return is_path(wanted) && !wanted.starts_with("sim:") ? "sim:" + wanted : wanted;
 }
 
 // Holds streams until it is opened.

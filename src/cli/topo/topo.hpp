@@ -18,7 +18,7 @@ std::string counted(std::size_t count, const std::string& what);
 std::string gbps_text(double gbps);                 // "24 GB/s"
 const char* device_word(const TopoSystem& system);  // "GPU", "core" or "CPU"
 
-struct PredictAsked {
+struct PredictOptions {
   std::string kind;  // "all_reduce"; empty: nothing is predicted
   std::string begin = "64K", end = "256M", algorithms = "all", html, trace, json;
   bool rails = false;
@@ -26,6 +26,6 @@ struct PredictAsked {
 };
 
 // Prints the table, and writes the timeline of the last line if asked to.
-void print_prediction(const PredictAsked& asked, const Cluster& cluster, const ChannelPlan& plan);
+void print_prediction(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan);
 
 }  // namespace slip::cli

@@ -31,7 +31,7 @@ class StopOnInterrupt {
   ~StopOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
   StopOnInterrupt(const StopOnInterrupt&) = delete;
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
-  static bool asked() { return g_stop.load(std::memory_order_relaxed); }
+  static bool wanted() { return g_stop.load(std::memory_order_relaxed); }
 
  private:
   struct sigaction before_ {};
@@ -108,7 +108,7 @@ StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOpt
   Runner runner(device, engine.graph(), plan, engine.source(), {});
   Trace trace;
   const StopOnInterrupt interrupt;
-  for (; seen.steps < options.steps && !StopOnInterrupt::asked(); ++seen.steps) {
+  for (; seen.steps < options.steps && !StopOnInterrupt::wanted(); ++seen.steps) {
     fill_inputs(engine.graph(), runner, options.seed + static_cast<std::uint64_t>(seen.steps));
     runner.step({});
     show_progress(options, seen.steps + 1);
