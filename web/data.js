@@ -1,5 +1,5 @@
 // The data of the page: columns of numbers (one value an op; times in picoseconds from the first start) and tables of
-// texts. There is no object per op: an op is its index, by start. Names are only ever shown as text.
+// texts. There is no object per op: an op is its index in the order of starts. Names are inserted as text, never as HTML.
 "use strict";
 
 const NONE = -1;
@@ -63,7 +63,7 @@ const trace = (() => {
   return result;
 })();
 
-// Predictions by op: row of the prediction columns, NONE without.
+// By op: its row in the prediction columns, or NONE.
 trace.prediction = (() => {
   let rows = null;
   return (i) => {
@@ -75,7 +75,7 @@ trace.prediction = (() => {
   };
 })();
 
-// Findings by op: numbers of meta.findings. Few ops have any.
+// By op: indices into meta.findings. Few ops have any.
 trace.findings = new Map();
 trace.meta.findings.forEach((finding, number) => {
   for (const span of finding.spans) {
@@ -139,7 +139,7 @@ function lowerBound(list, from, to, test) {
 
 const TIME_UNITS = [[1e12, "s"], [1e9, "ms"], [1e6, "\u00b5s"], [1e3, "ns"], [1, "ps"]];
 
-// For people: four digits.
+// A time with its unit and four digits.
 function timeText(picos) {
   if (picos === 0) return "0";
   const size = Math.abs(picos);
@@ -149,7 +149,7 @@ function timeText(picos) {
   return `${Number(value.toFixed(unit === 1 ? 0 : digits))} ${word}`;
 }
 
-// A point in time, with the digits that matter beside something `length` long.
+// A point in time, with the digits that matter beside an interval of `length`.
 function momentText(picos, length) {
   if (picos === 0) return "0";
   const [unit, word] = TIME_UNITS.find(([least]) => Math.abs(picos) >= least) || TIME_UNITS[4];
@@ -157,7 +157,7 @@ function momentText(picos, length) {
   return `${(picos / unit).toFixed(digits)} ${word}`;
 }
 
-// To the last picosecond.
+// A time to the picosecond.
 function exactTime(picos) {
   return `${Math.round(picos).toLocaleString("en").replaceAll(",", "\u202f")} ps`;
 }
@@ -175,7 +175,7 @@ function countText(value, unit) {
   return `${Number((value / size).toPrecision(4))} ${letter}${unit}`;
 }
 
-// Streams of other programs are called "process / thread". Where all of a device's are, the process names the device.
+// Streams of other programs are called "process / thread". If all streams of a device are, the process names the device.
 const deviceNames = (() => {
   const names = new Map();
   const used = new Set(trace.stream);
@@ -188,7 +188,7 @@ const deviceNames = (() => {
   return names;
 })();
 
-// In a trace of several ranks a device is its rank's; only where the rank has others does it keep its number there.
+// In a merged trace a device is named by its rank and, if the rank has several, by its id in the rank's own trace.
 function deviceText(device) {
   const merged = trace.meta.devices.find(({ id }) => id === device);
   if (!merged) return deviceNames.get(device) || `device ${device}`;

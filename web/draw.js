@@ -1,5 +1,5 @@
-// Drawing. A frame costs what is visible in pixels, not what the trace holds: a lane with few visible ops is drawn op
-// by op, a crowded one as a row of pixels, each as strong as its stretch of time is busy.
+// Drawing. The cost of a frame depends on the visible pixels, not on the size of the trace. A lane with few visible ops
+// is drawn op by op. A lane with many is drawn as a row of pixels, whose opacity is the busy share of their time.
 "use strict";
 
 const view = { t0: 0, t1: 1, y: 0 };
@@ -39,7 +39,7 @@ function readTheme() {
   }));
 }
 
-// Number of an op's colour: its engine's, in a tone of its name.
+// The number of an op's colour: the engine chooses the colour, the name chooses the tone.
 function colourOf(i) {
   return trace.engine[i] * TONES.length + ((trace.name[i] * 2654435761 >>> 8) & 3);
 }
@@ -118,7 +118,7 @@ function drawOps(lane, list, sums, y, height, labels) {
   if (labels && height > 10) drawLabels(wide, y, height);
 }
 
-// Lettering of the ops that have room for it.
+// Draws the names of ops that are wide enough.
 function drawLabels(wide, y, height) {
   const large = height > 14;
   pen.font = large ? "11px system-ui, sans-serif" : "9.5px system-ui, sans-serif";
@@ -127,30 +127,30 @@ function drawLabels(wide, y, height) {
     const left = Math.max(wide[k + 1], plot.left);
     const room = wide[k + 1] + wide[k + 2] - left - 8;
     const name = trace.name[wide[k]], whole = trace.meta.names[name];
-    const text = fitted(whole, room, widthOf(name, large) / Math.min(whole.length, LONGEST_LABEL));
+    const text = fitted(whole, room, widthOf(name, large) / Math.min(whole.length, MAX_LABEL));
     if (text === "") continue;
     pen.fillStyle = paint.ink[colourOf(wide[k])];
     pen.fillText(text, left + 4, y + height / 2 + .5, room);
   }
 }
 
-const LONGEST_LABEL = 400;
+const MAX_LABEL = 400;
 const widths = [new Map(), new Map()];
 
-// Width of a name in the pen's font, measured once.
+// The width of a name in the pen's font, measured once for each name.
 function widthOf(name, large) {
   const known = widths[large ? 1 : 0];
-  if (!known.has(name)) known.set(name, pen.measureText(trace.meta.names[name].slice(0, LONGEST_LABEL)).width);
+  if (!known.has(name)) known.set(name, pen.measureText(trace.meta.names[name].slice(0, MAX_LABEL)).width);
   return known.get(name);
 }
 
 function fitted(text, room, letter) {
-  const most = Math.min(LONGEST_LABEL, Math.floor((room + .5) / letter));
+  const most = Math.min(MAX_LABEL, Math.floor((room + .5) / letter));
   if (text.length <= most) return text;
   return most < 3 ? "" : text.slice(0, most - 1).replace(/[\ud800-\udbff]$/, "") + "\u2026";
 }
 
-// Sums of durations, so that the busy part of any stretch is one subtraction.
+// Prefix sums of durations, so that the busy time of any interval is one subtraction.
 function sumsOf(lane, list, key) {
   if (lane[key] && lane[key].list === list) return lane[key].sums;
   const sums = new Float64Array(list.length + 1);
@@ -162,7 +162,7 @@ function sumsOf(lane, list, key) {
 const crowd = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 let crowdRow = null;
 
-// One pixel for each stretch of plot.scale, the stretches fixed in time, so that nothing flickers while it moves.
+// One pixel for each interval of plot.scale. The intervals are fixed in time, so that nothing flickers while it moves.
 function drawCrowd(lane, list, key, from, to, y, height) {
   const width = Math.ceil(plot.width) + 1;
   if (!crowdRow || crowdRow.width !== width) {
@@ -177,7 +177,7 @@ function drawCrowd(lane, list, key, from, to, y, height) {
   for (let px = 0; px < width; px++) {
     const stop = (first + px + 1) * plot.scale;
     const next = gallop(list, at, to, stop);
-    // Ops that start in this stretch, and the one before them if it reaches in.
+    // Ops that start in this interval, and the one before them if it ends in it.
     const before = at > from ? list[at - 1] : list[from];
     const begin = stop - plot.scale;
     let busy = sums[next] - sums[at];
@@ -224,9 +224,9 @@ function drawGhosts(lane, y) {
   }
 }
 
-const LONGEST_BACK = 2000;  // ops marked before the view that may still reach into it
+const MAX_BACK = 2000;  // marked ops before the view that are checked for reaching into it
 
-// Findings: a frame and a corner on the op, also where ops are too small to see.
+// Marks ops with findings by a frame and a corner, also where ops are too small to see.
 function drawMarks() {
   pen.lineWidth = 2;
   pen.strokeStyle = pen.fillStyle = paint.css.alarm;
@@ -234,7 +234,7 @@ function drawMarks() {
   const from = lowerBound(marked, 0, marked.length, (i) => trace.start[i] >= view.t0);
   const to = lowerBound(marked, from, marked.length, (i) => trace.start[i] > view.t1);
   let last = "";
-  for (let k = Math.max(0, from - LONGEST_BACK); k < to; k++) {
+  for (let k = Math.max(0, from - MAX_BACK); k < to; k++) {
     const box = boxOf(marked[k]);
     if (!box || last === (last = `${box.x | 0} ${box.y}`)) continue;  // one mark a pixel is enough
     pen.strokeRect(box.x + 1, box.y + 2, Math.max(2, box.width - 2), box.height - 4);
@@ -246,7 +246,7 @@ function drawMarks() {
   }
 }
 
-// Where an op is on the canvas; null when it is not visible.
+// The rectangle of an op on the canvas; null if it is not visible.
 function boxOf(i) {
   if (trace.end(i) < view.t0 || trace.start[i] > view.t1) return null;
   const lane = layout.lanes[layout.laneOf[i]];

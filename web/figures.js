@@ -2,7 +2,7 @@
 "use strict";
 
 const ENGINE = { none: 0, compute: 1, copyIn: 2, copyOut: 3, host: 4, communication: 5 };
-let figuresOf = 0;  // which of meta.figures: 0 is all devices together
+let figuresOf = 0;  // index into meta.figures; 0 is all devices together
 
 function scopeText(device) {
   return device < 0 ? "all devices" : deviceText(device);
@@ -156,7 +156,7 @@ function communicationFormulas(f) {
       + `${timeText(f.communication)} \u2212 ${timeText(f.communication_overlapped)}`)];
 }
 
-// Which engines there are, in their colours.
+// The legend: engines in their colours.
 function buildLegend() {
   const used = new Uint8Array(trace.meta.engines.length);
   for (let i = 0; i < trace.count; i++) used[trace.engine[i]] = 1;

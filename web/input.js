@@ -1,11 +1,11 @@
-// Mouse and keyboard. The view moves at once with the mouse, and in a short glide with keys and links.
+// Mouse and keyboard. The view follows the mouse directly, and moves in a short animation for keys and links.
 "use strict";
 
-const LEAST_SHOWN = 100;  // picoseconds
+const MIN_SHOWN = 100;  // picoseconds
 
 function limited(t0, t1) {
   const all = trace.last - trace.first;
-  const length = Math.max(LEAST_SHOWN, Math.min(t1 - t0, all * 1.1));
+  const length = Math.max(MIN_SHOWN, Math.min(t1 - t0, all * 1.1));
   const middle = (t0 + t1) / 2;
   const low = trace.first - all * .05, high = trace.last + all * .05;
   const start = Math.max(low, Math.min(middle - length / 2, high - length));
@@ -43,7 +43,7 @@ const glide = {
   },
 };
 
-// Where the view is going, so that keys pressed in quick succession add up.
+// The target of the animation, so that keys pressed in quick succession add up.
 function goalView() {
   return glide.goal || [view.t0, view.t1];
 }
@@ -65,7 +65,7 @@ function fitAll() {
   glide.to(trace.first - edge, trace.last + edge);
 }
 
-// All of these ops in view.
+// Moves the view so that all of these ops are visible.
 function showSpans(spans) {
   let t0 = Infinity, t1 = -Infinity;
   for (const i of spans) {
@@ -76,7 +76,7 @@ function showSpans(spans) {
   glide.to(t0 - edge, t1 + edge);
 }
 
-// Chooses an op; `move` brings it into view, closer if it would be too small to see.
+// Selects an op; `move` brings it into view, and zooms in if it would be too small to see.
 function select(i, move) {
   chosen.span = i;
   showOp(i);
@@ -89,7 +89,7 @@ function select(i, move) {
   if (move) {
     const [t0, t1] = goalView();
     const tiny = trace.duration[i] < (t1 - t0) / plot.width * 6;
-    const length = tiny ? Math.max(trace.duration[i] * 30, LEAST_SHOWN) : t1 - t0;
+    const length = tiny ? Math.max(trace.duration[i] * 30, MIN_SHOWN) : t1 - t0;
     const middle = trace.start[i] + trace.duration[i] / 2;
     if (tiny || trace.start[i] < t0 || trace.end(i) > t1) {
       const wide = Math.max(length, trace.duration[i] * 1.2);

@@ -1,9 +1,9 @@
 // Where ops are drawn: tracks (a stream, or an engine of a device), and in each track lanes in which no two ops overlap.
-// A lane's ops are sorted by start and so by end, too: what is visible is found by two binary searches.
+// A lane's ops are sorted by start, and so by end: two binary searches find the visible ones.
 "use strict";
 
 const SIZES = { gutter: 190, ruler: 26, device: 24, gap: 6, lane: 22, thinLane: 15, thinFrom: 7, ghost: 8 };
-const MOST_LANES = 200;  // of one track; what is more is drawn over the last ones
+const MAX_LANES = 200;  // of one track; further ops are drawn over those of the last lane
 
 const layout = {
   mode: "stream",
@@ -20,8 +20,8 @@ function trackNames(mode) {
   return (i) => trace.deviceOf(i) * engines + trace.engine[i];
 }
 
-// One pass over the ops by start: the first lane of its track that is free takes it. Nested ops, the outer one first,
-// come out like a flame graph.
+// One pass over the ops by start: each goes into the first free lane of its track. Nested ops, the outer one first, look
+// like a flame graph.
 function assignLanes(trackOf) {
   const laneOf = new Uint32Array(trace.count);
   const tracks = new Map();
@@ -35,7 +35,7 @@ function assignLanes(trackOf) {
     let lane = 0;
     while (lane < ends.length && ends[lane] > start) lane++;
     if (lane === ends.length) {
-      if (lane === MOST_LANES) lane = MOST_LANES - 1;
+      if (lane === MAX_LANES) lane = MAX_LANES - 1;
       else { ends.push(0); counts.push(0); numbers.push(lanes++); }
     }
     ends[lane] = Math.max(ends[lane], start + trace.duration[i]);
@@ -92,12 +92,12 @@ function buildLayout(mode) {
   return { mode, laneOf, lanes, tracks: made };
 }
 
-// One lane, unless devices with clocks of their own make ops overlap that followed each other.
+// One lane, unless ops overlap because their devices have different clocks.
 function criticalLanes(spans) {
   const lists = [];
   for (const i of spans) {
     let list = lists.find((one) => trace.end(one[one.length - 1]) <= trace.start[i]);
-    if (!list && lists.length === MOST_LANES) list = lists[0];
+    if (!list && lists.length === MAX_LANES) list = lists[0];
     if (list) list.push(i);
     else lists.push([i]);
   }
@@ -121,7 +121,7 @@ function useLayout(mode) {
   placeTracks();
 }
 
-// Heights from the top of the first track; the view scrolls over them.
+// Computes y and height of tracks and lanes, from the top of the first track.
 function placeTracks() {
   let y = SIZES.gap / 2, device = null;
   layout.headers = [];

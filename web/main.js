@@ -1,4 +1,4 @@
-// Starts the page: theme, buttons, keys, first drawing. `slip` in the console moves and asks the page.
+// Starts the page: theme, buttons, keys, first drawing. The object `slip` controls the page from the console and from tests.
 "use strict";
 
 function setTheme(theme) {
@@ -14,7 +14,7 @@ function systemTheme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-// Chrome trace-event JSON, which Perfetto opens. In pieces: one string could be too long.
+// Exports Chrome trace-event JSON, which Perfetto opens. In pieces, because one string could be too long.
 function exportParts() {
   const parts = ['{"traceEvents":[\n'];
   trace.meta.streams.forEach((stream, k) => parts.push(JSON.stringify(

@@ -1,4 +1,4 @@
-// What surrounds the ops: ruler, grid, names of tracks, arrows, and the strip above that shows the whole trace.
+// Everything around the ops: ruler, grid, names of tracks, arrows, and the strip above, which shows the whole trace.
 "use strict";
 
 // The step of the ruler: 1, 2 or 5 times a power of ten, some 110 pixels wide.
@@ -19,7 +19,7 @@ function drawGrid() {
   forTicks((time, x) => pen.fillRect(Math.round(x), SIZES.ruler, 1, plot.height));
 }
 
-// Ticks carry as many digits as tell neighbours apart.
+// Labels of ticks have as many digits as neighbours need to differ.
 function tickText(time, step) {
   if (Math.abs(time) < step / 2) return "0";
   const [unit, word] = TIME_UNITS.find(([least]) => Math.abs(time) >= least) || TIME_UNITS[4];
@@ -59,7 +59,7 @@ function drawGutter() {
     pen.fillStyle = paint.css["ink-2"];
     pen.font = "600 11px system-ui, sans-serif";
     const sign = layout.collapsed.has(device) ? "\u25b8" : "\u25be";
-    pen.fillText(`${sign} ${deviceText(device).slice(0, LONGEST_LABEL)}`, 12, top + SIZES.device / 2 - 1);
+    pen.fillText(`${sign} ${deviceText(device).slice(0, MAX_LABEL)}`, 12, top + SIZES.device / 2 - 1);
   }
   for (const track of layout.tracks) drawTrackName(track);
 }
@@ -82,9 +82,9 @@ function drawTrackName(track) {
   }
 }
 
-const MOST_ARROWS = 300;  // more would be a tangle: then only those of the chosen op are drawn
+const MAX_ARROWS = 300;  // if more are visible, only those of the selected op are drawn
 
-// Arrows sorted by the time of one of their ends; what is visible is found by binary search.
+// Arrows sorted by the time of one of their ends, so that binary search finds the visible ones.
 const arrowOrder = { from: null, to: null };
 function visibleArrows() {
   const from = trace.column("arrow.from"), to = trace.column("arrow.to");
@@ -97,7 +97,7 @@ function visibleArrows() {
   for (const [order, time] of [[arrowOrder.from, (k) => trace.end(from[k])], [arrowOrder.to, (k) => trace.start[to[k]]]]) {
     const first = lowerBound(order, 0, order.length, (k) => time(k) >= view.t0);
     const last = lowerBound(order, first, order.length, (k) => time(k) > view.t1);
-    if (last - first > MOST_ARROWS) return [];
+    if (last - first > MAX_ARROWS) return [];
     for (let k = first; k < last; k++) found.add(order[k]);
   }
   return [...found];
@@ -109,7 +109,7 @@ function touching(span) {
   if (arrowsOf.span !== span) {
     const from = trace.column("arrow.from"), to = trace.column("arrow.to");
     const list = [];
-    for (let k = 0; k < from.length && list.length < MOST_ARROWS; k++) {
+    for (let k = 0; k < from.length && list.length < MAX_ARROWS; k++) {
       if (from[k] === span || to[k] === span) list.push(k);
     }
     Object.assign(arrowsOf, { span, list });
@@ -128,7 +128,7 @@ function drawArrows() {
   if (chosen.span !== NONE) {
     for (const k of touching(chosen.span)) drawArrow(from[k], to[k], paint.css.accent, 2, barrier[k] === 1);
     const after = trace.after(chosen.span);
-    // Devices in virtual time have clocks of their own: what came before may be drawn after.
+    // Devices in virtual time have different clocks: an earlier op may be drawn after a later one.
     if (after !== NONE && trace.end(after) <= trace.start[chosen.span]) drawArrow(after, chosen.span, paint.css.ink, 2, false);
   }
   pen.restore();
@@ -143,7 +143,7 @@ function drawArrow(from, to, colour, width, dashed) {
   pen.beginPath();
   pen.moveTo(x0, y0);
   pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 4, y1);
-  pen.strokeStyle = paint.css.surface;  // a seam, so that it is seen across ops, too
+  pen.strokeStyle = paint.css.surface;  // an outline, so that the arrow is visible across ops
   pen.lineWidth = width + 2;
   pen.stroke();
   pen.strokeStyle = pen.fillStyle = colour;

@@ -1,4 +1,4 @@
-// Words and figures beside the timeline. Everything is put in as text: `make` takes no markup.
+// The panel beside the timeline. Everything is inserted as text: `make` takes no HTML.
 "use strict";
 
 const CAUSES = {
@@ -63,7 +63,7 @@ function momentBefore(gap) {
   return gap > 0 ? `${timeText(gap)} before` : gap === 0 ? "at that moment" : "last";
 }
 
-// The last two parts of a path; all of it on hovering.
+// The last two parts of a path; the whole path is the tooltip.
 function placeCell(file, line) {
   return make("span", { title: `${file}:${line}` }, `${file.split("/").slice(-2).join("/")}:${line}`);
 }

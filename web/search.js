@@ -1,4 +1,5 @@
-// Search: ops whose name, kind, place or buffer contains the words. Names are looked at once each, not once an op.
+// Search: ops whose name, kind, source line or buffer contains the words. Each distinct name is compared once, not once
+// for each op.
 "use strict";
 
 const search = { text: "", active: false, hits: new Uint32Array(0), at: NONE };
@@ -8,7 +9,7 @@ function matches(text, words) {
   return words.every((word) => low.includes(word));
 }
 
-// By number of a text: does it match?
+// By number of a text: whether it matches.
 function flagsOf(texts, words) {
   return Uint8Array.from(texts, (text) => (matches(text, words) ? 1 : 0));
 }
@@ -31,7 +32,7 @@ function runSearch(text) {
   requestDraw();
 }
 
-// Each lane gets its own hits, so that they are drawn as its ops are.
+// Each lane gets its own list of hits, so that they are drawn with its ops.
 function spreadHits() {
   const counts = new Uint32Array(layout.lanes.length);
   for (const i of search.hits) counts[layout.laneOf[i]]++;
@@ -48,7 +49,7 @@ function showHits() {
   else label.textContent = search.at === NONE ? `${count} hits` : `${(search.at + 1).toLocaleString("en")} of ${count}`;
 }
 
-// The next hit from the chosen op on, or the one before; round at the ends.
+// The next or previous hit from the selected op on, wrapping at the ends.
 function stepHit(step) {
   const count = search.hits.length;
   if (count === 0) return;

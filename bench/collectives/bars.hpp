@@ -1,4 +1,4 @@
-// The parts of this benchmark.
+// The parts of the collectives benchmark; main.cpp adds them to the harness.
 #pragma once
 
 #include "support/harness.hpp"

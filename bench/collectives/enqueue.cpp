@@ -1,5 +1,5 @@
-// What a stream adds to a small collective: all_reduce and sync, less the same exchange when the ranks' own threads
-// take its steps, without a stream, a device or a communicator.
+// The cost of a stream in a small collective: the time of all_reduce and sync, minus the time of the same call when the
+// ranks' own threads run its steps, without a stream, a device or a communicator.
 #include <sched.h>
 
 #include <array>
@@ -10,7 +10,7 @@
 
 #include "bars.hpp"
 #include "base/cores.hpp"
-#include "comm/host/shared_run.hpp"
+#include "comm/host/call_run.hpp"
 #include "slip/communicator.hpp"
 
 namespace slip::bench {
@@ -33,7 +33,7 @@ class Direct {
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = elements};
-    run_.plan().emplace<HostPlan>(call, next_, 0, calls_.rank, kRanks);
+    run_.plan().emplace<HostProgramBuilder>(call, next_, 0, calls_.rank, kRanks);
     run_.prepare(call, next_, next_, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from)});
     ++next_;
     if (!run_.begin()) {
@@ -48,13 +48,13 @@ class Direct {
   SharedHost host_;
   SharedMemory memory_;
   Links links_;
-  LedgerSeat seat_;
-  SharedCalls calls_;
-  SharedRun run_;
-  std::uint64_t next_ = 1;  // number and turn of the next call
+  LedgerSlot seat_;
+  CallContext calls_;
+  CallRun run_;
+  std::uint64_t next_ = 1;  // number and ticket of the next call
 };
 
-// Nanoseconds of one call, by block, as the first rank sees it: calls keep ranks in step.
+// Nanoseconds of one call, by block, measured by rank 0 only, because calls keep the ranks in step.
 struct Times {
   std::vector<double> streamed, direct;
 };
@@ -68,7 +68,7 @@ double timed(std::barrier<>& together, std::size_t calls, const Call& call) {
   return timer.elapsed_ns() / static_cast<double>(calls);
 }
 
-// As the ranks of bench/peers: each on a core of its own, with all its threads.
+// Pins all threads of a rank to a core of its own, as bench/peers does.
 void stay_on_own_core(int rank) {
   const CoreSet cores = core_set();
   if (cores.count() < kRanks) return;

@@ -1,5 +1,5 @@
-// What a communicator costs before its first call: the time until all ranks know each other, and memory. Ranks are
-// threads of this process; all of them together are counted, and divided.
+// The cost of a communicator before its first call: the time of init, and memory. The ranks are threads of this
+// process; their total is divided by their number.
 #include <algorithm>
 #include <fstream>
 #include <stdexcept>
@@ -40,7 +40,7 @@ Measure split_time(std::size_t ranks) {
   };
 }
 
-// What this process has in memory, its share of what others have, too.
+// The proportional set size of this process (shared pages divided by their users).
 double memory_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;) {
@@ -50,7 +50,7 @@ double memory_bytes() {
   throw std::runtime_error("no Pss in /proc/self/smaps_rollup");
 }
 
-// Of the first communicators of the process, if it is the first to be measured; later ones find memory that was used.
+// Must be measured first: later communicators reuse memory that earlier ones have touched.
 Measure idle_memory(std::size_t ranks) {
   return [=](Context&) -> std::optional<double> {
     const std::vector<Device> devices = devices_for(ranks);

@@ -1,5 +1,5 @@
-// `make bench ONLY=collectives`: what communicators and streams cost, the arithmetic of collectives, and the network
-// below them. bench/collectives/run.sh runs the peers, too.
+// `make bench ONLY=collectives`: the cost of communicators and streams, the reduction kernels, and the network
+// transport. bench/collectives/run.sh also runs the peers (other libraries).
 #include "bars.hpp"
 
 int main(int argc, char** argv) {

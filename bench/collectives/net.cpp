@@ -1,5 +1,5 @@
-// The TCP network on loopback, between two threads, beside plain sockets that are used by hand in the same way: without
-// blocking, by one thread at each end.
+// The TCP transport on loopback between two threads, compared with plain non-blocking sockets used in the same way, one
+// thread at each end.
 #include "transport/net/net.hpp"
 
 #include <sys/socket.h>
@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::size_t kStreamMessages = 16;
 
-Patience patient() { return {deadline_after(60'000'000'000), nullptr}; }
+Deadline patient() { return {deadline_after(60'000'000'000), nullptr}; }
 
-// One of two ends that send to each other.
+// One end of a connection on which both sides send.
 struct End {
   std::unique_ptr<NetSender> sender;
   std::unique_ptr<NetReceiver> receiver;
@@ -42,7 +42,7 @@ std::array<End, 2> make_ends(int sockets) {
   return ends;
 }
 
-// Nanoseconds that two threads take for it.
+// Nanoseconds until both threads have run `body`.
 template <class Body>
 double timed(const Body& body) {
   const Timer timer;
@@ -73,17 +73,17 @@ Measure our_ping_pong(std::size_t bytes) {
       out[i] = ends[i].sender->register_memory(memory[i]);
       in[i] = ends[i].receiver->register_memory(memory[i]);
     }
-    const Patience patience = patient();
+    const Deadline deadline = patient();
     return one_way_ns(
         context.iterations(20'000),
         [&](std::size_t end) {
           NetSender& line = *ends[end].sender;
-          line.wait(line.isend({memory[end].data(), bytes, 0, out[end].get()}), patience);
+          line.wait(line.isend({memory[end].data(), bytes, 0, out[end].get()}), deadline);
         },
         [&](std::size_t end) {
           NetReceiver& line = *ends[end].receiver;
           const NetPart part{memory[end].data(), bytes, 0, in[end].get()};
-          line.wait(line.irecv(std::span(&part, 1)), patience);
+          line.wait(line.irecv(std::span(&part, 1)), deadline);
         });
   };
 }
@@ -92,15 +92,15 @@ Measure proxied_ping_pong(std::size_t bytes) {
   return [=](Context& context) -> std::optional<double> {
     std::array<End, 2> ends = make_ends(1);
     std::vector<std::byte> memory[2] = {std::vector<std::byte>(bytes), std::vector<std::byte>(bytes)};
-    std::array<std::unique_ptr<ProxyLine>, 2> out, in;
+    std::array<std::unique_ptr<ProxyConnection>, 2> out, in;
     for (std::size_t i = 0; i < 2; ++i) {
-      out[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].sender));
-      in[i] = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(ends[i].receiver));
+      out[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].sender));
+      in[i] = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(ends[i].receiver));
     }
-    const Patience patience = patient();
-    const auto move = [&](ProxyLine& line, std::size_t end) {
-      line.post(memory[end], ProxyLine::Next::kWait);
-      line.wait(line.posted(), patience);
+    const Deadline deadline = patient();
+    const auto move = [&](ProxyConnection& line, std::size_t end) {
+      line.post(memory[end], ProxyConnection::Next::kWait);
+      line.wait(line.posted(), deadline);
     };
     return one_way_ns(
         context.iterations(20'000), [&](std::size_t end) { move(*out[end], end); },

@@ -1,5 +1,5 @@
-// Reducing a few sources on one core, in bytes of result a second: beside loops that are written by hand for one type
-// and one number of sources, and beside copying what has to be read and written anyway.
+// Reductions of a few sources on one core, in bytes of result per second. Compared with hand-written loops for one type
+// and one number of sources, and with a copy of as many bytes.
 #include "comm/reduce/reduce.hpp"
 
 #include <algorithm>
@@ -22,9 +22,9 @@ namespace slip::bench {
 namespace {
 
 constexpr std::size_t kMaxRanks = 8;
-constexpr std::size_t kMoved = std::size_t{256} << 20;  // bytes of results of one sample
+constexpr std::size_t kMoved = std::size_t{256} << 20;  // bytes of results in one sample
 
-// One result and its sources, touched before they are measured.
+// One result and its sources; their pages are touched before the measurement.
 class Memory {
  public:
   explicit Memory(std::size_t bytes) : bytes_(bytes) {
@@ -81,7 +81,7 @@ Measure ours(const Reduction& how, std::size_t ranks, std::size_t bytes) {
   });
 }
 
-// As one would write it without a library.
+// A plain loop.
 template <std::size_t kRanks>
 void naive_sum(const Memory& memory) {
   float* to = memory.to<float>();
@@ -92,7 +92,7 @@ void naive_sum(const Memory& memory) {
   }
 }
 
-// With the vectors that every machine of its kind has, twice unrolled.
+// With the baseline vector instructions of the architecture, unrolled twice.
 template <std::size_t kRanks>
 void hand_written_sum(const Memory& memory) {
   float* to = memory.to<float>();
@@ -175,7 +175,7 @@ void add_reduce_bars(Harness& harness) {
     harness.add(bar("reduce_2_f8e4m3" + name, ours({.type = DataType::kF8E4M3}, 2, bytes),
                     {{.name = "naive", .measure = rate(bytes, naive_small_sum<F8E4M3>)}}, 1));
   }
-  // Where memory decides: two reads and a write take half as long again as one of each.
+  // Bound by memory: two reads and a write take 1.5 times as long as one of each.
   const std::size_t large = kSizes.back().bytes;
   harness.add(bar("reduce_2_f32_64MiB_of_memcpy", ours({}, 2, large),
                   {{.name = "memcpy", .measure = rate(large, copy_one)}}, 0.6));

@@ -8,7 +8,6 @@
 #include <new>
 #include <thread>
 
-#include "bars.hpp"
 #include "models.hpp"
 #include "slip/gradients.hpp"
 

@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-#include "bars.hpp"
+#include "models.hpp"
 #include "slip/gradients.hpp"
 
 namespace slip::bench {

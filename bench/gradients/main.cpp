@@ -1,6 +1,6 @@
 // `make bench ONLY=gradients`: what plans for gradients expose on simulated machines, what the scheduler costs, and
 // steps of two ranks over a slow link.
-#include "bars.hpp"
+#include "models.hpp"
 
 int main(int argc, char** argv) {
   if (slip::bench::is_link_rank(argc, argv)) return slip::bench::run_link_rank(argc, argv);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "slip/gradient_plan.hpp"
+#include "support/harness.hpp"
 
 namespace slip::bench {
 
@@ -35,5 +36,14 @@ std::vector<Model> models();
 GradientProfile step_of(const Model& model);
 // The same with layers joined to at most so many of about the same work, each with one gradient.
 GradientProfile coarse_step_of(const Model& model, std::size_t max_layers);
+
+// The groups of bars of bench_gradients.
+void add_sim_bars(Harness& harness);
+void add_host_bars(Harness& harness);
+void add_link_bars(Harness& harness);
+
+// A rank of the bar over a slow link: this program, started again in a network namespace.
+bool is_link_rank(int argc, char** argv);
+int run_link_rank(int argc, char** argv);
 
 }  // namespace slip::bench

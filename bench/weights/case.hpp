@@ -7,6 +7,7 @@
 
 #include "model/stack.hpp"
 #include "slip/slip.hpp"
+#include "support/harness.hpp"
 
 namespace slip::bench {
 
@@ -38,5 +39,17 @@ class RunningPlan {
   Device device_;
   Runner runner_;
 };
+
+// Weight streaming on the cpu device: a file in the page cache beside all weights resident, and a model three times as
+// large as the memory it may use, from disk.
+void add_cpu_bars(Harness& harness);
+// Runs the model within the budget and prints what it took: in a process of its own, whose memory counts.
+int run_cold(const std::string& folder, std::uint64_t budget);
+
+// Measures the costs that GPU plans are made from and writes them to a file: in a process of its own, before the bars.
+int profile_gpu(const std::string& costs_file);
+// Weight streaming on a GPU: the shapes of a 7B decoder, 32 blocks of 405 MB, beside raw copies, resident execution,
+// PyTorch with two hand-written slots, and accelerate. A bar whose file is empty or missing is skipped.
+void add_gpu_bars(Harness& harness, std::string costs_file, std::string torch_file);
 
 }  // namespace slip::bench

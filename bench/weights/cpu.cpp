@@ -1,5 +1,3 @@
-#include "cpu.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

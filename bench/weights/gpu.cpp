@@ -1,5 +1,3 @@
-#include "gpu.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -3,8 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "cpu.hpp"
-#include "gpu.hpp"
+#include "case.hpp"
 
 namespace {
 

@@ -159,7 +159,8 @@ class Communicator {
   void fail(Code code, const std::string& text) noexcept;
 
  private:
-  friend class Forecast;
+  friend class CallPredictor;
+  friend class Gradients;  // keeps the state, so that a Communicator may move while its gradients are reduced
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
   State& state(Here here = Here::at()) const;  // throws if this communicator was moved from

@@ -121,6 +121,7 @@ class Device {
 
  private:
   friend class Event;
+  friend struct DeviceCore;  // makes handles of itself
   explicit Device(std::shared_ptr<DeviceCore> core) : core_(std::move(core)) {}
   std::shared_ptr<DeviceCore> core_;
 };

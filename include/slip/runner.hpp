@@ -1,11 +1,9 @@
-// Runner: runs a graph on a device step by step, with its weights placed and loaded by a WeightsPlan.
+// Runner: runs a graph on a device, step after step, with its weights placed and loaded as a plan says.
 //
 //   slip::Runner runner(device, graph, plan, slip::WeightSource::files("model/"));
 //   std::ranges::copy(tokens, runner.input<float>(x).begin());
 //   runner.step();                                     // returns at once
 //   use(runner.output<float>(y));                      // waits for that step
-//
-// Thread rule: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +12,21 @@
 #include <span>
 #include <string>
 
+#include "slip/comparison.hpp"
 #include "slip/weights.hpp"
 
 namespace slip {
 
-// Where the bytes of weights come from.
+// Where the bytes of the weights come from.
 class WeightSource {
  public:
-  // Files, as for TensorFiles::open; each weight is the tensor of the same name.
+  // Files as TensorFiles::open takes them; a weight is the tensor of its name.
   static WeightSource files(const std::string& path, Here here = Here::at());
-  // Memory of the program, which must outlive the runner. Pinned memory is copied directly. Of pageable memory a runner
-  // on a GPU keeps a pinned copy.
+  // Memory of the program, which must live as long as the runner. Pinned memory is copied from where it lies. Of
+  // pageable memory a runner on a GPU keeps a pinned copy.
   using Memory = std::function<std::span<const std::byte>(const GraphValue& weight)>;
   static WeightSource memory(Memory memory, MemoryKind kind = MemoryKind::kPageable);
-  // A function that writes the bytes of a weight from `offset`. Only the runner's constructor calls it.
+  // A function that writes the bytes of a weight from `offset` on. It is called only while the runner is constructed.
   using Fill = std::function<void(const GraphValue& weight, std::uint64_t offset, std::span<std::byte> into)>;
   static WeightSource callback(Fill fill);
 
@@ -48,20 +47,20 @@ class Runner {
   // Allocates exactly the plan's device memory and loads the resident weights.
   Runner(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source,
          Here here = Here::at());
-  ~Runner();  // waits for the issued steps
+  ~Runner();  // waits for the steps that were issued
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  // Host memory of an input for the next step. There are two such buffers: the call waits until the step before the
-  // last one has read its own.
+  // Host memory of an input for the next step. There are two buffers: waits until the step before the last has copied
+  // its input.
   template <class T>
   std::span<T> input(Value value, Here here = Here::at()) {
     const std::span<std::byte> bytes = input_bytes(value, here);
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
-  // Issues a step and returns. Throws the error of an earlier step, if one failed.
+  // Issues a step. Throws the error of an earlier step that failed.
   void step(Here here = Here::at());
-  // An output of the last issued step; waits for that step. The memory stays valid until the second next step() call.
+  // An output of the last issued step, for which it waits. Valid until the step after the next one is issued.
   template <class T>
   std::span<const T> output(Value value, Here here = Here::at()) {
     const std::span<const std::byte> bytes = output_bytes(value, here);
@@ -69,7 +68,7 @@ class Runner {
   }
   void sync(Here here = Here::at());
 
-  std::uint64_t compute_stream() const;  // id of the compute stream in traces
+  std::uint64_t compute_stream() const;  // its id, in traces
 
  private:
   struct State;
@@ -78,22 +77,16 @@ class Runner {
   std::unique_ptr<State> state_;
 };
 
-// Measures the costs for plan_weights(), with loads done as the runner does them; for files also the disk
-// (Costs::read).
+// The costs for a plan, with loads as a Runner on this device with this source does them; from files also Costs::read.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here = Here::at());
 
-// A measured run compared with its prediction, op by op.
-struct Comparison {
-  struct Difference {
-    std::string op;
-    Picos predicted = 0, measured = 0;  // per step in the steady state
-  };
-  Picos predicted = 0, measured = 0;            // per step
-  Picos predicted_idle = 0, measured_idle = 0;  // part of the step in which no op ran
-  std::vector<Difference> differences;          // largest first
-  double error() const;                         // relative error of the step time: 0.05 is 5 %
-  std::string text(std::size_t max_lines = 5) const;
-};
+// Proves the ops that a Runner on this device with this source issues, its loads included: the runner's own loader is
+// captured on a simulated device. Reads that begin before their op, while earlier loads are read, are not in the proof:
+// a counter orders them.
+WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, const Device& device,
+                            const WeightSource& source, Here here = Here::at());
+
+// Compares a measured run with its prediction. `compute_stream` is the runner's, in the trace `measured`.
 Comparison compare_weights(const Graph& graph, const Prediction& prediction, const TraceData& measured,
                            std::uint64_t compute_stream);
 

@@ -5,6 +5,7 @@
 #include "slip/buffer.hpp"
 #include "slip/check.hpp"
 #include "slip/communicator.hpp"
+#include "slip/comparison.hpp"
 #include "slip/costs.hpp"
 #include "slip/data_type.hpp"
 #include "slip/device.hpp"

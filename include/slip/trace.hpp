@@ -85,7 +85,7 @@ struct TraceSpan {
 // Work that `to_stream` gets after `sequence` waits for `from_stream` up to `from_position`.
 struct TraceEdge {
   std::uint64_t from_stream = 0, from_position = 0;
-  std::uint64_t to_stream = 0, to_position = 0;
+  std::uint64_t to_stream = 0;
   std::uint64_t sequence = 0;
   bool barrier = false;  // implicit: by the legacy stream's rule or the allocator, not by an event wait
 };

@@ -1,11 +1,12 @@
-// Weights: run a graph on a device whose memory cannot hold all weights. Some weights stay resident on the device. The
-// others are loaded, in order of use, into a ring of device memory while earlier ops compute.
+// Weights: how to run a graph on a device whose memory cannot hold all of its weights. Some weights stay resident. The
+// others are streamed in the order of their use: they are loaded into a ring buffer while earlier ops compute.
 //
 //   slip::Costs costs = slip::measure_costs(graph, device);
 //   slip::WeightsPlan plan = slip::plan_weights(graph, costs, {.budget = 2 << 30});
 //   puts(slip::describe(plan, graph, costs).c_str());
 //
-// A plan is data: it can be verified (verify_weights), predicted (predict_weights), run (runner.hpp), saved and loaded.
+// A plan is data: verify_weights proves it, predict_weights simulates it, a Runner (runner.hpp) runs it, and it can be
+// saved and loaded.
 #pragma once
 
 #include <cstdint>
@@ -20,97 +21,103 @@
 
 namespace slip {
 
-// Give a budget, or a slowdown to find the budget for it. With neither, the budget is `free_memory`.
+// Give a budget or a slowdown. With neither, the plan may use all of `free_memory`.
 struct WeightsOptions {
-  std::optional<std::uint64_t> budget = {};  // bytes of device memory for weights, ring and activations together
-  std::optional<double> slowdown = {};  // find the minimum budget with a step at most this much longer: 0.05 is 5 %
+  std::optional<std::uint64_t> budget = {};  // bytes of device memory for everything: weights, ring, activations
+  // 0.05: take the smallest budget with which a step takes at most 5 % longer than with all weights resident.
+  std::optional<double> slowdown = {};
   std::uint64_t free_memory = UINT64_MAX;
-  std::uint64_t host_memory = UINT64_MAX;    // bytes for weights in host memory; the rest is read from disk each step
-  std::optional<std::uint64_t> ring = {};    // bytes; default: the smallest ring that costs no time
+  // Bytes of weights that may stay in host memory; the others are read from disk in each step.
+  std::uint64_t host_memory = UINT64_MAX;
+  std::optional<std::uint64_t> ring = {};    // bytes; by default the smallest ring that costs no time
   bool stream_all = false;                   // no weight stays resident
-  std::uint64_t search_effort = 20'000'000;  // ops to evaluate; then the search returns the best plan and its bound
+  std::uint64_t search_effort = 20'000'000;  // limit of the search for resident weights, in ops looked at
 };
 
-// Load unit: weights that are placed, loaded and evicted together. They are neighbours in order of use, so that no copy
-// is tiny.
-struct WeightUnit {
+// A weight group: weights that are placed, loaded and evicted together. They are neighbours in the order of use;
+// joining them avoids tiny copies. (The fields `units` and `unit` below, and plan files, call it a unit.)
+struct WeightGroup {
   struct Part {
     ValueBytes bytes;
-    std::uint64_t offset = 0;  // in the unit
+    std::uint64_t offset = 0;  // in the group
   };
   std::vector<Part> parts;
   std::uint64_t bytes = 0;
-  std::vector<std::uint32_t> ops;  // that use any of its weights, ascending
+  std::vector<std::uint32_t> ops;  // that read any part of it, ascending
   bool from_disk = false;          // if streamed: read from disk in each step, not kept in host memory
-  std::uint64_t room = 0;          // extra bytes after it in the ring, for the alignment of direct reads from its file
+  std::uint64_t room = 0;  // extra bytes in the ring, so that a direct read can keep the page alignment of the file
   bool resident = false;
-  std::uint64_t offset = 0;  // if resident: in the resident memory
+  std::uint64_t offset = 0;  // if resident: in the memory of resident weights
 };
+using WeightUnit = WeightGroup;  // its name in earlier versions
 
 inline constexpr std::uint32_t kNoOp = ~std::uint32_t{0};
 
-// One load of a unit into the ring in each step. A unit whose uses are far apart has a load for each use.
+// The load of a weight group into the ring, once in each step. A group whose uses lie far apart has a load for each.
 struct WeightLoad {
-  std::uint32_t unit = 0;
-  std::uint64_t offset = 0;  // in the ring
-  std::uint32_t first_op = 0, last_op = 0;
-  // The last op that uses the overwritten bytes, in the same step or, with step_before, in the previous one.
+  std::uint32_t unit = 0;                   // index of the weight group
+  std::uint64_t offset = 0;                 // in the ring
+  std::uint32_t first_op = 0, last_op = 0;  // the ops that this load serves
+  // The last op that reads the bytes which this load overwrites; the load waits for it.
   std::uint32_t after_op = kNoOp;
-  bool step_before = false;
+  bool step_before = false;  // that op belongs to the step before
 };
 
 struct WeightsPlan {
-  std::vector<WeightUnit> units;             // in order of first use
-  std::vector<WeightLoad> loads;             // of one step, in issue order
-  std::vector<std::uint64_t> value_offsets;  // by graph value: offset in the activation memory; unused for weights
+  std::vector<WeightGroup> units;            // in the order of their first use
+  std::vector<WeightLoad> loads;             // of one step, in the order in which they are issued
+  std::vector<std::uint64_t> value_offsets;  // by graph value, in the memory of activations; unused for weights
   std::uint64_t resident_bytes = 0;
   std::uint64_t ring_bytes = 0;
   std::uint64_t activation_bytes = 0;  // inputs, states, outputs and activations
-  std::uint64_t activation_bound = 0;  // lower bound of activation_bytes
-  std::uint64_t streamed_bytes = 0;    // loaded per step
+  std::uint64_t activation_bound = 0;  // no placement of these values needs less
+  std::uint64_t streamed_bytes = 0;    // loaded in each step
   std::optional<std::uint64_t> budget;
 
-  // The planner's estimate per step, in the steady state.
+  // The planner's estimates for a step in the steady state.
   Picos step = 0;
-  Picos bound = 0;    // lower bound of the step for any choice of resident weights within this memory
+  Picos bound = 0;    // lower bound for every choice of resident weights in this memory
   Picos compute = 0;  // the step with all weights resident
-  Picos loading = 0;  // durations of all loads, added
+  Picos loading = 0;  // the sum of all loads
 
   std::uint64_t device_bytes() const { return resident_bytes + ring_bytes + activation_bytes; }
 };
 
-// Throws kOutOfMemory if the budget is too small; the error has the minimum budget and the op that needs it.
+// Throws kOutOfMemory if the budget is too small; the error names the smallest budget and the op that needs it.
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options = {},
                          Here here = Here::at());
 
-// Human-readable: resident and streamed weights, times, and the exposed load time with the budget that would hide it.
+// A text for people: what stays resident, what is streamed, the times, and how loads could be hidden that are not.
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs);
 
-// The race checker's verdict on several consecutive steps.
+// The result of the race checker for a few steps of a plan.
 struct WeightsProof {
   Verdict verdict = Verdict::kUnknown;
-  std::string text;  // human-readable
+  std::string text;  // for people
   int steps = 0;
   std::size_t ops = 0, waits = 0;
-  std::size_t superfluous = 0;  // waits that no two ops need
+  std::size_t superfluous = 0;  // waits that could be left out
   bool proven() const { return verdict == Verdict::kProven; }
 };
+// Proves the order of the ops of a plan: no load overwrites bytes that an op still reads, and no op reads bytes before
+// they are loaded. Groups are copied from pinned memory, or read from disk first if the plan says so; runner.hpp has an
+// overload for a given device and source.
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
 
-// Several steps simulated on the sim device with the costs of the ops.
+// A few steps of a plan, simulated with the given costs.
 struct Prediction {
   Picos step = 0;  // in the steady state
   Picos first_step = 0;
-  Picos exposed = 0;  // part of a step in which compute was idle: loads that were not hidden
+  Picos exposed = 0;  // part of a step in which no op ran, because a load was not done
   std::uint64_t loaded_bytes = 0;
   std::uint64_t device_bytes = 0;
-  std::uint64_t compute_stream = 0;  // id of the compute stream in the trace
+  std::uint64_t compute_stream = 0;  // its id in the trace
   TraceData trace;
 };
 Prediction predict_weights(const WeightsPlan& plan, const Graph& graph, const Costs& costs, int steps = 4,
                            Here here = Here::at());
 
-// JSON. Reading checks that the plan belongs to this graph.
+// Plans as JSON. Reading checks that the plan is for this graph.
 void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::string& path, Here here = Here::at());
 WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here here = Here::at());
 

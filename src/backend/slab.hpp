@@ -1,9 +1,8 @@
-// Slab: stream states that are never deleted but used again, process-wide, so that old references meet a valid object.
-// Who gives a state back makes it as good as new before: the next device knows nothing of the last one.
+// Slab: the process-wide list of stream states of one type. States are reused but never deleted, so that old references
+// refer to a valid object. A device resets a state before it gives it back.
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/fork_mutex.hpp"
@@ -16,7 +15,7 @@ class Slab {
  public:
   static State* take() {
     Slab& slab = instance();
-    const std::lock_guard lock(slab.mutex_);
+    const LockGuard lock(slab.mutex_);
     if (slab.idle_.empty()) {
       slab.all_.push_back(std::make_unique<State>());
       return slab.all_.back().get();
@@ -28,7 +27,7 @@ class Slab {
 
   static void give(State* state) {
     Slab& slab = instance();
-    const std::lock_guard lock(slab.mutex_);
+    const LockGuard lock(slab.mutex_);
     slab.idle_.push_back(state);
   }
 
@@ -40,12 +39,12 @@ class Slab {
     }();
     return *kSlab;
   }
-  // In a child of fork. A thread of the parent may have been about to look at one of them, with a lock of it held.
-  static void abandon_idle() { instance().idle_.clear(); }
+  // In a child of fork(): a thread of the parent may have held a lock of an idle state, so they are not reused.
+  static void abandon_idle() SLIP_NO_THREAD_SAFETY_ANALYSIS { instance().idle_.clear(); }
 
-  ForkMutex mutex_;  // guards what follows
-  std::vector<std::unique_ptr<State>> all_;
-  std::vector<State*> idle_;
+  ForkMutex mutex_;
+  std::vector<std::unique_ptr<State>> all_ SLIP_GUARDED_BY(mutex_);
+  std::vector<State*> idle_ SLIP_GUARDED_BY(mutex_);
 };
 
 }  // namespace slip

@@ -1,7 +1,7 @@
-// The backends of this build, one row each.
+// The table of the backends in this build; see runtime/backend.hpp.
 #include <array>
 
-#include "backend/cpu/cpu.hpp"
+#include "backend/cpu/cpu_backend.hpp"
 #if SLIP_HAS_CUDA
 #include "backend/cuda/cuda.hpp"
 #endif

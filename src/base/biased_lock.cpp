@@ -9,18 +9,19 @@
 namespace slip {
 namespace {
 
-constexpr std::uint32_t kMaxPatience = 1u << 12;
+constexpr std::uint32_t kMaxThreshold = 1u << 12;
 
 long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
 }  // namespace
 
-// False while static objects are made, which is safe: light_fence() is then a full one.
+// False until static initialisation reaches it, which is safe: light_fence() is then a full fence.
 const bool g_has_membarrier = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 
 void heavy_fence() {
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
-  // Not registered: before g_has_membarrier was made. Else the system has none, and light_fence() is a full fence, too.
+  // Not registered: static initialisation has not reached g_has_membarrier. If registering fails, too, the system has
+  // no membarrier, and light_fence() is a full fence.
   if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0)
     return;
   full_fence();
@@ -29,31 +30,31 @@ void heavy_fence() {
 void BiasedLock::lock_slowly() {
   const std::uint64_t me = thread_index();
   lock_.lock();
-  const std::uint64_t favour = favour_.load(std::memory_order_relaxed);
-  if (favour != 0) {  // another thread's: this one would have come in with it
-    favour_.store(0, std::memory_order_relaxed);
+  const std::uint64_t bias = bias_.load(std::memory_order_relaxed);
+  if (bias != 0) {  // another thread's: revoke it
+    bias_.store(0, std::memory_order_relaxed);
     heavy_fence();
-    // acquire: what the favourite wrote under the lock.
-    for (int spins = 0; taken_[favour % kSeats].load(std::memory_order_acquire); ++spins) spin(spins);
+    // acquire: sees what the bias owner wrote under the lock.
+    for (Backoff backoff; taken_[bias % kSlots].load(std::memory_order_acquire); backoff.pause()) {}
     streak_ = 0;
-    patience_ = std::min(patience_ * 4, kMaxPatience);
+    threshold_ = std::min(threshold_ * 4, kMaxThreshold);
   }
-  seat_ = kNoSeat;
-  streak_ = last_ == me ? streak_ + 1 : 0;
-  last_ = me;
-  if (streak_ < patience_ || !g_has_membarrier) return;
+  slot_ = kNoSlot;
+  streak_ = last_holder_ == me ? streak_ + 1 : 0;
+  last_holder_ = me;
+  if (streak_ < threshold_ || !g_has_membarrier) return;
   streak_ = 0;
-  const int seat = find_seat(me);
-  if (seat != kNoSeat) favour_.store(me * kSeats + static_cast<std::uint64_t>(seat), std::memory_order_relaxed);
+  const int slot = find_slot(me);
+  if (slot != kNoSlot) bias_.store(me * kSlots + static_cast<std::uint64_t>(slot), std::memory_order_relaxed);
 }
 
-// A seat is never given to a second thread: its first one may be late by any time.
-int BiasedLock::find_seat(std::uint64_t thread) {
-  for (int seat = 0; seat < kSeats; ++seat) {
-    if (owners_[seat] == 0) owners_[seat] = thread;
-    if (owners_[seat] == thread) return seat;
+// A slot is never given to a second thread: its first thread may be late by any time.
+int BiasedLock::find_slot(std::uint64_t thread) {
+  for (int slot = 0; slot < kSlots; ++slot) {
+    if (slot_owners_[slot] == 0) slot_owners_[slot] = thread;
+    if (slot_owners_[slot] == thread) return slot;
   }
-  return kNoSeat;
+  return kNoSlot;
 }
 
 }  // namespace slip

@@ -1,8 +1,9 @@
-// A lock for data that one thread uses nearly always and others now and then, and the pair of fences that it stands on.
+// BiasedLock: a lock for data that one thread uses nearly always and other threads rarely, and the asymmetric fences
+// that it is built on. The cpu device uses it for its queues.
 //
-// A read-modify-write, as every plain lock needs, waits until the stores before it have reached the cache: where those
-// stores go to lines that another core just read, as those of a queue do, that costs some 40-60 ns an op. The thread
-// that a BiasedLock leans to takes it with plain stores and loads; any other thread pays for both with a system call.
+// Every plain lock needs a read-modify-write, which waits until the thread's earlier stores have reached the cache. If
+// another core has just read those lines, as with a queue, that costs 40-60 ns per op. The thread that a BiasedLock is
+// biased to takes it with plain stores and loads; any other thread pays for both with a system call.
 #pragma once
 
 #include <atomic>
@@ -13,72 +14,75 @@
 
 namespace slip {
 
-// Two threads that each store one flag and then load the other's: with light_fence() between store and load in one and
-// heavy_fence() in the other, at least one of them sees the other's store. The light one costs nothing where the system
-// offers membarrier; elsewhere both are full fences.
+// Two threads each store one flag and then load the other's. If one calls light_fence() between store and load and the
+// other heavy_fence(), at least one of them sees the other's store. light_fence() costs nothing where the system has
+// membarrier(2); elsewhere both are full fences.
 extern const bool g_has_membarrier;
 void heavy_fence();
 inline void light_fence() {
   if (!g_has_membarrier) [[unlikely]]
     return full_fence();
-  asm volatile("" ::: "memory");  // the compiler keeps the order; heavy_fence() does the rest
+  asm volatile("" ::: "memory");  // stops the compiler from reordering; heavy_fence() stops the other cores
 }
 
-// A former favourite may be late: it saw that the lock leans to it, was stopped, and writes its flag when the lock
-// leans to another thread. So each thread that is ever the favourite has a seat of its own, with a flag that nobody
-// else writes.
-class BiasedLock {
+// A former bias owner may be late: it saw that the lock is biased to it, was preempted, and writes its flag when the
+// lock is biased to another thread. So each thread that ever becomes the bias owner has its own slot, whose flag no
+// other thread writes.
+class SLIP_CAPABILITY("biased lock") BiasedLock {
  public:
-  void lock() {
-    if (!lock_if_mine()) lock_slowly();
+  void lock() SLIP_ACQUIRE() {
+    if (!lock_if_biased()) lock_slowly();
   }
-  // Takes the lock if it leans to this thread: without waiting, without an atomic operation.
-  bool lock_if_mine() {
-    const std::uint64_t favour = my_favour();
-    return favour != 0 && enter_with(favour);
+  // Takes the lock if it is biased to this thread: without waiting, without an atomic read-modify-write.
+  bool lock_if_biased() SLIP_TRY_ACQUIRE(true) {
+    const std::uint64_t bias = own_bias();
+    return bias != 0 && enter_with(bias);
   }
-  void unlock() {
+  void unlock() SLIP_RELEASE() {
     // release: publishes what was written under the lock.
-    if (seat_ >= 0) taken_[seat_].store(false, std::memory_order_release);
-    else lock_.unlock();
+    if (slot_ >= 0) taken_[slot_].store(false, std::memory_order_release);
+    else unlock_slow_path();
   }
 
  private:
-  friend struct BiasedLockSteps;  // a test that stops a thread between the two steps of lock_if_mine
+  friend struct BiasedLockSteps;  // a test that stops a thread between the two steps of lock_if_biased
 
-  // 0: it leans to nobody, or to another thread.
-  std::uint64_t my_favour() const {
-    const std::uint64_t favour = favour_.load(std::memory_order_relaxed);
-    return favour / kSeats == thread_index() ? favour : 0;
+  // 0: the lock is biased to no thread, or to another one.
+  std::uint64_t own_bias() const {
+    const std::uint64_t bias = bias_.load(std::memory_order_relaxed);
+    return bias / kSlots == thread_index() ? bias : 0;
   }
-  bool enter_with(std::uint64_t favour) {
-    const auto seat = static_cast<int>(favour % kSeats);
-    taken_[seat].store(true, std::memory_order_relaxed);
+  bool enter_with(std::uint64_t bias) {
+    const auto slot = static_cast<int>(bias % kSlots);
+    taken_[slot].store(true, std::memory_order_relaxed);
     light_fence();
-    // Still ours: who takes the favour away does so before its heavy fence and then waits while the seat is taken.
-    // Relaxed: the last holder was this thread, or gave the favour to it under `lock_`.
-    if (favour_.load(std::memory_order_relaxed) == favour) [[likely]] {
-      seat_ = seat;
+    // The bias is still ours: a thread that revokes it stores 0, calls heavy_fence(), and waits while the slot is
+    // taken. Relaxed: the last holder was this thread, or gave the bias to it under `lock_`.
+    if (bias_.load(std::memory_order_relaxed) == bias) [[likely]] {
+      slot_ = slot;
       return true;
     }
-    taken_[seat].store(false, std::memory_order_release);
+    taken_[slot].store(false, std::memory_order_release);
     return false;
   }
 
-  static constexpr int kSeats = 4;  // threads that one lock can lean to in its life; the next ones use `lock_`
-  static constexpr int kNoSeat = -1;
+  static constexpr int kSlots = 4;  // threads that one lock can be biased to in its life; later threads use `lock_`
+  static constexpr int kNoSlot = -1;
 
-  void lock_slowly();
-  int find_seat(std::uint64_t thread);
+  // Takes lock_ and keeps it until unlock(); the analysis cannot follow a lock that is held on one path only.
+  void lock_slowly() SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  void unlock_slow_path() SLIP_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
+  int find_slot(std::uint64_t thread) SLIP_REQUIRES(lock_);
 
-  std::atomic<std::uint64_t> favour_{0};  // thread * kSeats + its seat: may enter without `lock_`; written under it
-  std::atomic<bool> taken_[kSeats] = {};  // the seat's thread holds the lock, or looks whether it may
+  std::atomic<std::uint64_t> bias_{0};    // owner * kSlots + its slot: may enter without `lock_`; written under it
+  std::atomic<bool> taken_[kSlots] = {};  // the slot's thread holds the lock, or checks whether it may
   SpinLock lock_;
-  int seat_ = kNoSeat;                 // of the holder, if it came in as the favourite; written by the holder
-  std::uint32_t streak_ = 0;           // guarded by lock_: how often in a row
-  std::uint64_t last_ = 0;             // the last holder held it,
-  std::uint32_t patience_ = 16;        // and how often makes it the favourite: more each time that proved wrong
-  std::uint64_t owners_[kSeats] = {};  // guarded by lock_: the seats' threads
+  int slot_ = kNoSlot;  // of the holder, if it entered by its bias; written by the holder
+  // The lock becomes biased to a thread that took it `threshold_` times in a row. Each revocation raises the threshold.
+  std::uint64_t last_holder_ SLIP_GUARDED_BY(lock_) = 0;
+  std::uint32_t streak_ SLIP_GUARDED_BY(lock_) = 0;
+  std::uint32_t threshold_ SLIP_GUARDED_BY(lock_) = 16;
+  std::uint64_t slot_owners_[kSlots] SLIP_GUARDED_BY(lock_) = {};  // thread_index(); 0: free
 };
 
 }  // namespace slip

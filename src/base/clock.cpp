@@ -5,35 +5,33 @@
 #include <fstream>
 #include <limits>
 
-#include "base/clock_origin.hpp"
-
 namespace slip {
-
 namespace {
+
 std::int64_t read_ns(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);
   return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
-std::int64_t monotonic_ns() { return read_ns(CLOCK_MONOTONIC); }
-}  // namespace
 
-// A second before the first call: in picoseconds, which traces use, the time since boot would overflow one day.
-namespace {
+// One second before the first call. Traces count picoseconds in 64 bits, and the time since boot could overflow them.
 std::int64_t start_ns() {
-  static const std::int64_t kStart = monotonic_ns() - 1'000'000'000;
+  static const std::int64_t kStart = host_ns() - 1'000'000'000;
   return kStart;
 }
+
 }  // namespace
 
+std::int64_t host_ns() { return read_ns(CLOCK_MONOTONIC); }
+
 std::int64_t now_ns() {
-  const std::int64_t start = start_ns();  // first: the clock must not be read before it begins
-  return monotonic_ns() - start;
+  const std::int64_t start = start_ns();  // first: the time read below must not be earlier
+  return host_ns() - start;
 }
 
 ClockOrigin clock_origin() {
-  const std::int64_t boot = monotonic_ns(), world = read_ns(CLOCK_REALTIME);
-  return {start_ns(), world - (boot - start_ns())};
+  const std::int64_t boot = host_ns(), real = read_ns(CLOCK_REALTIME);
+  return {start_ns(), real - (boot - start_ns())};
 }
 
 std::string boot_id() {

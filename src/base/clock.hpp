@@ -1,13 +1,15 @@
-// The process's clocks.
+// The clocks of the process and of the host. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace slip {
 
-std::int64_t now_ns();  // monotonic
+std::int64_t now_ns();   // monotonic; counts from one second before the first call in this process
+std::int64_t host_ns();  // CLOCK_MONOTONIC: the same in all processes of the host, unlike now_ns()
 
-// A cheap monotonic counter for telling short from long; its unit is given by ticks_per_us().
+// A cheap monotonic counter for measuring short times; its unit is given by ticks_per_us().
 inline std::uint64_t ticks() {
 #if defined(__aarch64__)
   std::uint64_t value;
@@ -23,5 +25,14 @@ double ticks_per_us();
 
 // now_ns() + limit, saturated; a limit below zero means no deadline (0).
 std::int64_t deadline_after(std::int64_t limit_ns);
+
+// The zero of now_ns() on clocks that other processes can read, too.
+struct ClockOrigin {
+  std::int64_t since_boot_ns = 0;  // CLOCK_MONOTONIC: exact between processes of one boot
+  std::int64_t since_1970_ns = 0;  // CLOCK_REALTIME: between hosts as exact as their clocks are synchronised
+};
+ClockOrigin clock_origin();
+
+std::string boot_id();  // unique for this boot of this host; "" if the system does not provide one
 
 }  // namespace slip

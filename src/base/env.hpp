@@ -1,7 +1,9 @@
-// The environment variables that the library reads, all of them, once per process.
+// The environment variables that the library reads. env() reads its variables once per process.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,21 +11,21 @@
 namespace slip {
 
 struct Env {
-  bool launch_blocking = false;  // SLIP_LAUNCH_BLOCKING=1: every launch waits for its work
+  bool launch_blocking = false;  // SLIP_LAUNCH_BLOCKING=1: every launch waits until its work is done
   int max_connections = 0;       // SLIP_MAX_CONNECTIONS=N: hardware queues (0: the device's default)
   std::string policy;            // SLIP_POLICY=concurrent|single|random[:SEED] for cpu devices
-  bool strict = false;           // SLIP_STRICT=1: cpu devices check what ops touch
+  bool strict = false;           // SLIP_STRICT=1: cpu devices check which memory ops access
   bool check = false;            // SLIP_CHECK=1: race check, reported at exit
   std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
   std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, instead of what hwloc sees
-  int topo_device = -1;   // SLIP_TOPO_DEVICE=N: which device of it a rank stands for (-1: its number on the host)
-  std::string algorithm;  // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
-  std::string transport;  // SLIP_TRANSPORT=auto|net between ranks
-  std::string host_id;    // SLIP_HOST_ID=NAME: ranks with another one are taken to be on another host
-  int min_channels = 0;   // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
-  int max_channels = 0;   // SLIP_MAX_CHANNELS=N
-  int sockets = 0;        // SLIP_SOCKETS=N: of a line to another rank, that share large messages (0: default)
-  int zero_copy = 0;      // SLIP_ZERO_COPY=BYTES: messages from there on leave without a copy (0: none)
+  int topo_device = -1;          // SLIP_TOPO_DEVICE=N: the topology device of this rank (-1: its number on the host)
+  std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
+  std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
+  std::string host_id;           // SLIP_HOST_ID=NAME: ranks with different names count as on different hosts
+  int min_channels = 0;          // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
+  int max_channels = 0;          // SLIP_MAX_CHANNELS=N
+  int sockets = 0;               // SLIP_SOCKETS=N: of a line to another rank, that share large messages (0: default)
+  int zero_copy = 0;             // SLIP_ZERO_COPY=BYTES: messages from there on leave without a copy (0: none)
   // SLIP_DEBUG=tune: how each collective is done, and why; topo: where ranks are, and the rings, trees and relays that
   // follow; or both, with a comma between them.
   std::string debug;
@@ -33,16 +35,26 @@ struct Env {
 
 const Env& env();
 
-bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached: it names itself in NVTX_INJECTION64_PATH
+bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached (it sets NVTX_INJECTION64_PATH)
 
-// One variable as it is now, "" when it is not set: for those that launchers set, whose names transport/launch_info
-// knows, and for SLIP_SOCKET_IFNAME.
+// The present value of a variable, "" if it is not set. For the variables of launchers (transport/launch_info) and
+// SLIP_SOCKET_IFNAME.
 std::string env_text(const char* variable);
-// The environment for a process to start, "NAME=value" each: this one's with these changed.
+// The environment of this process with `changes`, as "NAME=value" each: for a child process.
 std::vector<std::string> env_with(const std::map<std::string, std::string>& changes);
 
-// CUDA's own variable for the number of hardware queues, which its driver reads when it starts. The default is 8.
+// CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, which the CUDA driver reads when it starts. Default: 8.
 int cuda_connections();
 void set_cuda_connections(int count);  // unless it is set already
+
+// The rank of this process in a launched job, from the variables of its launcher. Never fails: it serves file names and
+// traces, where a malformed variable must not stop the program. Joining a job reads the same variables strictly
+// (transport/launch_info).
+struct JobRank {
+  int rank = 0, ranks = 1;
+};
+// `variables` returns the value of a variable, "" if it is not set. Nothing: the process is no rank of a job.
+std::optional<JobRank> read_job_rank(const std::function<std::string(const char*)>& variables);
+std::optional<JobRank> job_rank();  // of this process's environment
 
 }  // namespace slip

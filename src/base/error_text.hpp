@@ -1,5 +1,5 @@
-// The text of an Error without the name of its code, for an Error that is made from it: its constructor adds that
-// again.
+// bare_text: the text of an Error without the name of its code. For a new Error made from it, whose constructor adds
+// the name again.
 #pragma once
 
 #include <algorithm>

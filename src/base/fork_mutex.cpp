@@ -5,50 +5,49 @@
 
 namespace slip {
 
-// All of them. Constant-initialised and trivially destroyed, so that mutexes of static lifetime may come and go in any
-// order.
+// The list of all ForkMutexes. Constant-initialised and trivially destroyed, so that ForkMutexes of static lifetime may
+// be created and destroyed in any order.
 struct ForkMutexes {
-  static void before_fork();
-  static void after_fork();
-  static bool take_all();
-  static void release_until(const ForkMutex* end);
+  static void before_fork() SLIP_NO_THREAD_SAFETY_ANALYSIS;  // returns with every lock held
+  static void after_fork() SLIP_NO_THREAD_SAFETY_ANALYSIS;
+  static bool lock_all() SLIP_REQUIRES(mutex);
+  static void unlock_until(const ForkMutex* end) SLIP_REQUIRES(mutex);
 
-  static constinit inline std::mutex mutex;  // guards what follows
-  static constinit inline ForkMutex* first = nullptr;
-  static constinit inline bool installed = false;
+  static constinit inline Mutex mutex;
+  static constinit inline ForkMutex* first SLIP_GUARDED_BY(mutex) = nullptr;
+  static constinit inline bool installed SLIP_GUARDED_BY(mutex) = false;
 };
 
-// Nothing is known of the order in which threads take these locks, so a fork takes all or none: it never waits for one
-// lock while it holds another. REQUIRES: mutex.
-bool ForkMutexes::take_all() {
+// Threads may take these locks in any order, so a fork takes all or none: it never waits for one lock while it holds
+// another.
+bool ForkMutexes::lock_all() {
   for (ForkMutex* each = first; each; each = each->next_) {
     if (each->mutex_.try_lock()) continue;
-    release_until(each);
+    unlock_until(each);
     return false;
   }
   return true;
 }
 
-void ForkMutexes::release_until(const ForkMutex* end) {
+void ForkMutexes::unlock_until(const ForkMutex* end) {
   for (ForkMutex* each = first; each != end; each = each->next_) each->mutex_.unlock();
 }
 
 void ForkMutexes::before_fork() {
-  for (int turn = 0;; ++turn) {
+  for (Backoff backoff;; backoff.pause()) {
     mutex.lock();
-    if (take_all()) return;
+    if (lock_all()) return;
     mutex.unlock();
-    spin(turn);
   }
 }
 
 void ForkMutexes::after_fork() {
-  release_until(nullptr);
+  unlock_until(nullptr);
   mutex.unlock();
 }
 
 ForkMutex::ForkMutex() {
-  const std::lock_guard lock(ForkMutexes::mutex);
+  const LockGuard lock(ForkMutexes::mutex);
   next_ = ForkMutexes::first;
   ForkMutexes::first = this;
   if (ForkMutexes::installed) return;
@@ -57,7 +56,7 @@ ForkMutex::ForkMutex() {
 }
 
 ForkMutex::~ForkMutex() {
-  const std::lock_guard lock(ForkMutexes::mutex);
+  const LockGuard lock(ForkMutexes::mutex);
   ForkMutex** link = &ForkMutexes::first;
   while (*link != this) link = &(*link)->next_;
   *link = next_;

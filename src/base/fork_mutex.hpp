@@ -1,30 +1,29 @@
 // ForkMutex: the mutex of a process-wide table.
 //
-// fork() copies a mutex as it is: one that another thread holds stays locked in the child for ever, over a table that
-// is half changed. Every ForkMutex is therefore locked before a fork and unlocked after it, in the parent and in the
-// child, so that the child finds the tables whole and their locks free. Holders keep it for one access of the table:
-// fork() waits for them.
+// fork() copies a mutex as it is: if another thread holds it, it stays locked in the child for ever, over a table that
+// is half changed. Therefore every ForkMutex is locked before a fork and unlocked after it, in the parent and in the
+// child. fork() waits for the holders, so they hold it only for one access of the table.
 #pragma once
 
-#include <mutex>
+#include "base/sync.hpp"
 
 namespace slip {
 
-class ForkMutex {
+class SLIP_CAPABILITY("mutex") ForkMutex {
  public:
   ForkMutex();
   ~ForkMutex();
   ForkMutex(const ForkMutex&) = delete;
   ForkMutex& operator=(const ForkMutex&) = delete;
 
-  void lock() { mutex_.lock(); }
-  bool try_lock() { return mutex_.try_lock(); }
-  void unlock() { mutex_.unlock(); }
+  void lock() SLIP_ACQUIRE() { mutex_.lock(); }
+  bool try_lock() SLIP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void unlock() SLIP_RELEASE() { mutex_.unlock(); }
 
  private:
   friend struct ForkMutexes;
   std::mutex mutex_;
-  ForkMutex* next_ = nullptr;  // in the list of all, guarded by its mutex
+  ForkMutex* next_ = nullptr;  // in the list of all; guarded by ForkMutexes::mutex
 };
 
 }  // namespace slip

@@ -1,5 +1,5 @@
-// FNV-1a: the same number in all processes and on all machines of one byte order. For telling things apart, not for
-// secrets.
+// Hash: FNV-1a, which gives the same value in all processes and on all machines of one byte order. To distinguish
+// values, not for security.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/json_text.hpp"
@@ -15,11 +18,22 @@ constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // stays in the sec
 constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
 
+constexpr std::int64_t kMaxExponent = 1'000'000;
+constexpr std::uint64_t kMaxUnsigned = std::numeric_limits<std::uint64_t>::max();
+constexpr auto kMaxSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+constexpr std::size_t kMaxNumberBytes = std::size_t{1} << 20;
+
+constexpr std::array<std::uint64_t, 20> kTens = [] {
+  std::array<std::uint64_t, 20> tens{1};
+  for (std::size_t i = 1; i < tens.size(); ++i) tens[i] = tens[i - 1] * 10;
+  return tens;
+}();
+
 bool is_digit(int character) { return character >= '0' && character <= '9'; }
 
 }  // namespace
 
-std::string JsonReader::shown(int character) {
+std::string JsonReader::name_of(int character) {
   if (character < 0) return "the end of the file";
   if (character < 0x20 || character > 0x7E) return fmt::format("byte 0x{:02x}", character);
   return fmt::format("'{}'", static_cast<char>(character));
@@ -42,21 +56,21 @@ JsonReader::JsonReader(std::string name, Source source, Here here)
       at_(block_.get()),
       end_(block_.get()) {}
 
-void JsonReader::fail_at(Place place, const std::string& what) const {
+void JsonReader::fail_at(Position position, const std::string& what) const {
   throw Error(Code::kParse,
-              fmt::format("'{}', line {}, byte {}: {}{}{}", name_, place.line, place.byte, within_,
+              fmt::format("'{}', line {}, byte {}: {}{}{}", name_, position.line, position.byte, within_,
                           within_.empty() ? "" : ": ", what),
               here_);
 }
 
-// More of the input behind the window's end, after a move of the rest to its start. What lies from `keep` on stays;
-// returns where that is now, null if the input has ended.
+// Moves the text from `keep` (or the mark) on to the start of the window and reads more input behind it. Returns where
+// `keep` is now, or null if the input has ended.
 const char* JsonReader::refill(const char* keep) {
   const char* first = mark_ ? std::min(mark_, keep) : keep;
   const auto kept = static_cast<std::size_t>(end_ - first);
   const auto keep_offset = static_cast<std::size_t>(keep - first), at_offset = static_cast<std::size_t>(at_ - first);
   before_ += static_cast<std::uint64_t>(first - block_.get());
-  if (kept > capacity_ / 2) {  // twice as much, so that a long text is moved a few times only
+  if (kept > capacity_ / 2) {  // doubled, so that a long text is moved only a few times
     auto larger = std::make_unique_for_overwrite<char[]>(capacity_ * 2 + kScanPadding);
     std::memcpy(larger.get(), first, kept);
     block_ = std::move(larger);
@@ -86,10 +100,10 @@ void JsonReader::back() {
 
 void JsonReader::require(char bracket, const char* what) {
   const int found = peek_past_space();
-  if (found != bracket) fail(fmt::format("expected {}, found {}", what, shown(found)));
+  if (found != bracket) fail(fmt::format("expected {}, found {}", what, name_of(found)));
 }
 
-// To the next member or item: past the comma, or past the closing bracket.
+// Moves to the next member or item: past the comma, or past the closing bracket.
 bool JsonReader::next(char close, const char* what) {
   int found = peek_past_space();
   const bool first = std::exchange(first_, false);
@@ -98,7 +112,7 @@ bool JsonReader::next(char close, const char* what) {
     return false;
   }
   if (first) return true;
-  if (found != ',') fail(fmt::format("expected ',' or '{}' in {}, found {}", close, what, shown(found)));
+  if (found != ',') fail(fmt::format("expected ',' or '{}' in {}, found {}", close, what, name_of(found)));
   ++at_;
   found = peek_past_space();
   if (found == close) fail(fmt::format("'{}' after a comma in {}", close, what));
@@ -117,12 +131,12 @@ bool JsonReader::next_item_or_end() {
 
 std::string_view JsonReader::read_key() {
   std::string_view key = text();
-  // The colon nearly always follows at once; when it does not, looking for it may move the window that `key` lies in.
+  // The colon nearly always follows directly. If not, looking for it may move the window that holds `key`.
   if (*at_ != ':') {
     key_.assign(key);
     key = key_;
     const int found = peek_past_space();
-    if (found != ':') fail(fmt::format("expected ':' after a key, found {}", shown(found)));
+    if (found != ':') fail(fmt::format("expected ':' after a key, found {}", name_of(found)));
   }
   ++at_;
   return key;
@@ -135,7 +149,7 @@ void JsonReader::check_text_bytes(std::size_t bytes) const {
 std::string_view JsonReader::any_text() {
   if (*at_ != '"') {
     const int found = peek_past_space();
-    if (found != '"') fail(fmt::format("expected a string, found {}", shown(found)));
+    if (found != '"') fail(fmt::format("expected a string, found {}", name_of(found)));
   }
   const char* from = ++at_;
   for (;;) {
@@ -162,7 +176,7 @@ std::string_view JsonReader::text_with_escapes(const char* from) {
     if (next == '"') break;
     if (next == kEnd) fail("the file ends within a string");
     if (next == '\\') read_escape();
-    else if (next < 0x20) fail(fmt::format("{} within a string must be escaped", shown(next)));
+    else if (next < 0x20) fail(fmt::format("{} within a string must be escaped", name_of(next)));
     from = at_;
     at_ = end_of_plain(at_);
   }
@@ -177,7 +191,7 @@ std::uint32_t JsonReader::read_hex() {
     const int lower = digit | 0x20;
     if (is_digit(digit)) value = value * 16 + static_cast<std::uint32_t>(digit - '0');
     else if (lower >= 'a' && lower <= 'f') value = value * 16 + static_cast<std::uint32_t>(lower - 'a' + 10);
-    else fail(fmt::format("expected four hex digits after \\u, found {}", shown(digit)));
+    else fail(fmt::format("expected four hex digits after \\u, found {}", name_of(digit)));
     ++at_;
   }
   return value;
@@ -189,17 +203,17 @@ void JsonReader::read_simple_escape() {
   const int escape = peek();
   if (escape == kEnd) fail("the file ends within a string");
   const std::size_t i = kFrom.find(static_cast<char>(escape));
-  if (i == std::string_view::npos) fail(fmt::format("unknown escape {}", shown(escape)));
+  if (i == std::string_view::npos) fail(fmt::format("unknown escape {}", name_of(escape)));
   buffer_.push_back(kTo[i]);
   ++at_;
 }
 
 void JsonReader::read_escape() {
-  std::uint32_t high = 0;  // the first half of a pair, whose second half must be the very next escape
+  std::uint32_t high = 0;  // first half of a surrogate pair; its second half must be the next escape
   for (;;) {
     ++at_;  // the backslash
     if (peek() != 'u') {
-      if (high != 0) append_code_point(buffer_, high);  // a half alone
+      if (high != 0) append_code_point(buffer_, high);  // half a pair
       return read_simple_escape();
     }
     ++at_;
@@ -220,7 +234,7 @@ std::string_view JsonReader::scalar() {
 void JsonReader::skip_word(std::string_view word) {
   for (const char letter : word) {
     const int found = peek();
-    if (found != letter) fail(fmt::format("expected '{}', found {}", word, shown(found)));
+    if (found != letter) fail(fmt::format("expected '{}', found {}", word, name_of(found)));
     ++at_;
   }
 }
@@ -264,7 +278,140 @@ bool JsonReader::take_bytes(std::string_view prefix) {
 
 void JsonReader::finish() {
   const int found = peek_past_space();
-  if (found != kEnd) fail(fmt::format("expected the end of the file, found {}", shown(found)));
+  if (found != kEnd) fail(fmt::format("expected the end of the file, found {}", name_of(found)));
+}
+
+// --- Numbers, in every form that JSON allows. The header reads the usual forms itself. ---
+
+std::uint64_t JsonReader::add_digits(const char*& at, Number& into, bool decimals) {
+  std::uint64_t count = 0;
+  for (; is_digit(*at); ++at, ++count) {
+    const auto digit = static_cast<std::uint64_t>(*at - '0');
+    if (into.digits < kMaxUnsigned / 10 - 1 || into.digits <= (kMaxUnsigned - digit) / 10) {
+      into.digits = into.digits * 10 + digit;
+      into.exponent -= decimals ? 1 : 0;
+    } else {
+      into.exact &= decimals && digit == 0;  // trailing zeros of decimals do not matter
+      into.exponent += decimals ? 0 : 1;
+    }
+  }
+  return count;
+}
+
+// Reads as far as the text is a number. Returns null, or what is wrong at `at`.
+const char* JsonReader::read_number(const char*& at, Number& into) {
+  if (*at == '-') {
+    into.negative = true;
+    ++at;
+  }
+  if (!is_digit(*at)) return "expected a number";
+  const bool zero = *at == '0';
+  if (add_digits(at, into, false) > 1 && zero) return "a number may not begin with 0";
+  if (*at == '.') {
+    ++at;
+    if (add_digits(at, into, true) == 0) return "expected digits after the decimal point";
+  }
+  if ((*at | 0x20) == 'e') {
+    ++at;
+    const char sign = *at;
+    if (sign == '+' || sign == '-') ++at;
+    if (!is_digit(*at)) return "expected digits in the exponent";
+    std::int64_t exponent = 0;
+    for (; is_digit(*at); ++at) exponent = std::min(kMaxExponent, exponent * 10 + (*at - '0'));
+    into.exponent += sign == '-' ? -exponent : exponent;
+  }
+  return nullptr;
+}
+
+JsonReader::Number JsonReader::number() {
+  peek_past_space();
+  for (;;) {
+    Number result;
+    const char* at = at_;
+    const char* fault = read_number(at, result);
+    if (at == end_) {  // the number may continue behind the window: reads it again with more input
+      if (at - at_ > static_cast<std::ptrdiff_t>(kMaxNumberBytes))
+        fail(fmt::format("a number of more than {} bytes", kMaxNumberBytes));
+      if (refill(at_)) continue;
+      at = end_;
+    }
+    literal_ = {at_, static_cast<std::size_t>(at - at_)};
+    at_ = at;
+    if (!fault) return result;
+    fail(fmt::format("{}, found {}", fault, name_of(peek())));
+  }
+}
+
+// The number as a whole number; fails if it is none.
+std::uint64_t JsonReader::scaled(const Number& number, const char* what) const {
+  std::uint64_t value = number.digits;
+  if (!number.exact) fail(fmt::format("{}: too many digits", what));
+  if (value == 0) return 0;
+  for (std::int64_t i = number.exponent; i < 0; ++i) {
+    if (value % 10 != 0) fail(fmt::format("{}: too many decimals", what));
+    value /= 10;
+  }
+  for (std::int64_t i = number.exponent; i > 0; --i) {
+    if (value > kMaxUnsigned / 10) fail(fmt::format("{}: too large", what));
+    value *= 10;
+  }
+  return value;
+}
+
+std::uint64_t JsonReader::any_unsigned_number() {
+  const Number found = number();
+  const std::uint64_t value = scaled(found, "whole number");
+  if (found.negative && value != 0) fail("a negative number where none is allowed");
+  return value;
+}
+
+std::int64_t JsonReader::signed_number() {
+  const Number found = number();
+  const std::uint64_t value = scaled(found, "whole number");
+  if (value > kMaxSigned) fail("whole number: too large");
+  return found.negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
+}
+
+Picos JsonReader::any_micros() {
+  Number found = number();
+  found.exponent += 6;
+  found.exact = true;  // lost digits are less than a picosecond, or the number is too large anyway
+  for (; found.exponent < 0 && found.digits != 0; ++found.exponent)
+    found.digits = (found.digits + (found.exponent == -1 ? 5 : 0)) / 10;
+  const std::uint64_t value = scaled(found, "time in microseconds");
+  if (value > kMaxSigned) fail("time in microseconds: too large");
+  return found.negative ? -static_cast<Picos>(value) : static_cast<Picos>(value);
+}
+
+JsonReader::LongTime JsonReader::long_micros() {
+  Number found = number();
+  found.exact = true;
+  LongTime time;
+  std::uint64_t whole = found.digits, rest = 0;  // the rest in picoseconds
+  if (found.exponent >= 0) {
+    whole = scaled(found, "time in microseconds");
+  } else {
+    for (; found.exponent < -static_cast<std::int64_t>(kTens.size() - 1) && found.digits != 0; ++found.exponent)
+      found.digits /= 10;
+    const auto decimals = static_cast<std::size_t>(found.digits == 0 ? 0 : -found.exponent);
+    whole = found.digits / kTens[decimals];
+    rest = found.digits % kTens[decimals];
+    rest = decimals <= 6 ? rest * kTens[6 - decimals] : (rest + kTens[decimals - 6] / 2) / kTens[decimals - 6];
+  }
+  if (whole > kMaxSigned) fail("time in microseconds: too large");
+  time.micros = static_cast<std::int64_t>(whole);
+  time.rest = static_cast<Picos>(rest);
+  if (found.negative) time = {-time.micros, -time.rest};
+  return time;
+}
+
+double JsonReader::real() {
+  const Number found = number();
+  const std::string text = fmt::format("{}{}e{}", found.negative ? "-" : "", found.digits, found.exponent);
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);  // the nearest double
+  if (error != std::errc()) fail("a number beyond the range of doubles");
+  return value;
 }
 
 }  // namespace slip

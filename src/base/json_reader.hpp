@@ -1,28 +1,132 @@
-// A JSON reader that is pulled: the caller asks for what it expects, in order, and nothing is built in between. Reads
-// through a window that slides over the input, so its size does not matter. Whatever the input, a call returns a value
-// or throws kParse with the file, line and byte.
+// JsonReader: a fast pull parser for JSON, used for traces, tensor files and graphs. The caller asks for the values
+// that it expects, in order, and no tree is built. The reader holds only a window of the input, so the size of a file
+// does not matter. Whatever the input, each call returns a value or throws kParse with the file, line and byte.
 //
-// Fast where the text is compact, as traces are written: keys that can be guessed are compared in two words, numbers
-// and strings are read eight bytes at a time, and behind the window stand zeros, so that nothing asks for its end
-// twice.
+// It is fastest on compact text, as traces are written: expected keys are compared in two 8-byte words, numbers and
+// strings are read eight bytes at a time, and zeros behind the window end every scan, so no loop checks for its end.
+//
+// Small files of our own have a strict reader with ranges: base/json_fields.hpp.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "base/json_scan.hpp"
 #include "slip/op.hpp"
 
 namespace slip {
 
+// --- Scanning: eight bytes of text at a time. Little-endian throughout: byte 0 is the lowest. ---
+
+// Bytes behind a text that the scanning functions may read. They must exist and be zero.
+inline constexpr std::size_t kScanPadding = 64;
+
+inline std::uint64_t load_word(const char* at) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, at, sizeof word);
+  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
+  return word;
+}
+
+constexpr std::uint64_t every_byte(std::uint64_t byte) { return byte * 0x0101010101010101U; }
+
+// Sets the high bit of the first byte that is zero, or no digit. Bits below it are clear; bits above it mean nothing.
+inline std::uint64_t find_zero(std::uint64_t word) { return (word - every_byte(1)) & ~word & every_byte(0x80); }
+inline std::uint64_t find_non_digit(std::uint64_t word) {
+  return ((word + every_byte(0x46)) | (word - every_byte('0'))) & every_byte(0x80);
+}
+
+inline std::size_t first_byte(std::uint64_t bits) { return static_cast<std::size_t>(std::countr_zero(bits)) / 8; }
+
+// The first quote, backslash or control character.
+inline const char* end_of_plain(const char* at) {
+  for (;; at += 8) {
+    const std::uint64_t word = load_word(at);
+    const std::uint64_t stop = find_zero(word ^ every_byte('"')) | find_zero(word ^ every_byte('\\')) |
+                               ((word - every_byte(0x20)) & ~word & every_byte(0x80));
+    if (stop != 0) return at + first_byte(stop);
+  }
+}
+
+// The first brace or control character.
+inline const char* end_of_flat(const char* at) {
+  for (;; at += 8) {
+    const std::uint64_t word = load_word(at);
+    const std::uint64_t stop = find_zero(word ^ every_byte('}')) | find_zero(word ^ every_byte('{')) |
+                               ((word - every_byte(0x20)) & ~word & every_byte(0x80));
+    if (stop != 0) return at + first_byte(stop);
+  }
+}
+
+inline constexpr std::array<std::uint64_t, 9> kPowersOfTen = {1,       10,        100,        1'000,      10'000,
+                                                              100'000, 1'000'000, 10'000'000, 100'000'000};
+
+// The number of eight decimal digits, given as values with the first in the lowest byte. Joins neighbours three times.
+inline std::uint64_t join_digits(std::uint64_t digits) {
+  const std::uint64_t pairs = (digits * 10 + (digits >> 8)) & 0x00FF00FF00FF00FFU;
+  const std::uint64_t fours = (pairs * 100 + (pairs >> 16)) & 0x0000FFFF0000FFFFU;
+  return (fours * 10'000 + (fours >> 32)) & 0xFFFFFFFFU;
+}
+
+// Reads up to 16 digits; `at` moves past them. The caller checks whether more digits follow.
+inline std::uint64_t read_digits(const char*& at) {
+  std::uint64_t value = 0;
+  for (int half = 0; half < 2; ++half) {
+    const std::uint64_t word = load_word(at);
+    const std::uint64_t stop = find_non_digit(word);
+    if (stop == 0) {
+      value = value * kPowersOfTen[8] + join_digits(word - every_byte('0'));
+      at += 8;
+      continue;
+    }
+    const std::size_t count = first_byte(stop);
+    if (count == 0) return value;
+    at += count;
+    return value * kPowersOfTen[count] + join_digits((word - every_byte('0')) << (64 - 8 * count));
+  }
+  return value;
+}
+
+// A key as compact JSON has it, with quotes and colon, so that two 8-byte words are compared.
+class JsonKey {
+ public:
+  consteval JsonKey(const char* name)  // NOLINT(google-explicit-constructor): a key is written as a string
+      : name_(name) {
+    put('"');
+    for (const char letter : name_) put(letter);
+    put('"');
+    put(':');
+  }
+  bool matches(const char* at) const {
+    return (((load_word(at) ^ words_[0]) & masks_[0]) | ((load_word(at + 8) ^ words_[1]) & masks_[1])) == 0;
+  }
+  std::string_view name() const { return name_; }
+  std::size_t bytes() const { return bytes_; }  // with quotes and colon
+
+ private:
+  consteval void put(char letter) {
+    const std::size_t shift = bytes_ % 8 * 8;
+    words_[bytes_ / 8] |= static_cast<std::uint64_t>(static_cast<unsigned char>(letter)) << shift;
+    masks_[bytes_ / 8] |= std::uint64_t{0xFF} << shift;
+    ++bytes_;
+  }
+  std::string_view name_;
+  std::array<std::uint64_t, 2> words_{}, masks_{};  // a longer name does not compile
+  std::size_t bytes_ = 0;
+};
+
+// --- The reader ---
+
 class JsonReader {
  public:
-  // Puts up to `bytes` bytes of the input at `into`; 0: there are no more.
+  // Copies up to `bytes` bytes of the input to `into` and returns how many; 0: the input has ended.
   using Source = std::function<std::size_t(char* into, std::size_t bytes)>;
   static Source from_text(std::string_view text);
   JsonReader(std::string name, Source source, Here here);
@@ -34,13 +138,13 @@ class JsonReader {
     key = read_key();
     return true;
   }
-  // The same in two steps, for callers that know which key may come: next_member, then take or read_key.
+  // The same in two steps, for callers that expect a certain key: next_member, then take or read_key.
   bool next_member() {
     if (at_[0] != ',' || at_[1] != '"' || first_) return next('}', "an object");
     ++at_;
     return true;
   }
-  bool take(const JsonKey& key) {  // true: it is the one, and is read
+  bool take(const JsonKey& key) {  // true: the next key is this one, and it was read
     if (!key.matches(at_)) return false;
     at_ += key.bytes();
     return true;
@@ -56,7 +160,7 @@ class JsonReader {
     return false;
   }
 
-  bool next_item_or_end();  // the input may also end, after a comma even
+  bool next_item_or_end();  // like next_item, but the input may also end here, even after a comma
 
   std::string_view text() {  // valid until the next call
     const char* end = end_of_plain(at_ + 1);
@@ -72,7 +176,7 @@ class JsonReader {
     at_ = at;
     return value;
   }
-  // True: an array of just so many whole numbers came next, and is read. False: look at it one by one.
+  // True: the next value was an array of exactly kCount whole numbers, and it was read. False: nothing was read.
   template <std::size_t kCount>
   bool take_numbers(std::uint64_t (&into)[kCount]) {
     const char* at = at_;
@@ -89,7 +193,7 @@ class JsonReader {
   }
   std::int64_t signed_number();
   double real();
-  Picos micros() {  // microseconds, rounded to a picosecond: tools that count in doubles leave noise behind it
+  Picos micros() {  // microseconds, rounded to a picosecond: tools that use doubles write noise behind it
     const char* at = at_;
     const std::uint64_t whole = read_digits(at);
     const char* decimals = at + 1;
@@ -100,7 +204,7 @@ class JsonReader {
     at_ = at;
     return static_cast<Picos>(whole * 1'000'000 + part);
   }
-  // Microseconds and what is left in picoseconds, for times too large to be Picos: since 1970, say.
+  // Whole microseconds and the rest in picoseconds, for times that do not fit into Picos, such as those since 1970.
   struct LongTime {
     std::int64_t micros = 0;
     Picos rest = 0;
@@ -109,7 +213,7 @@ class JsonReader {
   bool boolean();
   std::string_view scalar();  // a string, or a number as it is written; valid until the next call
   void skip() { skip_value(0); }
-  // True: the next value is an object that begins like this and has none within it, and it is skipped, not looked at.
+  // True: the next value was an object without inner objects that begins {"KEY":"LETTER", and it was skipped unread.
   bool skip_flat(const JsonKey& first_key, char letter) {
     const char* at = at_ + 1 + first_key.bytes();
     if (*at_ != '{' || !first_key.matches(at_ + 1) || at[0] != '"' || at[1] != letter || at[2] != '"') return false;
@@ -125,24 +229,24 @@ class JsonReader {
   }
   bool at_end() { return peek_past_space() == kEnd; }
   void finish();                             // nothing may follow
-  bool take_bytes(std::string_view prefix);  // true: the input goes on like this, and it is read
+  bool take_bytes(std::string_view prefix);  // true: the input continues with these bytes, and they were read
 
-  // Remembers this place, to which back() returns, once. What lies between stays in memory.
+  // mark() remembers this position; back() returns to it, once. The bytes in between stay in memory.
   void mark();
   void back();
 
-  struct Place {
+  struct Position {
     std::uint64_t line = 0, byte = 0;
   };
-  // What is being read, for messages: "tensor 'w'".
+  // Names what is being read, for error texts: "tensor 'w'".
   void within(std::string what) { within_ = std::move(what); }
-  Place place() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
-  [[noreturn]] void fail(const std::string& what) const { fail_at(place(), what); }
-  [[noreturn]] void fail_at(Place place, const std::string& what) const;
+  Position position() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
+  [[noreturn]] void fail(const std::string& what) const { fail_at(position(), what); }
+  [[noreturn]] void fail_at(Position position, const std::string& what) const;
 
  private:
   static constexpr int kEnd = -1;
-  static constexpr std::ptrdiff_t kFewDigits = 12;  // of microseconds: as picoseconds they fit
+  static constexpr std::ptrdiff_t kFewDigits = 12;  // so many digits of microseconds fit into Picos
   static constexpr std::ptrdiff_t kShortText = 4096;
 
   int peek() {
@@ -158,10 +262,10 @@ class JsonReader {
       ++at_;
     }
   }
-  // The digits from here to `at` are some, and the first is no idle zero.
+  // There is at least one digit from at_ to `at`, and no leading zero.
   bool plain_number(const char* at) const { return at != at_ && (*at_ != '0' || at == at_ + 1); }
   static bool ends_number(const char* at) { return *at == ',' || *at == ']' || *at == '}'; }
-  static std::string shown(int character);  // or kEnd
+  static std::string name_of(int character);  // or of kEnd
   const char* refill(const char* keep);
   void begin(char bracket, const char* what) {
     if (*at_ != bracket) require(bracket, what);
@@ -179,8 +283,7 @@ class JsonReader {
   void read_simple_escape();
   std::uint32_t read_hex();
 
-  // A number as it is written: sign, digits, decimals and exponent put together; `exact` is false if it has too many
-  // digits.
+  // A number as written, value = digits * 10^exponent. `exact` is false if it has more digits than 64 bits hold.
   struct Number {
     bool negative = false;
     bool exact = true;
@@ -197,18 +300,18 @@ class JsonReader {
   std::string name_, within_;
   Source source_;
   Here here_;
-  std::unique_ptr<char[]> block_;  // the window: text up to end_, then kScanPadding zeros
+  std::unique_ptr<char[]> block_;  // the window: text up to end_, then kScanPadding zero bytes
   std::size_t capacity_ = 0;
   const char* at_ = nullptr;
   const char* end_ = nullptr;
   std::uint64_t before_ = 0;  // bytes before the block
   std::uint64_t line_ = 1;
-  const char* mark_ = nullptr;  // kept in the window, with its line
+  const char* mark_ = nullptr;  // null: none. Text from here on stays in the window
   std::uint64_t mark_line_ = 0;
-  std::string_view literal_;  // of the number read last
+  std::string_view literal_;  // text of the number read last
   bool first_ = false;        // just after an opening bracket
-  std::string buffer_;        // of a string with escapes
-  std::string key_;           // of a key whose colon is far
+  std::string buffer_;        // holds a string that had escapes
+  std::string key_;           // holds a key that is not directly followed by its colon
 };
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-// JSON text: strings escaped, times written from integers.
+// Writing JSON: strings with escapes, times as exact decimals; and checks of UTF-8.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 #include "slip/name.hpp"
 
-#include <mutex>
 #include <unordered_set>
 
 #include "base/fork_mutex.hpp"
@@ -24,7 +23,7 @@ Table& table() {
 Name::Name(std::string_view text) {
   if (text.empty()) return;
   Table& names = table();
-  const std::lock_guard lock(names.mutex);
+  const LockGuard lock(names.mutex);
   text_ = &*names.names.emplace(text).first;
 }
 

@@ -16,7 +16,7 @@
 namespace slip {
 namespace {
 
-// Relaxed: set once, before the process has another thread that writes files.
+// Relaxed: set once, before other threads write files.
 std::atomic<int> g_standard_output{STDOUT_FILENO};
 
 std::string folder_of(const std::string& path) {
@@ -44,10 +44,10 @@ OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target
     return;
   }
   const std::unique_ptr<char, void (*)(void*)> real(exists ? ::realpath(path.c_str(), nullptr) : nullptr, std::free);
-  if (real) target_ = real.get();  // through a link the file is replaced, not the link
+  if (real) target_ = real.get();  // replaces the target of a symbolic link, not the link
   if (open_unnamed()) return;
   written_ = fmt::format("{}.{}.tmp", target_, ::getpid());
-  // O_NOFOLLOW: nobody else's link may turn the file beside it into another one.
+  // O_NOFOLLOW: another user's symbolic link must not redirect the temporary file.
   file_ = ::open(written_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (file_ < 0) {
     const int error = errno;
@@ -56,7 +56,7 @@ OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target
   }
 }
 
-// False: there are no unnamed files here, or without /proc no way to name one.
+// False: the file system has no unnamed files, or there is no /proc to name one.
 bool OutputFile::open_unnamed() {
   file_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (file_ < 0) return false;
@@ -87,8 +87,8 @@ void OutputFile::write(std::string_view text) {
   }
 }
 
-// Under another name first: a link cannot replace a file, a rename does so at once. An older file of that name is of a
-// process that ended here.
+// Links the file under a temporary name first, because a link cannot replace a file, but a rename can, atomically. An
+// older file of that temporary name is left from a killed process.
 void OutputFile::name_it() {
   std::string name = fmt::format("{}.{}.tmp", target_, ::getpid());
   const auto link = [&] {
@@ -100,7 +100,7 @@ void OutputFile::name_it() {
 
 void OutputFile::finish() {
   if (unnamed_) name_it();
-  // Some file systems report a full disk only here.
+  // Some file systems report a full disk only when the file is closed.
   if (::close(std::exchange(file_, -1)) != 0) fail("cannot write", errno);
   if (written_.empty()) return;
   if (std::rename(written_.c_str(), target_.c_str()) != 0) fail("cannot rename to", errno);

@@ -1,8 +1,6 @@
-// A file written whole or not at all. It has no name until it is complete: the bytes go into an unnamed file of the
-// same folder (O_TMPFILE), which gets its name at the end, so that a process that is killed leaves nothing behind. On a
-// file system that has no such files a file beside the target takes its place. Every write is checked.
-//
-// "-" is the standard output.
+// OutputFile: a file that is written completely or not at all. The bytes go into an unnamed file of the same folder
+// (O_TMPFILE), which gets its name in finish(), so that a killed process leaves nothing behind. On file systems without
+// O_TMPFILE a temporary file in the same folder is used. Every write is checked. "-" is the standard output.
 #pragma once
 
 #include <string>
@@ -15,7 +13,7 @@ namespace slip {
 class OutputFile {
  public:
   OutputFile(const std::string& path, Here here);
-  ~OutputFile();  // not finished: removes what was written
+  ~OutputFile();  // without finish(): removes the file
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
@@ -27,20 +25,20 @@ class OutputFile {
   bool open_unnamed();
   void name_it();
 
-  std::string path_;     // as asked for, for messages
-  std::string target_;   // where it will be, links followed
-  std::string written_;  // the file beside the target; empty: unnamed, a device, a pipe, or the standard output
+  std::string path_;     // as given, for messages
+  std::string target_;   // the final path, with symbolic links resolved
+  std::string written_;  // the temporary file; empty: unnamed, a device, a pipe, or the standard output
   Here here_;
   int file_ = -1;
   bool unnamed_ = false;
 };
 
-// Throws what OutputFile would throw for this path, and leaves no file: for a check before long work. A pipe is not
+// Throws if OutputFile would throw for this path, and leaves no file. To be called before long work. A pipe is not
 // opened, because its reader would take the end of the check for the end of the data.
 void check_output_path(const std::string& path, Here here);
 
-// From now on what this process prints is dropped, and only OutputFile("-") writes to the standard output. The caller
-// has printed nothing yet.
+// From now on only OutputFile("-") writes to the standard output, and everything else that the process prints is
+// dropped. REQUIRES: nothing was printed yet.
 void reserve_standard_output();
 
 }  // namespace slip

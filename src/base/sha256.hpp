@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), for proofs that a process knows a secret and for codes that
-// authenticate messages. No instruction of a processor is needed: messages between ranks beside their data are short.
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104): they prove that a process knows a secret, and authenticate control
+// messages between ranks. Portable code suffices, because these messages are short.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class Sha256 {
   using Digest = std::array<std::byte, 32>;
 
   void add(std::span<const std::byte> bytes);
-  Digest finish();  // nothing may be added afterwards
+  Digest finish();  // afterwards add() must not be called
 
  private:
   static constexpr std::size_t kBlockBytes = 64;
@@ -27,7 +27,7 @@ class Sha256 {
   std::uint64_t bytes_ = 0;
 };
 
-// One key, any number of messages: what the key contributes is computed once.
+// One key for any number of messages: the part that depends on the key is computed once.
 class Hmac {
  public:
   explicit Hmac(std::span<const std::byte> key);
@@ -38,7 +38,7 @@ class Hmac {
   Sha256 inner_, outer_;
 };
 
-// In a time that does not depend on where they differ.
+// The time does not depend on the position of the first difference.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 
 }  // namespace slip

@@ -1,7 +1,7 @@
 // Floats of 8 and 16 bits: stored as these, computed as f32. Rounding is to nearest, ties to even.
 //
-// All of it is free of branches and tables, so that loops over it vectorise on every machine, and makes no f32
-// subnormals on its way, so that a processor told to flush them gives the same bits.
+// The code has no branches and no tables, so that loops over it vectorise on every machine. It produces no f32
+// subnormals in between, so that a processor that flushes them to zero gives the same bits.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ template <>
 inline float from_float<float>(float value) {
   return value;
 }
-// A NaN stays one: rounding could carry its bits into an infinity.
+// A NaN stays a NaN: rounding could turn its bits into an infinity.
 template <>
 inline Bf16 from_float<Bf16>(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -32,15 +32,15 @@ inline Bf16 from_float<Bf16>(float value) {
   return {static_cast<std::uint16_t>((value == value ? rounded : quiet) >> 16)};
 }
 
-// The others have fewer bits of exponent than a float has.
+// Formats with fewer exponent bits than a float.
 template <class Bits, int kExponentBits, int kMantissaBits>
 struct SmallFloat {
   Bits bits;
 };
 using F16 = SmallFloat<std::uint16_t, 5, 10>;
 using F8E5M2 = SmallFloat<std::uint8_t, 5, 2>;
-using F8E4M3 =
-    SmallFloat<std::uint8_t, 4, 3>;  // no infinity: all bits set is NaN, the rest of that exponent are numbers
+using F8E4M3 = SmallFloat<std::uint8_t, 4,
+                          3>;  // no infinity: all bits set is NaN, and the greatest exponent has ordinary numbers, too
 
 template <class T>
 struct FloatLayout;
@@ -53,12 +53,12 @@ struct FloatLayout<SmallFloat<Bits, kExponentBits, kMantissaBits>> {
   static constexpr std::uint32_t kSign = 1U << (kExponentBits + kMantissaBits);
   static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << 23;
   static constexpr std::uint32_t kSmallestNormal = kRebias + (1U << 23);  // as a float's bits
-  // The largest number, and what stands for anything larger.
+  // The largest number, and the result for anything larger.
   static constexpr std::uint32_t kLargest =
       kHasInfinity ? (((1U << kExponentBits) - 1) << kMantissaBits) - 1 : kSign - 2;
   static constexpr std::uint32_t kOverflow = kSaturates ? kLargest : kLargest + 1;
   static constexpr std::uint32_t kNan = kHasInfinity ? kLargest + 1 + (1U << (kMantissaBits - 1)) : kSign - 1;
-  // A float in whose last bit the least subnormal lies: adding it rounds a subnormal result in the adder.
+  // A float whose last bit has the value of the smallest subnormal: adding it rounds a subnormal result correctly.
   static constexpr std::uint32_t kSubnormalMagic = static_cast<std::uint32_t>(127 - kBias + kShift + 1) << 23;
 };
 
@@ -67,7 +67,7 @@ inline float to_float(SmallFloat<Bits, kExponentBits, kMantissaBits> value) {
   using Layout = FloatLayout<SmallFloat<Bits, kExponentBits, kMantissaBits>>;
   const std::uint32_t magnitude = value.bits & (Layout::kSign - 1);
   const std::uint32_t normal = (magnitude << Layout::kShift) + Layout::kRebias;
-  // A subnormal with the exponent of the least normal number is off by just that number.
+  // A subnormal read with the exponent of the smallest normal number is too large by just that number.
   const float subnormal = std::bit_cast<float>((magnitude << Layout::kShift) + Layout::kSmallestNormal) -
                           std::bit_cast<float>(Layout::kSmallestNormal);
   std::uint32_t result = magnitude < (1U << kMantissaBits) ? std::bit_cast<std::uint32_t>(subnormal) : normal;
@@ -90,7 +90,7 @@ T from_float(float value) {
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + magic) - Layout::kSubnormalMagic;
   result = magnitude < Layout::kSmallestNormal ? subnormal : result;
   result = magnitude >= (((Layout::kLargest + 1) << Layout::kShift) + Layout::kRebias) ? Layout::kOverflow : result;
-  result = result > Layout::kLargest ? Layout::kOverflow : result;  // rounded up beyond it
+  result = result > Layout::kLargest ? Layout::kOverflow : result;  // rounded up beyond the largest number
   result = magnitude > 0x7f800000 ? Layout::kNan : result;
   const std::uint32_t sign = (bits >> 31) * Layout::kSign;
   return {static_cast<decltype(T::bits)>(result | sign)};

@@ -1,8 +1,7 @@
 #include "base/sync.hpp"
 
 #include <sched.h>
-
-#include <chrono>
+#include <time.h>
 
 #include "base/clock.hpp"
 
@@ -10,24 +9,29 @@ namespace slip {
 
 void yield_thread() { sched_yield(); }
 
+void sleep_ns(std::int64_t time) {
+  const timespec rest{0, time};
+  nanosleep(&rest, nullptr);  // a signal ends it early: the caller checks its condition again
+}
+
 bool Parker::park(std::int64_t deadline_ns) {
-  std::unique_lock lock(mutex_);
-  const auto given = [this] { return token_; };
-  if (deadline_ns == 0) {
-    condition_.wait(lock, given);
-  } else {
-    // libstdc++ 12 with TSan knows wait_until on the system clock only; a relative wait serves both.
-    const auto rest = std::chrono::nanoseconds(deadline_ns - now_ns());
-    if (!token_ && rest.count() > 0) condition_.wait_for(lock, rest, given);
+  const LockGuard lock(mutex_);
+  while (!token_) {
+    if (deadline_ns == 0) {
+      condition_.wait(mutex_);
+      continue;
+    }
+    const std::chrono::nanoseconds rest(deadline_ns - now_ns());
+    if (rest.count() <= 0) return false;
+    condition_.wait_for(mutex_, rest);
   }
-  const bool taken = token_;
   token_ = false;
-  return taken;
+  return true;
 }
 
 void Parker::unpark() {
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     token_ = true;
   }
   condition_.notify_one();

@@ -1,10 +1,16 @@
-// Locks and waiting: a spin lock for critical sections of a few instructions, and Parker, on which one thread sleeps.
+// Locks and waiting. Mutex, LockGuard and CondVar are std::mutex and its companions with thread-safety annotations.
+// SpinLock guards critical sections of a few instructions. Backoff is the one policy of waiting in a loop: spin, yield,
+// sleep. Parker is the one place to sleep until another thread wakes this one; Sleeper is the interface of a waker.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <mutex>
+
+#include "base/thread_annotations.hpp"
 
 namespace slip {
 
@@ -17,17 +23,61 @@ inline void cpu_relax() {
 #endif
 }
 
-void yield_thread();  // gives the core to another thread
+void yield_thread();               // lets another thread run on this core (sched_yield)
+void sleep_ns(std::int64_t time);  // below a second; never shorter, but longer by the timer slack; a signal ends it
 
-// One turn of a loop that waits for a thread which will be done at once, or needs this very core to be.
-inline void spin(int turn) {
-  if (turn < 64) cpu_relax();
+// How a thread waits in a loop for something that no other thread will wake it for.
+struct WaitPolicy {
+  static constexpr int kUnlimited = std::numeric_limits<int>::max();
+  int spins = 0;                   // the first iterations only relax the core
+  int yields = 0;                  // the next iterations yield the core
+  std::int64_t sleep_ns = 0;       // all later ones sleep: the first so long,
+  std::int64_t sleep_step_ns = 0;  // each of the next ones longer by this,
+  std::int64_t max_sleep_ns = 0;   // but no longer than this (0: all as long as the first)
+
+  // Length of the sleep in this iteration, which comes after the spins and yields.
+  constexpr std::int64_t sleep_at(int iteration) const {
+    const std::int64_t time = sleep_ns + sleep_step_ns * (iteration - spins - yields);
+    return time < max_sleep_ns || sleep_step_ns == 0 ? time : max_sleep_ns;
+  }
+};
+// The other thread needs some instructions, or needs this very core to execute them.
+inline constexpr WaitPolicy kLockWait{.spins = 64, .yields = WaitPolicy::kUnlimited};
+// A query of a device takes about a microsecond, and short work is done after some queries.
+inline constexpr WaitPolicy kDeviceQueryWait{.spins = 101, .sleep_ns = 20'000};
+// Another thread runs an op of unknown length.
+inline constexpr WaitPolicy kOpWait{.sleep_ns = 50'000};
+// The program itself must change something: soon, or in minutes.
+inline constexpr WaitPolicy kProgramWait{
+    .yields = 8, .sleep_ns = 45'000, .sleep_step_ns = 5'000, .max_sleep_ns = 200'000};
+
+// One wait by a policy: for (Backoff backoff; !ready(); backoff.pause()) {}
+class Backoff {
+ public:
+  constexpr explicit Backoff(const WaitPolicy& policy = kLockWait) : policy_(policy) {}
+  void pause() {
+    const int iteration = iteration_;
+    if (iteration < kMaxIteration) ++iteration_;
+    if (iteration < policy_.spins) cpu_relax();
+    else if (iteration - policy_.spins < policy_.yields) yield_thread();
+    else sleep_ns(policy_.sleep_at(iteration));
+  }
+
+ private:
+  static constexpr int kMaxIteration = 1 << 30;  // a wait may take days
+  const WaitPolicy policy_;
+  int iteration_ = 0;
+};
+
+// One iteration of a wait by kLockWait.
+inline void spin(int iteration) {
+  if (iteration < kLockWait.spins) cpu_relax();
   else yield_thread();
 }
 
-// An acquire that follows a relaxed access. On aarch64 an acquire access itself also waits for every earlier release
-// store of this thread to become visible, tens of nanoseconds on a hot path where those lines are contended; the fence
-// does not. ThreadSanitizer does not know fences, so with it the access itself acquires (kAcquire).
+// acquire_fence() follows an access with order kAcquire. On aarch64 an acquire load also waits until every earlier
+// release store of this thread is visible: tens of nanoseconds if those lines are contended. A relaxed load and a fence
+// do not. ThreadSanitizer does not support fences, so with it the access itself acquires.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr std::memory_order kAcquire = std::memory_order_acquire;
 inline void acquire_fence() {}
@@ -51,38 +101,92 @@ T load_acquire(const std::atomic<T>& value) {
   return result;
 }
 
-class SpinLock {
+class SLIP_CAPABILITY("spin lock") SpinLock {
  public:
-  void lock() {
+  void lock() SLIP_ACQUIRE() {
     while (held_.exchange(true, kAcquire)) wait();
     acquire_fence();  // sees what the last holder wrote
   }
-  bool try_lock() {
+  bool try_lock() SLIP_TRY_ACQUIRE(true) {
     const bool taken = !held_.exchange(true, kAcquire);
     acquire_fence();
     return taken;
   }
   // release: publishes what was written under the lock.
-  void unlock() { held_.store(false, std::memory_order_release); }
+  void unlock() SLIP_RELEASE() { held_.store(false, std::memory_order_release); }
 
  private:
   void wait() {
-    for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) spin(spins);
+    for (Backoff backoff; held_.load(std::memory_order_relaxed); backoff.pause()) {}
   }
   std::atomic<bool> held_{false};
 };
 
-// A place where one thread sleeps until another gives it a token. A token given early is kept, so no wake-up is lost.
+class SLIP_CAPABILITY("mutex") Mutex {
+ public:
+  void lock() SLIP_ACQUIRE() { mutex_.lock(); }
+  bool try_lock() SLIP_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void unlock() SLIP_RELEASE() { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+// Holds a lock of any of our types while it exists.
+template <class Lock>
+class SLIP_SCOPED_CAPABILITY LockGuard {
+ public:
+  explicit LockGuard(Lock& lock) SLIP_ACQUIRE(lock) : lock_(lock) { lock_.lock(); }
+  ~LockGuard() SLIP_RELEASE() { lock_.unlock(); }
+  LockGuard(const LockGuard&) = delete;
+  LockGuard& operator=(const LockGuard&) = delete;
+
+ private:
+  Lock& lock_;
+};
+
+// A condition variable. wait() may return without a notification: callers check their condition in a loop.
+class CondVar {
+ public:
+  void wait(Mutex& mutex) SLIP_REQUIRES(mutex) {
+    std::unique_lock lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    lock.release();
+  }
+  // Relative, because libstdc++ 12 with ThreadSanitizer supports wait_until on the system clock only.
+  void wait_for(Mutex& mutex, std::chrono::nanoseconds time) SLIP_REQUIRES(mutex) {
+    std::unique_lock lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait_for(lock, time);
+    lock.release();
+  }
+  void notify_one() { condition_.notify_one(); }
+  void notify_all() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable condition_;
+};
+
+// One thread sleeps here until another one gives it a token. A token given early is kept, so no wake-up is lost.
 class Parker {
  public:
-  // Sleeps until a token comes or `deadline_ns` (of now_ns(), 0: never) passes; true if it took a token.
+  // Sleeps until a token comes or `deadline_ns` (of now_ns(), 0: none) passes; true if it took a token.
   bool park(std::int64_t deadline_ns = 0);
   void unpark();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  bool token_ = false;
+  Mutex mutex_;
+  CondVar condition_;
+  bool token_ SLIP_GUARDED_BY(mutex_) = false;
+};
+
+// An object that can be woken to look for work: it subscribes to a source of events, which calls wake_up().
+class Sleeper {
+ public:
+  virtual void wake_up() noexcept = 0;  // from any thread; returns at once and takes no lock that is held for long
+
+ protected:
+  ~Sleeper() = default;
 };
 
 }  // namespace slip

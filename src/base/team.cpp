@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -18,42 +17,45 @@
 namespace slip {
 namespace {
 
-// Longer than the gap between two kernels of a stream, shorter than anybody misses a core.
+// Longer than the gap between two kernels of a stream, and too short to delay other threads noticeably.
 constexpr double kSpinMicros = 30;
 
-// A helper and where it sleeps.
 struct Helper {
   Thread thread;
   Parker parker;
   std::atomic<bool> asleep{false};
 };
 
-// A loop that threads join while it is open. One owner opens and closes it.
+// A loop that threads may join while it is open. Its owner opens and closes it.
 class SharedLoop {
  public:
   void open(const detail::Loop& loop) {
     loop_ = loop;
-    next_.store(0, std::memory_order_relaxed);  // these two are published by the opening
+    next_.store(0, std::memory_order_relaxed);  // these two are published by opening state_
     count_.store(loop.count, std::memory_order_relaxed);
-    // seq_cst: opens before it looks who sleeps; a sleeper marks itself before it looks whether a loop is open.
+    // seq_cst: the owner opens the loop and then reads the helpers' `asleep`; a helper sets `asleep` and then checks
+    // whether a loop is open. One of the two sees the other.
     state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
   }
-  // Nobody joins any more. seq_cst: shuts before it looks who sleeps.
-  void shut() { state_.fetch_sub(kOpen, std::memory_order_seq_cst); }
-  // After shut(): whether some are still inside. acquire, with the release of those who leave: what they wrote is seen.
+  // No thread can join any more. seq_cst: as in open().
+  void close() { state_.fetch_sub(kOpen, std::memory_order_seq_cst); }
+  // After close(): whether threads are still inside. acquire, with the release in leave(): sees what they wrote.
   bool has_others() const { return (state_.load(std::memory_order_acquire) & kInsideMask) != 0; }
   void await_others() const {
-    for (int turn = 0; has_others(); ++turn) spin(turn);
+    for (Backoff backoff; has_others(); backoff.pause()) {}
   }
-  // What a body threw, when all have left.
-  std::exception_ptr take_error() { return std::exchange(error_, nullptr); }
+  // The first exception of a body. REQUIRES: all threads have left.
+  std::exception_ptr take_error() {
+    const LockGuard lock(error_lock_);
+    return std::exchange(error_, nullptr);
+  }
 
-  // Open, and not the loop of this number.
+  // Open, and not the loop with the number `but`.
   bool is_open(std::memory_order order, std::uint64_t but = 0) const {
     const std::uint64_t state = state_.load(order);
     return (state & kOpen) != 0 && state / kNumber != but;
   }
-  // True: inside, until leave(). `last` is the number of the loop joined last, which is not joined again.
+  // True: this thread is inside until leave(). `last` is the number of the loop joined last, which is not joined again.
   bool join(std::uint64_t& last) {
     std::uint64_t state = state_.load(std::memory_order_relaxed);
     while ((state & kOpen) != 0 && state / kNumber != last) {
@@ -65,46 +67,48 @@ class SharedLoop {
     }
     return false;
   }
-  void leave() { state_.fetch_sub(kInside, std::memory_order_release); }  // what was written here is seen by the owner
+  void leave() {
+    state_.fetch_sub(kInside, std::memory_order_release);
+  }  // release: the owner sees what was written here
 
-  // The next index. False: none is left. For the owner and those inside.
+  // Runs the next index. False: none is left. For the owner and the threads inside.
   bool do_one() {
     const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
     if (index >= loop_.count) return false;
     try {
       loop_.call(loop_.body, index);
     } catch (...) {
-      error_lock_.lock();
+      const LockGuard lock(error_lock_);
       if (!error_) error_ = std::current_exception();
-      error_lock_.unlock();
-      next_.store(loop_.count, std::memory_order_relaxed);  // a hint: one more index may begin
+      next_.store(loop_.count, std::memory_order_relaxed);  // a hint: another thread may begin one more index
     }
     return true;
   }
-  // A hint for those outside. relaxed: whoever acts on it joins first.
+  // A hint for threads outside. relaxed: a thread that acts on it joins first.
   bool has_more() const { return next_.load(std::memory_order_relaxed) < count_.load(std::memory_order_relaxed); }
 
  private:
-  // state_: which loop it is, how many threads beside its owner are inside, and whether more may join.
+  // state_: the number of the loop, how many threads besides its owner are inside, and whether more may join.
   static constexpr std::uint64_t kOpen = 1, kInside = 2, kInsideMask = 0xfffe, kNumber = 0x10000;
 
   detail::Loop loop_;
-  std::atomic<std::size_t> count_{0};  // loop_.count, for those outside
+  std::atomic<std::size_t> count_{0};  // loop_.count, for threads outside
   alignas(64) std::atomic<std::uint64_t> state_{0};
   alignas(64) std::atomic<std::size_t> next_{0};
   SpinLock error_lock_;
-  std::exception_ptr error_;
+  std::exception_ptr error_ SLIP_GUARDED_BY(error_lock_);
 };
 
 class Team {
  public:
-  // False: another loop has the helpers.
+  // False: another loop has the helpers, and nothing was run.
   bool run(const detail::Loop& loop);
-  // False: other work is being done between loops, or nobody could do it.
+  // False: other background work has not ended, or there are no helpers.
   bool run_between(const detail::Loop& loop);
   bool is_busy() const { return loop_.is_open(std::memory_order_relaxed); }
 
-  Team* left_behind = nullptr;  // the team of the parent, in a child: unused, and no leak
+  Team* parents_team =
+      nullptr;  // in a child of fork(): the unused team of the parent, kept reachable for leak checkers
 
  private:
   void start_helpers();
@@ -115,22 +119,22 @@ class Team {
   bool do_one_between();
   void wake_between();
 
-  std::mutex start_mutex_;
+  Mutex start_mutex_;
   std::atomic<bool> started_{false};
   std::vector<std::unique_ptr<Helper>> helpers_;  // constant once started
 
-  SpinLock busy_;  // held by the thread whose loop it is
+  SpinLock busy_;  // held by the thread whose loop runs
   SharedLoop loop_;
 
-  SpinLock between_busy_;  // held by the thread whose work it is
+  SpinLock between_busy_;  // held by the thread whose background work runs
   SharedLoop between_;
   Parker between_parker_;
   std::atomic<bool> between_sleeps_{false};
 };
 
 void Team::start_helpers() {
-  if (started_.load(std::memory_order_acquire)) return;  // with the release below: helpers_ is there
-  const std::lock_guard lock(start_mutex_);
+  if (started_.load(std::memory_order_acquire)) return;  // with the release below: helpers_ is complete
+  const LockGuard lock(start_mutex_);
   if (started_.load(std::memory_order_relaxed)) return;  // relaxed: the mutex orders
   const int wanted = core_count() - 1;
   for (int i = 0; i < wanted; ++i) {
@@ -139,7 +143,7 @@ void Team::start_helpers() {
     helpers_.push_back(std::move(helper));
     try {
       self->thread.start(fmt::format("slip-team-{}", i), [this, self] { help(*self); });
-    } catch (const Error&) {  // a machine out of threads: fewer do it, too
+    } catch (const Error&) {  // the system is out of threads: work with fewer
       helpers_.pop_back();
       break;
     }
@@ -153,7 +157,7 @@ bool Team::run(const detail::Loop& loop) {
   loop_.open(loop);
   wake(loop.count - 1);
   work();
-  loop_.shut();
+  loop_.close();
   while (loop_.has_others()) {
     if (!do_one_between()) loop_.await_others();
   }
@@ -165,15 +169,15 @@ bool Team::run(const detail::Loop& loop) {
 
 void Team::wake(std::size_t wanted) {
   for (std::size_t i = 0; i < std::min(wanted, helpers_.size()); ++i) {
-    // seq_cst: see SharedLoop::open. Whoever takes the mark wakes the helper, once.
+    // seq_cst: see SharedLoop::open. The thread that clears `asleep` wakes the helper, once.
     if (helpers_[i]->asleep.load(std::memory_order_seq_cst) &&
         helpers_[i]->asleep.exchange(false, std::memory_order_relaxed))
       helpers_[i]->parker.unpark();
   }
 }
 
-// After an index, pieces of background work for as long as the index took: both get half of the core. None at the end
-// of a loop, for which others wait.
+// After each index the thread does background work for as long as the index took, so both get half of the core. It does
+// none after the last index, because the owner of the loop waits for it.
 void Team::work() {
   for (std::uint64_t begun = ticks(); loop_.do_one(); begun = ticks()) {
     const std::uint64_t ended = ticks();
@@ -181,7 +185,7 @@ void Team::work() {
   }
 }
 
-// False: there is none.
+// One piece of background work. False: there is none.
 bool Team::do_one_between() {
   if (!between_.is_open(std::memory_order_relaxed) || !between_.has_more()) return false;  // relaxed: join() acquires
   std::uint64_t none = 0;
@@ -199,12 +203,13 @@ bool Team::run_between(const detail::Loop& loop) {
   between_.open(loop);
   wake(loop.count);
   while (between_.has_more()) {
-    // seq_cst: first the mark, then the look; who does the last piece looks for the mark after it.
+    // seq_cst: this thread sets the flag and then checks for work; the thread that does the last piece reads the flag
+    // afterwards.
     between_sleeps_.store(true, std::memory_order_seq_cst);
     if (between_.has_more()) between_parker_.park();
-    between_sleeps_.store(false, std::memory_order_relaxed);  // a token that still comes costs one more look
+    between_sleeps_.store(false, std::memory_order_relaxed);  // a late token only costs one more check
   }
-  between_.shut();
+  between_.close();
   between_.await_others();
   const std::exception_ptr error = between_.take_error();
   between_busy_.unlock();
@@ -213,7 +218,7 @@ bool Team::run_between(const detail::Loop& loop) {
 }
 
 void Team::wake_between() {
-  // seq_cst: see run_between(). Whoever takes the mark wakes the sleeper, once.
+  // seq_cst: see run_between(). The thread that clears the flag wakes the sleeper, once.
   if (between_sleeps_.load(std::memory_order_seq_cst) && between_sleeps_.exchange(false, std::memory_order_relaxed))
     between_parker_.unpark();
 }
@@ -221,16 +226,16 @@ void Team::wake_between() {
 void Team::await_loop(Helper& helper, std::uint64_t last) {
   std::uint64_t begun = ticks();
   const auto limit = static_cast<std::uint64_t>(kSpinMicros * ticks_per_us());
-  for (int turn = 0; ticks() - begun < limit; ++turn) {
+  for (Backoff backoff; ticks() - begun < limit;) {
     if (loop_.is_open(std::memory_order_relaxed, last)) return;  // relaxed: join() acquires
     if (do_one_between()) begun = ticks();
-    else spin(turn);
+    else backoff.pause();
   }
-  // seq_cst: first the mark, then the look; run() and run_between() open first and then look for marks.
+  // seq_cst: this helper sets `asleep` and then checks for loops; run() and run_between() open first and then read it.
   helper.asleep.store(true, std::memory_order_seq_cst);
   const bool between = between_.is_open(std::memory_order_seq_cst) && between_.has_more();
   if (!between && !loop_.is_open(std::memory_order_seq_cst, last)) helper.parker.park();
-  helper.asleep.store(false, std::memory_order_relaxed);  // a token that still comes costs one more look
+  helper.asleep.store(false, std::memory_order_relaxed);  // a late token only costs one more check
 }
 
 void Team::help(Helper& helper) {
@@ -246,13 +251,13 @@ void Team::help(Helper& helper) {
 
 std::atomic<Team*> g_team{nullptr};
 
-// The child has none of the helpers; a loop that another thread of the parent ran is not the child's.
+// After fork() the child has none of the helpers, and does not continue a loop of another thread of the parent.
 void forget_team() {
-  static Team* left_behind = nullptr;
+  static Team* parents_team = nullptr;                                    // the most recent one
   Team* const old = g_team.exchange(nullptr, std::memory_order_relaxed);  // relaxed: the child has one thread
   if (!old) return;
-  old->left_behind = left_behind;
-  left_behind = old;
+  old->parents_team = parents_team;
+  parents_team = old;
 }
 
 Team& team() {
@@ -264,7 +269,7 @@ Team& team() {
   static_cast<void>(kInstalled);
   auto made = std::make_unique<Team>();
   Team* expected = nullptr;
-  // release: others see it built; acquire where another thread was first.
+  // release: other threads see it constructed; acquire if another thread was first.
   if (g_team.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
     return *made.release();
   return *expected;
@@ -273,7 +278,7 @@ Team& team() {
 }  // namespace
 
 bool team_is_busy() {
-  // acquire: the team is built. Its loop may open or close at any moment: a hint.
+  // acquire: the team is constructed.
   const Team* const found = g_team.load(std::memory_order_acquire);
   return found && found->is_busy();
 }

@@ -1,16 +1,15 @@
-// Team: the cores that a loop spreads over. One for the process, whose helpers (a thread for each core but one) start
-// at the first loop.
+// Team: the threads that run a parallel loop, one team per process. The calling thread and the helper threads (one for
+// each core but one, started by the first loop) share the indices of the loop.
 //
-// The indices of a loop are claimed one by one, so a core that is busy with something else, a copy say, holds up no
-// more than the index it has. One loop at a time has the helpers; a loop that finds them taken, from another thread or
-// from within a loop, runs on its own thread alone. Between loops helpers spin for some microseconds and then sleep.
+// Threads claim the indices one by one, so a core that is busy with other work delays no more than one index. Only one
+// loop at a time has the helpers; a second loop, from another thread or nested in the first, runs on its calling thread
+// alone. Between loops the helpers spin for some microseconds and then sleep.
 //
-// Small work that should hold up no loop, a copy in the background say, is done between the indices of loops by the
-// threads that run them: a thread of its own would take a core away in the middle of an index for a whole time slice,
-// and the loop would wait for that index.
+// Small background work (for_each_between) is done by the threads of a running loop between two indices. A thread of
+// its own would preempt a helper in the middle of an index for a whole scheduler slice, and the loop would wait for
+// that index.
 //
-// After fork the child starts helpers of its own. Helpers end with the process; they touch nothing but the team, which
-// is never destroyed.
+// After fork() the child starts its own helpers. The team is never destroyed: the helpers end with the process.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +18,17 @@
 
 namespace slip {
 
-// Calls body(index) once for each index below `count` and returns when all are done. A body that throws ends the loop:
-// indices not yet begun are left out, and the first exception is thrown here.
+// Calls body(index) once for each index below `count` and returns when all calls have returned. If a call throws,
+// indices that have not begun are skipped, and the first exception is thrown here.
 template <class Body>
 void for_each_index(std::size_t count, Body&& body);
 
-// The same for small pieces of work in the background: the threads of a running loop do some after each index, the
-// helpers while none runs; the caller sleeps.
+// The same for small pieces of background work. The threads of a running loop do some after each index; while no loop
+// runs, the helpers do them. The caller sleeps.
 template <class Body>
 void for_each_between(std::size_t count, Body&& body);
 
-// A hint: a loop has all cores, and whoever spins takes one of them away.
+// A hint: a loop uses all cores, so a thread that spins would slow it down.
 bool team_is_busy();
 
 namespace detail {

@@ -44,7 +44,7 @@ std::uint64_t make_thread_index() {
 
 void Thread::start(const std::string& name, std::function<void()> body, bool precise) {
   auto start = std::make_unique<Start>(Start{name, std::move(body), precise});
-  // Signals go to the program's own threads: a worker must not run its handlers.
+  // The new thread blocks all signals but those of its own faults: handlers run on the program's threads.
   sigset_t all, old;
   sigfillset(&all);
   for (int fatal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP}) sigdelset(&all, fatal);
@@ -68,8 +68,8 @@ void Thread::detach() {
   started_ = false;
 }
 
-void set_turns(Turns turns) {
-  struct {  // sched_attr, which the C library does not know
+void set_time_slice(TimeSlice slice) {
+  struct {  // sched_attr, which the C library does not declare
     std::uint32_t size, policy;
     std::uint64_t flags;
     std::int32_t nice;
@@ -77,10 +77,11 @@ void set_turns(Turns turns) {
     std::uint64_t runtime, deadline, period;
   } attributes{};
   if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;  // who chose it knows better
+  if (attributes.policy != SCHED_OTHER) return;  // the program chose a policy: keep it
   attributes.size = sizeof(attributes);
-  attributes.runtime = turns == Turns::kShort ? 100'000 : 0;           // ns, the least; 0: as the kernel likes
-  static_cast<void>(::syscall(SYS_sched_setattr, 0, &attributes, 0));  // where it is not permitted it stays as it is
+  attributes.runtime = slice == TimeSlice::kShort ? 100'000 : 0;  // ns, the minimum; 0: the default
+  static_cast<void>(
+      ::syscall(SYS_sched_setattr, 0, &attributes, 0));  // if it is not permitted, the slice stays as it is
 }
 
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) { pthread_atfork(before, in_parent, in_child); }

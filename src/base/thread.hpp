@@ -1,4 +1,4 @@
-// Threads: starting and joining them, how many cores there are, and who "this thread" is.
+// Threads: how to start and join them, their number, their scheduler slice, and hooks around fork().
 #pragma once
 
 #include <pthread.h>
@@ -14,22 +14,22 @@ int core_count();  // cores that this process may use
 inline thread_local constinit std::uint64_t t_thread_index = 0;
 std::uint64_t make_thread_index();
 
-// 1, 2, 3, ... in the order in which threads first ask; never used again.
+// The number of this thread: 1, 2, 3, ... in the order of first calls. Never given to a second thread.
 inline std::uint64_t thread_index() {
   if (t_thread_index == 0) [[unlikely]]
     t_thread_index = make_thread_index();
   return t_thread_index;
 }
 
-// A thread that is joined by hand, or detached: destroying it as neither leaves it running, which is what exit and fork
-// need, and its stack allocated.
+// A thread that is joined or detached by hand. The destructor does neither: it leaves the thread running, which is what
+// exit and fork need.
 class Thread {
  public:
   Thread() = default;
-  // `precise`: timed sleeps of this thread end on time, not rounded up by the kernel's 50 us slack.
+  // `precise`: timed sleeps of this thread have a timer slack of 1 us instead of 50 us.
   void start(const std::string& name, std::function<void()> body, bool precise = false);
   void join();
-  void detach();  // it ends by itself, and nobody waits for it
+  void detach();
   bool started() const { return started_; }
 
  private:
@@ -37,11 +37,10 @@ class Thread {
   bool started_ = false;
 };
 
-// Of the calling thread. Short: it wants the core for a moment at a time, and so, when it is woken, gets it at once
-// from threads whose turns are longer, which would else keep it for some milliseconds. Linux 6.12 on; before, nothing
-// changes.
-enum class Turns { kUsual, kShort };
-void set_turns(Turns turns);
+// The scheduler slice of the calling thread. A thread with a short slice that wakes up preempts threads with longer
+// ones, which would otherwise keep the core for some milliseconds. Needs Linux 6.12; earlier systems ignore it.
+enum class TimeSlice { kUsual, kShort };
+void set_time_slice(TimeSlice slice);
 
 // Called around fork(): before it in the parent, after it in the parent and in the child.
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/sim/description.hpp"
-#include "backend/sim/embedded.hpp"
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"

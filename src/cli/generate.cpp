@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "backend/sim/embedded.hpp"
+#include "backend/sim/description.hpp"
 #include "cli/commands.hpp"
 #include "cli/help.hpp"
 #include "cli/lab/lab.hpp"

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "backend/sim/embedded.hpp"
+#include "backend/sim/description.hpp"
 #include "cli/commands.hpp"
 #include "runtime/backend.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
 #include "cli/help.hpp"
 #include "cli/text.hpp"

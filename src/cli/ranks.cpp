@@ -14,7 +14,7 @@
 #include "base/sync.hpp"
 #include "cli/commands.hpp"
 #include "cli/table.hpp"
-#include "comm/diagnose/hold_ups.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 
 namespace slip::cli {
@@ -31,7 +31,7 @@ struct RanksOptions {
 };
 
 struct Seen {
-  RankSight sight;
+  RankState sight;
   std::string program;
 };
 
@@ -66,14 +66,14 @@ Host look_around() {
 }
 
 // Of each user alone: nobody waits for a rank of another user.
-std::vector<HoldUp> hold_ups_of(const Found& found) {
-  std::map<std::uint32_t, std::vector<RankSight>> by_user;
+std::vector<Stall> stalls_of(const Found& found) {
+  std::map<std::uint32_t, std::vector<RankState>> by_user;
   for (const auto& [id, ranks] : found) {
     for (const Seen& one : ranks) by_user[id.user].push_back(one.sight);
   }
-  std::vector<HoldUp> result;
+  std::vector<Stall> result;
   for (const auto& [user, ranks] : by_user) {
-    for (HoldUp& one : hold_ups(ranks)) result.push_back(std::move(one));
+    for (Stall& one : find_stalls(ranks)) result.push_back(std::move(one));
   }
   return result;
 }
@@ -120,7 +120,7 @@ Json json_of(const Seen& one) {
           {"doing", doing(one.sight)}};
 }
 
-void write_ranks_json(const std::string& path, const Host& host, const std::vector<HoldUp>& held) {
+void write_ranks_json(const std::string& path, const Host& host, const std::vector<Stall>& held) {
   Json communicators = Json::array(), held_up = Json::array(), left_out = Json::array();
   for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
@@ -129,7 +129,7 @@ void write_ranks_json(const std::string& path, const Host& host, const std::vect
     communicators.push_back(
         {{"id", communicator_text(view)}, {"user", id.user}, {"nranks", view.nranks}, {"ranks", std::move(all)}});
   }
-  for (const HoldUp& one : held) held_up.push_back({{"kind", hold_up_name(one.kind)}, {"text", one.text}});
+  for (const Stall& one : held) held_up.push_back({{"kind", stall_name(one.kind)}, {"text", one.text}});
   for (const auto& [user, entries] : host.left_out) left_out.push_back({{"user", user}, {"entries", entries}});
   const Json all{{"communicators", communicators}, {"held_up", held_up}, {"left_out", left_out}};
   write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -138,7 +138,7 @@ void write_ranks_json(const std::string& path, const Host& host, const std::vect
 int show(const RanksOptions& options) {
   const Host host = look_around();
   const Found& found = host.found;
-  const std::vector<HoldUp> held = hold_ups_of(found);
+  const std::vector<Stall> held = stalls_of(found);
   if (!options.json.empty()) write_ranks_json(options.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
@@ -147,8 +147,7 @@ int show(const RanksOptions& options) {
     fmt::print("communicator {}: {} of {} ranks on host {}, program {}{}\n\n{}\n", communicator_text(view),
                ranks.size(), view.nranks, view.host, ranks.front().program, user, table_of(ranks).text());
   }
-  for (const HoldUp& one : held)
-    fmt::print("{}\n", paragraph(fmt::format("{}: {}", hold_up_name(one.kind), one.text), 4));
+  for (const Stall& one : held) fmt::print("{}\n", paragraph(fmt::format("{}: {}", stall_name(one.kind), one.text), 4));
   if (!found.empty() && held.empty()) fmt::print("nobody is held up\n");
   for (const auto& [user, entries] : host.left_out)
     fmt::print("left out: {} entries of user {}, whose ledgers hold more than is shown of one user\n", entries, user);

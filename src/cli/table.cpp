@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "cli/text.hpp"
 
 namespace slip::cli {

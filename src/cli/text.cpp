@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/json_text.hpp"
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 
 namespace slip::cli {
 namespace {

@@ -2,9 +2,6 @@
 
 #include <array>
 
-#include "model/cpu/kernels.hpp"
-#include "model/cuda/kernels.hpp"
-
 namespace slip {
 namespace {
 

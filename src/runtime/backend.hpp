@@ -1,7 +1,7 @@
-// Backend: the seam between the runtime and the three ways to run an op. One Backend per device.
+// Backend: the interface of cpu, sim and cuda devices. One Backend per device.
 //
-// The runtime checks arguments, keeps errors, captures and tells observers; a backend orders, runs and waits. All
-// functions may be called from several threads.
+// The runtime checks arguments, keeps errors, captures and notifies observers; a backend orders ops, runs them and
+// waits for them. All functions may be called from several threads.
 #pragma once
 
 #include <atomic>
@@ -20,19 +20,19 @@ namespace slip {
 
 struct DeviceCore;
 
-// Everything submitted to a stream before the call.
+// A position: everything submitted to the stream before the call.
 inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 
-// What a stream is to be.
+// How to open a stream.
 struct StreamSpec {
   StreamFlags flags = StreamFlags::kBlocking;
   int priority = 0;
   bool legacy = false;
   Name name = {};  // for traces
-  // On devices with virtual time: what an exchange does there, as far as it takes time. Its ops cost the host nothing,
-  // run no functions, wait in no queue, are beside kernels and not told to observers.
+  // On devices with virtual time: a stream that models the steps of an exchange. Its ops cost no host time, run no
+  // functions, enter no hardware queue, run concurrently with kernels, and are not reported to observers.
   bool wire = false;
-  CUstream_st* adopted = nullptr;  // a stream that somebody else owns, on devices that have native ones
+  CUstream_st* adopted = nullptr;  // a native stream that the caller owns
 };
 
 // For backends that have no native streams.
@@ -42,8 +42,8 @@ inline void require_own_stream(const StreamSpec& spec, const char* kind) {
 }
 
 // A plan as one op, for backends that can compile it (StreamState::compiles_plans): ops in the order of issue, each in
-// one of the plan's streams and after the nodes it waits for. `compiled` is kept by the plan from launch to launch;
-// with no nodes given, what it holds is launched again.
+// one of the plan's streams and after the nodes it waits for. The plan keeps `compiled` from launch to launch; without
+// nodes, it is launched again.
 struct PlanOps {
   struct Node {
     Op op;
@@ -63,54 +63,66 @@ class Backend {
   virtual void* allocate(MemoryKind kind, std::size_t bytes) = 0;
   virtual void deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept = 0;
 
-  // A stream; the runtime fills in its identity. Closing returns at once, pending work still runs; it sets the id to 0
-  // as the last thing, because the state may be handed out again from then on.
+  // Opens a stream; the runtime fills in its id. Closing returns at once, and pending work still runs. It sets the id
+  // to 0 last, because the state may be reused from then on.
   virtual StreamState* open_stream(const StreamSpec& spec) = 0;
   virtual void close_stream(StreamState& stream) noexcept = 0;
 
-  // Queues the op and returns its position; blocks only while the stream's queue is full. kRecord returns the point
-  // recorded; kWait with a point of any device's stream holds this one.
+  // Queues the op and returns its position; blocks only while the stream's queue is full. kRecord returns the recorded
+  // position; kWait makes the stream wait for a point of a stream of any device.
   virtual std::uint64_t submit(StreamState& stream, const Op& op) = 0;
 
-  // Whether everything up to `position` is done. Never blocks. Null stream: every stream of the device.
+  // Whether everything up to `position` is done. Never blocks. Null stream: all streams of the device.
   virtual bool reached(StreamState* stream, std::uint64_t position) = 0;
-  // Blocks until it is, or until `deadline_ns` of now_ns() (0: none) has passed: then false.
+  // Blocks until it is done. False: `deadline_ns` of now_ns() (0: none) has passed.
   virtual bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) = 0;
 
   virtual Picos now() = 0;
 };
 
-// A backend's part of an event: its own event object or time stamp. Counted, because events are values.
+// The backend's part of an event: a native event or a time stamp. Reference-counted, because events are values.
 class EventState {
  public:
   virtual ~EventState() = default;
-  // Time from `start`'s point to this one's; both were reached.
+  // The time from `start` to this event. REQUIRES: both are reached.
   virtual Picos since(const EventState& start) const = 0;
-  // Whether it may be given to another record once its only owner wants that.
+  // Whether its only owner may reuse it for another record.
   virtual bool renewable() const { return false; }
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the caller holds one already
   void release() noexcept {
-    // acq_rel: the last holder sees what all others did with it.
+    // acq_rel: the last owner sees what all others did with it.
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) end();
   }
-  // acquire: who held it last, a stream for instance, is done with it.
+  // acquire: the last other owner, for instance a stream, is done with it.
   bool has_one_owner() const { return references_.load(std::memory_order_acquire) == 1; }
 
  protected:
-  virtual void end() noexcept { delete this; }  // nobody refers to it any more
+  virtual void end() noexcept { delete this; }  // the last reference is gone
   void revive() { references_.store(1, std::memory_order_relaxed); }
 
  private:
   std::atomic<int> references_{1};
 };
 
-// One row of the table of backends, defined in backend/table.cpp: the lower room declares, the upper one fills in.
+// One row of the table of backends, which backend/table.cpp defines.
 struct BackendEntry {
   std::string_view prefix;  // "cpu"
-  // Makes the backends of `cores`, whose options are set, and fills in their info. `rest` is what follows "prefix:".
+  // Makes the backends of `cores`, whose options are set, and fills in their info. `rest` is the name after "prefix:".
   std::vector<std::unique_ptr<Backend>> (*open)(std::string_view rest, std::span<DeviceCore* const> cores);
 };
 std::span<const BackendEntry> backends();
+
+// The time at which a stream reached a timed event, for devices whose clock the library reads itself.
+class Stamp : public EventState {
+ public:
+  void set(Picos at) { at_.store(at, std::memory_order_release); }
+  Picos at() const { return at_.load(std::memory_order_acquire); }
+  bool renewable() const override { return true; }
+  Picos since(const EventState& start) const override { return at() - static_cast<const Stamp&>(start).at(); }
+
+ private:
+  std::atomic<Picos> at_{0};
+};
 
 }  // namespace slip

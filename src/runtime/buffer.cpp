@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
@@ -26,11 +26,11 @@ Buffer::~Buffer() {
   if (range_.block) release();
 }
 
-// Ordinary memory is freed when no work can use it any more: the device's work is waited for. Stream-ordered memory
-// goes back in the stream that it came from, if that one still lives.
+// Ordinary memory is freed after waiting for all work of the device. Stream-ordered memory is freed in the stream that
+// allocated it, if that stream still exists.
 void Buffer::release() noexcept {
   Block* block = range_.block;
-  if (core_->forked) return;  // the memory is the child's copy: it goes with the process
+  if (core_->forked) return;  // memory of the parent: the child leaks its copy
   if (detail::inside_op != 0) {
     log_line(
         fmt::format("buffer '{}' ({} bytes) was freed inside a kernel or host function: it is never freed, a "
@@ -58,7 +58,7 @@ void Buffer::release() noexcept {
       if (core != core_ && (guests >> core->id % 64 & 1) != 0) drain(*core);
     }
   }
-  if (observed_by(block->audience)) tell_memory(RecordKind::kFree, range_, nullptr, {});
+  if (observed_by(block->audience)) notify_memory(RecordKind::kFree, range_, nullptr, {});
   const std::size_t bytes = block->origin && core_->pool ? block->capacity : block->bytes;
   if (block->owned) {
     core_->backend->deallocate(block->kind, block->data, bytes);
@@ -107,24 +107,24 @@ HostAccess::HostAccess(Range range, bool writes, Here here)
         here);
   data_ = address(range);
   if (observed_by(range.block->audience))
-    tell({.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
-          .device = range.block->core->id,
-          .thread = thread_index(),
-          .range = range,
-          .name = range.block->name,
-          .here = here},
-         range.block->audience);
+    notify({.kind = writes ? RecordKind::kHostWrite : RecordKind::kHostRead,
+            .device = range.block->core->id,
+            .thread = thread_index(),
+            .range = range,
+            .name = range.block->name,
+            .here = here},
+           range.block->audience);
 }
 
 HostAccess::~HostAccess() {
   if (observed_by(range_.block->audience))
-    tell({.kind = RecordKind::kHostEnd,
-          .device = range_.block->core->id,
-          .thread = thread_index(),
-          .range = range_,
-          .name = range_.block->name,
-          .here = here_},
-         range_.block->audience);
+    notify({.kind = RecordKind::kHostEnd,
+            .device = range_.block->core->id,
+            .thread = thread_index(),
+            .range = range_,
+            .name = range_.block->name,
+            .here = here_},
+           range_.block->audience);
 }
 
 }  // namespace slip

@@ -19,7 +19,8 @@ struct Registry {
 
 Registry& registry();
 
-// Captures of the parent are left alone in a child: a thread of the parent may have held their locks.
+// In a child of fork() the captures of the parent are not touched, because a thread of the parent may have held their
+// locks.
 void forget_captures() { new std::unordered_map(std::exchange(registry().captures, {})); }
 
 Registry& registry() {
@@ -39,7 +40,7 @@ void Capture::begin(StreamState& origin, Here here) {
   if (origin.capture.load(std::memory_order_acquire))
     throw Error(Code::kInvalidValue, fmt::format("stream {} is capturing already", origin.id.load()), here);
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
   std::shared_ptr<Capture> capture(new Capture(origin, id));
   capture->branch(origin);
@@ -48,7 +49,7 @@ void Capture::begin(StreamState& origin, Here here) {
 
 std::shared_ptr<Capture> Capture::find(std::uint64_t id) {
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const LockGuard lock(all.mutex);
   const auto found = all.captures.find(id);
   return found == all.captures.end() ? nullptr : found->second;
 }
@@ -60,13 +61,14 @@ Capture::Branch& Capture::branch(StreamState& stream) {
     stream_devices_.push_back(stream.core);
     stream.core->captures.fetch_add(1, std::memory_order_relaxed);
     if (stream.blocking()) stream.core->blocking_captures.fetch_add(1, std::memory_order_relaxed);
-    stream.capture.store(this, std::memory_order_release);  // release: who sees it sees the capture built
+    stream.capture.store(this,
+                         std::memory_order_release);  // release: a thread that sees it sees the capture constructed
   }
   return place->second;
 }
 
 void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (invalid_) throw Error(Code::kCaptureInvalidated, invalid_, op.here);
   Branch& place = branch(stream);
   PlanNode node{.stream = place.index,
@@ -79,26 +81,27 @@ void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const Excha
                 .here = op.here,
                 .reads = {op.reads.begin(), op.reads.end()},
                 .writes = {op.writes.begin(), op.writes.end()},
-                .scalars = std::vector<Scalar>(op.scalars.begin(), op.scalars.end()),  // in braces: two pointers
+                .scalars = std::vector<Scalar>(
+                    op.scalars.begin(), op.scalars.end()),  // not in braces, which would mean a list of two pointers
                 .cost = op.cost,
                 .host = op.host ? std::move(*op.host) : std::function<void()>(),
                 .exchange = std::move(exchange),
                 .waits = {}};
   for (const std::uint32_t before : place.last) {
-    if (nodes_[before].stream != place.index) node.waits.push_back(before);  // its own stream orders the others
+    if (nodes_[before].stream != place.index) node.waits.push_back(before);  // ops of its own stream are ordered anyway
   }
   nodes_.push_back(std::move(node));
   place.last = {static_cast<std::uint32_t>(nodes_.size() - 1)};
 }
 
 std::uint64_t Capture::mark(StreamState& stream) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   marks_.push_back(branch(stream).last);
   return marks_.size() - 1;
 }
 
 void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   Frontier& last = branch(stream).last;
   for (const std::uint32_t node : marks_.at(mark_number)) {
     if (std::find(last.begin(), last.end(), node) == last.end()) last.push_back(node);
@@ -106,7 +109,7 @@ void Capture::wait(StreamState& stream, std::uint64_t mark_number) {
 }
 
 void Capture::invalidate(const char* why) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (!invalid_) invalid_ = why;
 }
 
@@ -116,9 +119,9 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
     return stream.core == &core && (reach == Reach::kDevice || stream.blocking());
   };
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const LockGuard lock(all.mutex);
   for (const auto& [id, capture] : all.captures) {
-    const std::lock_guard own(capture->mutex_);
+    const LockGuard own(capture->mutex_);
     const auto& branches = capture->branches_;
     if (!capture->invalid_ && std::any_of(branches.begin(), branches.end(), reached)) capture->invalid_ = why;
   }
@@ -128,7 +131,7 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
 bool Capture::joined(const Frontier& ends) const {
   std::vector<char> seen(nodes_.size(), 0);
   for (const std::uint32_t node : ends) seen[node] = 1;
-  // The last op of each stream that is not seen yet; walking back, an op is covered by a later one of its stream.
+  // Walks backwards: an op is covered by a later op of its stream, or by an op that waits for it.
   std::vector<char> stream_seen(stream_devices_.size(), 0);
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     if (!seen[i] && !stream_seen[nodes_[i].stream]) return false;
@@ -154,10 +157,10 @@ void Capture::forget(StreamState& stream) noexcept {
   if (!capture) return;
   if (&capture->origin_ == &stream) {
     Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
+    const LockGuard lock(all.mutex);
     all.captures.erase(capture->id_);
   }
-  const std::lock_guard lock(capture->mutex_);
+  const LockGuard lock(capture->mutex_);
   if (&capture->origin_ == &stream) return capture->release_streams();
   if (!capture->invalid_) capture->invalid_ = "a stream of it was destroyed";
   capture->branches_.erase(&stream);
@@ -165,13 +168,13 @@ void Capture::forget(StreamState& stream) noexcept {
 }
 
 void Capture::forget_all(const DeviceCore& core) noexcept {
-  if (core.captures.load(std::memory_order_relaxed) == 0) return;  // relaxed: nobody uses the device any more
-  std::vector<std::shared_ptr<Capture>> ended;  // destroyed without the lock: what was captured may own buffers
+  if (core.captures.load(std::memory_order_relaxed) == 0) return;  // relaxed: no thread uses the device any more
+  std::vector<std::shared_ptr<Capture>> ended;  // destroyed without the lock: captured functions may own buffers
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const LockGuard lock(all.mutex);
   std::erase_if(all.captures, [&](const auto& entry) {
     Capture& capture = *entry.second;
-    const std::lock_guard own(capture.mutex_);
+    const LockGuard own(capture.mutex_);
     if (capture.origin_.core == &core) {
       capture.release_streams();
       ended.push_back(entry.second);
@@ -201,10 +204,10 @@ Capture::Result Capture::end(StreamState& origin, Here here) {
                 fmt::format("begun on thread {}, ended on thread {}", capture->thread_, thread_index()), here);
   {
     Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
+    const LockGuard lock(all.mutex);
     all.captures.erase(capture->id_);
   }
-  const std::lock_guard lock(capture->mutex_);
+  const LockGuard lock(capture->mutex_);
   capture->release_streams();
   if (capture->invalid_) throw Error(Code::kCaptureInvalidated, capture->invalid_, here);
   Frontier ends = capture->branches_.at(&origin).last;

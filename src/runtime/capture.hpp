@@ -1,10 +1,9 @@
-// Capture: ops of a stream, and of the streams that join it through events, collected into a Plan instead of run (rules
-// 96-99).
+// Capture: collects the ops of a stream, and of the streams that join it through events, into a Plan instead of running
+// them (rules 96-99). Any thread may call it, as CUDA allows.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -15,7 +14,7 @@ namespace slip {
 
 class Capture {
  public:
-  // What a mark (a record during capture) or the end of a stream stands for: the ops that come last before it.
+  // The last ops before a mark (a record during capture) or before the end of a stream.
   using Frontier = std::vector<std::uint32_t>;
   struct Result {
     std::vector<PlanNode> nodes;
@@ -24,52 +23,52 @@ class Capture {
   };
 
   static void begin(StreamState& origin, Here here);
-  // Ends the capture that began on `origin` and releases all its streams, also when it throws.
+  // Ends the capture that began on `origin` and releases all its streams, even if it throws.
   static Result end(StreamState& origin, Here here);
-  // The stream is being destroyed: spoils the capture it is in, ends it if it began there.
+  // The stream is being destroyed: invalidates its capture, and ends it if it began on this stream.
   static void forget(StreamState& stream) noexcept;
-  // The same for all streams of a device that is being closed: a thread's own default stream may still be open, and its
-  // state must not take the capture along to the next device.
+  // The same for all streams of a device that is being closed. A thread's own default stream may still be open, and its
+  // state must not keep the capture when the next device reuses it.
   static void forget_all(const DeviceCore& core) noexcept;
-  // The capture with this id, or null when it has ended.
+  // The capture with this id; null: it has ended.
   static std::shared_ptr<Capture> find(std::uint64_t id);
-  // Which captures a call makes invalid.
+  // Which captures a call invalidates.
   enum class Reach {
-    kDevice,    // all that have a stream of the device
-    kBlocking,  // all that have a blocking stream of it
+    kDevice,    // those with a stream of the device
+    kBlocking,  // those with a blocking stream of the device
   };
   static void invalidate_all(const DeviceCore& core, Reach reach, const char* why);
 
   std::uint64_t id() const { return id_; }
-  // `exchange`: of a kExchange.
+  // `exchange`: only for kExchange.
   void add(StreamState& stream, const Op& op, std::shared_ptr<const ExchangeSource> exchange = nullptr);
   std::uint64_t mark(StreamState& stream);                    // a record: returns the mark's number
-  void wait(StreamState& stream, std::uint64_t mark_number);  // takes `stream` into the capture if it is not yet
+  void wait(StreamState& stream, std::uint64_t mark_number);  // adds `stream` to the capture if necessary
   void invalidate(const char* why);
 
  private:
   struct Branch {
     std::uint32_t index = 0;
-    Frontier last;  // what the next op of this stream comes after
+    Frontier last;  // the ops that the next op of this stream comes after
   };
   Capture(StreamState& origin, std::uint64_t id);
-  Branch& branch(StreamState& stream);
-  bool joined(const Frontier& ends) const;
+  Branch& branch(StreamState& stream) SLIP_REQUIRES(mutex_);
+  bool joined(const Frontier& ends) const SLIP_REQUIRES(mutex_);
   static void release(StreamState& stream);
   void release_streams();
 
   const std::uint64_t id_;
   StreamState& origin_;
   const std::uint64_t thread_;
-  std::mutex mutex_;  // guards what follows
-  std::vector<PlanNode> nodes_;
-  std::vector<Frontier> marks_;
-  std::unordered_map<StreamState*, Branch> branches_;
-  std::vector<DeviceCore*> stream_devices_;
-  const char* invalid_ = nullptr;
+  Mutex mutex_;
+  std::vector<PlanNode> nodes_ SLIP_GUARDED_BY(mutex_);
+  std::vector<Frontier> marks_ SLIP_GUARDED_BY(mutex_);
+  std::unordered_map<StreamState*, Branch> branches_ SLIP_GUARDED_BY(mutex_);
+  std::vector<DeviceCore*> stream_devices_ SLIP_GUARDED_BY(mutex_);
+  const char* invalid_ SLIP_GUARDED_BY(mutex_) = nullptr;  // the reason; null: valid
 };
 
-// Throws when `stream` is the legacy stream and a blocking stream of its device captures; that capture becomes invalid.
+// Throws if `stream` is the legacy stream and a blocking stream of its device captures; that capture becomes invalid.
 void refuse_implicit_capture(const StreamState& stream, Here here);
 
 }  // namespace slip

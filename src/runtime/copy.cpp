@@ -13,7 +13,7 @@ namespace {
 
 const Name kCopyName("copy"), kFillName("fill");
 
-// Uploads of pageable memory up to this size are staged, larger ones hold the host: what an H200 was seen to do.
+// Uploads of pageable memory up to this size are staged; larger ones block the host. Measured on an H200.
 constexpr std::size_t kStagedBytes = std::size_t{1} << 20;
 
 bool on_host(const Range& range) { return range.block->kind != MemoryKind::kDevice; }
@@ -42,7 +42,7 @@ namespace {
 
 Engine engine_of(const Range& to, const Range& from) {
   if (on_host(from) && !on_host(to)) return Engine::kCopyIn;
-  if (!on_host(from) && !on_host(to) && !peers(to, from)) return Engine::kCompute;  // on the device itself
+  if (!on_host(from) && !on_host(to) && !peers(to, from)) return Engine::kCompute;  // within the device
   return Engine::kCopyOut;
 }
 
@@ -58,8 +58,8 @@ std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& fro
                         .cost = {.bytes = to.bytes}});
 }
 
-// What a copy reads when the source is the host's again at once: a buffer of its own, also for observers. Only until
-// the copy is submitted: the queued op holds addresses, not blocks.
+// The staged source of a copy as a buffer of its own, also for observers. It exists only until the copy is submitted,
+// because the queued op holds addresses, not blocks.
 class StagedSource {
  public:
   StagedSource(const StreamState& stream, const Range& from, std::byte* data) : block_(take_block()) {
@@ -67,7 +67,7 @@ class StagedSource {
     block_->data = data;
     block_->bytes = from.bytes;
     block_->kind = MemoryKind::kPinned;
-    block_->owned = true;  // not wrapped: its address says nothing to observers
+    block_->owned = true;  // not wrapped: its address has no meaning for observers
     block_->origin = nullptr;
     block_->name = from.block->name;
   }
@@ -80,7 +80,7 @@ class StagedSource {
   Block* const block_;
 };
 
-// Observers see what a copy does on the host as an access of the host, from its begin to its end (rules 36, 38-40).
+// Reports to observers that the host accesses memory from the begin to the end of a copy (rules 36, 38-40).
 class ToldAccess {
  public:
   ToldAccess(const Range& range, bool writes, Here here)
@@ -90,11 +90,11 @@ class ToldAccess {
                 .range = range,
                 .name = range.block->name,
                 .here = here} {
-    if (observed_by(record_.range.block->audience)) tell(record_, record_.range.block->audience);
+    if (observed_by(record_.range.block->audience)) notify(record_, record_.range.block->audience);
   }
   ~ToldAccess() {
     record_.kind = RecordKind::kHostEnd;
-    if (observed_by(record_.range.block->audience)) tell(record_, record_.range.block->audience);
+    if (observed_by(record_.range.block->audience)) notify(record_, record_.range.block->audience);
   }
   ToldAccess(const ToldAccess&) = delete;
   ToldAccess& operator=(const ToldAccess&) = delete;
@@ -103,7 +103,7 @@ class ToldAccess {
   Record record_;
 };
 
-// A copy of the source is made now, so the host may change the source as soon as this returns.
+// Copies the source to staging memory now, so the host may change the source as soon as this returns.
 void upload_staged(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   Staging& staging = *stream.core->staging;
   std::byte* data = staging.take(from.bytes);
@@ -121,7 +121,7 @@ void upload_staged(StreamState& stream, const Range& to, const Range& from, Name
   staging.give(data, from.bytes, {&stream, position});
 }
 
-// The driver stages, or holds the host.
+// The driver stages, or blocks the host.
 void copy_pageable_natively(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   if (pageable(from)) {
     const ToldAccess read(from, false, here);
@@ -136,17 +136,17 @@ void refuse_capture(const StreamState& stream, const char* what, Here here) {
     throw Error(Code::kCaptureUnsupported, fmt::format("{} while capturing: use pinned memory", what), here);
 }
 
-// Both ends on the host: nothing for the device to do (rule 36).
+// Both ends are host memory: the host copies (rule 36).
 void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here here) {
   refuse_capture(stream, "copy between host buffers", here);
-  // The copy has a place in the stream like any other: behind legacy work, which a bare wait for the stream would miss.
+  // The copy has a position in the stream, after legacy work. Only waiting for the stream would miss that work.
   wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
   const ToldAccess read(from, false, here), write(to, true, here);
   std::memcpy(address(to), address(from), to.bytes);
 }
 
-// In the legacy stream a copy between devices is a barrier on both (rule 73): wait for the other's legacy stream, copy,
-// and make the other's legacy stream wait for the copy. The waits are the barrier's, not the program's own.
+// In the legacy stream a copy between devices is a barrier on both devices (rule 73): wait for the legacy stream of the
+// other device, copy, and make that stream wait for the copy. These waits are implicit.
 std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   DeviceCore* other = to.block->core == stream.core ? from.block->core : to.block->core;
   if (!stream.legacy || other == stream.core || stream.core->native) return submit_copy(stream, to, from, name, here);
@@ -223,26 +223,26 @@ void free_in_order(StreamState& stream, Range range, Here here) {
     stream.core->memory.use(-static_cast<std::ptrdiff_t>(block->bytes));
     stream.core->memory.release(block->bytes);
   }
-  // After the op: it has its place in the stream.
-  if (observed_by(block->audience)) tell_memory(RecordKind::kFree, range, &stream, here);
+  // After the op, which has its position in the stream now.
+  if (observed_by(block->audience)) notify_memory(RecordKind::kFree, range, &stream, here);
   drop_block(block);
 }
 
-void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
+void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here) {
   Record record{.kind = kind,
                 .device = range.block->core->id,
                 .thread = thread_index(),
                 .range = range,
                 .name = range.block->name,
                 .here = here};
-  if (!stream) return tell(record, range.block->audience);
-  // In one step with its record, as in submit_observed(). It has a position of its own, see bookkeeping.hpp; where the
-  // driver allocates, it was issued as an op, which in the legacy stream is no barrier, and a record would be one.
+  if (!stream) return notify(record, range.block->audience);
+  // In one step with its record, as in submit_observed(). It gets its own position, see is_allocation_mark(). If the
+  // driver allocates, the allocation was issued as an op; a record would be a barrier in the legacy stream.
   const bool mark = !stream->core->native || (stream->legacy && kind == RecordKind::kAlloc);
-  const std::lock_guard lock(stream->observed);
+  const LockGuard lock(stream->observed);
   record.stream = stream->last_id;
   record.position = stream->core->backend->submit(*stream, {.kind = mark ? OpKind::kAlloc : OpKind::kRecord});
-  tell(record, range.block->audience);
+  notify(record, range.block->audience);
 }
 
 }  // namespace slip

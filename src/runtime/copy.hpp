@@ -1,4 +1,4 @@
-// Copies and fills: what they check, which engine runs them, and when they hold the host (rules 32-43, 73).
+// Copies and fills: their checks, the engine that runs them, and when they block the host (rules 32-43, 73).
 #pragma once
 
 #include "runtime/core.hpp"
@@ -6,7 +6,7 @@
 
 namespace slip {
 
-// That the ranges have one size and do not overlap.
+// Throws if the ranges differ in size or overlap.
 void require_copy(const Range& to, const Range& from, Here here);
 // StreamRef::copy and fill.
 void copy_async(StreamState& stream, Range to, Range from, Name name, Here here);
@@ -15,8 +15,8 @@ void fill_async(StreamState& stream, Range to, unsigned char value, Name name, H
 void copy_sync(StreamState& stream, Range to, Range from, Here here);
 void fill_sync(StreamState& stream, Range to, unsigned char value, Here here);
 
-// Stream-ordered free, and the records of memory.
+// Stream-ordered free, and the memory records for observers.
 void free_in_order(StreamState& stream, Range range, Here here);
-void tell_memory(RecordKind kind, Range range, StreamState* stream, Here here);
+void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here);
 
 }  // namespace slip

@@ -4,20 +4,20 @@
 
 #include "base/clock.hpp"
 #include "base/fork_mutex.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/exit.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
-#include "runtime/stamp.hpp"
 
 namespace slip {
 
 // --- failures ---
 
 bool Sticky::put(Failure failure) {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   if (set_.load(std::memory_order_relaxed)) return false;
   failure_ = std::move(failure);
   set_.store(true, std::memory_order_relaxed);
@@ -25,12 +25,12 @@ bool Sticky::put(Failure failure) {
 }
 
 Failure Sticky::value() const {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   return failure_;
 }
 
 void Sticky::clear() {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   set_.store(false, std::memory_order_relaxed);
   failure_ = {};
 }
@@ -47,7 +47,7 @@ void detail::raise_unusable(const DeviceCore& core, Here here) {
 // --- memory ---
 
 bool MemoryLedger::reserve(std::size_t bytes) {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   if (bytes > total_ || reserved_ > total_ - bytes) return false;
   reserved_ += bytes;
   if (reserved_ > peak_) peak_ = reserved_;
@@ -55,22 +55,22 @@ bool MemoryLedger::reserve(std::size_t bytes) {
 }
 
 void MemoryLedger::release(std::size_t bytes) {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   reserved_ -= bytes;
 }
 
 void MemoryLedger::use(std::ptrdiff_t bytes) {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   used_ = static_cast<std::size_t>(static_cast<std::ptrdiff_t>(used_) + bytes);
 }
 
 void MemoryLedger::reset_peak() {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   peak_ = reserved_;
 }
 
 MemoryInfo MemoryLedger::info() const {
-  const std::lock_guard lock(lock_);
+  const LockGuard lock(lock_);
   return {used_, reserved_, peak_, total_};
 }
 
@@ -79,11 +79,11 @@ Staging::~Staging() {
 }
 
 std::byte* Staging::take(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   Piece found;
   std::erase_if(pieces_, [&](const Piece& piece) {
     if (!backend_.reached(piece.until.stream, piece.until.position)) return false;
-    if (!found.data && piece.bytes == bytes) found = piece;  // its pages are there already, and uploads come in rows
+    if (!found.data && piece.bytes == bytes) found = piece;  // uploads of one size often follow each other
     else backend_.deallocate(MemoryKind::kPinned, piece.data, piece.bytes);
     return true;
   });
@@ -91,18 +91,18 @@ std::byte* Staging::take(std::size_t bytes) {
 }
 
 void Staging::give(std::byte* data, std::size_t bytes, Point until) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   pieces_.push_back({data, bytes, until});
 }
 
 namespace {
 
-// Blocks are handed out again but never deleted. The table itself is never destroyed, for buffers of static lifetime.
+// Blocks are reused but never deleted. The table is never destroyed, because buffers may have static lifetime.
 struct BlockTable {
   ForkMutex mutex;
-  std::vector<std::unique_ptr<Block>> all;
-  std::vector<Block*> idle;
-  std::uint64_t last_id = 0;
+  std::vector<std::unique_ptr<Block>> all SLIP_GUARDED_BY(mutex);
+  std::vector<Block*> idle SLIP_GUARDED_BY(mutex);
+  std::uint64_t last_id SLIP_GUARDED_BY(mutex) = 0;
 };
 
 BlockTable& block_table() {
@@ -114,7 +114,7 @@ BlockTable& block_table() {
 
 Block* take_block() {
   BlockTable& table = block_table();
-  const std::lock_guard lock(table.mutex);
+  const LockGuard lock(table.mutex);
   if (table.idle.empty()) {
     table.all.push_back(std::make_unique<Block>());
     table.idle.push_back(table.all.back().get());
@@ -129,14 +129,14 @@ Block* take_block() {
 
 void drop_block(Block* block) {
   BlockTable& table = block_table();
-  const std::lock_guard lock(table.mutex);
+  const LockGuard lock(table.mutex);
   block->id.store(0, std::memory_order_relaxed);
   table.idle.push_back(block);
 }
 
 [[gnu::hot]] void require_range(const Range& range, const char* what, Here here) {
   if (range.block == nullptr) throw Error(Code::kInvalidHandle, fmt::format("{}: empty range, no buffer", what), here);
-  // relaxed: freeing a buffer while another thread uses it is the caller's race; this check is a courtesy.
+  // relaxed: freeing a buffer while another thread uses it is a race of the caller, which this check need not find.
   if (range.block->id.load(std::memory_order_relaxed) != range.id)
     throw Error(Code::kInvalidHandle, fmt::format("{}: the buffer (id {}) was freed", what, range.id), here);
   if (range.offset > range.block->bytes || range.bytes > range.block->bytes - range.offset)
@@ -163,7 +163,8 @@ EventState* StreamState::make_timed_event() { return new Stamp; }
 
 StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   StreamState* stream = core.backend->open_stream(spec);
-  if (stream->core != &core) stream->core = &core;  // not written anew: an event of its last life may be reading it
+  if (stream->core != &core)
+    stream->core = &core;  // not written if equal: an Event of its former stream may be reading it
   stream->flags = spec.flags;
   stream->priority = spec.priority;
   stream->legacy = spec.legacy;
@@ -172,22 +173,22 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   stream->failure.clear();
   const std::uint64_t id = g_last_stream_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
-  stream->id.store(id, std::memory_order_release);  // release: who sees the id sees the fields above
+  stream->id.store(id, std::memory_order_release);  // release: a thread that sees the id sees the fields above
   if (spec.name && !stream->audience) {
-    const std::lock_guard lock(core.named_mutex);
+    const LockGuard lock(core.named_mutex);
     core.named_streams[id] = spec.name;
   }
   if (observed_by(stream->audience)) {
     const Name name = spec.legacy ? Name("legacy") : spec.name ? spec.name : Name(fmt::format("stream {}", id));
-    tell({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name},
-         stream->audience);
+    notify({.kind = RecordKind::kStreamOpen, .device = core.id, .stream = id, .thread = thread_index(), .name = name},
+           stream->audience);
   }
   return stream;
 }
 
 void close_stream(StreamState& stream) noexcept {
   DeviceCore& core = *stream.core;
-  if (core.forked) {  // the stream is the parent's, and the locks of its device may be held for ever
+  if (core.forked) {  // a stream of the parent: the locks of its device may be held for ever
     stream.id.store(0, std::memory_order_relaxed);
     return;
   }
@@ -195,24 +196,24 @@ void close_stream(StreamState& stream) noexcept {
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);
   if (core.stream_failure.set() && core.stream_failure.value().stream == id) core.stream_failure.clear();
   {
-    const std::lock_guard lock(core.named_mutex);
+    const LockGuard lock(core.named_mutex);
     core.named_streams.erase(id);
   }
   if (observed_by(stream.audience)) {
-    // The legacy stream's next op comes after this one's work although the stream is gone by then: said now, while it
-    // has its name.
+    // The next op of the legacy stream comes after the work of this stream, although the stream will be gone by then.
+    // Report that now, while the stream has its id.
     if (stream.blocking() && core.legacy && !core.fault.set())
-      tell({.kind = RecordKind::kBarrier,
-            .device = core.id,
-            .stream = core.legacy->last_id,
-            .other_stream = id,
-            .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
-            .thread = thread_index()},
+      notify({.kind = RecordKind::kBarrier,
+              .device = core.id,
+              .stream = core.legacy->last_id,
+              .other_stream = id,
+              .other_position = core.backend->submit(stream, {.kind = OpKind::kRecord}),
+              .thread = thread_index()},
+             stream.audience);
+    notify({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()},
            stream.audience);
-    tell({.kind = RecordKind::kStreamClose, .device = core.id, .stream = id, .thread = thread_index()},
-         stream.audience);
   }
-  core.backend->close_stream(stream);  // from here on another thread may open it again
+  core.backend->close_stream(stream);  // from here on another thread may reuse it
 }
 
 void fail_stream(StreamState& stream, Failure failure) {
@@ -220,14 +221,14 @@ void fail_stream(StreamState& stream, Failure failure) {
   const Failure copy = failure;
   if (!stream.failure.put(std::move(failure))) return;
   if (observed_by(stream.audience))
-    tell({.kind = RecordKind::kError,
-          .device = stream.core->id,
-          .stream = stream.last_id,
-          .position = copy.position,
-          .thread = thread_index(),
-          .name = copy.text,
-          .here = copy.here},
-         stream.audience);
+    notify({.kind = RecordKind::kError,
+            .device = stream.core->id,
+            .stream = stream.last_id,
+            .position = copy.position,
+            .thread = thread_index(),
+            .name = copy.text,
+            .here = copy.here},
+           stream.audience);
   stream.core->stream_failure.put(copy);
 }
 
@@ -245,17 +246,17 @@ void drain(DeviceCore& core) noexcept {
 DeviceCore::~DeviceCore() {
   unregister_device(*this);
   if (!backend) return;
-  if (forked) {  // its threads are not here: there is nothing to end, and its locks may be held for ever
+  if (forked) {  // its threads do not exist here, and its locks may be held for ever: leak it
     static_cast<void>(pool.release());
     static_cast<void>(staging.release());
     static_cast<void>(backend.release());
     return;
   }
   if (detail::inside_op != 0) {
-    log_line(
-        fmt::format("device '{}' was closed for good inside a kernel or host function: it is left open, a thread "
-                    "cannot wait for itself",
-                    info.name));
+    log_line(fmt::format(
+        "the last handle of device '{}' was destroyed inside a kernel or host function: the device stays open, "
+        "because its thread cannot wait for itself",
+        info.name));
     static_cast<void>(pool.release());
     static_cast<void>(staging.release());
     static_cast<void>(backend.release());

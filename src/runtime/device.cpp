@@ -57,7 +57,8 @@ const BackendEntry& entry_for(std::string_view prefix, std::string_view name, He
   throw Error(Code::kInvalidDevice, fmt::format("no device '{}': this build knows {}", name, known), here);
 }
 
-// A thread's own default stream on each device it used; closed when the thread ends, if the device is still there.
+// The per-thread default streams of a thread, one for each device it used. Closed when the thread ends, if the device
+// is still open.
 struct PerThread {
   struct Entry {
     std::weak_ptr<DeviceCore> core;
@@ -85,22 +86,29 @@ Device Device::open(std::string_view name, const DeviceOptions& options, Here he
 }
 
 std::vector<Device> Device::open_all(std::string_view name, int count, const DeviceOptions& options, Here here) {
-  if (detail::inside_op != 0)
-    throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
-  start_observers();  // first: what it registers for exit must come after what is registered below
-  if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
   const std::size_t colon = name.find(':');
   const std::string_view rest = colon == std::string_view::npos ? std::string_view() : name.substr(colon + 1);
-  const BackendEntry& entry = entry_for(name.substr(0, colon), name, here);
+  const auto open = [&](std::span<DeviceCore* const> cores) {
+    return entry_for(name.substr(0, colon), name, here).open(rest, cores);
+  };
+  return DeviceCore::open_all(std::string(name), count, options, open, here);
+}
+
+std::vector<Device> DeviceCore::open_all(const std::string& name, int count, const DeviceOptions& options,
+                                         const Opener& opener, Here here) {
+  if (detail::inside_op != 0)
+    throw Error(Code::kNotPermitted, "a kernel or host function may not open a device (rule 78)", here);
+  start_observers();  // first: exit handlers run in reverse order, and the observers must end last
+  if (count < 1 || count > 4096) throw Error(Code::kInvalidValue, fmt::format("{} devices: 1 to 4096", count), here);
   std::vector<std::shared_ptr<DeviceCore>> cores;
   std::vector<DeviceCore*> raw;
   for (int i = 0; i < count; ++i) {
     cores.push_back(std::make_shared<DeviceCore>());
     raw.push_back(cores.back().get());
     raw.back()->options = with_environment(options, here);
-    raw.back()->info.name = std::string(name);
+    raw.back()->info.name = name;
   }
-  std::vector<std::unique_ptr<Backend>> made = entry.open(rest, raw);
+  std::vector<std::unique_ptr<Backend>> made = opener(raw);
   std::vector<Device> devices;
   for (std::size_t i = 0; i < cores.size(); ++i) {
     DeviceCore& core = *cores[i];
@@ -169,7 +177,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
   if (!fits && core_->pool) {
-    core_->pool->trim(0);  // what the pool keeps and nobody uses goes first
+    core_->pool->trim(0);  // first return what the pool keeps unused
     fits = core_->memory.reserve(bytes);
   }
   if (!fits) {
@@ -195,7 +203,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   block->name = name;
   if (counted) core_->memory.use(static_cast<std::ptrdiff_t>(bytes));
   Buffer buffer(core_, block);
-  if (observed_by(block->audience)) tell_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
+  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), nullptr, here);
   return buffer;
 }
 
@@ -233,7 +241,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!can_access_peer(peer))
     throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.name, peer.info().name), here);
-  const std::lock_guard lock(core_->mutex);
+  const LockGuard lock(core_->mutex);
   if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
     throw Error(Code::kPeerAccessAlreadyEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
   core_->peers.push_back(peer.id());
@@ -241,7 +249,7 @@ void Device::enable_peer_access(const Device& peer, Here here) const {
 
 void Device::disable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
-  const std::lock_guard lock(core_->mutex);
+  const LockGuard lock(core_->mutex);
   if (std::erase(core_->peers, peer.id()) == 0)
     throw Error(Code::kPeerAccessNotEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);
 }
@@ -253,7 +261,7 @@ const DeviceOptions& Device::options() const { return core_->options; }
 std::uint32_t Device::id() const { return core_->id; }
 
 Picos Device::now() const {
-  if (core_->forked) raise(core_->fault.value(), {});  // the lock of its clock may be held for ever
+  if (core_->forked) raise(core_->fault.value(), {});  // a child of fork(): the lock of the clock may be held for ever
   return core_->backend->now();
 }
 

@@ -16,8 +16,8 @@ void require_uncaptured(std::uint64_t capture_id, Here here) {
   throw Error(Code::kCaptureUnsupported, "the event was recorded in a capture: its work does not run (rule 98)", here);
 }
 
-// The device of a recorded point. Null: there is none, or it was closed, after finishing its work; its stream's state
-// may serve another device by now.
+// The device of a recorded point. Null: no point was recorded, or the device finished its work and was closed. Another
+// device may use the state of its stream by now.
 DeviceCore* core_of(const Point& point, std::uint32_t device) {
   DeviceCore* core = point.stream ? point.stream->core : nullptr;
   return core && core->id == device ? core : nullptr;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <vector>
 
@@ -22,7 +21,7 @@ std::atomic<bool> g_exiting{false};
 
 struct Devices {
   ForkMutex mutex;
-  std::vector<DeviceCore*> open;
+  std::vector<DeviceCore*> open SLIP_GUARDED_BY(mutex);
 };
 
 Devices& devices() {
@@ -30,9 +29,9 @@ Devices& devices() {
   return *kDevices;
 }
 
-// A thread of the parent may have held a lock of a device at the fork. The child needs those that its calls take before
-// they are refused.
-void after_fork_in_child() {
+// A thread of the parent may have held locks of a device at the fork. The child renews the locks that its calls take
+// before they are refused.
+void after_fork_in_child() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // the child has one thread
   for (DeviceCore* core : devices().open) {
     new (&core->fault) Sticky;
     new (&core->memory) MemoryLedger;
@@ -41,7 +40,7 @@ void after_fork_in_child() {
     core->fault.put({Code::kInvalidDevice, "the device was opened before fork: open another one in the child", 0, {}});
   }
   devices().open.clear();
-  forget_tellers();
+  forget_notifiers();
 }
 
 void install() {
@@ -56,28 +55,29 @@ void install() {
 
 bool exiting() { return g_exiting.load(std::memory_order_relaxed); }
 
-// Exit handlers and destructors of static objects run in reverse order. That of a static Device is registered when its
-// opening has returned; so the handler is registered at the first op after that, or it would come too late.
+// Exit handlers and destructors of static objects run in reverse order of registration. The destructor of a static
+// Device is registered when Device::open has returned. So this handler is registered with the first op after that, to
+// run first.
 //
-// The C library's lock of its exit handlers is not handled at fork: a child of a fork that came while another thread
-// was in atexit() would wait for it for ever. So a fork waits until no thread of ours is in there.
+// The C library does not handle the lock of its exit handlers at fork(). If another thread were inside atexit() at that
+// moment, the child would wait for the lock for ever. The ForkMutex makes fork() wait for this thread.
 void detail::expect_exit() {
   if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
   static ForkMutex* const kMutex = new ForkMutex;
-  const std::lock_guard lock(*kMutex);
+  const LockGuard lock(*kMutex);
   std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });  // relaxed: a hint to stop soon
 }
 
 void register_device(DeviceCore& core) {
   install();
   detail::exit_expected.store(false, std::memory_order_relaxed);
-  const std::lock_guard lock(devices().mutex);
+  const LockGuard lock(devices().mutex);
   devices().open.push_back(&core);
 }
 
 std::vector<std::shared_ptr<DeviceCore>> open_devices() {
   std::vector<std::shared_ptr<DeviceCore>> result;
-  const std::lock_guard lock(devices().mutex);
+  const LockGuard lock(devices().mutex);
   for (DeviceCore* core : devices().open) {
     if (auto shared = core->weak_from_this().lock()) result.push_back(std::move(shared));
   }
@@ -85,7 +85,7 @@ std::vector<std::shared_ptr<DeviceCore>> open_devices() {
 }
 
 void unregister_device(DeviceCore& core) {
-  const std::lock_guard lock(devices().mutex);
+  const LockGuard lock(devices().mutex);
   std::erase(devices().open, &core);
 }
 

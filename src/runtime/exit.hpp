@@ -1,6 +1,6 @@
-// Process exit and fork. Closing a device finishes its work; exit drops what has not started; a child of fork cannot
-// use the devices of its parent (their threads do not exist there), every call on them says so, and it may open its
-// own.
+// Process exit and fork. Closing a device finishes its work; exit() drops the ops that have not started. A child of
+// fork() cannot use the devices of its parent, because their threads do not exist there: every call on them throws. The
+// child may open its own devices.
 #pragma once
 
 #include <atomic>
@@ -13,17 +13,19 @@ struct DeviceCore;
 
 bool exiting();  // exit() has begun
 namespace detail {
-extern std::atomic<bool> exit_expected;  // the handler was registered after the last device opened
+extern std::atomic<bool> exit_expected;  // the exit handler was registered after the last device was opened
 void expect_exit();
 }  // namespace detail
 
-// Work is issued: from now on exiting() becomes true before any static object of now is destroyed.
+// Called when work is issued. From then on exiting() becomes true before any static object that exists now is
+// destroyed.
 inline void expect_exit() {
   if (!detail::exit_expected.load(std::memory_order_relaxed)) [[unlikely]]
     detail::expect_exit();
 }
-void register_device(DeviceCore& core);    // from opening
-void unregister_device(DeviceCore& core);  // to closing
+// The list of open devices.
+void register_device(DeviceCore& core);
+void unregister_device(DeviceCore& core);
 std::vector<std::shared_ptr<DeviceCore>> open_devices();
 
 }  // namespace slip

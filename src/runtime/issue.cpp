@@ -1,12 +1,9 @@
-// The way of every op from the public calls to the backend, and of every host wait.
-#include "runtime/issue.hpp"
-
+// The path of every op from the public calls to the backend, and of every wait of the host.
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "base/thread.hpp"
-#include "runtime/bookkeeping.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exit.hpp"
@@ -15,8 +12,8 @@
 
 namespace slip {
 
-// Rule 98: the legacy stream would depend on captured work that does not run. The call is refused, and what was
-// captured so far is void: an H200 does the same.
+// Rule 98: the legacy stream would depend on captured work, which does not run. The call is refused and the capture is
+// invalidated, as on an H200.
 [[gnu::noinline]] static void raise_implicit_capture(const StreamState& legacy, Here here) {
   Capture::invalidate_all(*legacy.core, Capture::Reach::kBlocking, "the legacy stream was used during the capture");
   throw Error(Code::kCaptureImplicit,
@@ -37,12 +34,12 @@ namespace {
   refuse_implicit_capture(stream, here);
 }
 
-// Of this thread, which fills in what differs. No submission begins inside another one of the same thread: kernels and
-// host functions may not call the runtime.
+// One Op per thread and kind, in which each call fills in the fields that differ. That is safe, because submissions do
+// not nest: kernels and host functions may not call the runtime.
 constinit thread_local Op t_record{.kind = OpKind::kRecord}, t_wait{.kind = OpKind::kWait};
-const Name kEdgeName("launch edge");  // of a plan, or of a copy that is a barrier on two devices
+const Name kEdgeName("launch edge");  // an edge of a plan launch, or of a copy that is a barrier on two devices
 
-// The record of the submission under way on this thread, until it is told, and its audience.
+// The record of the present submission of this thread, until it is reported, and its audience.
 constinit thread_local Record* t_submission = nullptr;
 constinit thread_local Observer* t_submission_audience = nullptr;
 
@@ -56,9 +53,9 @@ struct Submission {
   Submission& operator=(const Submission&) = delete;
 };
 
-// With an observer: submission and its record are one step, so that records of a stream come in its order.
+// With an observer, submission and its record are one step, so that the records of a stream are in its order.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
-  const std::lock_guard lock(stream.observed);
+  const LockGuard lock(stream.observed);
   Record record{.kind = RecordKind::kSubmit,
                 .engine = op.engine,
                 .device = stream.core->id,
@@ -71,7 +68,7 @@ struct Submission {
   if (op.kind == OpKind::kRecord) {
     record.kind = RecordKind::kEventRecord;
   } else if (op.kind == OpKind::kWait) {
-    // Named waits are the allocator's own.
+    // Waits with a name are implicit ones of the allocator.
     record.kind = op.name || op.launch_edge ? RecordKind::kBarrier : RecordKind::kEventWait;
     if (op.launch_edge) record.name = kEdgeName;
     record.other_stream = op.point_stream ? op.point_stream : op.point.stream->last_id;
@@ -79,7 +76,7 @@ struct Submission {
   }
   const Submission submission(record, stream.audience);
   const std::uint64_t position = stream.core->backend->submit(stream, op);
-  detail::tell_submission(position);
+  detail::notify_submission(position);
   return position;
 }
 
@@ -92,7 +89,7 @@ struct Submission {
 }
 
 void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
-  if (position != kEverything) return;  // work from before the capture
+  if (position != kEverything) return;  // work issued before the capture
   Capture* capture = stream ? load_acquire(stream->capture) : nullptr;
   if (stream) refuse_implicit_capture(*stream, here);
   const bool enclosed = !stream && core.captures.load(std::memory_order_relaxed) > 0;
@@ -106,7 +103,7 @@ void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position
   if (core.fault.set()) raise(core.fault.value(), here);
   if (!stream && core.stream_failure.set()) {  // rule 22
     const Failure failure = core.stream_failure.value();
-    if (failure.stream == 0) core.stream_failure.clear();  // its stream was closed before: told once
+    if (failure.stream == 0) core.stream_failure.clear();  // its stream is already closed: report it once
     raise(failure, here);
   }
   if (!stream || !stream->failure.set()) return;
@@ -114,35 +111,35 @@ void raise_failure(DeviceCore& core, StreamState* stream, std::uint64_t position
   if (failure.position <= position) raise(failure, here);
 }
 
-void tell_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, StreamState* stream,
-                  std::uint64_t position, Here here) {
+void notify_reached(RecordKind kind, const DeviceCore& core, std::uint64_t id, StreamState* stream,
+                    std::uint64_t position, Here here) {
   const StreamState* of = stream ? stream : core.legacy;
   Observer* const audience = of ? of->audience : nullptr;
   if (!observed_by(audience)) return;
-  tell({.kind = kind,
-        .whole_device = stream == nullptr,
-        .device = core.id,
-        .other_stream = id       ? id
-                        : stream ? stream->last_id
-                                 : 0,
-        .other_position = position,
-        .thread = thread_index(),
-        .here = here},
-       audience);
+  notify({.kind = kind,
+          .whole_device = stream == nullptr,
+          .device = core.id,
+          .other_stream = id       ? id
+                          : stream ? stream->last_id
+                                   : 0,
+          .other_position = position,
+          .thread = thread_index(),
+          .here = here},
+         audience);
 }
 
 }  // namespace
 
-void detail::tell_submission(std::uint64_t position) {
+void detail::notify_submission(std::uint64_t position) {
   Record* const record = std::exchange(t_submission, nullptr);
   if (!record) return;
   record->position = position;
-  tell(*record, t_submission_audience);
+  notify(*record, t_submission_audience);
 }
 
 namespace {
 [[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
-  // Those of kernels and exchanges were looked at one by one (require_kernel_range).
+  // For kernels and exchanges require_kernel_range() has done it.
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
     note_guests(*stream.core, op);
   return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);
@@ -158,7 +155,7 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
   check_stream(stream, here);
   if (observed_by(stream.audience)) [[unlikely]]
     return submit_observed(stream, {.kind = OpKind::kRecord, .here = here});
-  t_record.here = here;  // a record without a place is the runtime's own
+  t_record.here = here;  // a record with no source location is the runtime's own, see is_bookkeeping()
   return stream.core->backend->submit(stream, t_record);
 }
 
@@ -184,7 +181,7 @@ void require_stream(const StreamState& stream, Here here) { check_stream(stream,
 [[gnu::hot]] std::uint64_t issue(StreamState& stream, const Op& op) {
   expect_exit();
   check_stream(stream, op.here);
-  // relaxed: a capture begins on a thread that is ordered before this call, or the program races with itself.
+  // relaxed: the thread that begins a capture is ordered before this call, otherwise the program has a race.
   if (Capture* capture = stream.capture.load(std::memory_order_relaxed)) [[unlikely]] {
     capture->add(stream, op);
     return 0;
@@ -199,14 +196,14 @@ bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std
               std::uint64_t id) {
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
-  // An observer must know which ops the wait covered, whatever other threads submit meanwhile.
+  // An observer must know which ops the wait covers, even if other threads submit meanwhile.
   if (stream && position == kEverything && observed_by(stream->audience)) {
-    // Not between another thread's submission and its record: the point would be told before what it covers.
-    const std::lock_guard lock(stream->observed);
+    // Under the lock: otherwise the point could be reported before a submission that it covers.
+    const LockGuard lock(stream->observed);
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   }
   if (!core.backend->wait(stream, position, deadline_ns)) return false;
-  tell_reached(RecordKind::kSync, core, id, stream, position, here);
+  notify_reached(RecordKind::kSync, core, id, stream, position, here);
   if (core.pool) core.pool->trim(core.options.pool.release_threshold);
   raise_failure(core, stream, position, here);
   return true;
@@ -216,14 +213,14 @@ bool is_reached(DeviceCore& core, StreamState* stream, std::uint64_t position, H
   require_usable(core, here);
   require_no_capture(core, stream, position, here);
   if (stream && position == kEverything && observed_by(stream->audience)) {
-    // As in wait_for(), but asked before the mark is there: the mark itself need not be reached.
-    const std::lock_guard lock(stream->observed);
+    // As in wait_for(), but the query comes before the record: the record itself need not be reached.
+    const LockGuard lock(stream->observed);
     if (!core.backend->reached(stream, kEverything)) return false;
     position = core.backend->submit(*stream, {.kind = OpKind::kRecord});
   } else if (!core.backend->reached(stream, position)) {
     return false;
   }
-  tell_reached(RecordKind::kQuery, core, id, stream, position, here);
+  notify_reached(RecordKind::kQuery, core, id, stream, position, here);
   raise_failure(core, stream, position, here);
   return true;
 }

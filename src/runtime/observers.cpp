@@ -4,7 +4,6 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -27,7 +26,7 @@ class Nobody final : public Observer {
   void on(const Record&) override {}
 };
 
-constinit Nobody g_nobody;  // only its address is used: its methods are never called, so it may be gone at exit
+constinit Nobody g_nobody;  // only its address is used, so it may be destroyed at exit
 
 constinit thread_local Observer* t_audience = nullptr;
 
@@ -35,65 +34,66 @@ constexpr std::size_t kSlots = 8;
 ForkMutex g_mutex;  // guards changes of g_slots
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
 
-// A thread that tells. Each has a flag of its own: one counter for all would be fought over at every op.
-struct alignas(64) Teller {
-  std::atomic<int> depth{0};  // calls of `on` under way; one writer
+// A thread that notifies observers. Each has its own counter: all threads would contend for a common one with every op.
+struct alignas(64) Notifier {
+  std::atomic<int> depth{0};  // nested calls of Observer::on; one writer
 };
 
-struct Tellers {
+struct Notifiers {
   ForkMutex mutex;
-  std::vector<std::unique_ptr<Teller>> all;
-  std::vector<Teller*> idle;  // of threads that ended
+  std::vector<std::unique_ptr<Notifier>> all SLIP_GUARDED_BY(mutex);
+  std::vector<Notifier*> idle SLIP_GUARDED_BY(mutex);  // of threads that ended
 };
 
-Tellers& tellers() {
-  static Tellers* const kTellers = new Tellers;  // never destroyed: threads may end late
-  return *kTellers;
+Notifiers& notifiers() {
+  static Notifiers* const kNotifiers = new Notifiers;  // never destroyed: threads may end late
+  return *kNotifiers;
 }
 
-constinit thread_local Teller* t_teller = nullptr;
+constinit thread_local Notifier* t_notifier = nullptr;
 
-// Gives the thread's teller back when it ends. What the thread still tells after that takes another one.
-struct TellerReturn {
-  ~TellerReturn() {
-    const std::lock_guard lock(tellers().mutex);
-    tellers().idle.push_back(std::exchange(t_teller, nullptr));
+// Returns the notifier of a thread that ends. If the thread notifies observers even later, it takes another one.
+struct NotifierReturn {
+  ~NotifierReturn() {
+    const LockGuard lock(notifiers().mutex);
+    notifiers().idle.push_back(std::exchange(t_notifier, nullptr));
   }
 };
 
-Teller& take_teller() {
-  Tellers& known = tellers();
+Notifier& take_notifier() {
+  Notifiers& known = notifiers();
   {
-    const std::lock_guard lock(known.mutex);
+    const LockGuard lock(known.mutex);
     if (known.idle.empty()) {
-      known.all.push_back(std::make_unique<Teller>());
+      known.all.push_back(std::make_unique<Notifier>());
       known.idle.push_back(known.all.back().get());
     }
-    t_teller = known.idle.back();
+    t_notifier = known.idle.back();
     known.idle.pop_back();
   }
-  thread_local const TellerReturn t_return;
-  return *t_teller;
+  thread_local const NotifierReturn t_return;
+  return *t_notifier;
 }
 
 }  // namespace
 
-void tell(const Record& record) {
-  Teller& teller = t_teller ? *t_teller : take_teller();
-  const int depth = teller.depth.load(std::memory_order_relaxed);
-  teller.depth.store(depth + 1, std::memory_order_relaxed);
-  light_fence();  // either detach sees this call under way, or this call sees the empty slot
+void notify(const Record& record) {
+  Notifier& notifier = t_notifier ? *t_notifier : take_notifier();
+  const int depth = notifier.depth.load(std::memory_order_relaxed);
+  notifier.depth.store(depth + 1, std::memory_order_relaxed);
+  light_fence();  // either detach() sees this call in progress, or this call sees the empty slot
   for (auto& slot : g_slots) {
-    // acquire: the observer as it was attached.
+    // acquire: sees the observer as it was attached.
     if (Observer* observer = slot.load(std::memory_order_acquire)) observer->on(record);
   }
-  teller.depth.store(depth, std::memory_order_release);  // release: detach's owner may then destroy the observer
+  notifier.depth.store(depth,
+                       std::memory_order_release);  // release: after detach() the caller may destroy the observer
 }
 
 constinit Observer* const detail::nobody = &g_nobody;
 
-void tell(const Record& record, Observer* audience) {
-  if (!audience) tell(record);
+void notify(const Record& record, Observer* audience) {
+  if (!audience) notify(record);
   else if (audience != detail::nobody) audience->on(record);
 }
 
@@ -112,7 +112,7 @@ Observer* current_audience() { return t_audience; }
 namespace {
 
 void take_slot(Observer& observer) {
-  const std::lock_guard lock(g_mutex);
+  const LockGuard lock(g_mutex);
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed)) continue;
     slot.store(&observer, std::memory_order_seq_cst);
@@ -124,29 +124,29 @@ void take_slot(Observer& observer) {
 
 }  // namespace
 
-// Legacy streams are as old as their devices, and an observer must know which they are; so must it know the names of
-// streams that were opened before it came.
+// The observer must know the legacy streams, which exist since their devices were opened, and the names of streams that
+// were opened before it was attached.
 void attach(Observer& observer) {
   take_slot(observer);
   for (const auto& core : open_devices()) {
     if (!core->legacy || core->legacy->audience) continue;
-    const auto tell_open = [&](std::uint64_t stream, Name name) {
+    const auto notify_open = [&](std::uint64_t stream, Name name) {
       observer.on({.kind = RecordKind::kStreamOpen,
                    .device = core->id,
                    .stream = stream,
                    .thread = thread_index(),
                    .name = name});
     };
-    tell_open(core->legacy->last_id, "legacy");
-    const std::lock_guard lock(core->named_mutex);
-    for (const auto& [id, name] : core->named_streams) tell_open(id, name);
+    notify_open(core->legacy->last_id, "legacy");
+    const LockGuard lock(core->named_mutex);
+    for (const auto& [id, name] : core->named_streams) notify_open(id, name);
   }
 }
 
 namespace {
 
 bool leave_slot(const Observer& observer) {
-  const std::lock_guard lock(g_mutex);
+  const LockGuard lock(g_mutex);
   for (auto& slot : g_slots) {
     if (slot.load(std::memory_order_relaxed) != &observer) continue;
     detail::observer_count.fetch_sub(1, std::memory_order_relaxed);
@@ -156,28 +156,28 @@ bool leave_slot(const Observer& observer) {
   return false;
 }
 
-// A thread that gets its teller later than this sees the empty slot: the mutex orders the two.
-std::vector<Teller*> known_tellers() {
-  std::vector<Teller*> known;
-  const std::lock_guard lock(tellers().mutex);
-  for (const auto& teller : tellers().all) known.push_back(teller.get());
+// A thread that gets its notifier after this call sees the empty slot, because the mutex orders the two.
+std::vector<Notifier*> known_notifiers() {
+  std::vector<Notifier*> known;
+  const LockGuard lock(notifiers().mutex);
+  for (const auto& notifier : notifiers().all) known.push_back(notifier.get());
   return known;
 }
 
 }  // namespace
 
-// Waits for calls of the observer with no lock held: what they do, a fork for instance, may need one.
+// Waits for calls of the observer with no lock held, because such a call may need one, for instance to fork.
 void detach(Observer& observer) {
   if (!leave_slot(observer)) return;
-  heavy_fence();  // see tell()
-  for (const Teller* teller : known_tellers()) {
-    // acquire: pairs with the release in tell(); the owner may destroy the observer then.
-    while (teller->depth.load(std::memory_order_acquire) != 0) yield_thread();
+  heavy_fence();  // see notify()
+  for (const Notifier* notifier : known_notifiers()) {
+    // acquire: pairs with the release in notify(); afterwards the caller may destroy the observer.
+    while (notifier->depth.load(std::memory_order_acquire) != 0) yield_thread();
   }
 }
 
-void forget_tellers() {
-  for (const auto& teller : tellers().all) teller->depth.store(0, std::memory_order_relaxed);
+void forget_notifiers() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // in a child of fork(), which has one thread
+  for (const auto& notifier : notifiers().all) notifier->depth.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace slip

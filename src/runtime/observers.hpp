@@ -1,29 +1,30 @@
-// Telling observers. `observed()` is the one load that a run without observers pays.
+// Notifies observers of ops. Without observers, observed() is the only cost: one load.
 #pragma once
 
 #include <atomic>
 
 #include "slip/observer.hpp"
+#include "slip/op.hpp"
 
 namespace slip {
 
 namespace detail {
 extern std::atomic<int> observer_count;
-extern Observer* const nobody;  // takes every record and keeps none
+extern Observer* const nobody;  // ignores every record
 }  // namespace detail
 
-// relaxed: an observer attached just now may miss ops under way; no data hangs on it.
+// relaxed: an observer attached just now may miss concurrent ops; no data depends on it.
 inline bool observed() { return detail::observer_count.load(std::memory_order_relaxed) != 0; }
 
-// The audience of a stream or a buffer: null, all attached observers; otherwise this observer alone.
+// The audience of a stream or a buffer. Null: all attached observers; otherwise only this observer.
 inline bool observed_by(const Observer* audience) { return observed() && audience != detail::nobody; }
 
-void tell(const Record& record);
-void tell(const Record& record, Observer* audience);
+void notify(const Record& record);
+void notify(const Record& record, Observer* audience);
 
-// What the library does for itself, such as measuring costs or simulating a plan, is no part of the program's trace.
-// While one lives, the devices, streams and buffers that this thread makes have another audience than the attached
-// observers: `only` alone, or no observer. They must be gone before `only` is. On cuda devices `only` gets no runs.
+// Keeps the library's own work, such as measuring costs or simulating a plan, out of the program's trace. While one
+// exists, the devices, streams and buffers that this thread makes report to `only`, or to no observer, instead of the
+// attached ones. They must be destroyed before `only` is. On cuda devices `only` gets no records of runs.
 class PrivateScope {
  public:
   explicit PrivateScope(Observer* only = nullptr);
@@ -35,9 +36,30 @@ class PrivateScope {
   Observer* const before_;
   const bool counted_;
 };
-Observer* current_audience();  // of what this thread makes now
+Observer* current_audience();  // of streams and buffers that this thread makes now
 
-void start_observers();  // those that the environment asks for, once; defined in watch/table.cpp
-void forget_tellers();   // in a child of fork: the threads that were telling do not exist here
+void start_observers();   // those that environment variables request, once; defined in watch/env_observers.cpp
+void forget_notifiers();  // in a child of fork(): the notifying threads of the parent do not exist here
+
+// A record of the runtime itself, which only asks for the present end of the stream, including the waits issued so far.
+// The runtime's own submissions must not change what the program does: in a blocking stream such a record does not wait
+// for legacy work (on an H200 the sync of a blocking stream does not either).
+inline bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
+
+// An op that gives an allocation its own position in the stream, so that observers can tell events recorded before and
+// after it apart. It is no barrier in the legacy stream and waits for none (rule 8, observed on an H200). A free is a
+// barrier, by the record that the pool issues.
+inline bool is_allocation_mark(const Op& op) { return op.kind == OpKind::kAlloc; }
+
+namespace detail {
+void notify_submission(std::uint64_t position);  // of this thread, unless that was done already
+}
+
+// Backends call it when the op has its position and no other thread can see the op yet. So a barrier that another
+// thread's op gets because of this op is reported after this op, as observers require.
+inline void notify_submitted(std::uint64_t position) {
+  if (observed()) [[unlikely]]
+    detail::notify_submission(position);
+}
 
 }  // namespace slip

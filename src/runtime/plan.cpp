@@ -3,33 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 
 #include "base/thread.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
-#include "runtime/exchange_source.hpp"
+#include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 
 namespace slip {
 
-// The streams that forked branches run on, made at the first launch and kept. One launch at a time (rule 100).
+// The streams of forked branches, opened by the first launch and kept. One launch at a time (rule 100).
 struct Plan::Launches {
   struct Side {
     std::shared_ptr<DeviceCore> core;
     StreamState* stream = nullptr;
   };
-  std::mutex mutex;
-  // Of the captured streams; empty for plans built by hand: the launching device.
+  Mutex mutex;
+  // Devices of the captured streams; empty for plans built by hand, which use the launching device.
   std::vector<std::weak_ptr<DeviceCore>> devices;
   std::vector<Side> sides;        // index 0, the origin, stays empty
-  Point last;                     // the end of the launch before,
-  std::uint64_t last_stream = 0;  // and the id of its stream, which may be closed by now
+  Point last;                     // the end of the previous launch
+  std::uint64_t last_stream = 0;  // the id of its stream, which may be closed by now
 
-  std::shared_ptr<void> compiled;  // by a device, on those that do that
-  std::uint32_t compiled_by = 0;   // its id
+  std::shared_ptr<void> compiled;  // by a device that compiles plans
+  std::uint32_t compiled_by = 0;   // id of that device
   bool compiled_with_bindings = false;
 
   std::vector<StreamState*> open(StreamState& main, std::uint32_t count, Here here);
@@ -61,13 +60,13 @@ std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t 
   return streams;
 }
 
-// Whether the device of `main` can run the whole plan as one thing: it can, and all streams are its own.
+// Whether the device of `main` can compile the plan: it compiles plans, and all streams are its own.
 bool Plan::Launches::compiles_for(const StreamState& main) const {
   return main.compiles_plans() && std::all_of(devices.begin(), devices.end(),
                                               [&main](const auto& device) { return device.lock().get() == main.core; });
 }
 
-// Waits for a launch that failed, on the host: an edge from it would fail the next one as well.
+// The host waits for a launch that failed, because a wait for it in a stream would make the next launch fail, too.
 void Plan::Launches::forget_failure() {
   if (!last.stream || !last.stream->failure.set()) return;
   if (DeviceCore* core = last.stream->core) core->backend->wait(last.stream, last.position, 0);
@@ -84,7 +83,7 @@ namespace {
 constexpr std::uint32_t kMaxStreams = 4096;
 const Name kPlanName("plan"), kLaunchName("launch edge");
 
-// That the op has what its kind needs. Records and waits are no ops of a plan: `waits` say that.
+// Throws if the op lacks something that its kind needs. Records and waits are not ops of a plan: `waits` express them.
 void require_node(const PlanNode& node) {
   const auto lists = [&](std::size_t reads, std::size_t writes) {
     return node.reads.size() == reads && node.writes.size() == writes;
@@ -144,7 +143,7 @@ Bindings& Bindings::scalar(Name op, std::size_t index, Scalar value) {
 
 namespace {
 
-// The ranges of an op with the launch's buffers in place of the planned ones.
+// The ranges of an op, with the buffers of this launch instead of the captured ones.
 template <class BufferBindings>
 std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferBindings& bindings, Here here) {
   std::vector<Range> result = planned;
@@ -161,7 +160,7 @@ std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferB
   return result;
 }
 
-// What the calls that make such ops check; a binding or a hand-made plan did not go through them.
+// The checks of the calls that issue such ops. Bindings and plans built by hand did not go through them.
 void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<Range>& reads,
                       const std::vector<Range>& writes) {
   switch (node.kind) {
@@ -172,15 +171,15 @@ void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<
       if (node.exchange) node.exchange->require(core, reads, writes, node.here);
       break;
     case OpKind::kCopy: require_copy(writes[0], reads[0], node.here); break;
-    case OpKind::kWaitValue: require_word(reads[0], "wait_value", node.here); break;
-    case OpKind::kWriteValue: require_word(writes[0], "write_value", node.here); break;
+    case OpKind::kWaitValue: require_flag(reads[0], "wait_value", node.here); break;
+    case OpKind::kWriteValue: require_flag(writes[0], "write_value", node.here); break;
     default: break;
   }
 }
 
 }  // namespace
 
-// One launch: its streams, and each op's ranges and scalars with the bindings in their place.
+// One launch: its streams, and the ranges and scalars of each op after binding.
 struct Plan::Bound {
   std::vector<StreamState*> streams;
   std::vector<std::vector<Range>> reads, writes;
@@ -188,7 +187,7 @@ struct Plan::Bound {
   std::vector<std::function<void()>> hosts;
 
   Op op(const PlanNode& node, std::size_t i) {
-    hosts[i] = node.host;  // it is moved from when submitted
+    hosts[i] = node.host;  // a copy, because submission moves from it
     return {.kind = node.kind,
             .engine = node.engine,
             .opaque = node.opaque,
@@ -204,7 +203,7 @@ struct Plan::Bound {
   }
 };
 
-// All checks before the first op: a launch does all or nothing.
+// All checks come before the first op, so that a launch issues all ops or none.
 Plan::Bound Plan::bind(StreamState& main, const Bindings& use, Here here) {
   Bound bound;
   bound.streams = launches_->open(main, streams_, here);
@@ -227,15 +226,15 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   if (main.capture.load(std::memory_order_acquire))
     throw Error(Code::kCaptureUnsupported, "a plan cannot be launched while its stream captures", here);
   if (!launches_) throw Error(Code::kInvalidHandle, "the plan was moved from", here);
-  const std::lock_guard lock(launches_->mutex);
+  const LockGuard lock(launches_->mutex);
   require_stream(main, here);
-  // Observers want to see each op, so with one attached a compiled plan is not used.
+  // Observers must see each op, so with an observer the compiled plan is not used.
   if (launches_->compiles_for(main) && !observed() && run_compiled(main, bindings, here)) return;
   run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
 }
 
-// The device runs the plan as one thing. Compiled at the first launch, and again when bindings change it. False:
-// another part of the program disturbed the compilation, as a cudaDeviceSynchronize in some thread does; nothing was
+// Launches the plan as one op. It is compiled by the first launch, and again when bindings change it. False: another
+// part of the program disturbed the compilation, for instance by cudaDeviceSynchronize in another thread; nothing was
 // launched.
 bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
   static const Bindings kNone;
@@ -251,7 +250,7 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
     ops.nodes = nodes;
     launches_->compiled_with_bindings = bindings != nullptr;
   } else {
-    for (const PlanNode& node : nodes_) {  // the memory must still be there
+    for (const PlanNode& node : nodes_) {  // the memory must still be allocated
       for (const Range& range : node.reads) require_range(range, "plan", here);
       for (const Range& range : node.writes) require_range(range, "plan", here);
     }
@@ -266,32 +265,32 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
   return true;
 }
 
-// Rule 100. A stream that was opened in the place of the last launch's one has that one's work behind it, which needs
-// no wait, but observers know the two by their ids and must be told.
+// Rule 100: a launch waits for the previous one. If the stream state of the previous launch was reused for this stream,
+// no wait is needed, but observers identify streams by their ids and must get the edge.
 void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
   if (!last.stream || last_stream == main.last_id) return;
   if (last.stream != &main) {
     enqueue(main,
             {.kind = OpKind::kWait, .launch_edge = true, .here = here, .point = last, .point_stream = last_stream});
   } else if (observed_by(main.audience)) {
-    tell({.kind = RecordKind::kBarrier,
-          .device = main.core->id,
-          .stream = main.last_id,
-          .other_stream = last_stream,
-          .other_position = last.position,
-          .thread = thread_index(),
-          .name = kLaunchName,
-          .here = here},
-         main.audience);
+    notify({.kind = RecordKind::kBarrier,
+            .device = main.core->id,
+            .stream = main.last_id,
+            .other_stream = last_stream,
+            .other_position = last.position,
+            .thread = thread_index(),
+            .name = kLaunchName,
+            .here = here},
+           main.audience);
   }
 }
 
-// Its own ops may fail while others are still being issued; that reaches the origin through the edges, so ops are
-// enqueued without looking.
+// An op of the plan may fail while later ones are being issued. The failure reaches the origin stream through the
+// waits, so ops are enqueued without checks.
 void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
-  if (nodes_.empty()) return;  // not even a barrier in the legacy stream (rule 8)
+  if (nodes_.empty()) return;  // an empty plan is no barrier in the legacy stream (rule 8)
   Launches& launches = *launches_;
-  // A launch is one op of its stream: the edges that make it so are not the plan's own.
+  // A launch behaves as one op of its stream. The waits that ensure this are implicit.
   const auto wait = [](StreamState& stream, Point point, bool launch_edge, Here place) {
     if (point.stream && point.stream != &stream)
       enqueue(stream, {.kind = OpKind::kWait, .launch_edge = launch_edge, .here = place, .point = point});
@@ -304,8 +303,7 @@ void Plan::run_op_by_op(StreamState& main, Bound bound, Here here) {
   const Point begin = end_of(main);
   for (std::uint32_t i = 1; i < streams_; ++i) wait(*bound.streams[i], begin, true, here);
 
-  // Where points are the driver's events, an edge needs one of its own, or it would wait for all that came later as
-  // well.
+  // If points are events of the driver, each edge needs its own event; otherwise it would wait for later ops, too.
   std::vector<bool> marked(nodes_.size());
   for (const PlanNode& node : nodes_) {
     for (const std::uint32_t before : node.waits) {

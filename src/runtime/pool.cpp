@@ -8,12 +8,12 @@
 namespace slip {
 namespace {
 constexpr std::size_t kGranularity = 512;
-constexpr std::size_t kWaitsKept = 64;  // per stream; forgetting one only costs a reuse
+constexpr std::size_t kWaitsKept = 64;  // per stream; dropping one only prevents a reuse
 constexpr int kDepth = 8;               // how far event dependencies are followed
 }  // namespace
 
 std::size_t StreamPool::rounded(std::size_t bytes) {
-  if (bytes > std::numeric_limits<std::size_t>::max() - kGranularity) return bytes;  // no device has that
+  if (bytes > std::numeric_limits<std::size_t>::max() - kGranularity) return bytes;  // no device has that much
   return (std::max<std::size_t>(bytes, 1) + kGranularity - 1) / kGranularity * kGranularity;
 }
 
@@ -29,7 +29,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
   Point wait_for;
   FreeBlock memory{nullptr, size, {}};
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     if (!reuse(stream, size, memory, wait_for)) {
       bool fits = core_.memory.reserve(size);
       if (!fits && release_reached(0)) fits = core_.memory.reserve(size);
@@ -50,11 +50,11 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
       }
     }
   }
-  // Outside the lock: submitting may block while the queue is full.
+  // Without the lock: submitting may block while the queue is full.
   try {
     if (wait_for.stream) issue(stream, {.kind = OpKind::kWait, .name = "pool reuse", .here = here, .point = wait_for});
   } catch (...) {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     free_.push_back({memory.data, memory.bytes, wait_for});
     free_bytes_ += memory.bytes;
     throw;
@@ -64,7 +64,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
   block.capacity = memory.bytes;
 }
 
-// The best block that the rules allow, by size. `wait_for` is set when the stream must wait for its free first.
+// Finds the best allowed block by size. Sets `wait_for` if the stream must wait for its free first.
 bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, Point& wait_for) {
   const PoolOptions& rules = core_.options.pool;
   std::size_t best = free_.size();
@@ -79,7 +79,7 @@ bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, 
         (rules.follow_event_dependencies && ordered_after(&stream, kEverything, block.freed, kDepth)) ||
         (rules.internal_dependencies && (waits = true));
     if (!allowed) continue;
-    // Without a wait before with one, then the smaller block.
+    // Prefer a block without a wait, then the smaller block.
     const bool better =
         best == free_.size() || (best_waits && !waits) || (best_waits == waits && block.bytes < free_[best].bytes);
     if (better) best = i, best_waits = waits;
@@ -94,10 +94,10 @@ bool StreamPool::reuse(StreamState& stream, std::size_t size, FreeBlock& found, 
 }
 
 void StreamPool::free(StreamState& stream, const Block& block, Here here) {
-  // Waits issued from here on matter; those before cannot cover this free.
+  // Waits issued from now on must be recorded; earlier ones cannot cover this free.
   watching_.store(true, std::memory_order_relaxed);
   const std::uint64_t position = issue(stream, {.kind = OpKind::kRecord, .here = here});
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   free_.push_back({block.data, block.capacity, {&stream, position}});
   free_bytes_ += block.capacity;
   core_.memory.use(-static_cast<std::ptrdiff_t>(block.capacity));
@@ -105,7 +105,7 @@ void StreamPool::free(StreamState& stream, const Block& block, Here here) {
 
 void StreamPool::keep_wait(const StreamState& stream, Point point) {
   const std::uint64_t at = core_.backend->submit(const_cast<StreamState&>(stream), {.kind = OpKind::kRecord});
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   std::deque<Wait>& waits = waits_[&stream];
   waits.push_back({at, point});
   if (waits.size() > kWaitsKept) waits.pop_front();
@@ -144,7 +144,7 @@ bool StreamPool::release_reached(std::size_t keep) {
 
 void StreamPool::trim(std::size_t keep) {
   if (!watching_.load(std::memory_order_relaxed)) return;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (free_bytes_ > keep) release_reached(keep);
 }
 

@@ -1,14 +1,13 @@
-// StreamPool: stream-ordered allocation for backends that have none of their own (rules 84-88).
+// StreamPool: stream-ordered allocation for backends without their own (rules 84-88).
 //
-// Memory freed in a stream may be handed out again in the same stream at once, since stream order protects it. Another
-// stream gets it only when it is ordered after the free by events it waited for, when the free is already reached, or
-// by a wait that the pool adds; each way can be switched off. Blocks keep their size: no splitting, a block serves
-// requests of at least half its size.
+// Memory freed in a stream may be reused in the same stream at once, since stream order protects it. Another stream
+// gets it only if one of these holds: it waited for events that are ordered after the free; the free is already
+// reached; or the pool adds a wait. Each of them can be switched off. Blocks are not split: a block serves requests of
+// at least half its size.
 #pragma once
 
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -21,13 +20,12 @@ class StreamPool {
   explicit StreamPool(DeviceCore& core) : core_(core) {}
   ~StreamPool();
 
-  // Gives the block memory for its bytes, usable by work issued to `stream` from now on. Throws kOutOfMemory with the
-  // numbers.
+  // Gives the block memory that work issued to `stream` from now on may use. Throws kOutOfMemory with the numbers.
   void alloc(StreamState& stream, Block& block, Here here);
   void free(StreamState& stream, const Block& block, Here here);
-  // Gives back to the system what is over the release threshold and no longer in use (at a synchronisation, rule 88).
+  // Returns unused memory over `keep` bytes to the system (at a synchronisation, rule 88).
   void trim(std::size_t keep);
-  // Tells the pool of a wait, so that it can follow event dependencies. Cheap while nothing is free.
+  // Records a wait, so that the pool can follow event dependencies. Cheap while the pool has no free memory.
   void note_wait(const StreamState& stream, Point point) {
     if (watching_.load(std::memory_order_relaxed)) [[unlikely]]
       keep_wait(stream, point);
@@ -37,7 +35,7 @@ class StreamPool {
   struct FreeBlock {
     std::byte* data;
     std::size_t bytes;
-    Point freed;  // reached when the memory is no longer in use
+    Point freed;  // once it is reached, the memory is unused
   };
   struct Wait {
     std::uint64_t at;
@@ -46,16 +44,17 @@ class StreamPool {
 
   void keep_wait(const StreamState& stream, Point point);
   static std::size_t rounded(std::size_t bytes);
-  bool reuse(StreamState& stream, std::size_t bytes, FreeBlock& found, Point& wait_for);
-  bool ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const;
-  bool release_reached(std::size_t keep);
+  bool reuse(StreamState& stream, std::size_t bytes, FreeBlock& found, Point& wait_for) SLIP_REQUIRES(mutex_);
+  bool ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const
+      SLIP_REQUIRES(mutex_);
+  bool release_reached(std::size_t keep) SLIP_REQUIRES(mutex_);
 
   DeviceCore& core_;
-  std::mutex mutex_;  // guards what follows
-  std::vector<FreeBlock> free_;
-  std::size_t free_bytes_ = 0;
-  std::unordered_map<const StreamState*, std::deque<Wait>> waits_;
-  std::atomic<bool> watching_{false};  // some memory is free: waits matter
+  Mutex mutex_;
+  std::vector<FreeBlock> free_ SLIP_GUARDED_BY(mutex_);
+  std::size_t free_bytes_ SLIP_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<const StreamState*, std::deque<Wait>> waits_ SLIP_GUARDED_BY(mutex_);
+  std::atomic<bool> watching_{false};  // some memory is free, so waits must be recorded
 };
 
 }  // namespace slip

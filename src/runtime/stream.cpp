@@ -8,7 +8,6 @@
 #include "runtime/capture.hpp"
 #include "runtime/copy.hpp"
 #include "runtime/core.hpp"
-#include "runtime/issue.hpp"
 #include "runtime/observers.hpp"
 #include "runtime/pool.hpp"
 #include "slip/plan.hpp"
@@ -32,7 +31,7 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
                 fmt::format("kernel '{}' uses pageable buffer '{}': allocate it pinned, or copy it to the device",
                             kernel.text(), block.name.text()),
                 here);
-  const std::lock_guard lock(core.mutex);
+  const LockGuard lock(core.mutex);
   for (const std::uint32_t peer : core.peers) {
     if (peer == block.core->id) return;
   }
@@ -42,21 +41,21 @@ const Name kHostName("host function"), kWaitName("wait value"), kWriteName("writ
               here);
 }
 
-void require_word(const Range& word, const char* what, Here here) {
-  require_range(word, what, here);
-  if (word.bytes != sizeof(std::uint32_t) ||
-      reinterpret_cast<std::uintptr_t>(address(word)) % sizeof(std::uint32_t) != 0)
+void require_flag(const Range& flag, const char* what, Here here) {
+  require_range(flag, what, here);
+  if (flag.bytes != sizeof(std::uint32_t) ||
+      reinterpret_cast<std::uintptr_t>(address(flag)) % sizeof(std::uint32_t) != 0)
     throw Error(
         Code::kInvalidValue,
-        fmt::format("{}: a word has 4 bytes at a multiple of 4; given {} bytes at {}", what, word.bytes, word.offset),
+        fmt::format("{}: a word has 4 bytes at a multiple of 4; given {} bytes at {}", what, flag.bytes, flag.offset),
         here);
-  if (word.block->kind == MemoryKind::kPageable)
+  if (flag.block->kind == MemoryKind::kPageable)
     throw Error(Code::kInvalidValue, fmt::format("{}: the word must be in pinned or device memory", what), here);
 }
 
 StreamState* StreamRef::state(Here here) const {
-  // relaxed: a thread that has this reference got it from the one that opened the stream, which ordered the rest. On
-  // aarch64 an acquire load would also wait for the last op's release store, which made a submission 60 ns longer.
+  // relaxed: this thread got the reference from the thread that opened the stream, which ordered the rest. On aarch64
+  // an acquire load would also wait for the release store of the last op, which made a submission 60 ns longer.
   if (!state_ || state_->id.load(std::memory_order_relaxed) != id_) [[unlikely]]
     throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", id_), here);
   return state_;
@@ -124,7 +123,7 @@ void StreamRef::take_record(Event& event, EventState* native, Here here) const {
   const std::uint64_t position = capture  ? capture->mark(stream)
                                  : native ? issue(stream, {.kind = OpKind::kRecord, .here = here, .event = native})
                                           : issue_record(stream, here);
-  event.point_ = {&stream, position};  // only now: an event that could not be recorded stays as it was
+  event.point_ = {&stream, position};  // last: an event that could not be recorded stays unchanged
   event.capture_ = capture ? capture->id() : 0;
   event.device_ = stream.core->id;
   event.stream_ = id_;
@@ -147,7 +146,7 @@ TimedEvent StreamRef::record_timed(Here here) const {
 
 void StreamRef::record(TimedEvent& event, Here here) const {
   StreamState& stream = *state(here);
-  // One that nobody else refers to any more serves again, so that a program which records the same events in every turn
+  // An event state without other owners is reused, so that a program which records the same events in each iteration
   // allocates nothing.
   EventState* native = event.handle_.get();
   if (native && event.device_ == stream.core->id && native->has_one_owner() && native->renewable()) native->retain();
@@ -187,9 +186,9 @@ void StreamRef::wait(const Event& event, Here here) const {
   if (stream.core->pool) stream.core->pool->note_wait(stream, event.point_);
 }
 
-void StreamRef::wait_value(Range word, std::uint32_t value, Name name, Here here) const {
-  require_word(word, "wait_value", here);
-  const Range reads[] = {word};
+void StreamRef::wait_value(Range flag, std::uint32_t value, Name name, Here here) const {
+  require_flag(flag, "wait_value", here);
+  const Range reads[] = {flag};
   issue(*state(here), {.kind = OpKind::kWaitValue,
                        .value = value,
                        .name = name ? name : kWaitName,
@@ -197,9 +196,9 @@ void StreamRef::wait_value(Range word, std::uint32_t value, Name name, Here here
                        .reads = std::span<const Range>(reads)});
 }
 
-void StreamRef::write_value(Range word, std::uint32_t value, Name name, Here here) const {
-  require_word(word, "write_value", here);
-  const Range writes[] = {word};
+void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here here) const {
+  require_flag(flag, "write_value", here);
+  const Range writes[] = {flag};
   issue(*state(here), {.kind = OpKind::kWriteValue,
                        .value = value,
                        .name = name ? name : kWriteName,
@@ -209,7 +208,7 @@ void StreamRef::write_value(Range word, std::uint32_t value, Name name, Here her
 
 namespace {
 
-// Where the driver allocates in stream order; the runtime only keeps the limit.
+// For drivers that allocate in stream order; the runtime only enforces the limit.
 void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here) {
   MemoryLedger& memory = stream.core->memory;
   if (!memory.reserve(bytes)) {
@@ -257,7 +256,7 @@ Buffer StreamRef::alloc(std::size_t bytes, Name name, Here here) const {
     throw;
   }
   Buffer buffer(stream.core->shared_from_this(), block);
-  if (observed_by(block->audience)) tell_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
+  if (observed_by(block->audience)) notify_memory(RecordKind::kAlloc, buffer.range(), &stream, here);
   return buffer;
 }
 

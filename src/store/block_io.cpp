@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "store/page_cache.hpp"
+#include "store/file.hpp"
 
 namespace slip {
 
@@ -59,7 +59,7 @@ void BlockIo::count(const ReadRange& range, const ReadBlock& block) {
   const bool direct = range.descriptor != range.file->descriptor();
   (direct ? direct_ : buffered_).fetch_add(block.bytes(), std::memory_order_relaxed);
   if (block.bounces()) bounced_.fetch_add(block.bytes(), std::memory_order_relaxed);
-  // What this read brought into the page cache leaves it again: it is in memory already, where it was wanted.
+  // Drop the pages that this read brought into the page cache: the bytes are at their destination.
   if (!direct)
     ::posix_fadvise(range.descriptor, static_cast<off_t>(block.offset()), static_cast<off_t>(block.bytes()),
                     POSIX_FADV_DONTNEED);

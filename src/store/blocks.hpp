@@ -1,5 +1,5 @@
-// A range of a file cut into blocks, and how one block gets from the disk to where it belongs, whoever calls the
-// system: direct I/O wants more than was asked for, and the system may give less.
+// ReadBlock: one block of a range of a file, and the system calls that read it. Direct I/O needs aligned offsets and so
+// reads more than was requested; the system may return less than it was asked for. Used by io_uring and by threads.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace slip {
 
-// Where a range is to be, and how much room there is.
+// The destination of a range, and the memory available there.
 struct Landing {
   std::byte* memory = nullptr;
   std::size_t capacity = 0;  // bytes
 };
 
-// Of a read that failed: why, and where.
+// Why and where a read failed.
 struct ReadFault {
   int error = 0;  // errno; 0: the file ended
   std::uint64_t offset = 0;
   std::size_t asked = 0, got = 0;  // bytes
 };
 
-// What is wanted: a range of a file, and where.
+// A range of a file to be read, and its destination.
 struct ReadRequest {
   const File* file = nullptr;
   std::uint64_t offset = 0;
@@ -33,8 +33,8 @@ struct ReadRequest {
 struct ReadRange {
   const File* file = nullptr;
   int descriptor = -1;
-  std::size_t alignment = 1;  // of what is read through this descriptor
-  std::uint64_t offset = 0;   // wanted
+  std::size_t alignment = 1;  // of reads through this descriptor
+  std::uint64_t offset = 0;   // of the requested bytes
   std::size_t bytes = 0;
   std::byte* target = nullptr;
   Landing landing;
@@ -42,7 +42,8 @@ struct ReadRange {
   std::uint64_t blocks(std::size_t block_bytes) const;
 };
 
-// The first byte's place in a landing: aligned as in the file if the range fits like that, else the landing's begin.
+// Where the first byte goes in a landing: with the same alignment as in the file if the range then fits, otherwise at
+// the begin.
 std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment);
 
 class ReadBlock {
@@ -50,30 +51,31 @@ class ReadBlock {
   ReadBlock() = default;
   ReadBlock(const ReadRange& range, std::uint64_t index, std::size_t block_bytes);
 
-  // What is wanted and not there yet.
+  // The requested bytes that have not been read yet.
   std::uint64_t offset() const { return offset_; }
   std::size_t bytes() const { return bytes_; }
   std::byte* target() const { return target_; }
-  void have(std::size_t bytes);  // these came from elsewhere
+  void have(std::size_t bytes);  // the first `bytes` of them came from the page cache
 
-  // From here on by the disk: into place if the landing has room around it, else by way of `bounce`.
+  // The rest is read from the disk: directly to the target if the landing has room for the alignment, otherwise through
+  // the buffer `bounce`.
   void aim(const ReadRange& range, std::byte* bounce);
   bool bounces() const { return into_ != target_ - (offset_ - from_); }
 
-  // The next call of the system.
+  // Arguments of the next system call.
   std::uint64_t next_offset() const { return from_ + got_; }
   std::byte* next_into() const { return into_ + got_; }
   std::size_t next_bytes() const { return span_ - got_; }
 
   enum class Step { kDone, kAgain, kFailed };
-  // What the call returned, bytes or minus errno. kDone: the bytes are at the target.
+  // Takes the result of the call: bytes or minus errno. kDone: the bytes are at the target.
   Step advance(const ReadRange& range, std::int64_t result, ReadFault& fault);
 
  private:
   std::uint64_t offset_ = 0;
   std::size_t bytes_ = 0;
   std::byte* target_ = nullptr;
-  std::uint64_t from_ = 0;  // aligned, and what follows: where the system begins to read, how much, to where
+  std::uint64_t from_ = 0;  // aligned offset of the read; the next fields are its bytes, its memory and its progress
   std::size_t span_ = 0;
   std::byte* into_ = nullptr;
   std::size_t got_ = 0;

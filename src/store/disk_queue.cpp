@@ -7,7 +7,7 @@ std::unique_ptr<DiskQueue> DiskQueue::open(BlockIo& io) {
   return ring ? std::unique_ptr<DiskQueue>(new DiskQueue(io, std::move(ring))) : nullptr;
 }
 
-// With an entry for each block no more could be in flight.
+// More entries would not put more blocks in flight.
 DiskQueue::DiskQueue(BlockIo& io, std::unique_ptr<ReadRing> ring)
     : io_(io), ring_(std::move(ring)), slots_(io.options().in_flight), entries_(io.options().in_flight + 1) {
   free_slots_.reserve(slots_.size());
@@ -18,7 +18,7 @@ DiskQueue::DiskQueue(BlockIo& io, std::unique_ptr<ReadRing> ring)
 DiskQueue::~DiskQueue() {
   try {
     end_all({});
-  } catch (const Error&) {  // io_uring itself has stopped: nothing is left to wait with
+  } catch (const Error&) {  // io_uring itself failed, so there is no way to wait
   }
 }
 
@@ -37,7 +37,7 @@ void DiskQueue::append(const ReadRange& range) {
   entry.blocks = range.blocks(io_.options().block_bytes);
 }
 
-// Those begun are waited for: the kernel would write into memory that its owner has back.
+// Waits for the reads in flight, because the kernel would write into memory that its owner uses again.
 void DiskQueue::end_all(Here here) {
   for (const std::size_t slot : due_slots_) release(slot);
   due_slots_.clear();
@@ -72,7 +72,7 @@ void DiskQueue::complete(std::size_t slot, std::int64_t result) {
   release(slot);
 }
 
-// What is cached is copied while the disk works on what is not.
+// Cached blocks are copied while the disk reads the others.
 void DiskQueue::begin_blocks_of(Entry& entry) {
   while (!entry.all_begun() && !free_slots_.empty()) {
     ReadBlock block(entry.range, entry.begun++, io_.options().block_bytes);
@@ -87,7 +87,7 @@ void DiskQueue::begin_blocks_of(Entry& entry) {
 }
 
 void DiskQueue::begin_blocks(const Next& next) {
-  while (!due_slots_.empty()) {  // reads that gave less, or were interrupted
+  while (!due_slots_.empty()) {  // short or interrupted reads
     const std::size_t slot = due_slots_.back();
     due_slots_.pop_back();
     if (slots_[slot].entry->fault) release(slot);
@@ -105,8 +105,8 @@ void DiskQueue::begin_blocks(const Next& next) {
 std::optional<ReadFault> DiskQueue::read(const ReadRange& range, const Next& next, Here here) {
   if (count_ == 0) append(range);
   const Entry& wanted = at(0);
-  // A disk may tell of all that it was given at once, when it has nothing left to do (a virtual one does). So what has
-  // come is replaced before the caller goes to use what it waited for; once around, that it is not kept for ever.
+  // A disk, for instance a virtual one, may report all reads at once when it has nothing left to do. So finished reads
+  // are replaced by new ones before the caller continues; at most one round, so that the caller is not kept for ever.
   for (std::size_t more = slots_.size();;) {
     begin_blocks(next);
     if (!due_slots_.empty() && !wanted.over()) continue;

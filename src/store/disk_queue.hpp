@@ -1,7 +1,5 @@
-// DiskQueue: ranges of files by io_uring, one behind the other. As many blocks as may be are in flight, of whichever
-// range: where one ends, those behind it are under way, and the disk is never left without work.
-//
-// One thread at a time.
+// DiskQueue: reads ranges of files in order with io_uring. It keeps the maximum number of blocks in flight, also of the
+// ranges that follow, so that the disk always has work. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +16,19 @@ namespace slip {
 
 class DiskQueue {
  public:
-  // Null: there is no io_uring.
+  // Null: the system has no io_uring.
   static std::unique_ptr<DiskQueue> open(BlockIo& io);
-  ~DiskQueue();  // nobody writes to any landing any more
+  ~DiskQueue();  // afterwards no landing is written any more
   DiskQueue(const DiskQueue&) = delete;
   DiskQueue& operator=(const DiskQueue&) = delete;
 
-  // Whether it is the one that should come next: parts of it may be there.
+  // Whether this range is the next one in the queue, so that parts of it may have been read.
   bool expects(const ReadRange& range) const;
-  // Gives up what was begun: nobody writes to those landings any more.
+  // Cancels all ranges. Afterwards their landings are not written any more.
   void end_all(Here here);
 
-  // Returns when the range is there, or cannot be: then why. `next` gives, in their order, the ranges that will be
-  // read after it; each is asked for when there is room for more in flight. REQUIRES: the expected one, or none was
+  // Returns when the range has been read, or the fault if it cannot be read. `next` returns the ranges that will be
+  // read after it, in order; it is called when more blocks may be in flight. REQUIRES: expects(range), or no range was
   // begun.
   using Next = std::function<std::optional<ReadRange>()>;
   std::optional<ReadFault> read(const ReadRange& range, const Next& next, Here here);
@@ -38,7 +36,7 @@ class DiskQueue {
  private:
   struct Entry {
     ReadRange range;
-    bool cold = false;  // nothing of it is in the page cache: no block asks again
+    bool cold = false;  // nothing of it is in the page cache, so blocks are not checked one by one
     std::uint64_t blocks = 0, begun = 0;
     std::size_t in_flight = 0;
     std::optional<ReadFault> fault;  // the first
@@ -63,7 +61,7 @@ class DiskQueue {
   BlockIo& io_;
   std::unique_ptr<ReadRing> ring_;
   std::vector<Slot> slots_;
-  std::vector<std::size_t> free_slots_, due_slots_;  // due: to be read on
+  std::vector<std::size_t> free_slots_, due_slots_;  // due: need another system call
   std::vector<Entry> entries_;                       // count_ of them from first_ on, in their order
   std::size_t first_ = 0, count_ = 0;
 };

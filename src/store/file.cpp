@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 namespace slip {
@@ -34,15 +37,15 @@ FileState state_of(const struct stat& status) {
           nanoseconds(status.st_ctim)};
 }
 
-// The change time counts, too: programs can set the modification time back, as tar and rsync do, and that itself
-// changes the change time, which nobody can set. A name that was added or removed changes it as well; a file that
-// another one has replaced still has its bytes for whoever has it open.
+// Compares the change time, too: programs such as tar and rsync set the modification time back, but that updates the
+// change time, which no program can set. Adding or removing a hard link updates it as well. A file that was replaced by
+// another one keeps its bytes as long as it is open.
 bool same_bytes(const FileState& a, const FileState& b) {
   return a.size == b.size && a.device == b.device && a.inode == b.inode && a.written_ns == b.written_ns &&
          (a.changed_ns == b.changed_ns || a.names != b.names);
 }
 
-// What direct I/O must be aligned to; 0: there is none. Kernels before 6.1 do not say, and every disk takes a page.
+// The alignment for direct I/O; 0: not supported. Kernels before 6.1 do not report it; a page suits every disk.
 std::size_t alignment_of(int descriptor) {
 #if defined(STATX_DIOALIGN)
   struct statx status {};
@@ -59,20 +62,20 @@ std::size_t alignment_of(int descriptor) {
 File File::open(const std::string& path, Here here) {
   File file;
   file.path_ = path;
-  // O_NONBLOCK: a pipe by this name must be refused, not waited for. Files do not care.
+  // O_NONBLOCK: opening a named pipe must fail instead of blocking. It has no effect on files.
   file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file.descriptor_ < 0)
     throw Error(Code::kIo, fmt::format("cannot open '{}': {}", path, std::strerror(errno)), here);
   const struct stat status = status_of(file.descriptor_, path, here);
   if (!S_ISREG(status.st_mode)) throw Error(Code::kIo, fmt::format("'{}' is not a file", path), here);
   file.state_ = state_of(status);
-  // Whoever reads knows what comes next; the kernel's guesses would fill the page cache with what nobody asked for.
+  // The reader does its own read-ahead; that of the kernel would only fill the page cache.
   ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
   file.open_direct();
   return file;
 }
 
-// Opened by way of the first descriptor: it is the same file, whatever has the name by now.
+// Reopens the first descriptor, not the path, so that it is the same file even if the path was replaced.
 void File::open_direct() {
   const int direct = ::open(fmt::format("/proc/self/fd/{}", descriptor_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   if (direct < 0) return;
@@ -157,6 +160,78 @@ std::vector<std::string> files_in(const std::string& folder, std::string_view en
   if (error) throw Error(Code::kIo, fmt::format("cannot list '{}': {}", folder, error.message()), here);
   std::sort(result.begin(), result.end());
   return result;
+}
+
+std::string read_text(const std::string& path, std::uint64_t max_bytes, const char* what, Here here) {
+  const File file = File::open(path, here);
+  if (file.size() > max_bytes)
+    throw Error(Code::kParse, fmt::format("'{}' has {} bytes: not {}", path, file.size(), what), here);
+  std::string text(file.size(), '\0');
+  file.read(0, text.data(), text.size(), here);
+  return text;
+}
+
+namespace {
+
+constexpr long kCachestat = 451;  // the same on every architecture; headers before 6.5 lack it
+constexpr std::uint64_t kPage = 4096;
+
+struct CachestatRange {
+  std::uint64_t offset, bytes;
+};
+struct Cachestat {
+  std::uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
+};
+
+// Number of pages of the range that are in the cache; nothing: the kernel does not report it.
+std::optional<std::uint64_t> pages_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
+  const CachestatRange range{offset, bytes};
+  Cachestat found{};
+  if (::syscall(kCachestat, file.descriptor(), &range, &found, 0) != 0) return std::nullopt;
+  return found.cached;
+}
+
+std::uint64_t pages_of(std::uint64_t offset, std::size_t bytes) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return (offset + bytes + page - 1) / page - offset / page;
+}
+
+ssize_t read_now(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
+  const iovec place{into, bytes};
+  for (;;) {
+    const ssize_t got = ::preadv2(file.descriptor(), &place, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+    if (got >= 0 || errno != EINTR) return got;
+  }
+}
+
+// For file systems without RWF_NOWAIT, such as tmpfs: a plain read, which may block if a page was just dropped.
+std::size_t read_known_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
+  ssize_t got = read_now(file, offset, into, bytes);
+  if (got < 0 && errno == EOPNOTSUPP) got = ::pread(file.descriptor(), into, bytes, static_cast<off_t>(offset));
+  return got > 0 ? static_cast<std::size_t>(got) : 0;
+}
+
+}  // namespace
+
+bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
+  return pages_cached(file, offset, bytes) == pages_of(offset, bytes);
+}
+
+bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
+  return pages_cached(file, offset, bytes) == 0;
+}
+
+// A refused RWF_NOWAIT read still starts the kernel's read-ahead (Linux 6.18: 1 MiB requested, 256 pages read). That
+// fills the page cache and reads everything twice. So cachestat is called first (Linux 6.5; for owners and writers of
+// the file only). If it fails, a read of one page is tried, which reads no more than that page.
+std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
+  if (const std::optional<std::uint64_t> cached = pages_cached(file, offset, bytes))
+    return *cached == pages_of(offset, bytes) ? read_known_cached(file, offset, into, bytes) : 0;
+  const std::size_t first = std::min<std::size_t>(bytes, kPage - offset % kPage);
+  if (read_now(file, offset, into, first) != static_cast<ssize_t>(first)) return 0;
+  if (first == bytes) return bytes;
+  const ssize_t more = read_now(file, offset + first, static_cast<std::byte*>(into) + first, bytes - first);
+  return first + (more > 0 ? static_cast<std::size_t>(more) : 0);
 }
 
 }  // namespace slip

@@ -1,5 +1,6 @@
-// File: bytes on disk, read at any place by any thread. It remembers what the file was when it was opened, so that one
-// that is cut short or replaced under a run is noticed instead of giving wrong bytes.
+// File: a file opened for reading at any offset by any thread. It remembers the state of the file when it was opened,
+// so that a file that is truncated or written during a run is an error instead of wrong bytes. Also queries of the page
+// cache.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,14 @@
 
 namespace slip {
 
-// No file system asks for more; a file that would is read through the page cache.
+// The greatest alignment for direct I/O. A file that needs more is read through the page cache.
 inline constexpr std::size_t kMaxDirectAlignment = std::size_t{64} << 10;
 
-// What tells a file from another one, and from itself after it was written to.
+// Identifies a file and its version.
 struct FileState {
   std::uint64_t size = 0;
   std::uint64_t device = 0, inode = 0;
-  std::uint64_t names = 0;  // in folders
+  std::uint64_t names = 0;  // number of hard links
   std::int64_t written_ns = 0, changed_ns = 0;
 };
 
@@ -33,16 +34,16 @@ class File {
   File& operator=(File&& other) noexcept;
   ~File();
 
-  // All of them, or kIo with the path, the place and how many there were. Thread-safe.
+  // Reads all the bytes, or throws kIo with the path, the offset and the bytes found. Thread-safe.
   void read(std::uint64_t offset, void* into, std::size_t bytes, Here here = Here::at()) const;
-  // Throws kIo if the file is not what it was: another size, or written to since.
+  // Throws kIo if the file has another size or was written since it was opened.
   void require_unchanged(Here here = Here::at()) const;
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return state_.size; }
   int descriptor() const { return descriptor_; }
-  // Direct I/O, past the page cache: its own descriptor, -1 where the file system has none, and what offsets, lengths
-  // and addresses must be multiples of.
+  // Direct I/O, which bypasses the page cache: its descriptor (-1: the file system has none), and the alignment of
+  // offsets, lengths and addresses.
   int direct_descriptor() const { return direct_; }
   std::size_t direct_alignment() const { return direct_alignment_; }
 
@@ -53,11 +54,24 @@ class File {
   int descriptor_ = -1;
   int direct_ = -1;
   std::size_t direct_alignment_ = 1;
-  FileState state_;  // when it was opened
+  FileState state_;  // at the time of opening
 };
 
 bool is_folder(const std::string& path);
-// Names of the files in a folder that end like this, sorted. Throws kIo with the path and the reason.
+// Sorted names of the files in a folder that end with `ending`. Throws kIo with the path and the reason.
 std::vector<std::string> files_in(const std::string& folder, std::string_view ending, Here here = Here::at());
+
+// The whole text of a small file. Throws kIo with the path and the reason, and kParse if it has more than `max_bytes`,
+// so that it cannot be `what`.
+std::string read_text(const std::string& path, std::uint64_t max_bytes, const char* what, Here here);
+
+// Copies from `offset` up to the first byte that is not in the page cache, without reading the disk. Returns the number
+// of bytes; 0 also if the system does not support it.
+std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes);
+
+// True: the system reports that all of the range is in the page cache.
+bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes);
+// True: certainly nothing of it is.
+bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes);
 
 }  // namespace slip

@@ -64,7 +64,7 @@ ReadRing::~ReadRing() {
 }
 
 void ReadRing::put(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, std::uint64_t tag) {
-  const std::uint32_t tail = *submit_tail_;  // only we write it
+  const std::uint32_t tail = *submit_tail_;  // written by this thread only
   const std::uint32_t place = tail & submit_mask_;
   io_uring_sqe& request = requests_[place];
   std::memset(&request, 0, sizeof request);
@@ -81,17 +81,17 @@ void ReadRing::put(int descriptor, std::uint64_t offset, void* into, std::size_t
 }
 
 bool ReadRing::take(Done& done) {
-  const std::uint32_t head = *done_head_;  // only we write it
-  // acquire: what the kernel wrote before it moved the tail.
+  const std::uint32_t head = *done_head_;  // written by this thread only
+  // acquire: sees what the kernel wrote before it moved the tail.
   if (head == std::atomic_ref(*done_tail_).load(std::memory_order_acquire)) return false;
   const io_uring_cqe& result = results_[head & done_mask_];
   done = {result.user_data, result.res};
-  // release: the kernel may use the place again only after it has been read.
+  // release: the kernel may reuse the entry only after this thread has read it.
   std::atomic_ref(*done_head_).store(head + 1, std::memory_order_release);
   return true;
 }
 
-// Hands over what was put, and waits until there are so many results.
+// Submits the added reads, and waits until there are `wanted` results.
 void ReadRing::enter(unsigned wanted, Here here) {
   const unsigned flags = wanted > 0 ? IORING_ENTER_GETEVENTS : 0;
   const long sent = ::syscall(SYS_io_uring_enter, ring_, unsent_, wanted, flags, nullptr, 0);

@@ -1,4 +1,5 @@
-// Reads in flight through io_uring, by raw system calls. One thread at a time.
+// ReadRing: asynchronous reads with io_uring, by raw system calls: liburing need not be installed. One thread at a
+// time.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,21 @@ namespace slip {
 
 class ReadRing {
  public:
-  // Null: the kernel is too old, or a filter refuses.
+  // Null: the kernel is too old, or a seccomp filter refuses.
   static std::unique_ptr<ReadRing> open(unsigned entries);
   ~ReadRing();
   ReadRing(const ReadRing&) = delete;
   ReadRing& operator=(const ReadRing&) = delete;
 
-  // At most `entries` may be under way. It is handed to the kernel by the next wait() or poll().
+  // Adds a read; at most `entries` may be in flight. The next wait() or poll() submits it to the kernel.
   void put(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, std::uint64_t tag);
 
   struct Done {
     std::uint64_t tag = 0;
     std::int32_t result = 0;  // bytes, or minus errno
   };
-  Done wait(Here here);                 // for any of them
-  std::optional<Done> poll(Here here);  // nothing: none has come yet
+  Done wait(Here here);                 // for any read
+  std::optional<Done> poll(Here here);  // nothing: no read is done
 
  private:
   ReadRing() = default;

@@ -7,21 +7,21 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 
+#include "base/sync.hpp"
 #include "base/team.hpp"
 #include "store/block_io.hpp"
-#include "store/crew.hpp"
 #include "store/disk_queue.hpp"
-#include "store/page_cache.hpp"
+#include "store/file.hpp"
+#include "store/thread_group.hpp"
 
 namespace slip {
 namespace {
 
 using Disk = ReaderOptions::Disk;
 
-constexpr std::uint64_t kFewBlocks = 2;                      // that one thread copies before others would be awake
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;  // some 20 us: what a loop may wait for it
+constexpr std::uint64_t kFewBlocks = 2;                      // that one thread copies before the others would be awake
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;  // about 20 us: a loop waits no longer for a piece
 
 ReaderOptions checked(ReaderOptions options, Here here) {
   constexpr std::size_t kMaxBlock = std::size_t{1} << 30;
@@ -33,7 +33,7 @@ ReaderOptions checked(ReaderOptions options, Here here) {
                             options.in_flight, options.block_bytes, options.threads, kMaxBlock),
                 here);
   options.block_bytes = (options.block_bytes + kMaxDirectAlignment - 1) / kMaxDirectAlignment * kMaxDirectAlignment;
-  options.in_flight = std::max(options.in_flight, options.threads);  // each thread has a block of its own
+  options.in_flight = std::max(options.in_flight, options.threads);  // each thread has its own block
   return options;
 }
 
@@ -54,25 +54,25 @@ class BlockReader::State {
 
  private:
   void read_by_queue(const Next& next, Here here);
-  void read_by_crew();
+  void read_by_threads();
   bool copy_between_loops();
   void work_off(unsigned member);
   std::int64_t read_once(const ReadBlock& block) const;
   void fail(const ReadFault& found);
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // relaxed: only ends work early
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // relaxed: only ends the work early
   [[noreturn]] void throw_fault(Here here) const;
 
   BlockIo io_;
-  std::mutex turn_;  // held for a whole read
+  Mutex reading_;  // held for a whole read
   std::unique_ptr<DiskQueue> queue_;
-  bool held_back_ = false;  // the request that comes next is not one for the queue
+  bool held_back_ = false;  // the next request is not for the queue
 
-  ReadRange range_;  // of the read that has its turn
+  ReadRange range_;  // of the present read
   std::atomic<std::uint64_t> next_block_{0};
   std::atomic<bool> failed_{false};
-  std::mutex fault_mutex_;
-  ReadFault fault_;             // the first one, under fault_mutex_
-  std::unique_ptr<Crew> crew_;  // last: its threads use all of the above
+  Mutex fault_mutex_;
+  ReadFault fault_;                       // the first one, under fault_mutex_
+  std::unique_ptr<ThreadGroup> threads_;  // last member: its threads use all others
 };
 
 BlockReader::State::State(const ReaderOptions& asked, Here here) : io_(checked(asked, here), here) {
@@ -81,13 +81,14 @@ BlockReader::State::State(const ReaderOptions& asked, Here here) : io_(checked(a
   if (disk == Disk::kRing && !queue_)
     throw Error(Code::kUnsupported,
                 "no io_uring: the kernel is older than 5.6 or a filter refuses it; Disk::kThreads needs none", here);
-  crew_ = std::make_unique<Crew>("slip-read", io_.options().threads, [this](unsigned member) { work_off(member); });
+  threads_ =
+      std::make_unique<ThreadGroup>("slip-read", io_.options().threads, [this](unsigned member) { work_off(member); });
 }
 
 void BlockReader::State::fail(const ReadFault& found) {
-  const std::lock_guard lock(fault_mutex_);
+  const LockGuard lock(fault_mutex_);
   if (!failed()) fault_ = found;
-  failed_.store(true, std::memory_order_relaxed);  // relaxed: fault_ is read when all have stopped
+  failed_.store(true, std::memory_order_relaxed);  // relaxed: fault_ is read when all threads have stopped
 }
 
 void BlockReader::State::throw_fault(Here here) const {
@@ -109,11 +110,11 @@ std::int64_t BlockReader::State::read_once(const ReadBlock& block) const {
   return got < 0 ? -static_cast<std::int64_t>(errno) : got;
 }
 
-// What each of the crew does: block after block, until there are no more.
+// Each thread reads block after block, until there are no more.
 void BlockReader::State::work_off(unsigned member) {
   const std::uint64_t blocks = range_.blocks(io_.options().block_bytes);
   while (!failed()) {
-    // relaxed: it only deals out numbers; the range was published by the crew's mutex.
+    // relaxed: only uniqueness counts; the mutex of ThreadGroup publishes the range.
     const std::uint64_t index = next_block_.fetch_add(1, std::memory_order_relaxed);
     if (index >= blocks) return;
     ReadBlock block(range_, index, io_.options().block_bytes);
@@ -127,13 +128,13 @@ void BlockReader::State::work_off(unsigned member) {
   }
 }
 
-void BlockReader::State::read_by_crew() {
-  next_block_.store(0, std::memory_order_relaxed);  // relaxed: the crew's mutex publishes it
+void BlockReader::State::read_by_threads() {
+  next_block_.store(0, std::memory_order_relaxed);  // relaxed: the mutex of ThreadGroup publishes it
   if (range_.blocks(io_.options().block_bytes) <= kFewBlocks) work_off(0);
-  else crew_->run();
+  else threads_->run();
 }
 
-// False: some of it has left the cache meanwhile.
+// False: a part of it has left the cache meanwhile.
 bool BlockReader::State::copy_between_loops() {
   const std::size_t pieces = (range_.bytes + kPieceBytes - 1) / kPieceBytes;
   std::atomic<bool> whole{true};
@@ -141,12 +142,12 @@ bool BlockReader::State::copy_between_loops() {
     const std::size_t at = index * kPieceBytes, bytes = std::min(kPieceBytes, range_.bytes - at);
     const std::size_t got = read_cached(*range_.file, range_.offset + at, range_.target + at, bytes);
     io_.took_cached(got);
-    if (got < bytes) whole.store(false, std::memory_order_relaxed);  // relaxed: read when the loop has ended
+    if (got < bytes) whole.store(false, std::memory_order_relaxed);  // relaxed: read after the loop
   });
   return whole.load(std::memory_order_relaxed);
 }
 
-// Ahead of its turn goes only what the disk must give: copies of what is cached are a matter of threads.
+// Only requests that need the disk are read ahead; cached ones are copied by threads when they are due.
 void BlockReader::State::read_by_queue(const Next& next, Here here) {
   DiskQueue::Next next_range;
   if (next) {
@@ -163,18 +164,19 @@ void BlockReader::State::read_by_queue(const Next& next, Here here) {
 }
 
 std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next, Here here) {
-  const std::lock_guard turn(turn_);
+  const LockGuard turn(reading_);
   range_ = io_.range_of(request);
   const bool direct = range_.descriptor != range_.file->descriptor();
-  failed_.store(false, std::memory_order_relaxed);  // relaxed: nobody else is at work
+  failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread works
   const bool begun = queue_ && queue_->expects(range_);
   if (!begun) held_back_ = false;
-  if (!begun && queue_) queue_->end_all(here);  // also where this one comes from the cache: what was ahead has no turn
-  // A copy from the cache is a matter of threads; the disk, of blocks in flight.
+  if (!begun && queue_)
+    queue_->end_all(here);  // even if this range is cached: the ranges read ahead are no longer next
+  // Threads copy from the cache; the disk needs blocks in flight.
   const bool copies = !begun && io_.all_cached(request);
   if (!(copies && io_.options().between_loops && copy_between_loops())) {
     if (queue_ && direct && !copies) read_by_queue(next, here);
-    else read_by_crew();
+    else read_by_threads();
   }
   if (failed()) throw_fault(here);
   range_.file->require_unchanged(here);

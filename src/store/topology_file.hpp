@@ -1,11 +1,20 @@
-// What a machine's topology comes from, without asking the environment.
+// The topology of this machine: from hwloc, and from small files of the kernel, which take a tenth of a millisecond.
 #pragma once
 
+#include <string>
+
+#include "base/cores.hpp"
 #include "slip/topology.hpp"
 
 namespace slip {
 
-// This machine as hwloc sees it; asked once in a process, since that takes some milliseconds.
+// This machine as hwloc sees it, without SLIP_TOPO_FILE. Probed once per process, since that takes some milliseconds.
 const TopoSystem& probed_topology(Here here);
+
+// The number of the NUMA node that has all these cores; -1: they are in several nodes, or the machine has only one.
+int numa_node_of(const CoreSet& cores, const std::string& root = "/sys/devices/system/node");
+
+// Parses a set of cores as the kernel writes it, "0-3,8,10-11"; empty if the text is malformed.
+CoreSet read_core_list(const std::string& text);
 
 }  // namespace slip

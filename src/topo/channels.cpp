@@ -1,5 +1,5 @@
-// Rings and trees for a cluster: the rings are searched, the trees are laid along them, and what the trees reach
-// follows from the load that they put on each link.
+// Channels of a cluster: the ring search finds the rings, the trees follow the order of the rings, and the rate of the
+// trees follows from the load that they put on each link.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,16 +14,16 @@ namespace slip {
 namespace {
 
 using topo::Fabric;
-using topo::Loads;
+using topo::LinkLoads;
 
-// A binary tree has the shorter way; it is taken where it costs no more than this share of a chain's rate.
-constexpr double kWorthOfDepth = 0.9;
+// A binary tree has fewer hops than a chain. It is preferred if it reaches at least this share of the chain's rate.
+constexpr double kMinBinaryShare = 0.9;
 
 topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here here) {
   const bool several = fabric.used_nodes().size() > 1;
-  std::vector<topo::Members> machines;
+  std::vector<topo::RingMembers> machines;
   for (const int node : fabric.used_nodes()) {
-    topo::Members members{&fabric.system(node), &fabric.paths(node), {}, several};
+    topo::RingMembers members{&fabric.system(node), &fabric.paths(node), {}, several};
     for (const int rank : fabric.ranks_of(node)) members.nodes.push_back(fabric.device_of(rank));
     if (several && members.system->nets.empty())
       throw Error(
@@ -37,15 +37,15 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   topo::RingSet rings = topo::search_rings(machines, limits);
   if (rings.segments.empty())
     throw Error(Code::kInvalidValue,
-                fmt::format("no ring joins the {} ranks: some devices have no way to each other", fabric.ranks()),
+                fmt::format("no ring joins the {} ranks: no path joins some of their devices", fabric.ranks()),
                 here);
-  // Ranks that share one device use no link; more channels would not help them.
+  // Ranks that all share one device use no link, so more channels gain nothing.
   const bool local = rings.within == PathType::kLoc && !several;
   if (local) rings.segments.front().resize(1);
   return rings;
 }
 
-// The ranks of one channel, node by node, in the order of its ring.
+// The ranks of each used node, in the order of the channel's ring.
 using Orders = std::vector<std::vector<int>>;
 
 Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t channel) {
@@ -58,18 +58,18 @@ Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t c
   return orders;
 }
 
-void lay(const std::vector<int>& order, const std::vector<int>& places, std::vector<int>& parent) {
+void set_parents(const std::vector<int>& order, const std::vector<int>& places, std::vector<int>& parent) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (places[i] != kNobody) parent[static_cast<std::size_t>(order[i])] = order[static_cast<std::size_t>(places[i])];
   }
 }
 
-// Within each machine below its first rank, which stands beside the port.
+// The parents within each machine. The first rank of its order is its root: it is the one beside the port.
 std::vector<int> parents_within(const Fabric& fabric, const Orders& orders, TreeShape shape) {
   std::vector<int> parent(static_cast<std::size_t>(fabric.ranks()), kNobody);
   for (const std::vector<int>& order : orders) {
     const auto count = static_cast<int>(order.size());
-    lay(order, shape == TreeShape::kChain ? topo::chain_parents(count) : topo::heap_parents(count), parent);
+    set_parents(order, shape == TreeShape::kChain ? topo::chain_parents(count) : topo::heap_parents(count), parent);
   }
   return parent;
 }
@@ -81,7 +81,7 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
   if (orders.size() == 1) {
     for (const std::vector<int>& places : topo::double_binary_parents(static_cast<int>(orders[0].size()))) {
       std::vector<int> parent(within.size(), kNobody);
-      lay(orders[0], places, parent);
+      set_parents(orders[0], places, parent);
       trees.push_back(topo::tree_of(std::move(parent)));
     }
     return trees;
@@ -91,7 +91,7 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
     std::vector<std::size_t> taken(orders.size(), 0);
     for (std::size_t m = 0; m < orders.size(); ++m) {
       if (places[m] == kNobody) continue;
-      // A machine's second child goes to its second rank: the traffic of the port is spread over two devices.
+      // The second child machine is attached to the second rank, so that two devices share the traffic of the port.
       const auto up = static_cast<std::size_t>(places[m]);
       const std::size_t at = std::min(taken[up]++, orders[up].size() - 1);
       parent[static_cast<std::size_t>(orders[m].front())] = orders[up][at];
@@ -101,8 +101,8 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
   return trees;
 }
 
-double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, double most) {
-  Loads loads(fabric);
+double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, double max_gbps) {
+  LinkLoads loads(fabric);
   for (const Channel& channel : channels) {
     const double share = 1.0 / static_cast<double>(channels.size() * channel.trees.size());
     for (const CommTree& tree : channel.trees) {
@@ -113,11 +113,11 @@ double tree_rate(const Fabric& fabric, const std::vector<Channel>& channels, dou
       }
     }
   }
-  return loads.gbps(most);
+  return loads.gbps(max_gbps);
 }
 
-double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, double most) {
-  Loads loads(fabric);
+double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, double max_gbps) {
+  LinkLoads loads(fabric);
   const double share = 1.0 / static_cast<double>(channels.size());
   for (const Channel& channel : channels) {
     for (int rank = 0; rank < fabric.ranks(); ++rank) {
@@ -132,14 +132,14 @@ double switch_rate(const Fabric& fabric, const std::vector<Channel>& channels, d
       }
     }
   }
-  return loads.gbps(most);
+  return loads.gbps(max_gbps);
 }
 
-// Lays the trees of all channels in this shape, and says what they reach.
-double lay_trees(const Fabric& fabric, const std::vector<Orders>& orders, TreeShape shape, double most,
-                 std::vector<Channel>& channels) {
+// Builds the trees of all channels in this shape and returns their rate in GB/s.
+double build_trees(const Fabric& fabric, const std::vector<Orders>& orders, TreeShape shape, double max_gbps,
+                   std::vector<Channel>& channels) {
   for (std::size_t c = 0; c < channels.size(); ++c) channels[c].trees = trees_of(fabric, orders[c], shape);
-  return tree_rate(fabric, channels, most);
+  return tree_rate(fabric, channels, max_gbps);
 }
 
 Channel channel_of(const Fabric& fabric, const topo::RingSet& rings, const Orders& orders, std::size_t number) {
@@ -174,18 +174,18 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits, H
     plan.channels.push_back(channel_of(fabric, rings, orders.back(), c));
   }
   const auto channels = static_cast<double>(plan.channels.size());
-  const double most = channels * limits.max_gbps;
+  const double max_gbps = channels * limits.max_gbps;
   plan.ring_gbps = channels * static_cast<double>(rings.rate) / topo::kRatesInGbps;
-  const double chain = lay_trees(fabric, orders, TreeShape::kChain, most, plan.channels);
+  const double chain = build_trees(fabric, orders, TreeShape::kChain, max_gbps, plan.channels);
   std::vector<Channel> other = plan.channels;
-  const double binary = lay_trees(fabric, orders, TreeShape::kBinary, most, other);
+  const double binary = build_trees(fabric, orders, TreeShape::kBinary, max_gbps, other);
   plan.tree_gbps = chain;
-  if (binary >= kWorthOfDepth * chain) {
+  if (binary >= kMinBinaryShare * chain) {
     plan.channels = std::move(other);
     plan.shape = TreeShape::kBinary;
     plan.tree_gbps = binary;
   }
-  if (fabric.used_nodes().size() > 1) plan.switch_gbps = switch_rate(fabric, plan.channels, most);
+  if (fabric.used_nodes().size() > 1) plan.switch_gbps = switch_rate(fabric, plan.channels, max_gbps);
   return plan;
 }
 

@@ -40,29 +40,29 @@ int Fabric::device_of(int rank) const {
   return system(place.node).devices[static_cast<std::size_t>(place.device)];
 }
 
-Loads::Loads(const Fabric& fabric) : fabric_(fabric) {
+LinkLoads::LinkLoads(const Fabric& fabric) : fabric_(fabric) {
   for (const int node : fabric.used_nodes()) {
     if (load_.size() <= static_cast<std::size_t>(node)) load_.resize(static_cast<std::size_t>(node) + 1);
     load_[static_cast<std::size_t>(node)].assign(fabric.system(node).links.size(), 0);
   }
 }
 
-void Loads::add(int node, int from, int to, double share) {
+void LinkLoads::add(int node, int from, int to, double share) {
   for (const int link : fabric_.paths(node).between(from, to).links)
     load_[static_cast<std::size_t>(node)][static_cast<std::size_t>(link)] += share;
 }
 
-void Loads::send_out(int rank, int net, double share) {
+void LinkLoads::send_out(int rank, int net, double share) {
   const int node = fabric_.node_of(rank);
   add(node, fabric_.device_of(rank), fabric_.net(node, net), share);
 }
 
-void Loads::send_in(int rank, int net, double share) {
+void LinkLoads::send_in(int rank, int net, double share) {
   const int node = fabric_.node_of(rank);
   add(node, fabric_.net(node, net), fabric_.device_of(rank), share);
 }
 
-void Loads::send(int from, int to, const std::vector<int>& nets, double share) {
+void LinkLoads::send(int from, int to, const std::vector<int>& nets, double share) {
   const int here = fabric_.node_of(from), there = fabric_.node_of(to);
   if (here == there) {
     add(here, fabric_.device_of(from), fabric_.device_of(to), share);
@@ -72,7 +72,7 @@ void Loads::send(int from, int to, const std::vector<int>& nets, double share) {
   send_in(to, nets[static_cast<std::size_t>(there)], share);
 }
 
-double Loads::gbps(double otherwise) const {
+double LinkLoads::gbps(double otherwise) const {
   double result = otherwise;
   for (std::size_t node = 0; node < load_.size(); ++node) {
     for (std::size_t link = 0; link < load_[node].size(); ++link) {

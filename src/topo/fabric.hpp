@@ -1,4 +1,5 @@
-// A cluster with its paths, and what routes put on its links.
+// Fabric: a cluster with the paths of its machines. LinkLoads: the load that messages put on each link.
+// The channel plan and the rail routes use both.
 #pragma once
 
 #include <memory>
@@ -10,13 +11,13 @@ namespace slip::topo {
 
 class Fabric {
  public:
-  // Throws kInvalidValue for a rank on a machine or device that is not there, kept as long as the cluster.
+  // Throws kInvalidValue for a rank on a machine or device that does not exist. It must not outlive the cluster.
   Fabric(const Cluster& cluster, Here here);
 
   const TopoSystem& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
   const TopoPaths& paths(int node) const { return *paths_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& ranks_of(int node) const { return ranks_of_[static_cast<std::size_t>(node)]; }
-  const std::vector<int>& used_nodes() const { return used_nodes_; }  // those with ranks
+  const std::vector<int>& used_nodes() const { return used_nodes_; }  // nodes with ranks
   int node_of(int rank) const { return cluster_.ranks[static_cast<std::size_t>(rank)].node; }
   int device_of(int rank) const;  // a node of the system's graph
   int ranks() const { return static_cast<int>(cluster_.ranks.size()); }
@@ -24,20 +25,20 @@ class Fabric {
 
  private:
   const Cluster& cluster_;
-  std::vector<std::shared_ptr<const TopoPaths>> paths_;  // one for all machines of a kind
+  std::vector<std::shared_ptr<const TopoPaths>> paths_;  // equal machines share one
   std::vector<std::vector<int>> ranks_of_;
   std::vector<int> used_nodes_;
 };
 
-// Adds up what each link carries; rates follow from the busiest.
-class Loads {
+// Adds up the load of each link. The most loaded link determines the rate.
+class LinkLoads {
  public:
-  explicit Loads(const Fabric& fabric);
-  // `nets`: by node, the port that leads to others.
+  explicit LinkLoads(const Fabric& fabric);
+  // `nets`: by node, the net that leads to other nodes.
   void send(int from, int to, const std::vector<int>& nets, double share);
-  void send_out(int rank, int net, double share);  // up to a switch in the network
+  void send_out(int rank, int net, double share);  // to a switch in the network
   void send_in(int rank, int net, double share);
-  double gbps(double otherwise) const;  // for a share of 1; `otherwise` if nothing was sent over a link
+  double gbps(double otherwise) const;  // the rate of a share of 1; `otherwise` if no link is loaded
 
  private:
   void add(int node, int from, int to, double share);

@@ -1,4 +1,5 @@
-// Paths: breadth first, so the fewest hops; among those the widest, then the nearer type, then the first link.
+// Paths between all pairs of nodes. A breadth-first search finds the paths with the fewest hops. Among these the widest
+// wins, then the nearer type, then the first link.
 #include <algorithm>
 
 #include "slip/topology.hpp"
@@ -9,7 +10,7 @@ namespace {
 
 const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 
-// What one link makes of a path.
+// The path type that a path has at least if it uses the link.
 PathType type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {
@@ -24,7 +25,7 @@ PathType type_of(const TopoSystem& system, const TopoLink& link) {
   return switches ? PathType::kPxb : PathType::kPix;
 }
 
-// Devices and ports are ends, not ways.
+// Whether a path may pass through such a node. Devices and ports are end points only.
 bool passes(TopoKind kind) {
   return kind == TopoKind::kCpu || kind == TopoKind::kPci || kind == TopoKind::kCache || kind == TopoKind::kNic ||
          kind == TopoKind::kNvSwitch;
@@ -55,7 +56,7 @@ void TopoPaths::search_from(const TopoSystem& system, int source, const std::vec
   std::vector<char> settled(count_, 0);
   settled[static_cast<std::size_t>(source)] = 1;
   std::size_t reached_so_far = 1;
-  // CPUs are joined each with each: once all nodes are reached, the links of the last ones lead nowhere new.
+  // Every CPU has a link to every other. Once all nodes are reached, the links of the last ones need not be looked at.
   while (!frontier.empty() && reached_so_far < count_) {
     std::vector<int> next;
     for (const int here : frontier) {
@@ -66,24 +67,24 @@ void TopoPaths::search_from(const TopoSystem& system, int source, const std::vec
           next.push_back(link.to);
       }
     }
-    // Only now: others of the same distance may have found a wider way to the same node.
+    // Settle only after the whole level: other nodes of the same distance may have found a wider path.
     for (const int reached : next) settled[static_cast<std::size_t>(reached)] = 1;
     reached_so_far += next.size();
     frontier = std::move(next);
   }
 }
 
-// Keeps the way over this link if it is the first or a better one. True: the first.
+// Keeps the path over this link if it is the first or a better one. Returns true if it is the first.
 bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType type) {
   const Entry& before = at(source, link.from);
-  const Entry way{std::min(before.gbps, link.gbps), number, -1, std::max(before.type, type)};
+  const Entry path{std::min(before.gbps, link.gbps), number, -1, std::max(before.type, type)};
   Entry& best = at(source, link.to);
   const bool first = best.last_link < 0;
-  if (first || way.gbps > best.gbps || (way.gbps == best.gbps && way.type < best.type)) best = way;
+  if (first || path.gbps > best.gbps || (path.gbps == best.gbps && path.type < best.type)) best = path;
   return first;
 }
 
-// Where a GPU reaches a port only through a CPU, a GPU beside the port passes its data on.
+// If a GPU reaches a port only through a CPU, a GPU beside the port forwards its data (PXN).
 void TopoPaths::pass_over_nvlink(const TopoSystem& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
@@ -104,7 +105,7 @@ void TopoPaths::choose_proxy(const TopoSystem& system, int gpu, int net) {
   }
 }
 
-// A port that cannot reach a GPU's memory has its data in the memory of the CPU that it hangs on.
+// A port without GPUDirect RDMA cannot access GPU memory: its data goes through the memory of its CPU.
 void TopoPaths::pass_through_memory(const TopoSystem& system) {
   for (const int net : system.nets) {
     if (node_at(system, net).gdr) continue;

@@ -1,5 +1,5 @@
-// hwloc's view of a machine, written as NCCL's document. What hwloc does not say is left out: NVLinks, and a GPU's
-// compute capability but for the models below.
+// Writes hwloc's view of a machine in NCCL's XML format. It leaves out what hwloc does not know: NVLinks, and the
+// compute capability of GPUs other than the models below.
 #include "topo/probe.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 namespace slip::topo {
 namespace {
 
-// A port for machines whose interfaces nobody names, containers say: TCP still reaches other machines.
+// The port of machines whose network interfaces are hidden, as in containers: TCP still reaches other machines.
 XmlElement assumed_nic() {
   XmlElement net{
       "net", {{"name", "tcp"}, {"dev", "0"}, {"speed", std::to_string(kAssumedNetMbps)}, {"gdr", "0"}}, {}, 0};
@@ -42,8 +42,8 @@ Topology load(const std::string& synthetic, Here here) {
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0)
     throw Error(Code::kInvalidValue, fmt::format("hwloc does not understand the machine '{}'", synthetic), here);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  // PCI devices as Linux tells them in /sys: libpciaccess, which the component "pci" asks, tells the same and leaks.
-  // The other two would load an OpenCL driver and connect to an X server, and nothing of theirs is used.
+  // hwloc reads PCI devices from /sys. The component "pci" would read the same through libpciaccess, which leaks
+  // memory. The other two would load an OpenCL driver and connect to an X server, and their results are not used.
   for (const char* component : {"pci", "opencl", "gl"})
     static_cast<void>(hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component));
   if (hwloc_topology_load(raw) != 0) throw Error(Code::kIo, "hwloc cannot describe this machine", here);
@@ -55,7 +55,7 @@ std::string info(hwloc_obj_t object, const char* key) {
   return value ? value : "";
 }
 
-// The same information on this object or the nearest one around it.
+// The same information from the object or its nearest ancestor that has it.
 std::string info_around(hwloc_obj_t object, const char* key) {
   for (; object; object = object->parent) {
     std::string value = info(object, key);
@@ -68,12 +68,12 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// "00000000,000000ff": words of 32 bits, the highest first.
+// "00000000,000000ff": groups of 32 bits, the highest first.
 std::string affinity(hwloc_const_cpuset_t cpus) {
   std::string result;
-  for (int word = std::max(hwloc_bitmap_last(cpus), 0) / 32; word >= 0; --word) {
+  for (int group = std::max(hwloc_bitmap_last(cpus), 0) / 32; group >= 0; --group) {
     const auto bits =
-        static_cast<unsigned>(hwloc_bitmap_to_ith_ulong(cpus, static_cast<unsigned>(word) / 2) >> (word % 2 * 32));
+        static_cast<unsigned>(hwloc_bitmap_to_ith_ulong(cpus, static_cast<unsigned>(group) / 2) >> (group % 2 * 32));
     result += fmt::format("{}{:08x}", result.empty() ? "" : ",", bits);
   }
   return result;
@@ -85,7 +85,8 @@ std::string cpu_list(hwloc_const_cpuset_t cpus) {
   return text.data();
 }
 
-// NVIDIA's data-centre GPUs by the first byte of the device number. 0: not known, which the reader takes as old.
+// The compute capability of NVIDIA's data-centre GPUs, by the first byte of the PCI device number. 0: unknown; the
+// reader then assumes an old GPU.
 int sm_of(unsigned vendor, unsigned device) {
   if (vendor != kNvidia) return 0;
   switch (device >> 8) {
@@ -103,7 +104,7 @@ int sm_of(unsigned vendor, unsigned device) {
   }
 }
 
-// hwloc gives the product of rate and lanes, in GB/s. The widest slot that some generation explains says the same.
+// hwloc gives the product of rate and lanes, in GB/s. This finds the widest slot of a PCI generation with that product.
 void set_link(XmlElement& pci, double gbps) {
   if (!(gbps > 0)) return;
   struct Generation {
@@ -152,7 +153,8 @@ class Probe {
     if (is_number(family)) cpu.set("familyid", family);
     if (is_number(model)) cpu.set("modelid", model);
     add_cores(cpu, numa);
-    // PCI trees hang on the object whose cores are near: this NUMA node's, or one that holds it as the first.
+    // A PCI tree hangs on the object whose cores are near: this NUMA node, or an ancestor of which it is the first
+    // node.
     for (hwloc_obj_t object = numa->parent; object; object = object->parent) {
       hwloc_obj_t first =
           hwloc_get_next_obj_inside_cpuset_by_type(topology_.get(), object->cpuset, HWLOC_OBJ_NUMANODE, nullptr);
@@ -162,7 +164,7 @@ class Probe {
     return cpu;
   }
 
-  // Cores below a cache that some of the NUMA node's cores share, but not all, are put together.
+  // Groups the cores that share a cache, unless all cores of the NUMA node share it.
   void add_cores(XmlElement& cpu, hwloc_obj_t numa) {
     hwloc_obj_t last = nullptr;
     const hwloc_obj_type_t type =
@@ -209,7 +211,7 @@ class Probe {
   }
 
   void add_bridge(XmlElement& into, hwloc_obj_t bridge) {
-    if (bridge->attr->bridge.upstream_type != HWLOC_OBJ_BRIDGE_PCI) {  // the host's own
+    if (bridge->attr->bridge.upstream_type != HWLOC_OBJ_BRIDGE_PCI) {  // the host bridge
       add_io(into, bridge);
       return;
     }
@@ -246,7 +248,7 @@ class Probe {
     return pci;
   }
 
-  // Of a NIC with both, the network interface stands for the port, as ranks speak TCP.
+  // If a NIC has a network interface and an InfiniBand device, the network interface is the port: ranks use TCP.
   void add_net(XmlElement& nic, hwloc_obj_t device) {
     if (device->type != HWLOC_OBJ_OS_DEVICE || device->attr->osdev.type != HWLOC_OBJ_OSDEV_NETWORK) return;
     const std::string name = device->name ? device->name : "";

@@ -1,4 +1,4 @@
-// This machine as a topology document: NUMA nodes, shared caches, cores, the PCI tree with GPUs and NICs.
+// Writes this machine as a topology document: NUMA nodes, shared caches, cores, and the PCI tree with GPUs and NICs.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 namespace slip::topo {
 
 struct ProbeSource {
-  std::string synthetic;  // a machine as hwloc describes made-up ones, "pack:2 numa:1 core:4 pu:1"; empty: this one
-  // The text of a small file of the kernel's, /sys/class/net/eth0/speed; nothing where there is none.
+  std::string synthetic;  // a synthetic machine in hwloc's notation, "pack:2 numa:1 core:4 pu:1"; empty: this machine
+  // Reads a small file of the kernel, such as /sys/class/net/eth0/speed; returns nothing if it does not exist.
   std::function<std::optional<std::string>(const std::string& path)> text_of;
 };
 

@@ -2,30 +2,215 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <map>
 #include <set>
 #include <string>
 
-#include "topo/ways.hpp"
-
 namespace slip::topo {
 namespace {
 
-// Candidates looked at: for one rate and path type, for all of them, and at least, so that a first try can end.
+// A path between two nodes, with its rate in kB/s.
+struct Route {
+  PathType type = PathType::kNone;
+  std::int64_t rate = 0;
+  std::vector<int> links;
+};
+
+// The routes between the members of one machine and to its ports, and bounds that cut the search short.
+class MachineRoutes {
+ public:
+  explicit MachineRoutes(const RingMembers& members);
+
+  std::size_t count() const { return count_; }
+  std::size_t ports() const { return ports_; }
+  const std::vector<std::int64_t>& capacity() const { return capacity_; }  // by link
+  const Route& between(int a, int b) const { return between_[index(a, b)]; }
+  const Route& in(int port, int member) const { return in_[index(port, member)]; }
+  const Route& out(int member, int port) const { return out_[index(port, member)]; }
+  // Members in the order in which to try them: near paths first, then wide ones, then the next number.
+  const std::vector<int>& after(int member) const { return after_[static_cast<std::size_t>(member)]; }
+  const std::vector<int>& beside(int port) const { return beside_[static_cast<std::size_t>(port)]; }
+
+  // Whether paths up to this type join all members and, if needed, a port.
+  bool joined(PathType limit) const;
+  // An upper bound for the number of channels of this rate; at most `limit_channels`.
+  int max_channels(std::int64_t rate, PathType limit, int limit_channels) const;
+
+ private:
+  // Links that lead out of a part of the machine.
+  struct Exit {
+    std::int64_t capacity = 0;
+    PathType from = PathType::kLoc;  // nearer paths do not use them
+    std::int64_t links = 1;          // how many have this capacity and type
+    friend auto operator<=>(const Exit&, const Exit&) = default;
+  };
+  using Cut = std::vector<Exit>;  // all exits of a part that every ring must leave
+
+  std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
+  void sort_members();
+  void find_cuts(const RingMembers& members);
+  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
+
+  std::size_t count_, ports_;
+  std::vector<std::int64_t> capacity_;
+  std::vector<Route> between_, in_, out_;
+  std::vector<std::vector<int>> after_, beside_;
+  std::vector<Cut> cuts_;
+};
+
+Route route_between(const RingMembers& members, int from, int to) {
+  TopoPath path = members.paths->between(from, to);
+  return {path.type, to_rate(path.gbps), std::move(path.links)};
+}
+
+bool nearer(const Route& a, const Route& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
+
+// The nearest path type that uses the link.
+PathType used_from(const TopoSystem& system, const TopoLink& link) {
+  const auto is_cpu = [&](int node) { return system.nodes[static_cast<std::size_t>(node)].kind == TopoKind::kCpu; };
+  switch (link.kind) {
+    case LinkKind::kNvLink: return PathType::kNvl;
+    case LinkKind::kSys: return PathType::kSys;
+    case LinkKind::kNet: return PathType::kLoc;
+    case LinkKind::kPci:
+    case LinkKind::kMemory: break;
+  }
+  return is_cpu(link.from) || is_cpu(link.to) ? PathType::kPhb : PathType::kPix;
+}
+
+// By node: 1 for `top` and all nodes below it.
+std::vector<char> below(const TopoSystem& system, int top) {
+  std::vector<char> inside(system.nodes.size(), 0);
+  for (std::size_t node = 0; node < inside.size(); ++node) {
+    int up = static_cast<int>(node);
+    while (up >= 0 && up != top) up = system.nodes[static_cast<std::size_t>(up)].parent;
+    inside[node] = up == top ? 1 : 0;
+  }
+  return inside;
+}
+
+MachineRoutes::MachineRoutes(const RingMembers& members)
+    : count_(members.nodes.size()), ports_(members.through_net ? members.system->nets.size() : 0) {
+  for (const TopoLink& link : members.system->links) capacity_.push_back(to_rate(link.gbps));
+  for (const int a : members.nodes) {
+    for (const int b : members.nodes) between_.push_back(route_between(members, a, b));
+  }
+  for (std::size_t port = 0; port < ports_; ++port) {
+    const int net = members.system->nets[port];
+    for (const int node : members.nodes) {
+      in_.push_back(route_between(members, net, node));
+      out_.push_back(route_between(members, node, net));
+    }
+  }
+  sort_members();
+  find_cuts(members);
+}
+
+void MachineRoutes::sort_members() {
+  for (std::size_t a = 0; a < count_; ++a) {
+    std::vector<int>& order = after_.emplace_back();
+    for (std::size_t i = 1; i < count_; ++i) order.push_back(static_cast<int>((a + i) % count_));
+    const Route* row = &between_[a * count_];
+    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return nearer(row[x], row[y]); });
+  }
+  for (std::size_t port = 0; port < ports_; ++port) {
+    std::vector<int>& order = beside_.emplace_back();
+    for (std::size_t i = 0; i < count_; ++i) order.push_back(static_cast<int>(i));
+    const Route* row = &in_[port * count_];
+    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return nearer(row[x], row[y]); });
+  }
+}
+
+// Every node with all nodes below it is a part of the machine. Each ring must leave it if it holds some members but not
+// all, or if the ring goes on to other machines and the part holds no port.
+void MachineRoutes::find_cuts(const RingMembers& members) {
+  const TopoSystem& system = *members.system;
+  std::vector<std::vector<int>> links_of(system.nodes.size());
+  for (std::size_t link = 0; link < system.links.size(); ++link)
+    links_of[static_cast<std::size_t>(system.links[link].from)].push_back(static_cast<int>(link));
+  for (std::size_t top = 0; top < system.nodes.size(); ++top) {
+    const std::vector<char> inside = below(system, static_cast<int>(top));
+    const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
+    const auto within = static_cast<std::size_t>(std::count_if(members.nodes.begin(), members.nodes.end(), is_inside));
+    const bool no_port = std::none_of(system.nets.begin(), system.nets.end(), is_inside);
+    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside);
+  }
+  if (ports_ > 0) {
+    std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
+    for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
+    add_cut(system, links_of, inside);
+  }
+  // Equal cuts give the same bound.
+  std::sort(cuts_.begin(), cuts_.end());
+  cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
+}
+
+// Counts equal links, because a CPU has a link to every other CPU.
+void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
+                            const std::vector<char>& inside) {
+  Cut all;
+  for (std::size_t node = 0; node < inside.size(); ++node) {
+    if (!inside[node]) continue;
+    for (const int link : links_of[node]) {
+      const TopoLink& each = system.links[static_cast<std::size_t>(link)];
+      if (!inside[static_cast<std::size_t>(each.to)])
+        all.push_back({capacity_[static_cast<std::size_t>(link)], used_from(system, each)});
+    }
+  }
+  std::sort(all.begin(), all.end());
+  Cut& cut = cuts_.emplace_back();
+  for (const Exit& exit : all) {
+    if (!cut.empty() && cut.back().capacity == exit.capacity && cut.back().from == exit.from) ++cut.back().links;
+    else cut.push_back(exit);
+  }
+}
+
+bool MachineRoutes::joined(PathType limit) const {
+  std::vector<char> seen(count_, 0);
+  std::vector<int> open{0};
+  seen[0] = 1;
+  std::size_t reached = 0;
+  while (!open.empty()) {
+    const int here = open.back();
+    open.pop_back();
+    ++reached;
+    for (const int next : after(here)) {
+      if (between(here, next).type > limit) break;  // the members are sorted by type
+      if (!seen[static_cast<std::size_t>(next)]) open.push_back(next);
+      seen[static_cast<std::size_t>(next)] = 1;
+    }
+  }
+  if (reached < count_) return false;
+  const auto usable = [&](const Route& each) { return each.type <= limit; };
+  return ports_ == 0 || (std::any_of(in_.begin(), in_.end(), usable) && std::any_of(out_.begin(), out_.end(), usable));
+}
+
+int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_channels) const {
+  for (const Cut& cut : cuts_) {
+    std::int64_t sum = 0;
+    for (const Exit& exit : cut) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
+    limit_channels = static_cast<int>(std::min<std::int64_t>(limit_channels, sum));
+  }
+  return limit_channels;
+}
+
+// Limits of steps: for one rate and path type, for the whole search, and the minimum that lets a first try finish.
 constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEach = 4;
 
-// Puts ring after ring on the links, going back where the next does not fit; keeps the most that fitted together.
-class Packing {
+// Depth-first search that places ring after ring on the links and backtracks if the next one does not fit. Keeps the
+// largest set of rings that fitted.
+class RingPacker {
  public:
-  Packing(const Ways& ways, std::int64_t rate, PathType limit, int wanted, std::int64_t effort)
-      : ways_(ways),
-        free_(ways.capacity()),
+  RingPacker(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted, std::int64_t effort)
+      : routes_(routes),
+        free_(routes.capacity()),
         rate_(rate),
         limit_(limit),
         wanted_(static_cast<std::size_t>(wanted)),
         effort_(effort) {}
 
-  std::vector<Segment> run() {
+  std::vector<RingSegment> run() {
     next_ring();
     return std::move(best_);
   }
@@ -34,48 +219,48 @@ class Packing {
  private:
   bool stop() const { return best_.size() >= wanted_ || effort_ <= 0; }
 
-  bool take(const Way& way) {
+  bool take(const Route& route) {
     --effort_;
-    if (way.type > limit_) return false;
-    // A way may pass a link twice (PXN over the GPU's own switch): take one by one, give back where it ends.
-    for (std::size_t i = 0; i < way.links.size(); ++i) {
-      std::int64_t& left = free_[static_cast<std::size_t>(way.links[i])];
+    if (route.type > limit_) return false;
+    // A route may use a link twice (PXN through the GPU's own switch), so it takes link by link and undoes on failure.
+    for (std::size_t i = 0; i < route.links.size(); ++i) {
+      std::int64_t& left = free_[static_cast<std::size_t>(route.links[i])];
       left -= rate_;
       if (left >= 0) continue;
-      for (std::size_t k = 0; k <= i; ++k) free_[static_cast<std::size_t>(way.links[k])] += rate_;
+      for (std::size_t k = 0; k <= i; ++k) free_[static_cast<std::size_t>(route.links[k])] += rate_;
       return false;
     }
     return true;
   }
-  void give_back(const Way& way) {
-    for (const int link : way.links) free_[static_cast<std::size_t>(link)] += rate_;
+  void give_back(const Route& route) {
+    for (const int link : route.links) free_[static_cast<std::size_t>(link)] += rate_;
   }
 
   void next_ring() {
     if (rings_.size() > best_.size()) best_ = rings_;
     if (stop()) return;
-    const auto ports = static_cast<int>(ways_.ports());
+    const auto ports = static_cast<int>(routes_.ports());
     if (ports == 0) {
       start({}, 0);
       return;
     }
-    // Ports take turns, so that each serves as many rings.
+    // Each ring starts with the next port, so that all ports serve equally many rings.
     for (int i = 0; i < ports && !stop(); ++i) {
       const int port = (static_cast<int>(rings_.size()) + i) % ports;
-      for (const int member : ways_.beside(port)) {
+      for (const int member : routes_.beside(port)) {
         if (stop()) return;
-        if (!take(ways_.in(port, member))) continue;
+        if (!take(routes_.in(port, member))) continue;
         start({{}, port}, member);
-        give_back(ways_.in(port, member));
+        give_back(routes_.in(port, member));
       }
     }
   }
 
-  void start(Segment ring, int member) {
-    Segment outer = std::move(now_);
+  void start(RingSegment ring, int member) {
+    RingSegment outer = std::move(now_);
     std::vector<char> outer_used = std::move(used_);
     now_ = std::move(ring);
-    used_.assign(ways_.count(), 0);
+    used_.assign(routes_.count(), 0);
     visit(member);
     now_ = std::move(outer);
     used_ = std::move(outer_used);
@@ -84,92 +269,94 @@ class Packing {
   void visit(int member) {
     now_.order.push_back(member);
     used_[static_cast<std::size_t>(member)] = 1;
-    if (now_.order.size() == ways_.count()) close(member);
-    for (const int next : ways_.after(member)) {
+    if (now_.order.size() == routes_.count()) close(member);
+    for (const int next : routes_.after(member)) {
       if (stop()) break;
       if (used_[static_cast<std::size_t>(next)]) continue;
-      const Way& way = ways_.between(member, next);
-      if (way.type > limit_) break;  // they are sorted
-      if (!take(way)) continue;
+      const Route& route = routes_.between(member, next);
+      if (route.type > limit_) break;  // the members are sorted by type
+      if (!take(route)) continue;
       visit(next);
-      give_back(way);
+      give_back(route);
     }
     used_[static_cast<std::size_t>(member)] = 0;
     now_.order.pop_back();
   }
 
   void close(int last) {
-    const Way& way = now_.net < 0 ? ways_.between(last, now_.order.front()) : ways_.out(last, now_.net);
-    if (!take(way)) return;
+    const Route& route = now_.net < 0 ? routes_.between(last, now_.order.front()) : routes_.out(last, now_.net);
+    if (!take(route)) return;
     rings_.push_back(now_);
     next_ring();
     rings_.pop_back();
-    give_back(way);
+    give_back(route);
   }
 
-  const Ways& ways_;
+  const MachineRoutes& routes_;
   std::vector<std::int64_t> free_;  // by link
   std::int64_t rate_;
   PathType limit_;
   std::size_t wanted_;
   std::int64_t effort_;
-  std::vector<Segment> rings_, best_;
-  Segment now_;
+  std::vector<RingSegment> rings_, best_;
+  RingSegment now_;
   std::vector<char> used_;
 };
 
-// The best rate has some link filled by a whole number of channels: no other rates need be tried. One ring may pass a
-// link several times, with each of its hops and on its way to the port and from it.
-std::vector<std::int64_t> candidate_rates(const std::vector<Ways>& kinds, const ChannelLimits& limits) {
+// At the best rate a whole number of channels fills some link, so only those rates are tried. One ring may use a link
+// several times: with each hop, and on its way from and to the port.
+std::vector<std::int64_t> candidate_rates(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
-  const std::int64_t most = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
-  rates.insert(most);
-  for (const Ways& ways : kinds) {
-    const int max_shares = std::max(limits.max_channels, static_cast<int>(ways.count()) + 2);
-    for (const std::int64_t capacity : std::set<std::int64_t>(ways.capacity().begin(), ways.capacity().end())) {
+  const std::int64_t max_rate = std::max<std::int64_t>(to_rate(limits.max_gbps), 1);
+  rates.insert(max_rate);
+  for (const MachineRoutes& routes : kinds) {
+    const int max_shares = std::max(limits.max_channels, static_cast<int>(routes.count()) + 2);
+    for (const std::int64_t capacity : std::set<std::int64_t>(routes.capacity().begin(), routes.capacity().end())) {
       for (int share = 1; share <= max_shares; ++share) {
-        if (capacity / share > 0 && capacity / share <= most) rates.insert(capacity / share);
+        if (capacity / share > 0 && capacity / share <= max_rate) rates.insert(capacity / share);
       }
     }
   }
   return {rates.begin(), rates.end()};
 }
 
-void note_types(const std::vector<Ways>& kinds, const std::vector<std::size_t>& kind_of, RingSet& set) {
+void note_types(const std::vector<MachineRoutes>& kinds, const std::vector<std::size_t>& kind_of, RingSet& set) {
   for (std::size_t m = 0; m < kind_of.size(); ++m) {
-    const Ways& ways = kinds[kind_of[m]];
-    for (const Segment& segment : set.segments[m]) {
+    const MachineRoutes& routes = kinds[kind_of[m]];
+    for (const RingSegment& segment : set.segments[m]) {
       const std::vector<int>& order = segment.order;
       for (std::size_t i = 0; i + 1 < order.size(); ++i)
-        set.within = std::max(set.within, ways.between(order[i], order[i + 1]).type);
+        set.within = std::max(set.within, routes.between(order[i], order[i + 1]).type);
       if (segment.net < 0) {
-        set.within = std::max(set.within, ways.between(order.back(), order.front()).type);
+        set.within = std::max(set.within, routes.between(order.back(), order.front()).type);
       } else {
-        set.between =
-            std::max({set.between, ways.in(segment.net, order.front()).type, ways.out(order.back(), segment.net).type});
+        set.between = std::max(
+            {set.between, routes.in(segment.net, order.front()).type, routes.out(order.back(), segment.net).type});
       }
     }
   }
 }
 
-// Tries path types from the nearest on and rates from the highest down; keeps what is better in all.
-class Search {
+// Tries path types from the nearest on, and for each all rates from the highest down. Keeps the highest total rate.
+class RingSearch {
  public:
-  Search(const std::vector<Ways>& kinds, const ChannelLimits& limits) : kinds_(kinds), limits_(limits) {}
+  RingSearch(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) : kinds_(kinds), limits_(limits) {}
 
-  // Rings by kind; none if nothing joins the members.
-  std::vector<std::vector<Segment>> run(std::int64_t& rate) {
+  // Rings by kind of machine; empty if no paths join the members.
+  std::vector<std::vector<RingSegment>> run(std::int64_t& rate) {
     const std::vector<std::int64_t> rates = candidate_rates(kinds_, limits_);
     for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
       const auto limit = static_cast<PathType>(type);
-      if (!std::all_of(kinds_.begin(), kinds_.end(), [&](const Ways& ways) { return ways.joined(limit); })) continue;
+      if (!std::all_of(kinds_.begin(), kinds_.end(), [&](const MachineRoutes& routes) { return routes.joined(limit); }))
+        continue;
       for (const std::int64_t each : rates) {
         if (improve(each, limit)) rate = each;
       }
     }
-    for (std::vector<Segment>& rings : best_) {
-      // Rails: the same channel uses the same port on every machine.
-      std::stable_sort(rings.begin(), rings.end(), [](const Segment& a, const Segment& b) { return a.net < b.net; });
+    for (std::vector<RingSegment>& rings : best_) {
+      // By rail: a channel uses the same port on every machine.
+      std::stable_sort(rings.begin(), rings.end(),
+                       [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
     }
     return std::move(best_);
   }
@@ -177,45 +364,45 @@ class Search {
  private:
   bool improve(std::int64_t rate, PathType limit) {
     int wanted = limits_.max_channels;
-    for (const Ways& ways : kinds_) wanted = ways.max_channels(rate, limit, wanted);
-    std::vector<std::vector<Segment>> found;
-    for (const Ways& ways : kinds_) {
+    for (const MachineRoutes& routes : kinds_) wanted = routes.max_channels(rate, limit, wanted);
+    std::vector<std::vector<RingSegment>> found;
+    for (const MachineRoutes& routes : kinds_) {
       if (wanted * rate <= best_sum_) return false;
-      const std::int64_t least = kMinEffortEach * static_cast<std::int64_t>(ways.count()) * wanted;
-      const std::int64_t effort = std::max(least, std::min(kEffort, effort_));
-      Packing packing(ways, rate, limit, wanted, effort);
-      found.push_back(packing.run());
-      effort_ -= effort - packing.effort_left();
+      const std::int64_t min_effort = kMinEffortEach * static_cast<std::int64_t>(routes.count()) * wanted;
+      const std::int64_t effort = std::max(min_effort, std::min(kEffort, effort_));
+      RingPacker packer(routes, rate, limit, wanted, effort);
+      found.push_back(packer.run());
+      effort_ -= effort - packer.effort_left();
       wanted = static_cast<int>(found.back().size());
     }
     if (wanted * rate <= best_sum_) return false;
-    for (std::vector<Segment>& rings : found) rings.resize(static_cast<std::size_t>(wanted));
+    for (std::vector<RingSegment>& rings : found) rings.resize(static_cast<std::size_t>(wanted));
     best_sum_ = wanted * rate;
     best_ = std::move(found);
     return true;
   }
 
-  const std::vector<Ways>& kinds_;
+  const std::vector<MachineRoutes>& kinds_;
   const ChannelLimits& limits_;
-  std::vector<std::vector<Segment>> best_;
-  std::int64_t best_sum_ = 0;  // of all channels
+  std::vector<std::vector<RingSegment>> best_;
+  std::int64_t best_sum_ = 0;  // the rate of all channels together
   std::int64_t effort_ = kEffortInAll;
 };
 
 }  // namespace
 
-RingSet search_rings(const std::vector<Members>& machines, const ChannelLimits& limits) {
-  // Machines of one kind are searched once.
-  std::vector<Ways> kinds;
+RingSet search_rings(const std::vector<RingMembers>& machines, const ChannelLimits& limits) {
+  // Equal machines are searched once.
+  std::vector<MachineRoutes> kinds;
   std::vector<std::size_t> kind_of;
   std::map<std::pair<std::string, std::vector<int>>, std::size_t> known;
-  for (const Members& members : machines) {
+  for (const RingMembers& members : machines) {
     const auto [entry, fresh] = known.emplace(std::pair(members.system->xml, members.nodes), kinds.size());
     if (fresh) kinds.emplace_back(members);
     kind_of.push_back(entry->second);
   }
   RingSet best;
-  const std::vector<std::vector<Segment>> by_kind = Search(kinds, limits).run(best.rate);
+  const std::vector<std::vector<RingSegment>> by_kind = RingSearch(kinds, limits).run(best.rate);
   if (by_kind.empty()) return best;
   for (const std::size_t kind : kind_of) best.segments.push_back(by_kind[kind]);
   note_types(kinds, kind_of, best);

@@ -1,6 +1,7 @@
-// The search for rings: which orders of a machine's ranks, and through which port, fit side by side on its links.
+// The ring search: finds orders of a machine's ranks, and the nets they go through, that fit on its links at the same
+// time. plan_channels() uses it.
 //
-// Rates are whole kB/s and effort is counted in steps, so that every rank gets the same answer.
+// Rates are whole kB/s and the effort is limited by a number of steps, not by time, so every rank gets the same result.
 #pragma once
 
 #include <cmath>
@@ -11,30 +12,30 @@
 
 namespace slip::topo {
 
-// The ranks of one machine as nodes of its graph.
-struct Members {
+// The ranks of one machine, as nodes of its graph.
+struct RingMembers {
   const TopoSystem* system = nullptr;
   const TopoPaths* paths = nullptr;
-  std::vector<int> nodes;    // by member; several may be the same
-  bool through_net = false;  // the ring comes in through a port and leaves through it
+  std::vector<int> nodes;    // by member; members may share a node
+  bool through_net = false;  // the ring enters and leaves the machine through a net
 };
 
-// One machine's part of a ring.
-struct Segment {
+// The part of a ring within one machine.
+struct RingSegment {
   std::vector<int> order;  // of members
   int net = -1;            // of TopoSystem::nets
 };
 
 struct RingSet {
-  std::int64_t rate = 0;                       // of each channel
-  std::vector<std::vector<Segment>> segments;  // by machine, then channel; as many for each machine
+  std::int64_t rate = 0;                           // of each channel
+  std::vector<std::vector<RingSegment>> segments;  // by machine and channel; each machine has all channels
   PathType within = PathType::kLoc, between = PathType::kLoc;
 };
 
 inline constexpr double kRatesInGbps = 1e6;
 inline std::int64_t to_rate(double gbps) { return std::llround(gbps * kRatesInGbps); }
 
-// The rings with the highest rate over all channels; of equal ones those with nearer paths, then with fewer channels.
-RingSet search_rings(const std::vector<Members>& machines, const ChannelLimits& limits);
+// The rings with the highest rate over all channels. Among equal ones, nearer paths win, then fewer channels.
+RingSet search_rings(const std::vector<RingMembers>& machines, const ChannelLimits& limits);
 
 }  // namespace slip::topo

@@ -1,4 +1,4 @@
-// Routes beside rings and trees: along the rails between machines, and away from a busy NIC's switch.
+// Routes that rings and trees do not cover: along the rails between machines, and around the loaded switch of a NIC.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using topo::Fabric;
 
-// The nearest and widest of the system's nets for a device; equal ones are dealt out by the device's number.
+// The nearest, then widest net of the system for a device. Devices choose among equal nets by their number.
 int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
   std::vector<int> best;
   for (std::size_t n = 0; n < system.nets.size(); ++n) {
@@ -29,7 +29,7 @@ int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int nu
   return best[static_cast<std::size_t>(number) % best.size()];
 }
 
-// The rank beside a net: nearest, widest; equal ones are dealt out.
+// The rank nearest to a net, then with the widest path. `number` chooses among equal ranks.
 int rank_beside(const Fabric& fabric, int node, int net, int number) {
   const TopoPaths& paths = fabric.paths(node);
   const auto distance = [&](int rank) {
@@ -43,13 +43,14 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
   return ranks[static_cast<std::size_t>(number) % static_cast<std::size_t>(equal)];
 }
 
-// GPUs hand over by NVLink only: anything slower is what the relay should spare. Cores share their memory.
+// Whether a device hands its data to a relay over such a path. GPUs use NVLink only, because the relay exists to avoid
+// slower paths. Cores share their memory.
 bool hands_over(const TopoSystem& system, int device, PathType type) {
   const bool gpu = system.nodes[static_cast<std::size_t>(device)].kind == TopoKind::kGpu;
   return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
 }
 
-// The node below a CPU that this one hangs on: its switch, or itself.
+// The ancestor directly below the CPU: the switch that the node hangs on, or the node itself.
 int below_cpu(const TopoSystem& system, int node) {
   for (;;) {
     const int parent = system.nodes[static_cast<std::size_t>(node)].parent;
@@ -69,15 +70,15 @@ bool holds_net(const TopoSystem& system, int top) {
   return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
 }
 
-// Each byte of a host-memory exchange passes the NIC's uplink once for the NIC and, for the GPUs below it, once for
-// their part of the sum; other uplinks carry the parts of the GPUs below them.
+// The rate of an exchange through the CPU's memory. Each byte passes the uplink of the NIC's switch once for the NIC,
+// and again for the parts of the GPUs below that switch. Other uplinks carry the parts of the GPUs below them.
 double host_rate(const TopoSystem& system, int net, const std::vector<int>& parts) {
-  const int crowded = below_cpu(system, net);
+  const int nic_top = below_cpu(system, net);
   const auto devices = static_cast<double>(system.devices.size());
   double result = 1e9;
   for (const int device : system.devices) {
     const int top = below_cpu(system, device);
-    double load = top == crowded ? 1 : 0;
+    double load = top == nic_top ? 1 : 0;
     for (std::size_t other = 0; other < system.devices.size(); ++other) {
       if (below_cpu(system, system.devices[other]) == top) load += parts[other] / devices;
     }
@@ -86,11 +87,11 @@ double host_rate(const TopoSystem& system, int net, const std::vector<int>& part
   for (const TopoLink& link : system.links) {
     if (link.to == net) result = std::min(result, link.gbps);
   }
-  return std::min(result, uplink_gbps(system, crowded));
+  return std::min(result, uplink_gbps(system, nic_top));
 }
 
-// Of the devices that NVLink reaches and that share no switch with a NIC, the one with least to pass on; -1: none.
-int min_busy(const TopoSystem& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
+// Among the devices that NVLink reaches and that share no switch with a NIC, the one that forwards the least; -1: none.
+int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
   int best = -1;
   for (std::size_t other = 0; other < system.devices.size(); ++other) {
     const bool free = !holds_net(system, below_cpu(system, system.devices[other])) &&
@@ -100,12 +101,14 @@ int min_busy(const TopoSystem& system, const TopoPaths& paths, int from, const s
   return best;
 }
 
-// Which ranks keep a net's switch free: those of GPUs elsewhere, where data goes through the CPU's memory.
-class Spares {
+// Finds ranks that relieve the switch of a net whose data goes through the CPU's memory: ranks of GPUs on other
+// switches.
+class SwitchRelief {
  public:
-  explicit Spares(const Fabric& fabric) : fabric_(fabric) {}
+  explicit SwitchRelief(const Fabric& fabric) : fabric_(fabric) {}
 
-  // For what this rank sends through the net, or takes from it: one that NVLink reaches; -1: nothing is gained.
+  // The rank that sends or receives through the net in place of `rank` (-1: of any rank), reached by NVLink; -1: no
+  // gain.
   int rank_for(int node, int net, int rank, int number) {
     const TopoSystem& system = fabric_.system(node);
     const int port = system.nets[static_cast<std::size_t>(net)];
@@ -131,10 +134,10 @@ class Spares {
   }
 
   const Fabric& fabric_;
-  std::map<std::string_view, std::vector<Relief>> reliefs_;  // by machines that differ
+  std::map<std::string_view, std::vector<Relief>> reliefs_;  // by the XML of the machine
 };
 
-void add_routes(const Fabric& fabric, Spares& spares, int from_node, int to, int number,
+void add_routes(const Fabric& fabric, SwitchRelief& relief, int from_node, int to, int number,
                 std::vector<RailRoute>& routes) {
   const int to_node = fabric.node_of(to);
   const TopoSystem &there = fabric.system(to_node), &here = fabric.system(from_node);
@@ -143,8 +146,8 @@ void add_routes(const Fabric& fabric, Spares& spares, int from_node, int to, int
   const int out_net = in_net % static_cast<int>(here.nets.size());
   const int net = here.nets[static_cast<std::size_t>(out_net)];
   const double arriving = far.gbps(there.nets[static_cast<std::size_t>(in_net)], fabric.device_of(to));
-  const int away = spares.rank_for(from_node, out_net, -1, number);
-  const int taker = spares.is_beside(to_node, in_net, to) ? spares.rank_for(to_node, in_net, to, number) : -1;
+  const int away = relief.rank_for(from_node, out_net, -1, number);
+  const int taker = relief.is_beside(to_node, in_net, to) ? relief.rank_for(to_node, in_net, to, number) : -1;
   RailRoute joint{.to = to,
                   .relay = away >= 0 ? away : rank_beside(fabric, from_node, net, number),
                   .out_net = out_net,
@@ -188,11 +191,11 @@ std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here h
       throw Error(Code::kInvalidValue, fmt::format("node {} ('{}') has no net", node, fabric.system(node).name), here);
   }
   std::vector<RailRoute> routes;
-  Spares spares(fabric);
+  SwitchRelief relief(fabric);
   for (const int node : fabric.used_nodes()) {
     if (node == from_node) continue;
     for (std::size_t i = 0; i < fabric.ranks_of(node).size(); ++i)
-      add_routes(fabric, spares, from_node, fabric.ranks_of(node)[i], static_cast<int>(i), routes);
+      add_routes(fabric, relief, from_node, fabric.ranks_of(node)[i], static_cast<int>(i), routes);
   }
   return routes;
 }
@@ -208,7 +211,7 @@ std::vector<Relief> relieve_nics(const TopoSystem& system) {
     relief.gbps_before = host_rate(system, system.nets[n], parts);
     for (std::size_t from = 0; from < system.devices.size(); ++from) {
       if (below_cpu(system, system.devices[from]) != below_cpu(system, system.nets[n])) continue;
-      const int to = min_busy(system, paths, system.devices[from], parts);
+      const int to = least_loaded(system, paths, system.devices[from], parts);
       if (to < 0) continue;
       relief.moves.push_back({static_cast<int>(from), to});
       parts[static_cast<std::size_t>(to)] += parts[from];

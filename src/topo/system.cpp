@@ -1,5 +1,5 @@
-// The graph that a topology document describes. The document stays the one source: a probed machine becomes a document
-// first, too. Elements nobody knows are kept in it and add nothing to the graph.
+// Builds the graph that a topology document describes. A probed machine is written as a document first, so the document
+// is the only source. Unknown elements are kept in the document and ignored in the graph.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,22 +8,22 @@
 #include <optional>
 
 #include "slip/topology.hpp"
-#include "topo/attributes.hpp"
 #include "topo/rates.hpp"
+#include "topo/xml.hpp"
 
 namespace slip {
 namespace {
 
-using topo::Attributes;
+using topo::XmlAttributes;
 using topo::XmlElement;
 
-constexpr std::size_t kMaxNodes = 1024;  // paths are kept for all pairs
-constexpr std::size_t kMaxCpus = 256;    // links are made for all pairs; the largest machines have 64 NUMA nodes
+constexpr std::size_t kMaxNodes = 1024;  // TopoPaths keeps a path for each pair
+constexpr std::size_t kMaxCpus = 256;    // each pair has a link; the largest machines have 64 NUMA nodes
 constexpr int kMaxIndex = 1 << 20;
-// PCI classes: the base class tells displays and networks apart, NVSwitches need the whole.
+// PCI classes: the base class identifies displays and networks; NVSwitches need the subclass, too.
 constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
 
-// Which element may lie in which.
+// Which elements may contain which.
 struct Nesting {
   const char *child, *parents;
 };
@@ -32,9 +32,9 @@ constexpr Nesting kNesting[] = {
     {"nic", " cpu pci "}, {"net", " nic "},     {"cache", " cpu "}, {"core", " cpu cache "},
 };
 
-class Builder {
+class GraphBuilder {
  public:
-  Builder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
+  GraphBuilder(const std::string& file, Here here) : file_(file), here_(here) { system_.name = file; }
 
   TopoSystem build(const XmlElement& root) {
     if (root.name != "system")
@@ -56,7 +56,7 @@ class Builder {
   [[noreturn]] void fail(const XmlElement& at, const std::string& what) const {
     throw Error(Code::kParse, fmt::format("'{}', line {}: {}", file_, at.line, what), here_);
   }
-  Attributes of(const XmlElement& element) const { return {element, file_, here_}; }
+  XmlAttributes of(const XmlElement& element) const { return {element, file_, here_}; }
 
   void check_nesting(const XmlElement& parent) const {
     for (const XmlElement& child : parent.children) {
@@ -75,20 +75,20 @@ class Builder {
     return static_cast<int>(system_.nodes.size()) - 1;
   }
 
-  // Both directions.
+  // Adds both directions.
   void connect(int a, int b, LinkKind kind, double gbps) {
     system_.links.push_back({a, b, kind, gbps});
     system_.links.push_back({b, a, kind, gbps});
   }
 
-  // Each number of a kind is given once.
+  // Refuses a value of the attribute that another element of this name has.
   void claim(const XmlElement& element, const char* attribute, const std::string& value) {
     const auto [entry, fresh] = claimed_.emplace(element.name + ' ' + attribute + ' ' + value, element.line);
     if (!fresh) of(element).refuse(attribute, fmt::format("is taken already, in line {}", entry->second));
   }
 
   void add_cpu(const XmlElement& cpu) {
-    const Attributes values = of(cpu);
+    const XmlAttributes values = of(cpu);
     const auto numa = static_cast<int>(values.number("numaid", -1, kMaxIndex));
     claim(cpu, "numaid", std::to_string(numa));
     const std::string host = values.text_or("host_hash", "");
@@ -126,7 +126,7 @@ class Builder {
   }
 
   double add_core(const XmlElement& core, int parent) {
-    const Attributes values = of(core);
+    const XmlAttributes values = of(core);
     const auto dev = static_cast<int>(values.number("dev", 0, kMaxIndex));
     claim(core, "dev", std::to_string(dev));
     const double gbps = values.real_or("bw", topo::kCoreGbps, 0.001, topo::kLocalGbps);
@@ -138,7 +138,7 @@ class Builder {
   }
 
   void add_pci(const XmlElement& pci, int parent) {
-    const Attributes values = of(pci);
+    const XmlAttributes values = of(pci);
     const std::string bus_id = topo::lower_case(values.text("busid"));
     if (!topo::is_bus_id(bus_id)) values.refuse("busid", "must be a PCI address such as 0000:10:1c.0");
     claim(pci, "busid", bus_id);
@@ -150,7 +150,7 @@ class Builder {
     const auto holds = [&](const char* name) {
       return std::any_of(pci.children.begin(), pci.children.end(), [&](const XmlElement& e) { return e.name == name; });
     };
-    // Published files leave out <gpu> and <nic>, which NCCL fills in when it runs: then the class tells.
+    // Published files leave out <gpu> and <nic>, which NCCL adds at run time. Then the PCI class decides.
     const bool leaf = !holds("pci");
     const bool gpu = holds("gpu") || (leaf && !holds("nic") && device_class >> 8 == kGpuClass);
     const bool nic = holds("nic") || (leaf && device_class >> 8 == kNicClass);
@@ -160,7 +160,7 @@ class Builder {
       if (!leaf) fail(pci, fmt::format("<pci> {} holds a device and other <pci>: it can be one of both", bus_id));
       return;
     }
-    if (leaf) return;  // a device that is of no use here
+    if (leaf) return;  // a device that collectives do not use
     const int index = switches_++;
     const int node = add_node(pci, {.kind = TopoKind::kPci,
                                     .index = index,
@@ -182,7 +182,7 @@ class Builder {
     }
     TopoNode node{.kind = TopoKind::kGpu, .index = -1, .parent = parent, .name = {}, .bus_id = bus_id};
     if (gpu) {
-      const Attributes values = of(*gpu);
+      const XmlAttributes values = of(*gpu);
       node.index = static_cast<int>(values.number("dev", 0, kMaxIndex));
       node.sm = static_cast<int>(values.number_or("sm", 0, 0, 1000));
       values.number_or("rank", -1, -1, kMaxIndex);
@@ -203,7 +203,7 @@ class Builder {
     }
     if (any) return;
     const int nic = add_nic(pci, parent, gbps, bus_id);
-    // Nothing says how fast its port is: nobody builds a NIC that its own slot holds up much.
+    // The file does not state the speed of the port: assume the rate of the PCI slot.
     add_net(pci, nic, {.kind = TopoKind::kNet, .index = -1, .parent = nic, .name = {}}, gbps);
   }
 
@@ -217,7 +217,7 @@ class Builder {
     connect(nic, parent, LinkKind::kPci, gbps);
     for (const XmlElement& net : element.children) {
       if (net.name != "net") continue;
-      const Attributes values = of(net);
+      const XmlAttributes values = of(net);
       const auto dev = static_cast<int>(values.number("dev", 0, kMaxIndex));
       claim(net, "dev", std::to_string(dev));
       auto mbps = static_cast<double>(values.number_or("speed", 0, -1, 100'000'000));
@@ -245,32 +245,32 @@ class Builder {
     }
   }
 
-  // NVLinks as the file lists them: how many lead from a GPU to another one, or to a switch.
+  // The NVLinks that the file lists: how many lead from each GPU to another GPU or to a switch.
   struct NvLinks {
-    struct Bundle {
+    struct LinkCount {
       int count = 0;
       const XmlElement* element = nullptr;
     };
-    std::map<std::pair<int, int>, Bundle> between;  // by the two GPUs
-    std::map<int, Bundle> to_switch;                // by the GPU
+    std::map<std::pair<int, int>, LinkCount> between;  // by the two GPUs
+    std::map<int, LinkCount> to_switch;                // by the GPU
   };
 
   void read_nvlink(int gpu, const XmlElement& nvlink, const std::map<std::string, int>& gpu_at, NvLinks& into) const {
-    const Attributes values = of(nvlink);
+    const XmlAttributes values = of(nvlink);
     const std::string target = topo::lower_case(values.text("target"));
     if (!topo::is_bus_id(target)) values.refuse("target", "must be a PCI address such as 0000:10:1c.0");
     const auto count = static_cast<int>(values.number("count", 1, 1024));
     const auto found = gpu_at.find(target);
     if (found != gpu_at.end()) {
       values.number_or("tclass", 0, 0, 0xFFFFFF);
-      if (found->second == gpu) return;  // seen in published files: links that lead nowhere
-      NvLinks::Bundle& bundle = into.between[{gpu, found->second}];
-      bundle = {bundle.count + count, &nvlink};
+      if (found->second == gpu) return;  // published files have links of a GPU to itself
+      NvLinks::LinkCount& found_links = into.between[{gpu, found->second}];
+      found_links = {found_links.count + count, &nvlink};
     } else if (values.number("tclass", 0, 0xFFFFFF) >> 8 == kNvSwitchClass) {
-      NvLinks::Bundle& bundle = into.to_switch[gpu];
-      bundle = {bundle.count + count, &nvlink};
+      NvLinks::LinkCount& found_links = into.to_switch[gpu];
+      found_links = {found_links.count + count, &nvlink};
     }
-    // Else a GPU that is not in the file: one that this program may not use.
+    // Otherwise the target is a GPU that is not in the file, because this program may not use it.
   }
 
   void connect_nvlinks() {
@@ -283,17 +283,20 @@ class Builder {
         if (child.name == "nvlink") read_nvlink(gpu.node, child, gpu_at, found);
       }
     }
-    for (const auto& [ends, bundle] : found.between) {
+    for (const auto& [ends, found_links] : found.between) {
       const auto back = found.between.find({ends.second, ends.first});
       const int links_back = back == found.between.end() ? 0 : back->second.count;
-      if (links_back != bundle.count)
-        of(*bundle.element).refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
-      if (ends.first < ends.second) connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, bundle.count));
+      if (links_back != found_links.count)
+        of(*found_links.element)
+            .refuse("count", fmt::format("{} says {} links back", bus_id_of(ends.second), links_back));
+      if (ends.first < ends.second)
+        connect(ends.first, ends.second, LinkKind::kNvLink, rate(ends.first, found_links.count));
     }
     if (found.to_switch.empty()) return;
     const XmlElement& first = *found.to_switch.begin()->second.element;
     const int hub = add_node(first, {.kind = TopoKind::kNvSwitch, .name = "NVSwitch"});
-    for (const auto& [gpu, bundle] : found.to_switch) connect(gpu, hub, LinkKind::kNvLink, rate(gpu, bundle.count));
+    for (const auto& [gpu, found_links] : found.to_switch)
+      connect(gpu, hub, LinkKind::kNvLink, rate(gpu, found_links.count));
   }
 
   double rate(int gpu, int links) const {
@@ -301,7 +304,7 @@ class Builder {
   }
   const std::string& bus_id_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
 
-  // GPUs and ports that the file does not number are counted in its order.
+  // Numbers the GPUs or ports without an index in the order of the file, and names them.
   void number(const std::vector<int>& nodes, const char* what) {
     std::vector<int> taken;
     taken.reserve(nodes.size());
@@ -333,13 +336,13 @@ class Builder {
 
   struct Gpu {
     int node = 0;
-    const XmlElement* element = nullptr;  // none if the file leaves it out
+    const XmlElement* element = nullptr;  // null if the file leaves it out
   };
 
   const std::string& file_;
   Here here_;
   TopoSystem system_;
-  std::map<std::string, int> claimed_;  // what, and the line
+  std::map<std::string, int> claimed_;  // element, attribute and value, with the line
   std::vector<int> cpus_, cores_;
   std::vector<Gpu> gpus_;
   std::string host_;
@@ -351,7 +354,7 @@ class Builder {
 
 TopoSystem parse_topology(std::string_view xml, const std::string& name, Here here) {
   const XmlElement root = topo::parse_xml(xml, name, here);
-  return Builder(name, here).build(root);
+  return GraphBuilder(name, here).build(root);
 }
 
 }  // namespace slip

@@ -17,14 +17,14 @@ std::vector<int> heap_parents(int count) {
   return parent;
 }
 
-// Counted from 1, a number's height is its lowest bit's: its parent is the neighbour one bit higher, or, where that
-// lies beyond the end, the nearest lower number of more height.
+// Positions are counted from 1 here; the height of a position is the number of its lowest set bit. Its parent is the
+// adjacent position of the next height or, if that lies beyond the end, the nearest lower position of greater height.
 std::vector<int> binary_parents(int count) {
   std::vector<int> parent;
-  for (int place = 1; place <= count; ++place) {
-    const int bit = place & -place;
-    int up = (place ^ bit) | (bit << 1);
-    if (up > count) up = place ^ bit;
+  for (int number = 1; number <= count; ++number) {
+    const int bit = number & -number;
+    int up = (number ^ bit) | (bit << 1);
+    if (up > count) up = number ^ bit;
     parent.push_back(up == 0 ? kNobody : up - 1);
   }
   return parent;
@@ -32,10 +32,10 @@ std::vector<int> binary_parents(int count) {
 
 std::array<std::vector<int>, 2> double_binary_parents(int count) {
   const std::vector<int> first = binary_parents(count);
-  // Interior positions are odd. Where the count is even, a mirror makes them even; where it is odd, a shift by one
-  // does, and the last position, even, becomes position 0: a leaf again.
+  // Interior positions of the first tree are odd. The second tree is the first one mirrored if the count is even, and
+  // shifted by one if it is odd: then its interior positions are even, so each position is a leaf in one of the trees.
   const auto position = [&](int rank) { return count % 2 == 0 ? count - 1 - rank : (rank + 1) % count; };
-  const auto rank_at = [&](int place) { return count % 2 == 0 ? count - 1 - place : (place + count - 1) % count; };
+  const auto rank_at = [&](int at) { return count % 2 == 0 ? count - 1 - at : (at + count - 1) % count; };
   std::vector<int> second;
   for (int rank = 0; rank < count; ++rank) {
     const int up = first[static_cast<std::size_t>(position(rank))];

@@ -1,4 +1,4 @@
-// Trees over positions 0 to count - 1, as parents; kNobody is the root's.
+// Trees over the positions 0 to count - 1, given by the parent of each position. The parent of the root is kNobody.
 #pragma once
 
 #include <array>
@@ -8,11 +8,12 @@
 
 namespace slip::topo {
 
-std::vector<int> chain_parents(int count);   // each below the one before
+std::vector<int> chain_parents(int count);   // the parent is the position before
 std::vector<int> heap_parents(int count);    // binary, root 0
 std::vector<int> binary_parents(int count);  // binary, in order: leaves at even positions, depth floor(log2(count))
 // The two trees of Sanders, Speck and Träff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-// 2009): each position is a leaf in at least one, so that together they use what each can send and receive.
+// 2009): each position is a leaf in at least one, so together they use the full rate of each position in both
+// directions.
 std::array<std::vector<int>, 2> double_binary_parents(int count);
 
 CommTree tree_of(std::vector<int> parent);  // adds the children, in order

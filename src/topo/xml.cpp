@@ -18,9 +18,9 @@ bool is_name(char c) {
          c == '.' || c == ':';
 }
 
-class Reader {
+class XmlReader {
  public:
-  Reader(std::string_view text, const std::string& file, Here here) : text_(text), file_(file), here_(here) {}
+  XmlReader(std::string_view text, const std::string& file, Here here) : text_(text), file_(file), here_(here) {}
 
   XmlElement document() {
     if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
@@ -42,7 +42,7 @@ class Reader {
     return c > ' ' && c < 127 ? fmt::format("'{}'", text_[at_]) : fmt::format("byte 0x{:02x}", c);
   }
 
-  bool starts(std::string_view word) const { return text_.substr(at_).starts_with(word); }
+  bool starts(std::string_view text) const { return text_.substr(at_).starts_with(text); }
   void step(std::size_t bytes) {
     line_ += static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          text_.begin() + static_cast<std::ptrdiff_t>(at_ + bytes), '\n'));
@@ -56,7 +56,7 @@ class Reader {
     if (found == std::string_view::npos) fail(fmt::format("{} does not end", what));
     step(found + end.size() - at_);
   }
-  // Space, comments and declarations.
+  // Skips space, comments and declarations.
   void skip_between() {
     for (;;) {
       skip_space();
@@ -80,10 +80,10 @@ class Reader {
   void append_reference(std::string& out) {
     constexpr std::pair<std::string_view, char> kNamed[] = {
         {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
-    for (const auto& [word, c] : kNamed) {
-      if (!starts(word)) continue;
+    for (const auto& [reference, c] : kNamed) {
+      if (!starts(reference)) continue;
       out += c;
-      at_ += word.size();
+      at_ += reference.size();
       return;
     }
     const std::size_t end = text_.find(';', at_);
@@ -206,6 +206,12 @@ void append_element(std::string& out, const XmlElement& element, std::size_t dep
   fmt::format_to(std::back_inserter(out), "{:{}}</{}>\n", "", 2 * depth, element.name);
 }
 
+bool is_hex(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+}
+
+constexpr std::size_t kMaxShown = 60;  // characters of a value in a message
+
 }  // namespace
 
 const std::string* XmlElement::find(std::string_view attribute) const {
@@ -220,13 +226,75 @@ void XmlElement::set(std::string_view attribute, std::string value) {
 }
 
 XmlElement parse_xml(std::string_view text, const std::string& file, Here here) {
-  return Reader(text, file, here).document();
+  return XmlReader(text, file, here).document();
 }
 
 std::string write_xml(const XmlElement& root) {
   std::string out;
   append_element(out, root, 0);
   return out;
+}
+
+void XmlAttributes::refuse(std::string_view attribute, const std::string& why) const {
+  const std::string* value = element_.find(attribute);
+  const std::string shown = value ? fmt::format("=\"{}\"", std::string_view(*value).substr(0, kMaxShown)) : "";
+  throw Error(Code::kParse,
+              fmt::format("'{}', line {}: <{}> attribute '{}'{}: {}", file_, element_.line, element_.name, attribute,
+                          shown, why),
+              here_);
+}
+
+const std::string& XmlAttributes::text(std::string_view attribute) const {
+  const std::string* value = element_.find(attribute);
+  if (!value) refuse(attribute, "is missing");
+  return *value;
+}
+
+std::string XmlAttributes::text_or(std::string_view attribute, const std::string& otherwise) const {
+  const std::string* value = element_.find(attribute);
+  return value ? *value : otherwise;
+}
+
+std::int64_t XmlAttributes::number(std::string_view attribute, std::int64_t low, std::int64_t high) const {
+  std::string_view digits = text(attribute);
+  const bool hex = digits.starts_with("0x") || digits.starts_with("0X");
+  if (hex) digits.remove_prefix(2);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, hex ? 16 : 10);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < low || value > high)
+    refuse(attribute, fmt::format("must be a whole number from {} to {}", low, high));
+  return value;
+}
+
+std::int64_t XmlAttributes::number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low,
+                                      std::int64_t high) const {
+  return has(attribute) ? number(attribute, low, high) : otherwise;
+}
+
+double XmlAttributes::real_or(std::string_view attribute, double otherwise, double low, double high) const {
+  if (!has(attribute)) return otherwise;
+  const std::string& digits = text(attribute);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || !(value >= low && value <= high))
+    refuse(attribute, fmt::format("must be a number from {} to {}", low, high));
+  return value;
+}
+
+bool is_bus_id(std::string_view text) {
+  const std::size_t first = text.find(':'), second = text.find(':', first + 1), dot = text.find('.');
+  if (first == std::string_view::npos || second == std::string_view::npos || dot == std::string_view::npos)
+    return false;
+  if (first > 8 || second < first || dot < second || text.size() > 24) return false;
+  return is_hex(text.substr(0, first)) && is_hex(text.substr(first + 1, second - first - 1)) &&
+         is_hex(text.substr(second + 1, dot - second - 1)) && is_hex(text.substr(dot + 1));
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
 }
 
 }  // namespace slip::topo

@@ -1,8 +1,10 @@
-// The part of XML that topology files use: elements, attributes, comments. No text between elements, no DOCTYPE.
+// The part of XML that topology files use: elements, attributes and comments. There is no text between elements and
+// no DOCTYPE. The topology reader and the hwloc probe use it.
 //
-// Whatever the input, reading returns a document or throws kParse with the file and the line.
+// For any input, parse_xml() returns a document or throws kParse with the file and the line.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,5 +30,30 @@ inline constexpr std::size_t kMaxElements = 1 << 16;
 
 XmlElement parse_xml(std::string_view text, const std::string& file, Here here);
 std::string write_xml(const XmlElement& root);
+
+// Typed access to the attributes of one element. A value that is missing or out of range throws kParse with the file,
+// the line, the element and the attribute.
+class XmlAttributes {
+ public:
+  XmlAttributes(const XmlElement& element, const std::string& file, Here here)
+      : element_(element), file_(file), here_(here) {}
+
+  const std::string& text(std::string_view attribute) const;  // must be there
+  std::string text_or(std::string_view attribute, const std::string& otherwise) const;
+  std::int64_t number(std::string_view attribute, std::int64_t low, std::int64_t high) const;  // must be there
+  std::int64_t number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low, std::int64_t high) const;
+  double real_or(std::string_view attribute, double otherwise, double low, double high) const;
+  bool has(std::string_view attribute) const { return element_.find(attribute) != nullptr; }
+  [[noreturn]] void refuse(std::string_view attribute, const std::string& why) const;
+
+ private:
+  const XmlElement& element_;
+  const std::string& file_;
+  Here here_;
+};
+
+// Whether the text is a PCI address such as "0000:10:1c.0".
+bool is_bus_id(std::string_view text);
+std::string lower_case(std::string text);
 
 }  // namespace slip::topo

@@ -8,10 +8,10 @@
 #include <unordered_map>
 
 #include "slip/analysis.hpp"
-#include "watch/analysis/ops_of_streams.hpp"
-#include "watch/race/race_check.hpp"
-#include "watch/race/stuck.hpp"
+#include "watch/analysis/op_graph.hpp"
+#include "watch/race/deadlock.hpp"
 #include "watch/race/superfluous.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -27,15 +27,15 @@ bool shares_queues(std::span<const TraceSpan> spans) {
   return false;
 }
 
-// A line of the source; where that is not known, the op's name.
-using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
-Source source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
+// A source line or, if that is not known, the name of the op.
+using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
+SourceLine source_of(const TraceSpan& op) { return {op.file, op.line, op.file.empty() ? op.name : std::string_view()}; }
 
-// Ops that stood behind another stream's in a shared queue when everything else was there; by the two places.
+// Ops that were ready but stood behind another stream's op in a shared hardware queue, by pairs of source lines.
 std::vector<FalseDependency> find_queue_delays(const TraceData& trace, std::span<const TraceSpan> spans) {
   if (!shares_queues(spans)) return {};
   const Analysis analysis = analyse(trace, spans);
-  std::map<std::pair<Source, Source>, std::size_t> index;
+  std::map<std::pair<SourceLine, SourceLine>, std::size_t> index;
   std::vector<FalseDependency> result;
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const StartReason& start = analysis.starts[i];
@@ -57,12 +57,12 @@ CheckReport check_trace(const TraceData& trace) {
   report.foreign = trace.foreign;
   if (report.foreign) return report;
   const std::vector<TraceSpan> spans = trace.spans();
-  Needs needs;
-  report.races = check_races(trace, false, &needs);
+  NeededEdges needed;
+  report.races = check_races(trace, false, &needed);
   report.deadlocks = find_deadlocks(trace, spans);
-  // Where something races or is missing, nobody can say what is needed.
-  if (report.races.races.empty() && trace.dropped == 0 && !needs.gave_up()) {
-    Superfluous found = find_superfluous(trace, spans, needs);
+  // In a racy or incomplete trace it is not defined which waits are needed.
+  if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up()) {
+    Superfluous found = find_superfluous(trace, spans, needed);
     report.superfluous = std::move(found.waits);
     report.false_dependencies = std::move(found.legacy_barriers);
   }

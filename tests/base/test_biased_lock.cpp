@@ -13,14 +13,14 @@
 
 namespace slip {
 
-// The two steps of lock_if_mine, and what the others look at.
+// The two steps of lock_if_biased, and what the others look at.
 struct BiasedLockSteps {
-  static constexpr int kSeats = BiasedLock::kSeats;
-  static std::uint64_t my_favour(const BiasedLock& lock) { return lock.my_favour(); }
-  static bool enter_with(BiasedLock& lock, std::uint64_t favour) { return lock.enter_with(favour); }
-  static bool has_favourite_inside(const BiasedLock& lock) {
-    const std::uint64_t favour = lock.favour_.load();
-    return favour != 0 && lock.taken_[favour % kSeats].load();
+  static constexpr int kSlots = BiasedLock::kSlots;
+  static std::uint64_t own_bias(const BiasedLock& lock) { return lock.own_bias(); }
+  static bool enter_with(BiasedLock& lock, std::uint64_t bias) { return lock.enter_with(bias); }
+  static bool has_owner_inside(const BiasedLock& lock) {
+    const std::uint64_t bias = lock.bias_.load();
+    return bias != 0 && lock.taken_[bias % kSlots].load();
   }
 };
 
@@ -67,17 +67,17 @@ TEST(Fences, OneOfTwoSeesTheOther) {
 
 TEST(BiasedLock, LeansToAThreadThatUsesItAlone) {
   BiasedLock lock;
-  EXPECT_FALSE(lock.lock_if_mine()) << "nobody used it yet";
+  EXPECT_FALSE(lock.lock_if_biased()) << "nobody used it yet";
   for (int i = 0; i < 100; ++i) {
     lock.lock();
     lock.unlock();
   }
-  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock never leans to a thread";
-  ASSERT_TRUE(lock.lock_if_mine());
+  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
+  ASSERT_TRUE(lock.lock_if_biased());
   lock.unlock();
-  std::thread([&] { EXPECT_FALSE(lock.lock_if_mine()) << "it leans to the other thread"; }).join();
+  std::thread([&] { EXPECT_FALSE(lock.lock_if_biased()) << "it is biased to the other thread"; }).join();
   std::thread([&] { lock.lock(), lock.unlock(); }).join();
-  EXPECT_FALSE(lock.lock_if_mine()) << "another thread came";
+  EXPECT_FALSE(lock.lock_if_biased()) << "another thread came";
 }
 
 TEST(BiasedLock, KeepsOthersOutWhileItLeansToOneThread) {
@@ -85,26 +85,26 @@ TEST(BiasedLock, KeepsOthersOutWhileItLeansToOneThread) {
   std::uint64_t sum = 0;  // not atomic: only the lock protects it
   const int times = test::rounds(500'000);
   const int visits = test::rounds(500);
-  std::atomic<bool> lean{false};
-  std::thread favourite([&] {
+  std::atomic<bool> become_biased{false};
+  std::thread owner([&] {
     for (int i = 0; i < times; ++i) {
       const std::lock_guard guard(lock);
       ++sum;
-      if (i == 100) lean.store(true);
+      if (i == 100) become_biased.store(true);
     }
   });
-  while (!lean.load()) std::this_thread::yield();
+  while (!become_biased.load()) std::this_thread::yield();
   for (int i = 0; i < visits; ++i) {
     const std::lock_guard guard(lock);
     ++sum;
   }
-  favourite.join();
+  owner.join();
   EXPECT_EQ(sum, static_cast<std::uint64_t>(times + visits));
 }
 
-// Short bursts by turns: the favour moves from thread to thread while others are at the door.
+// Short bursts in alternation: the bias moves from thread to thread while others wait for the lock.
 TEST(BiasedLock, KeepsOthersOutWhileTheFavourMoves) {
-  std::vector<std::unique_ptr<BiasedLock>> locks;  // fresh ones: an old one no longer leans to anybody
+  std::vector<std::unique_ptr<BiasedLock>> locks;  // fresh ones: an old one no longer becomes biased
   constexpr int kLocks = 64;
   for (int i = 0; i < kLocks; ++i) locks.push_back(std::make_unique<BiasedLock>());
   std::vector<std::uint64_t> sums(kLocks, 0);
@@ -126,47 +126,47 @@ TEST(BiasedLock, KeepsOthersOutWhileTheFavourMoves) {
   for (const std::uint64_t sum : sums) EXPECT_EQ(sum, static_cast<std::uint64_t>(kThreads * burst));
 }
 
-// A former favourite saw that the lock leans to it and is late: it writes its flag when another thread is inside. That
-// must not open the door which the other one closed.
+// A former bias owner saw that the lock is biased to it and is late: it writes its flag when another thread is inside.
+// That must not open the door which the other one closed.
 TEST(BiasedLock, KeepsOthersOutWhileAnOldFavouriteIsLate) {
-  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock never leans to a thread";
+  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
   BiasedLock lock;
-  const auto lean = [&lock] {
+  const auto become_biased = [&lock] {
     for (int i = 0; i < 200; ++i) lock.lock(), lock.unlock();
   };
-  lean();
-  const std::uint64_t favour = BiasedLockSteps::my_favour(lock);
-  ASSERT_NE(favour, 0u) << "it leans to this thread";
+  become_biased();
+  const std::uint64_t bias = BiasedLockSteps::own_bias(lock);
+  ASSERT_NE(bias, 0u) << "it is biased to this thread";
   std::promise<void> inside, leave;
   std::thread other([&] {
-    lean();
-    EXPECT_NE(BiasedLockSteps::my_favour(lock), 0u) << "it leans to the other thread now";
+    become_biased();
+    EXPECT_NE(BiasedLockSteps::own_bias(lock), 0u) << "it is biased to the other thread now";
     lock.lock();
     inside.set_value();
     leave.get_future().wait();
     lock.unlock();
   });
   inside.get_future().wait();
-  EXPECT_TRUE(BiasedLockSteps::has_favourite_inside(lock));
-  EXPECT_FALSE(BiasedLockSteps::enter_with(lock, favour)) << "too late";
-  EXPECT_TRUE(BiasedLockSteps::has_favourite_inside(lock)) << "a third thread would not wait for the one inside";
+  EXPECT_TRUE(BiasedLockSteps::has_owner_inside(lock));
+  EXPECT_FALSE(BiasedLockSteps::enter_with(lock, bias)) << "too late";
+  EXPECT_TRUE(BiasedLockSteps::has_owner_inside(lock)) << "a third thread would not wait for the one inside";
   leave.set_value();
   other.join();
-  EXPECT_FALSE(BiasedLockSteps::has_favourite_inside(lock));
-  lean();
+  EXPECT_FALSE(BiasedLockSteps::has_owner_inside(lock));
+  become_biased();
 }
 
 TEST(BiasedLock, LeansToSoManyThreadsAndThenToNobodyElse) {
-  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock never leans to a thread";
+  if (!g_has_membarrier) GTEST_SKIP() << "this system has no membarrier: the lock is never biased to a thread";
   BiasedLock lock;
-  int leaned = 0;
-  for (int thread = 0; thread < BiasedLockSteps::kSeats + 2; ++thread) {
+  int biased = 0;
+  for (int thread = 0; thread < BiasedLockSteps::kSlots + 2; ++thread) {
     std::thread([&] {
       for (int i = 0; i < 1 << 15; ++i) lock.lock(), lock.unlock();  // its patience grows each time
-      leaned += BiasedLockSteps::my_favour(lock) != 0;
+      biased += BiasedLockSteps::own_bias(lock) != 0;
     }).join();
   }
-  EXPECT_EQ(leaned, BiasedLockSteps::kSeats);
+  EXPECT_EQ(biased, BiasedLockSteps::kSlots);
 }
 
 }  // namespace

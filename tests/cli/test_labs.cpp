@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "backend/sim/description.hpp"
-#include "backend/sim/units.hpp"
+#include "backend/sim/arithmetic.hpp"
 #include "cli/program.hpp"
 #include "support/share.hpp"
 

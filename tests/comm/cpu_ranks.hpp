@@ -1,4 +1,4 @@
-// Ranks on cpu devices, each in a thread, and what one thread computes of their input.
+// Ranks on cpu devices, each in a thread, and the expected results of their calls.
 #pragma once
 
 #include <cstring>
@@ -15,7 +15,7 @@ namespace slip::test {
 
 using Bytes = std::vector<std::byte>;
 
-// Numbers of the type that add up to numbers: random bits would be NaN often.
+// Random values of the type whose sums are finite: random bits would often be NaN.
 inline Bytes values(DataType type, std::uint64_t elements, unsigned seed) {
   std::mt19937_64 random(seed);
   const std::size_t size = bytes_of(type);

@@ -1,4 +1,4 @@
-// Every call of a communicator once, against what one thread computes.
+// Makes every call of a communicator once and compares with results that one thread computes.
 #pragma once
 
 #include <fmt/format.h>

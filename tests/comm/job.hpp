@@ -1,4 +1,4 @@
-// Ranks as processes on several hosts, as far as one machine can have them.
+// Starts ranks as processes on several hosts, which are network namespaces or names on this machine.
 #pragma once
 
 #include <map>

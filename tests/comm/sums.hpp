@@ -1,4 +1,4 @@
-// A rank that adds numbers with the others and says whether the sums are right.
+// Adder: a rank that adds numbers with the others and checks the sums.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ class Adder {
     comm.all_reduce(data, data, DataType::kU32, ReduceOp::kSum, stream_);
     return data;
   }
-  // What is wrong with the sum; empty: nothing.
+  // What is wrong with the sum; empty if it is right.
   std::string wrong_sum(Communicator& comm, std::size_t elements = 5000) const {
     const Buffer data = start_sum(comm, elements);
     stream_.sync();

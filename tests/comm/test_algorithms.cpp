@@ -1,4 +1,4 @@
-// Every algorithm over pipes, over the network and over both, against what one thread computes.
+// Every algorithm over pipes, over the network and over both. One thread computes the expected results.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -47,7 +47,7 @@ std::vector<Met> with_case(const Case& how, const std::function<void(Rank&)>& bo
     options.deterministic = deterministic;
     options.min_channels = options.max_channels = how.channels;
     if (how.way == Way::kNet) options.transport = Transport::kNet;
-    // Ranks of one "host" are not neighbours by their numbers.
+    // The ranks of one "host" do not have consecutive numbers.
     if (how.way == Way::kBoth) options.host = index % 2 == 0 ? "even" : "odd";
     Communicator comm = Communicator::init(id, how.nranks, index, Device::open("cpu", {.compute_workers = 2}), options);
     Rank rank(comm);
@@ -73,15 +73,15 @@ Bytes part_of(const Bytes& bytes, std::size_t index, std::size_t size) {
 
 class Algorithms : public testing::TestWithParam<Case> {};
 
-// Odd sizes: one part, several parts, several chunks; slices of nothing.
+// Odd sizes: one part, several parts, several chunks, and so few elements that some slices are empty.
 constexpr std::uint64_t kElements[] = {0, 1, 17, 1000, 300'003};
 
-// Under a sanitizer the bytes of many ranks take minutes: large calls are left to two and three ranks there.
+// With a sanitizer large calls of many ranks take minutes, so there only two and three ranks make them.
 bool takes_minutes(const Case& of, std::uint64_t elements) {
   return test::kShare > 1 && of.nranks > 3 && elements > 1000;
 }
 
-// What the ranks have, and what one thread makes of it.
+// The input of the ranks, and the expected result, computed by one thread.
 struct Sums {
   Sums(std::uint64_t count, std::size_t n) : elements(count) {
     std::vector<Bytes> firsts;
@@ -171,7 +171,7 @@ TEST_P(Algorithms, Copy) {
   for (const std::size_t bytes : {0U, 1U, 333U, 1'300'001U}) {
     if (takes_minutes(GetParam(), bytes)) continue;
     SCOPED_TRACE(testing::Message() << bytes << " bytes");
-    std::vector<Bytes> sent, come;  // by rank: its blocks for all, and those that all have for it
+    std::vector<Bytes> sent, come;  // by rank: its blocks for the other ranks, and their blocks for it
     for (std::size_t i = 0; i < n; ++i)
       sent.push_back(values(DataType::kU8, bytes * n, static_cast<unsigned>(100 + i)));
     const auto joined = [&](std::size_t index) {
@@ -225,7 +225,8 @@ std::vector<Case> cases() {
         if (test::kShare > 1 && nranks > 3) continue;
         const bool has_levels = algorithm == Algorithm::kTree || algorithm == Algorithm::kRelay;
         if (nranks == 8 && !has_levels && algorithm != Algorithm::kAuto) continue;
-        if (algorithm == Algorithm::kRelay && (way != Way::kBoth || nranks == 2)) continue;  // two of a host, at least
+        if (algorithm == Algorithm::kRelay && (way != Way::kBoth || nranks == 2))
+          continue;  // needs two ranks on a host
         all.push_back({algorithm, way, nranks});
         const bool by_channels = algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
         if (by_channels && (nranks == 3 || (nranks == 5 && way == Way::kBoth)))
@@ -238,7 +239,7 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Every, Algorithms, testing::ValuesIn(cases()), case_name);
 
-// Real numbers: other orders give other bits.
+// Real numbers: the bits of a sum depend on the order of the additions.
 TEST(AlgorithmsThat, AreDeterministicGiveTheBitsOfRankOrder) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
     for (const Way way : {Way::kPipes, Way::kNet, Way::kBoth}) {
@@ -278,15 +279,16 @@ TEST(AlgorithmsThat, HaveChannelsThatCannotBeAreRefused) {
   EXPECT_TRUE(refused(0, 33));
 }
 
-// As many as lead from host to host, where there are cores for them; within what was asked for, by the size.
+// The communicator uses as many channels as lead from host to host, if there are cores for them, within the requested
+// limits and depending on the size of the call.
 TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
   EXPECT_EQ(useful_channels(1, 8, false), 1);
   EXPECT_EQ(useful_channels(2, 3, false), 3);
   EXPECT_EQ(useful_channels(2, 3, true), 1);
   const auto chosen = [](std::uint64_t bytes, int least, int most, Algorithm algorithm = Algorithm::kRing) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kU8, .elements = bytes};
-    const Site site{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = least, .max_channels = most};
-    return choose(call, site, algorithm, false, false).channels;
+    const TuningInputs tuning{.nranks = 4, .hosts = 2, .rates = {}, .min_channels = least, .max_channels = most};
+    return choose(call, tuning, algorithm, false, false).channels;
   };
   EXPECT_EQ(chosen(1000, 1, 4), 1);
   EXPECT_EQ(chosen(1000, 2, 4), 2);
@@ -297,13 +299,13 @@ TEST(AlgorithmsThat, HaveChannelsUseThoseThatAreWorthIt) {
 int open_sockets() {
   int count = 0;
   for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code closed;  // the one that reads the folder itself
+    std::error_code closed;  // the descriptor that reads this folder itself
     if (std::filesystem::read_symlink(one, closed).string().starts_with("socket:")) ++count;
   }
   return count;
 }
 
-// Of a communicator of two ranks in this process, once both ways have been used.
+// Open sockets after two ranks of this process have sent in both directions.
 int sockets_with(int sockets) {
   const UniqueId id = test::local_id();
   std::atomic<int> counted{0};
@@ -323,7 +325,7 @@ int sockets_with(int sockets) {
 }
 
 TEST(AlgorithmsThat, UseSeveralSockets) {
-  EXPECT_EQ(sockets_with(4) - sockets_with(1), 2 * 2 * 3);  // ways, ends, sockets more
+  EXPECT_EQ(sockets_with(4) - sockets_with(1), 2 * 2 * 3);  // directions x ends x additional sockets
   CommunicatorOptions many;
   many.sockets = kNetMaxSockets + 1;
   EXPECT_TRUE(fails([&] { Communicator::init(test::local_id(), 1, 0, Device::open("cpu"), many); }, Code::kInvalidValue,

@@ -1,4 +1,4 @@
-// Calls of communicators in plans: captured once, and a new call with each launch.
+// Calls of communicators in plans: captured once; each launch of the plan is a new call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class Captured : public testing::TestWithParam<Transport> {
 INSTANTIATE_TEST_SUITE_P(All, Captured, testing::Values(Transport::kAuto, Transport::kNet),
                          [](const auto& one) { return one.param == Transport::kAuto ? "auto" : "net"; });
 
-// With a call that is not of the plan between two launches.
+// Between two launches the ranks make a call that is not part of the plan.
 TEST_P(Captured, EachLaunchIsAnotherCall) {
   expect_no_errors(with_ranks(3, [](Rank& rank) {
     for (const std::size_t count : {1U, 50'000U}) {
@@ -76,7 +76,7 @@ TEST_P(Captured, EachLaunchIsAnotherCall) {
   }));
 }
 
-// Every kind of call, with sizes that go different ways.
+// Every kind of call, with sizes that take different paths.
 void capture_all(Rank& rank, Range part, Range whole, Range other) {
   const int n = rank.comm.nranks(), own = rank.comm.rank(), next = (own + 1) % n, before = (own + n - 1) % n;
   Communicator& comm = rank.comm;
@@ -155,7 +155,7 @@ bool comes_true(const std::function<bool()>& condition) {
   return true;
 }
 
-// Two ranks of one thread, whose calls therefore must not wait.
+// One thread makes the calls of two ranks, so no call may block it.
 class TwoRanks : public testing::Test {
  protected:
   const Device device_ = Device::open("cpu", {.compute_workers = 2});
@@ -171,7 +171,7 @@ class TwoRanks : public testing::Test {
   }
 };
 
-// The compute of a plan goes on while its call waits for a rank that has not come.
+// The kernels of a plan run while its call waits for a rank that has not joined it.
 TEST_F(TwoRanks, WaitInOneStreamOnly) {
   Gate done(device_);
   first_.begin_capture();
@@ -211,7 +211,7 @@ TEST_F(TwoRanks, SendToThemselvesWithoutWaiting) {
   EXPECT_TRUE(fails([&] { wrong.end(); }, Code::kInvalidValue, {"20000", "8"}));
 }
 
-// A launch is what others must match: with a launch, or with a call.
+// The other ranks must match a launch, with a launch or with a call of their own.
 TEST_F(TwoRanks, MatchALaunchWithACall) {
   Plan plan = sum_of(0, first_, mine_);
   first_.launch(plan);
@@ -245,7 +245,7 @@ TEST_F(TwoRanks, GroupOfTwoStreamsIsCaptured) {
     comms_[0].send(mine_, 1, first_);
     comms_[0].recv(in, 1, side_);
   }
-  increment(side_, in);  // of a stream that the group did not carry
+  increment(side_, in);  // in a stream that did not submit the group
   first_.wait(side_.record());
   Plan plan = first_.end_capture();
   EXPECT_EQ(verify(plan).verdict, Verdict::kProven);
@@ -271,7 +271,7 @@ TEST_F(TwoRanks, DifferInWhatTheyCaptured) {
   EXPECT_TRUE(fails([&] { side_.launch(plan); }, Code::kMismatch, {"5000", "100"}));
 }
 
-// All or nothing: what comes before the call in the plan does not run either.
+// If the launch is refused, the ops before the call in the plan do not run either.
 TEST_F(TwoRanks, LaunchNothingWithoutTheCommunicator) {
   first_.begin_capture();
   increment(first_, mine_);
@@ -314,7 +314,7 @@ TEST_F(TwoRanks, AreSeenByTheChecker) {
   EXPECT_EQ(verify(sound).verdict, Verdict::kProven);
 }
 
-// Calls of a communicator take turns: the second waits for the first, which waits for what comes behind the second.
+// The calls of a communicator run in order: the second waits for the first, which waits for an op behind the second.
 TEST_F(TwoRanks, WaitInACircleByTheirTurns) {
   const Buffer word = numbers(device_, 1, 0, "word");
   const auto capture = [&](Communicator& behind) {
@@ -331,7 +331,7 @@ TEST_F(TwoRanks, WaitInACircleByTheirTurns) {
   EXPECT_EQ(verify(capture(comms_[1])).verdict, Verdict::kProven);
 }
 
-// Nobody on this rank needs what comes before a barrier, but another rank may.
+// No op of this rank needs the ops before a barrier, but another rank may.
 TEST_F(TwoRanks, BarriersTellOthers) {
   first_.begin_capture();
   increment(first_, mine_);

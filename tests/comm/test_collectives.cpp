@@ -1,4 +1,4 @@
-// Collectives between ranks of one host, as threads and as processes, against what one thread computes.
+// Collectives between ranks of one host, as threads and as processes. One thread computes the expected results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ using test::reduced;
 using test::values;
 using test::with_ranks;
 
-// Sizes around each border: in a slot, in a box, a chunk, two chunks, many.
+// Sizes just below and above each limit: of a slot, a box, one chunk, two chunks; and many chunks.
 constexpr std::uint64_t kElements[] = {0, 1, 3, 10, 11, 1000, 4096, 4097, 9001, 131'072, 131'075, 400'001};
 
 class Sizes : public testing::TestWithParam<int> {};
@@ -163,7 +163,7 @@ TEST(Collectives, FactorsApplyToReduceAndReduceScatter) {
   }));
 }
 
-// Calls of all sizes one behind the other, nobody waits in between: slots, boxes and halves go round many times.
+// Calls of all sizes without a sync in between: slots, boxes and halves of staging memory are reused many times.
 TEST(Collectives, ManyCallsUnderWayAtOnce) {
   const unsigned calls = 400 / kShare + 20;
   expect_no_errors(with_ranks(3, [&](Rank& rank) {
@@ -190,7 +190,7 @@ TEST(Collectives, ManyCallsUnderWayAtOnce) {
   }));
 }
 
-// A root that waits for nobody gets ahead of its receivers, but not by more than there are boxes.
+// A root that waits for no rank gets ahead of its receivers, but by no more calls than there are boxes.
 TEST(Collectives, ARootMayBeFarAhead) {
   const unsigned calls = 2000 / kShare;
   expect_no_errors(with_ranks(3, [&](Rank& rank) {
@@ -307,7 +307,7 @@ TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {
       Code::kUnsupported, {"ranks 0 and 1", "Device::open_all"}));
 }
 
-// One of the ranks, each a process.
+// One rank; each rank is a process.
 SLIP_CHILD(Collectives, Sum) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});

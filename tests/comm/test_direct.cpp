@@ -1,4 +1,4 @@
-// Collectives that are done where the ranks' buffers lie: threads and processes, some ranks in reach and others not.
+// Collectives that run directly in the ranks' buffers: threads and processes, with some buffers shared and others not.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -31,7 +31,7 @@ unsigned char value(int rank, std::size_t i) {
   return static_cast<unsigned char>(static_cast<std::size_t>(rank) * 31 + i * 7 + i / 251);
 }
 
-// Bytes: any size and any alignment, and sums of them are exact.
+// Bytes allow any size and any alignment, and their sums are exact.
 unsigned char expected(const Call& call, int rank, int nranks, std::size_t i) {
   const std::size_t block = call.elements, own = static_cast<std::size_t>(rank) * block;
   const auto sum = [&](std::size_t at) {
@@ -69,13 +69,13 @@ void issue(Communicator& comm, const Call& call, Range to, Range from, const Str
   }
 }
 
-// One rank's side of a call, in buffers that have more before and behind, which must stay as it is.
+// One rank's side of a call. Its buffers have guard bytes before and behind, which must not change.
 class Trial {
  public:
   Trial(Communicator& comm, const Stream& stream, Buffer& first, Buffer& second)
       : comm_(comm), stream_(stream), first_(first), second_(second) {}
 
-  // What is wrong with it; "": nothing.
+  // What is wrong with the result; "": nothing.
   std::string run(const Call& call, bool in_place, std::size_t shift) {
     const Blocks blocks = blocks_of(call, comm_.rank(), comm_.nranks());
     const std::size_t in = blocks.in * call.elements, out = blocks.out * call.elements;
@@ -150,7 +150,7 @@ bool is_among(int setting, int rank) {
   return setting == 0 || (setting == 1 && rank == 1) || (setting == 2 && rank != 1);
 }
 
-// Threads reach everything of each other, if they want to.
+// Threads can reach all memory of each other, unless the options forbid it.
 TEST_P(RanksThatOffer, AsThreads) {
   for (const int nranks : {1, 2, 3}) {
     const UniqueId id = test::local_id();
@@ -201,7 +201,7 @@ std::vector<std::string> reports(const std::string& test, int nranks) {
   return result;
 }
 
-// Sizes differ, and so does the order in which ranks free: what all have freed is unmapped.
+// The ranks allocate different sizes and free in different orders. A segment that all have freed is unmapped.
 SLIP_CHILD(SharedBuffers, ManyTimes) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -306,7 +306,7 @@ TEST(SharedBuffers, AKilledRankIsToldToTheOthers) {
   }
 }
 
-// Who leaves a call with an error has its buffers for itself: they are freed while others may have been at them.
+// A rank that leaves a call with an error frees its buffers at once, while others may have worked in them.
 TEST(SharedBuffers, ARankThatGivesUpIsLeftAlone) {
   for (unsigned round = 0; round < 40 / kShare + 4; ++round) {
     const std::vector<Device> devices(3, Device::open("cpu", {.compute_workers = 2}));

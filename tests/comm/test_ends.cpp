@@ -1,4 +1,4 @@
-// Communicators that were moved from or finalized, and messages that nobody received.
+// Communicators that were moved from or finalized, and messages that no rank received.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ class Unmatched : public testing::TestWithParam<Transport> {
 INSTANTIATE_TEST_SUITE_P(Through, Unmatched, testing::Values(Transport::kAuto, Transport::kNet),
                          [](const auto& one) { return one.param == Transport::kNet ? "Net" : "Auto"; });
 
-// So small that every transport holds it.
+// So small that every transport buffers it.
 TEST_P(Unmatched, ASmallMessageIsNamedAtTheEnd) {
   for (const int matched : {0, 3}) {
     const std::vector<Met> met = send_without_receive(20, matched, std::chrono::minutes(5));
@@ -111,7 +111,8 @@ TEST_P(Unmatched, ASmallMessageIsNamedAtTheEnd) {
   }
 }
 
-// Either the transport takes it, and it is named at the end, or the send ends at its deadline. Nobody succeeds.
+// Either the transport buffers the message and finalize() reports it, or the send fails at its deadline. No rank
+// succeeds.
 TEST_P(Unmatched, ALargeMessageIsAnErrorOfAllRanks) {
   const std::vector<Met> met = send_without_receive(1 << 20, 1, std::chrono::milliseconds(500));
   for (const Met& one : met) {

@@ -39,7 +39,7 @@ class Groups : public testing::TestWithParam<const char*> {
     ranks_.comms[0].send(out, 1, ranks_.streams[0]);
     ranks_.comms[1].recv(in, 0, ranks_.streams[1]);
   }
-  // The communicator says no without waiting.
+  // The communicator refuses without waiting.
   void expect_failed(std::size_t rank, Code code, std::initializer_list<std::string_view> text) {
     EXPECT_TRUE(fails([&] { ranks_.comms[rank].barrier(ranks_.devices[rank].stream()); }, code, text));
     ASSERT_TRUE(ranks_.comms[rank].error());
@@ -93,7 +93,7 @@ TEST_P(Groups, WithinAnotherAreCancelledAlone) {
   EXPECT_EQ(last(never), 5U);
 }
 
-// One that began while an exception was under way, and ends before that goes on, is like any other.
+// A group that begins and ends in a destructor while an exception unwinds the stack works like any other.
 TEST_P(Groups, InACleanupAreSubmitted) {
   const Buffer out = words(0, 7), in = words(1, 0);
   struct AtTheEnd {
@@ -204,7 +204,7 @@ TEST_P(Groups, FollowACommunicatorThatMoves) {
   ranks_.comms[0] = std::move(moved);
 }
 
-// Rank 1 is gone; the buffer of rank 0 must not pass as what it sent.
+// Rank 1 is gone. Rank 0 must not take the content of its buffer for a message of rank 1.
 SLIP_CHILD(GroupsOfADeadPeer, Exchange) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});

@@ -1,4 +1,4 @@
-// Ranks that do not come, stop, die or give up, as the others see it.
+// Ranks that do not join a call, are stopped, killed or abort, and what the other ranks report.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ unsigned new_seed() {
   return seed;
 }
 
-// Calls of all sizes without end. Each one is told to the test by a byte, so that it can strike anywhere.
+// Endless calls of all sizes. Each one sends the test a byte, so that the test can interrupt it anywhere.
 SLIP_CHILD(Hangs, SumForEver) {
   play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -43,7 +43,7 @@ SLIP_CHILD(Hangs, SumForEver) {
   });
 }
 
-// Rank 1 gets the signal somewhere in its calls; what the others say of it.
+// Sends rank 1 the signal somewhere in its calls; returns what the other ranks report.
 void strike(int number, const char* words) {
   const unsigned seed = new_seed();
   std::mt19937 random(seed);
@@ -91,7 +91,7 @@ SLIP_CHILD(Hangs, ComputeForLong) {
   });
 }
 
-// By a rank of another job, which is stopped, the test knows that the time was long enough to be taken for dead.
+// A rank of another job is stopped. When that one counts as lost, the time was long enough.
 TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
   const UniqueId id = test::local_id(), other_id = test::local_id();
   std::vector<RankProcess> job, other;
@@ -108,7 +108,7 @@ TEST(Hangs, ARankThatComputesForLongIsNotTakenForDead) {
   for (const RankProcess& rank : job) EXPECT_EQ(rank.report(), "went on");
 }
 
-// Rank 0 gives up in the middle of a call that rank 2 never comes to.
+// Rank 0 aborts in the middle of a call that rank 2 never joins.
 SLIP_CHILD(Hangs, GiveUp) {
   play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -193,11 +193,11 @@ TEST(Hangs, WhoLeavesBeforeACallOfMessagesIsNamed) {
   }
 }
 
-// All seats of this process's ledger are taken, so the ranks cannot be read there and must be asked.
+// All entries of this process's ledger are taken, so reports must ask the ranks instead of reading their entries.
 TEST(Hangs, WhoCannotBeReadIsAsked) {
-  std::vector<std::unique_ptr<LedgerSeat>> seats;
+  std::vector<std::unique_ptr<LedgerSlot>> seats;
   for (int i = 0; i < kLedgerEntries; ++i)
-    seats.push_back(std::make_unique<LedgerSeat>(LedgerSeat::Who{1, i, kLedgerEntries, "none"}));
+    seats.push_back(std::make_unique<LedgerSlot>(LedgerSlot::Identity{1, i, kLedgerEntries, "none"}));
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   CommunicatorOptions options;
   options.timeout = std::chrono::milliseconds(100);
@@ -215,7 +215,7 @@ TEST(Hangs, WhoCannotBeReadIsAsked) {
     EXPECT_NE(met[0].text.find(words), std::string::npos) << met[0].text;
 }
 
-// Rank 1 is outside; it has enqueued, but its stream waits; it has failed: each is told.
+// The report distinguishes: rank 1 is outside, has enqueued the call but its stream waits, or has failed.
 TEST(Hangs, ADeadlineSaysWhatTheOtherIsDoing) {
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   CommunicatorOptions options;

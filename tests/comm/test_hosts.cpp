@@ -10,7 +10,7 @@
 #include "every_call.hpp"
 #include "job.hpp"
 #include "sums.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 
 namespace slip {
 namespace {
@@ -48,7 +48,7 @@ void play_every_call(CommunicatorOptions options) {
 }
 
 SLIP_CHILD(Hosts, EveryCall) { play_every_call({}); }
-// The larger calls are of more than two stripes.
+// The larger calls have more than two stripes.
 SLIP_CHILD(Hosts, EveryCallBySeveralSockets) {
   CommunicatorOptions options;
   options.sockets = 3;
@@ -84,7 +84,7 @@ void every_call_over(const WireQuality& quality, int count, int each) {
 TEST(Hosts, EveryCallOverPlainWires) {
   for (const auto& [count, each] : {std::pair{2, 1}, {2, 2}, {3, 1}, {3, 2}}) every_call_over({}, count, each);
 }
-// By rings and by trees, two of each: where each rank of a host leads to the next one, and where one must do for both.
+// Two rings and two trees: each rank of a host connects to the next host, or one rank carries both channels.
 TEST(Hosts, EveryCallBySeveralChannels) {
   Play play;
   for (const char* const algorithm : {"ring", "tree"}) {
@@ -108,7 +108,7 @@ TEST(Hosts, EveryCallOverSlowWires) { every_call_over({.bytes_per_second = 20e6}
 TEST(Hosts, EveryCallWithPacketsLost) { every_call_over({.loss = 0.02}, 2, 2); }
 TEST(Hosts, EveryCallOverLongWires) { every_call_over({.delay_ns = 3'000'000}, 2, 2); }
 
-// Ranks that meet over a Unix socket talk over loopback, which need not have an address of IPv4.
+// Ranks that bootstrap over a Unix socket send over loopback, which need not have an IPv4 address.
 TEST(Hosts, AHostWithoutIpv4) {
   const Hosts hosts(1, Family::kIpv6);
   if (!hosts.reason().empty()) GTEST_SKIP() << hosts.reason();
@@ -121,7 +121,7 @@ TEST(Hosts, AHostWithoutIpv4) {
   EXPECT_EQ(outside, hosts.address(0));
 }
 
-// The first call that needs links which are not made yet, when nobody knows of the cut.
+// The first call that needs new links, before any rank knows of the cut.
 SLIP_CHILD(Hosts, FirstCallAfterACut) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Adder adder;
@@ -152,7 +152,7 @@ TEST(Hosts, ACutBeforeTheFirstCall) {
   std::printf("known to all after %.2f s\n", static_cast<double>(now_ns() - begun) / 1e9);
 }
 
-// Adds large numbers until something happens; then with those that are left.
+// Adds large arrays until a rank is lost, then continues with the remaining ranks.
 SLIP_CHILD(Hosts, AddUntilTrouble) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Adder adder;
@@ -177,7 +177,7 @@ SLIP_CHILD(Hosts, AddUntilTrouble) {
   });
 }
 
-// What is expected of a rank: its place among those that it still reaches.
+// The expected result of a rank: its position among the ranks that it still reaches.
 struct Expected {
   int rank = 0, nranks = 0;
 };

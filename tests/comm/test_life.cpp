@@ -1,4 +1,4 @@
-// The life of a communicator: split, finalize, abort, what is wrong with it, and the end, in any order.
+// The life of a communicator: split, finalize, abort, errors and destruction, in any order.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ std::vector<Met> with_comms(int count, const std::function<void(Communicator&, c
       [&](int rank) { comms[static_cast<std::size_t>(rank)].abort(); });
 }
 
-// Two rows of three; what the parent has enqueued meanwhile is not disturbed.
+// Two rows of three. Calls that the parent has enqueued meanwhile still work.
 void use_rows_and_columns(Communicator& comm, const Adder& adder) {
   const Device& device = adder.device();
   const Stream streams[] = {device.stream(), device.stream(), device.stream()};
@@ -104,7 +104,7 @@ TEST(Split, OfASplit) {
     std::optional<Communicator> two = three->split(three->rank() == 0 ? 1 : 0, -three->rank());
     EXPECT_EQ(two->nranks(), three->rank() == 0 ? 1 : 2);
     EXPECT_EQ(two->rank(), three->rank() == 0 ? 0 : 2 - three->rank());
-    three.reset();  // the others of its kind may still be at work
+    three.reset();  // other communicators of the same ranks may still run calls
     EXPECT_EQ(adder.wrong_sum(*two), "");
     EXPECT_EQ(adder.wrong_sum(comm), "");
   }));
@@ -151,7 +151,7 @@ TEST(Errors, TheFirstStaysAndEveryCallThrowsIt) {
     EXPECT_FALSE(comm.error());
     EXPECT_EQ(adder.wrong_sum(comm), "");
     summed.fetch_add(1);
-    // Who is still in that call would be told of the abort there.
+    // A rank that is still in that call would get the abort there.
     const std::int64_t deadline = deadline_after(60'000'000'000);
     while (summed.load() < 3 && now_ns() < deadline) std::this_thread::yield();
     // A call that rank 1 never makes.
@@ -199,7 +199,7 @@ SLIP_CHILD(Abort, WaitToBeStopped) {
     if (const std::string wrong = adder.wrong_sum(comm); !wrong.empty()) return wrong;
     char byte = 'x';
     static_cast<void>(!::write(test::kLine, &byte, 1));
-    static_cast<void>(adder.wrong_sum(comm, 1'000'000));  // may be stopped after it has come
+    static_cast<void>(adder.wrong_sum(comm, 1'000'000));  // may be stopped after it has joined the call
     return "went on";
   });
 }
@@ -245,7 +245,7 @@ TEST(Options, WhatCannotBeIsRefused) {
   EXPECT_TRUE(fails([&] { Communicator::init(UniqueId(), 2, 0, device); }, Code::kInvalidValue, {"UniqueId is empty"}));
 }
 
-// What one rank does wrong is told to all, who would wait for it.
+// If one rank makes an invalid call, all ranks get the error, because they would wait for it.
 std::vector<Met> init_as(const std::function<Communicator(const UniqueId&, int rank, const Device&)>& init) {
   const UniqueId id = test::local_id();
   return as_ranks(3, [&](int rank) { init(id, rank, Device::open("cpu", {.compute_workers = 2})); });

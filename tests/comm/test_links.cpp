@@ -1,4 +1,4 @@
-// Links that are closed in the middle of a message, as after a call that failed: the caller's bytes are its own again.
+// Links that are closed in the middle of a message, as after a call that failed: afterwards no link touches the bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include "comm/link/pipe.hpp"
 #include "cpu_ranks.hpp"
 #include "support/errors.hpp"
-#include "transport/lines.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip {
 namespace {
@@ -23,8 +23,8 @@ constexpr std::ptrdiff_t kMoreThanSocketsHold = 64 << 20;
 
 bool untouched(const Bytes& bytes) { return bytes == Bytes(bytes.size()); }
 
-// Until the line says that it is over, or all was moved.
-bool ends_early(ProxyLine& line, std::span<std::byte> bytes) {
+// Until the line reports its end, or everything was moved.
+bool ends_early(ProxyConnection& line, std::span<std::byte> bytes) {
   try {
     static_cast<void>(line.post(bytes));
     line.wait(1, test::patient());
@@ -36,12 +36,12 @@ bool ends_early(ProxyLine& line, std::span<std::byte> bytes) {
 
 TEST(ClosedLinks, TheProxyNoLongerReceives) {
   Ends ends;
-  ProxyLine sender(Proxy::of_process(), std::move(ends.sender));
+  ProxyConnection sender(Proxy::of_process(), std::move(ends.sender));
   NetInlet inlet([&] { return std::move(ends.receiver); }, 0, 1);
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   inlet.begin(in.data(), in.size(), nullptr);
   static_cast<void>(inlet.drive());
-  inlet.attend(false);
+  inlet.set_driven(false);
   inlet.close();
   EXPECT_TRUE(ends_early(sender, out));
   EXPECT_TRUE(untouched(in));
@@ -49,18 +49,18 @@ TEST(ClosedLinks, TheProxyNoLongerReceives) {
 
 TEST(ClosedLinks, TheProxyNoLongerSends) {
   Ends ends;
-  ProxyLine receiver(Proxy::of_process(), std::move(ends.receiver));
+  ProxyConnection receiver(Proxy::of_process(), std::move(ends.receiver));
   NetOutlet outlet([&] { return std::move(ends.sender); });
   Bytes in(kMoreThanSocketsHold), out(kMoreThanSocketsHold, std::byte{1});
   outlet.begin(out.data(), out.size(), nullptr);
-  outlet.attend(false);
+  outlet.set_driven(false);
   outlet.close();
   std::fill(out.begin(), out.end(), std::byte{2});
   EXPECT_TRUE(ends_early(receiver, in));
   EXPECT_EQ(std::count(in.begin(), in.end(), std::byte{2}), 0);
 }
 
-// The pipe of two threads, and a message in it of which only the address travels.
+// A pipe between two threads, and a message in it that travels by address.
 struct Threads {
   std::unique_ptr<PipeMemory> memory = std::make_unique<PipeMemory>();
   PipeOutlet outlet{*memory, PipeReach::kThreads};
@@ -95,7 +95,7 @@ TEST(ClosedLinks, WhoReadsIsWaitedFor) {
     while (!goes.load(std::memory_order_relaxed)) continue;
     for (const std::int64_t until = now_ns() + round * 1'000; now_ns() < until;) cpu_relax();
     pipe.outlet.close();
-    std::memset(pipe.out.data() + pipe.out.size() / 2, 2, pipe.out.size() / 2);  // ahead of who reads
+    std::memset(pipe.out.data() + pipe.out.size() / 2, 2, pipe.out.size() / 2);  // ahead of the reader
     receiver.join();
     EXPECT_EQ(std::count(pipe.in.begin(), pipe.in.end(), std::byte{2}), 0) << round;
   }
@@ -107,8 +107,8 @@ void wait_until(std::int64_t time_ns) {
   while (now_ns() < time_ns) cpu_relax();
 }
 
-// The receiver has left its call to the proxy when the sender comes, and gives up in the middle. The sender goes on
-// until it hears of that.
+// The proxy drives the receiver's call when the sender joins, and the receiver gives up in the middle. The sender
+// continues until it is notified.
 TEST_P(AbortedCalls, LeaveTheBufferAlone) {
   constexpr std::ptrdiff_t kPage = 4096;
   CommunicatorOptions options;

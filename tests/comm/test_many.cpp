@@ -20,9 +20,9 @@ using test::RankProcess;
 
 constexpr int kMany = test::kShare == 1 ? 64 : 16;
 
-CommunicatorOptions patient() {
+CommunicatorOptions long_timeouts() {
   CommunicatorOptions options;
-  options.silence = std::chrono::seconds(50);  // nobody is lost here
+  options.silence = std::chrono::seconds(50);  // no rank is lost here
   return options;
 }
 
@@ -70,7 +70,7 @@ SLIP_CHILD(Many, UseAll) {
   test::play([](const LaunchInfo& info) -> std::string {
     Times times;
     const Adder adder;
-    CommunicatorOptions options = patient();
+    CommunicatorOptions options = long_timeouts();
     Communicator comm = Communicator::init(info.id, info.nranks, info.rank, adder.device(), options);
     times.note("init");
     std::string wrong = use(comm, adder, times);
@@ -105,10 +105,10 @@ void use_in_threads(const CommunicatorOptions& options, const char* what) {
   std::printf("%s\n", text.c_str());
 }
 
-TEST(Many, RanksAreThreads) { use_in_threads(patient(), ""); }
+TEST(Many, RanksAreThreads) { use_in_threads(long_timeouts(), ""); }
 
 TEST(Many, RanksAreThreadsThatExchangeMessages) {
-  CommunicatorOptions options = patient();
+  CommunicatorOptions options = long_timeouts();
   options.algorithm = Algorithm::kRing;
   use_in_threads(options, " in a ring");
   options.transport = Transport::kNet;

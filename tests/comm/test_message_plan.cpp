@@ -21,46 +21,46 @@ using test::proof_of;
 constexpr std::uint64_t kChunk = 1024;  // small, so that plans are
 
 // A ring that is not in the order of the ranks: even ones are of one host, odd ones of another.
-Formation formation_of(int nranks) {
+CommGraph comm_graph(int nranks) {
   std::vector<int> order, hosts;
   for (int rank = 0; rank < nranks; ++rank) hosts.push_back(rank % 2);
   for (int rank = 0; rank < nranks; rank += 2) order.push_back(rank);
   for (int rank = 1; rank < nranks; rank += 2) order.push_back(rank);
-  Formation formation = Formation::of(order);
-  formation.relays = Relays(hosts);
-  return formation;
+  CommGraph graph = CommGraph::of(order);
+  graph.relays = Relays(hosts);
+  return graph;
 }
 
-void expect_proven(std::span<const Scene> scenes) {
-  EXPECT_EQ(proof_of(scenes, Wires::kRendezvous), "proven") << "rendezvous";
-  EXPECT_EQ(proof_of(scenes, Wires::kBuffered), "proven") << "buffered";
+void expect_proven(std::span<const RankPrograms> sequence) {
+  EXPECT_EQ(proof_of(sequence, WireKind::kRendezvous), "proven") << "rendezvous";
+  EXPECT_EQ(proof_of(sequence, WireKind::kBuffered), "proven") << "buffered";
 }
 
-std::string recipe_name(const Recipe& recipe) {
-  return std::string(algorithm_name(recipe.algorithm)) + "_" + collective_name(recipe.kind);
+std::string schedule_name(const Schedule& schedule) {
+  return std::string(algorithm_name(schedule.algorithm)) + "_" + collective_name(schedule.kind);
 }
 
-Practice practice_of(const Recipe& recipe, std::uint64_t bytes, int root, bool in_place, bool scales,
-                     std::uint64_t chunk = kChunk) {
-  return {&recipe,
-          {.kind = recipe.kind,
+CallSpec spec_of(const Schedule& schedule, std::uint64_t bytes, int root, bool in_place, bool scales,
+                 std::uint64_t chunk = kChunk) {
+  return {&schedule,
+          {.kind = schedule.kind,
            .type = DataType::kU8,
            .op = scales ? ReduceOp::kPreMulSum : ReduceOp::kSum,
            .root = root,
-           .elements = recipe.kind == Collective::kBarrier ? 0 : bytes},
+           .elements = schedule.kind == Collective::kBarrier ? 0 : bytes},
           in_place,
           chunk};
 }
 
-class MessagePlans : public testing::TestWithParam<Recipe> {};
+class MessagePlans : public testing::TestWithParam<Schedule> {};
 
-void each_variant(const Recipe& recipe, int nranks, const std::function<void(int, bool, bool)>& body) {
+void each_variant(const Schedule& schedule, int nranks, const std::function<void(int, bool, bool)>& body) {
   for (const int root : {0, nranks - 1}) {
-    if (root > 0 && !has_root(recipe.kind)) continue;
+    if (root > 0 && !has_root(schedule.kind)) continue;
     for (const bool in_place : {false, true}) {
-      if (in_place && recipe.kind == Collective::kBarrier) continue;
+      if (in_place && schedule.kind == Collective::kBarrier) continue;
       for (const bool scales : {false, true}) {
-        if (scales && !reduces(recipe.kind)) continue;
+        if (scales && !reduces(schedule.kind)) continue;
         SCOPED_TRACE(testing::Message() << nranks << " ranks, root " << root << (in_place ? ", in place" : "")
                                         << (scales ? ", scaled" : ""));
         body(root, in_place, scales);
@@ -78,12 +78,12 @@ std::vector<int> rank_counts(std::vector<int> all) {
 // Twice, so that scratch memory is met by the next call.
 TEST_P(MessagePlans, AreProven) {
   for (const int nranks : rank_counts({2, 3, 4, 5, 8})) {
-    const Formation formation = formation_of(nranks);
+    const CommGraph graph = comm_graph(nranks);
     each_variant(GetParam(), nranks, [&](int root, bool in_place, bool scales) {
       for (const std::uint64_t bytes : {1U, 100U, 1024U, 2 * 1024U + 7, 5 * 1024U + 300}) {  // 0 is a barrier
         SCOPED_TRACE(testing::Message() << bytes << " bytes");
         expect_proven(
-            std::vector<Scene>(2, scene_of(practice_of(GetParam(), bytes, root, in_place, scales), formation)));
+            std::vector<RankPrograms>(2, rank_programs(spec_of(GetParam(), bytes, root, in_place, scales), graph)));
       }
     });
   }
@@ -92,10 +92,10 @@ TEST_P(MessagePlans, AreProven) {
 // Large enough that slices of a ring go in parts.
 TEST_P(MessagePlans, OfSeveralPartsAreProven) {
   for (const int nranks : rank_counts({2, 3, 5})) {
-    const Formation formation = formation_of(nranks);
+    const CommGraph graph = comm_graph(nranks);
     each_variant(GetParam(), nranks, [&](int root, bool in_place, bool scales) {
-      const Practice practice = practice_of(GetParam(), 700'000, root, in_place, scales, 128 << 10);
-      expect_proven(std::vector<Scene>(2, scene_of(practice, formation)));
+      const CallSpec spec = spec_of(GetParam(), 700'000, root, in_place, scales, 128 << 10);
+      expect_proven(std::vector<RankPrograms>(2, rank_programs(spec, graph)));
     });
   }
 }
@@ -104,32 +104,32 @@ TEST_P(MessagePlans, OfSeveralPartsAreProven) {
 // circle.
 TEST_P(MessagePlans, OfMoreChunksThanALinkHoldsAreProven) {
   for (const int nranks : rank_counts({2, 3, 5})) {
-    const Formation formation = formation_of(nranks);
-    const Practice practice = practice_of(GetParam(), 3 * LinkEnd::kDepth * 64 * 2, 0, true, false, 64);
-    expect_proven(std::vector<Scene>(2, scene_of(practice, formation)));
+    const CommGraph graph = comm_graph(nranks);
+    const CallSpec spec = spec_of(GetParam(), 3 * LinkEnd::kDepth * 64 * 2, 0, true, false, 64);
+    expect_proven(std::vector<RankPrograms>(2, rank_programs(spec, graph)));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, MessagePlans, testing::ValuesIn(recipes()),
-                         [](const auto& of) { return recipe_name(of.param); });
+INSTANTIATE_TEST_SUITE_P(Every, MessagePlans, testing::ValuesIn(schedules()),
+                         [](const auto& of) { return schedule_name(of.param); });
 
 // Side by side in the same memory, each with its share; the last one often has none.
 TEST_P(MessagePlans, OfSeveralChannelsAreProven) {
   if (!GetParam().by_channels) GTEST_SKIP() << "has one channel";
   for (const int nranks : rank_counts({2, 4, 5})) {
-    std::vector<Formation> formations(3, formation_of(nranks));
-    std::vector<int> other = formations[0].order;
+    std::vector<CommGraph> graphs(3, comm_graph(nranks));
+    std::vector<int> other = graphs[0].order;
     std::reverse(other.begin(), other.end());
-    formations[1] = Formation::of(other);
+    graphs[1] = CommGraph::of(other);
     std::rotate(other.begin(), other.begin() + 1, other.end());
-    formations[2] = Formation::of(other);
+    graphs[2] = CommGraph::of(other);
     each_variant(GetParam(), nranks, [&](int root, bool in_place, bool scales) {
       for (const std::uint64_t bytes : {1U, 100U, 5 * 1024U + 300}) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes");
-        const Practice practice = practice_of(GetParam(), bytes, root, in_place, scales);
+        const CallSpec spec = spec_of(GetParam(), bytes, root, in_place, scales);
         // Behind a call of one channel, whose memory all of them may use.
-        expect_proven(std::vector<Scene>{scene_of(practice, formations[0]), scene_of(practice, formations),
-                                         scene_of(practice, formations)});
+        expect_proven(std::vector<RankPrograms>{rank_programs(spec, graphs[0]), rank_programs(spec, graphs),
+                                                rank_programs(spec, graphs)});
       }
     });
   }
@@ -137,14 +137,14 @@ TEST_P(MessagePlans, OfSeveralChannelsAreProven) {
 
 // Shares of channels that overlap would be a race: the proof is of something.
 TEST(MessagePlanOf, ChannelsThatShareBytesAreFound) {
-  const Recipe& recipe = *find_recipe(Algorithm::kRing, Collective::kAllGather);
-  const Formation formation = formation_of(3);
-  const Practice practice = practice_of(recipe, 1000, 0, false, false);
-  Scene scene = scene_of(practice, formation);
-  scene.channels = 2;  // both move all of it
-  const std::vector<Program> again = scene.programs;
-  scene.programs.insert(scene.programs.end(), again.begin(), again.end());
-  EXPECT_TRUE(proof_of({&scene, 1}, Wires::kBuffered).starts_with("race"));
+  const Schedule& schedule = *find_schedule(Algorithm::kRing, Collective::kAllGather);
+  const CommGraph graph = comm_graph(3);
+  const CallSpec spec = spec_of(schedule, 1000, 0, false, false);
+  RankPrograms programs = rank_programs(spec, graph);
+  programs.channels = 2;  // both move all of it
+  const std::vector<Program> again = programs.by_rank;
+  programs.by_rank.insert(programs.by_rank.end(), again.begin(), again.end());
+  EXPECT_TRUE(proof_of({&programs, 1}, WireKind::kBuffered).starts_with("race"));
 }
 
 TEST(MessagePlanOf, SharesOfChannelsAreLinesAndAllOfIt) {
@@ -166,14 +166,14 @@ TEST(MessagePlanOf, SharesOfChannelsAreLinesAndAllOfIt) {
 }
 
 TEST(MessagePlanOf, CallsOfAllKindsOneAfterTheOther) {
-  const Formation formation = formation_of(4);
-  std::vector<Scene> scenes;
+  const CommGraph graph = comm_graph(4);
+  std::vector<RankPrograms> sequence;
   for (const std::uint64_t bytes : {40U, 3000U}) {
-    for (const Recipe& recipe : recipes())
-      scenes.push_back(scene_of(practice_of(recipe, bytes, 1, bytes > 40, reduces(recipe.kind)), formation));
+    for (const Schedule& schedule : schedules())
+      sequence.push_back(rank_programs(spec_of(schedule, bytes, 1, bytes > 40, reduces(schedule.kind)), graph));
   }
-  std::shuffle(scenes.begin(), scenes.end(), std::mt19937(7));
-  expect_proven(scenes);
+  std::shuffle(sequence.begin(), sequence.end(), std::mt19937(7));
+  expect_proven(sequence);
 }
 
 // How many messages of its link each wait of a program waits for; of other steps 0.
@@ -182,7 +182,7 @@ std::vector<std::uint64_t> awaited(const Program& program) {
   std::map<std::pair<bool, std::uint64_t>, std::uint64_t> begun;
   for (const Primitive& step : program.steps) {
     const bool out = step.kind == Kind::kSend || step.kind == Kind::kSent;
-    std::uint64_t& count = begun[{out, step.whom}];
+    std::uint64_t& count = begun[{out, step.peer}];
     if (step.kind == Kind::kSend || step.kind == Kind::kReceive) ++count;
     const bool waits = step.kind == Kind::kSent || step.kind == Kind::kReceived;
     result.push_back(waits && count > step.value ? count - step.value : 0);
@@ -190,7 +190,7 @@ std::vector<std::uint64_t> awaited(const Program& program) {
   return result;
 }
 
-bool same_link(const Primitive& a, const Primitive& b) { return a.kind == b.kind && a.whom == b.whom; }
+bool same_link(const Primitive& a, const Primitive& b) { return a.kind == b.kind && a.peer == b.peer; }
 
 // Takes out waits for what was waited for before: they do nothing.
 void drop_repeated(Program& program) {
@@ -200,7 +200,7 @@ void drop_repeated(Program& program) {
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Primitive& step = program.steps[i];
     if (step.kind == Kind::kSent || step.kind == Kind::kReceived) {
-      std::uint64_t& most = reached[{step.kind, step.whom}];
+      std::uint64_t& most = reached[{step.kind, step.peer}];
       if (counts[i] <= most) continue;
       most = counts[i];
     }
@@ -210,7 +210,7 @@ void drop_repeated(Program& program) {
 }
 
 struct Without {
-  const Recipe& recipe;
+  const Schedule& schedule;
   int nranks;
   bool in_place, scales;
 };
@@ -222,21 +222,21 @@ struct Waits {
 };
 
 Waits leave_out_each(const Without& how) {
-  const Formation formation = formation_of(how.nranks);
-  SCOPED_TRACE(recipe_name(how.recipe) + (how.in_place ? " in place" : "") + (how.scales ? " scaled" : ""));
-  const Practice practice = practice_of(how.recipe, 3 * 1024 + 300, 0, how.in_place, how.scales);
-  std::vector<Scene> whole(2, scene_of(practice, formation));
+  const CommGraph graph = comm_graph(how.nranks);
+  SCOPED_TRACE(schedule_name(how.schedule) + (how.in_place ? " in place" : "") + (how.scales ? " scaled" : ""));
+  const CallSpec spec = spec_of(how.schedule, 3 * 1024 + 300, 0, how.in_place, how.scales);
+  std::vector<RankPrograms> whole(2, rank_programs(spec, graph));
   Waits result;
-  for (std::size_t rank = 0; rank < whole[0].programs.size(); ++rank) {
-    drop_repeated(whole[0].programs[rank]);
-    const std::vector<Primitive>& steps = whole[0].programs[rank].steps;
-    const std::vector<std::uint64_t> counts = awaited(whole[0].programs[rank]);
+  for (std::size_t rank = 0; rank < whole[0].by_rank.size(); ++rank) {
+    drop_repeated(whole[0].by_rank[rank]);
+    const std::vector<Primitive>& steps = whole[0].by_rank[rank].steps;
+    const std::vector<std::uint64_t> counts = awaited(whole[0].by_rank[rank]);
     for (std::size_t step = 0; step < steps.size(); ++step) {
       if (counts[step] == 0) continue;
-      std::vector<Scene> cut = whole;
-      std::vector<Primitive>& others = cut[0].programs[rank].steps;
+      std::vector<RankPrograms> cut = whole;
+      std::vector<Primitive>& others = cut[0].by_rank[rank].steps;
       others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
-      const std::string proof = proof_of(cut, Wires::kBuffered);
+      const std::string proof = proof_of(cut, WireKind::kBuffered);
       if (proof.starts_with("race")) {
         ++result.needed;
         continue;
@@ -245,7 +245,7 @@ Waits leave_out_each(const Without& how) {
       for (std::size_t i = step + 1; i < steps.size(); ++i)
         later = later || (same_link(steps[i], steps[step]) && counts[i] >= counts[step]);
       EXPECT_TRUE(later) << "rank " << rank << " step " << step << " of " << steps.size() << ": "
-                         << (steps[step].kind == Kind::kSent ? "sent to " : "received from ") << steps[step].whom
+                         << (steps[step].kind == Kind::kSent ? "sent to " : "received from ") << steps[step].peer
                          << " but " << steps[step].value << ": " << proof.substr(0, 200);
       ++result.pacing;
     }
@@ -254,16 +254,16 @@ Waits leave_out_each(const Without& how) {
 }
 
 TEST(MessagePlanOf, AWaitLeftOutIsFound) {
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.kind == Collective::kBarrier) continue;  // has no bytes
-    const bool by_levels = recipe.algorithm == Algorithm::kTree || recipe.algorithm == Algorithm::kDoubling ||
-                           recipe.algorithm == Algorithm::kRelay;
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.kind == Collective::kBarrier) continue;  // has no bytes
+    const bool by_levels = schedule.algorithm == Algorithm::kTree || schedule.algorithm == Algorithm::kDoubling ||
+                           schedule.algorithm == Algorithm::kRelay;
     for (const bool in_place : {false, true}) {
       for (const bool scales : {false, true}) {
-        if (scales && !reduces(recipe.kind)) continue;
-        const Waits waits = leave_out_each({recipe, by_levels ? 4 : 3, in_place, scales});
-        EXPECT_GT(waits.needed, 0) << recipe_name(recipe);
-        RecordProperty(recipe_name(recipe) + (in_place ? "_in_place" : "") + (scales ? "_scaled" : ""),
+        if (scales && !reduces(schedule.kind)) continue;
+        const Waits waits = leave_out_each({schedule, by_levels ? 4 : 3, in_place, scales});
+        EXPECT_GT(waits.needed, 0) << schedule_name(schedule);
+        RecordProperty(schedule_name(schedule) + (in_place ? "_in_place" : "") + (scales ? "_scaled" : ""),
                        std::to_string(waits.needed) + " needed, " + std::to_string(waits.pacing) + " for pace");
       }
     }
@@ -271,9 +271,9 @@ TEST(MessagePlanOf, AWaitLeftOutIsFound) {
 }
 
 // A group of each rank: messages between two ranks in the same order on both sides, else any.
-std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::uint64_t max_bytes,
-                                               std::mt19937& random) {
-  std::vector<std::vector<Parcel>> groups(static_cast<std::size_t>(nranks));
+std::vector<std::vector<UserMessage>> random_groups(int nranks, int messages, std::uint64_t max_bytes,
+                                                    std::mt19937& random) {
+  std::vector<std::vector<UserMessage>> groups(static_cast<std::size_t>(nranks));
   std::vector<std::uint64_t> used(groups.size(), 0);
   const auto add = [&](std::size_t rank, bool out, std::size_t other, std::uint64_t bytes) {
     groups[rank].push_back({out, static_cast<int>(other), reinterpret_cast<std::byte*>(used[rank]), bytes});
@@ -286,14 +286,14 @@ std::vector<std::vector<Parcel>> random_groups(int nranks, int messages, std::ui
     add(from, true, to, bytes);
     add(to, false, from, bytes);
   }
-  for (std::vector<Parcel>& group : groups) {
-    std::vector<Parcel> mixed = group;
+  for (std::vector<UserMessage>& group : groups) {
+    std::vector<UserMessage> mixed = group;
     std::shuffle(mixed.begin(), mixed.end(), random);
-    std::map<std::pair<bool, int>, std::vector<Parcel>> in_order;
+    std::map<std::pair<bool, int>, std::vector<UserMessage>> in_order;
     for (auto parcel = group.rbegin(); parcel != group.rend(); ++parcel)
       in_order[{parcel->out, parcel->rank}].push_back(*parcel);
-    for (Parcel& parcel : mixed) {
-      std::vector<Parcel>& left = in_order[{parcel.out, parcel.rank}];
+    for (UserMessage& parcel : mixed) {
+      std::vector<UserMessage>& left = in_order[{parcel.out, parcel.rank}];
       parcel = left.back();
       left.pop_back();
     }
@@ -307,19 +307,19 @@ TEST(MessagePlanOf, GroupsOfSendsAndReceivesAreProven) {
     std::mt19937 random(seed);
     const int nranks = 2 + static_cast<int>(random() % 4), messages = 1 + static_cast<int>(random() % 60);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << nranks << " ranks, " << messages << " messages");
-    std::vector<Scene> scenes;
+    std::vector<RankPrograms> sequence;
     for (int call = 0; call < 2; ++call)
-      scenes.push_back(scene_of(random_groups(nranks, messages, seed % 4 == 0 ? 3'000'000 : 3000, random)));
-    scenes.push_back(scene_of(practice_of(*find_recipe(Algorithm::kRing, Collective::kAllReduce), 5000, 0, true, false),
-                              formation_of(nranks)));
-    expect_proven(scenes);
+      sequence.push_back(rank_programs(random_groups(nranks, messages, seed % 4 == 0 ? 3'000'000 : 3000, random)));
+    sequence.push_back(rank_programs(
+        spec_of(*find_schedule(Algorithm::kRing, Collective::kAllReduce), 5000, 0, true, false), comm_graph(nranks)));
+    expect_proven(sequence);
   }
 }
 
 // Both ways between two ranks, more than a link holds.
 TEST(MessagePlanOf, GroupsOfMoreThanALinkHoldsAreProven) {
   for (const std::uint64_t count : {LinkEnd::kDepth, LinkEnd::kDepth + 1, 3 * LinkEnd::kDepth + 5}) {
-    std::vector<std::vector<Parcel>> groups(2);
+    std::vector<std::vector<UserMessage>> groups(2);
     for (std::uint64_t i = 0; i < count; ++i) {
       for (const bool out : {true, false}) {
         auto* const place = reinterpret_cast<std::byte*>((2 * i + (out ? 1 : 0)) * 100);
@@ -327,23 +327,23 @@ TEST(MessagePlanOf, GroupsOfMoreThanALinkHoldsAreProven) {
         groups[1].push_back({!out, 0, place, 100});
       }
     }
-    expect_proven(std::vector<Scene>{scene_of(groups), scene_of(groups)});
+    expect_proven(std::vector<RankPrograms>{rank_programs(groups), rank_programs(groups)});
   }
 }
 
 // What the checker must see: ranks that each wait for the other to receive first.
 TEST(MessagePlanOf, ACircleIsFound) {
-  Scene scene;
-  scene.call = {.kind = Collective::kMessage, .type = DataType::kU8};
+  RankPrograms programs;
+  programs.call = {.kind = Collective::kMessage, .type = DataType::kU8};
   for (const int other : {1, 0}) {
-    Program& program = scene.programs.emplace_back();
-    program.send(other, {Space::kAddress, 0, 0}, 8);
+    Program& program = programs.by_rank.emplace_back();
+    program.send(other, {BufferSpace::kAddress, 0, 0}, 8);
     program.sent(other);
-    program.receive(other, {Space::kAddress, 0, 8}, 8);
+    program.receive(other, {BufferSpace::kAddress, 0, 8}, 8);
     program.received(other);
   }
-  EXPECT_TRUE(proof_of({&scene, 1}, Wires::kRendezvous).starts_with("deadlock"));
-  EXPECT_EQ(proof_of({&scene, 1}, Wires::kBuffered), "proven");  // a link that holds a message is enough
+  EXPECT_TRUE(proof_of({&programs, 1}, WireKind::kRendezvous).starts_with("deadlock"));
+  EXPECT_EQ(proof_of({&programs, 1}, WireKind::kBuffered), "proven");  // a link that holds a message is enough
 }
 
 }  // namespace

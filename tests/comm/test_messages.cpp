@@ -41,7 +41,7 @@ TEST_P(Messages, GoFromOneToTheOther) {
   }));
 }
 
-// Larger than what any transport holds: without a group both would wait for the other to receive.
+// Larger than any transport buffers: without a group each rank would wait for the other's receive.
 TEST_P(Messages, CrossInAGroup) {
   expect_no_errors(with_ranks(2, [](Rank& rank) {
     constexpr std::size_t kBytes = 20 << 20;
@@ -56,7 +56,7 @@ TEST_P(Messages, CrossInAGroup) {
   }));
 }
 
-// More to each other than a link holds, of odd sizes, also to oneself.
+// More messages than a link holds, of odd sizes, also from a rank to itself.
 TEST_P(Messages, AreManyInOneGroup) {
   constexpr int kRanks = 3, kEach = 40;
   expect_no_errors(with_ranks(kRanks, [](Rank& rank) {
@@ -152,7 +152,7 @@ TEST_P(Messages, ThatNobodySendsRunIntoTheDeadline) {
       2,
       [](Rank& rank) {
         const Buffer buffer = rank.upload(Bytes(100));
-        if (rank.comm.rank() == 1) return rank.comm.barrier(rank.stream);  // never done: rank 0 does not come
+        if (rank.comm.rank() == 1) return rank.comm.barrier(rank.stream);  // never done: rank 0 does not join it
         rank.comm.recv(buffer.slice(0, 100), 1, rank.stream);
         rank.stream.sync();
       },
@@ -160,7 +160,7 @@ TEST_P(Messages, ThatNobodySendsRunIntoTheDeadline) {
   EXPECT_TRUE(met[0].code) << "no error";
 }
 
-// One thread for all ranks: what it enqueues waits for nobody.
+// One thread enqueues for all ranks: enqueuing waits for no rank.
 TEST(Groups, OfAllRanksInOneThread) {
   const std::vector<Device> devices(3, Device::open("cpu", {.compute_workers = 2}));
   std::vector<Communicator> comms = Communicator::init_all(devices);

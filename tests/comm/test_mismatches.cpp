@@ -1,5 +1,5 @@
-// Ranks that make different calls: each collective against each way to differ, by each way through which calls go.
-// Every rank gets an error with both calls, soon and not at the deadline, also where a rank waits for nobody.
+// Ranks that make different calls: each collective, each kind of difference, each path of a call. Every rank gets an
+// error that names both calls, soon and not at the deadline, even if it waits for no other rank.
 #include <gtest/gtest.h>
 
 #include "cpu_ranks.hpp"
@@ -80,8 +80,8 @@ class Mismatches : public testing::TestWithParam<Way> {
     return options;
   }
 
-  // One rank asks for something else than the others. What each of them meets, in this call, in the next one or at the
-  // end: nobody goes on.
+  // One rank makes another call than the others. Returns the error that each rank gets, in this call, in the next one
+  // or in finalize(): no rank continues.
   void expect_named(const Asked& asked, const Asked& different, int who, std::initializer_list<std::string> words) {
     SCOPED_TRACE(fmt::format("{} of {} words, rank {} differs", name_of(asked.kind), asked.words, who));
     const std::vector<Device> devices(kRanks, device_);
@@ -128,7 +128,7 @@ TEST_P(Mismatches, OfTheRoot) {
       const Asked asked{.kind = static_cast<Kind>(kind), .words = words};
       for (const int who : {0, 1, 2}) {
         Asked different = asked;
-        different.root = who == 0 ? 1 : who;  // who takes itself for the root, and who does not
+        different.root = who == 0 ? 1 : who;  // one rank believes to be the root, or the root does not
         expect_named(asked, different, who, {kNames[kind], "root 0", fmt::format("root {}", different.root)});
       }
     }
@@ -174,7 +174,7 @@ TEST_P(Mismatches, OfTheKind) {
   });
 }
 
-// Nobody waits for anybody in these, so nobody notices at once: the first call in which a rank waits does.
+// In these calls no rank waits, so none notices at once. The first call in which a rank waits finds it.
 TEST_P(Mismatches, OfAnEarlierCallAreFoundLater) {
   const std::vector<Device> devices(2, device_);
   for (const int before : {0, 1, 5, 20}) {
@@ -223,7 +223,7 @@ TEST_P(Mismatches, OfTheLastCallAreFoundAtTheEnd) {
   }
 }
 
-// A rank that made one call more, of those that wait for nobody.
+// One rank makes an additional call of a kind that waits for no other rank.
 TEST_P(Mismatches, OfTheNumberOfCalls) {
   const std::vector<Device> devices(2, device_);
   std::vector<Communicator> comms = Communicator::init_all(devices, options());

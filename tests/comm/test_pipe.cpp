@@ -16,7 +16,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr std::int32_t kNobody = 0x7fff'fff0;  // above any pid
-constexpr std::uint64_t kByAddress = 1000;     // small, so that both ways come often
+constexpr std::uint64_t kByAddress = 1000;     // small, so that both paths occur often
 
 Bytes random_bytes(std::mt19937_64& random, std::size_t bytes) {
   Bytes result(bytes);
@@ -24,7 +24,7 @@ Bytes random_bytes(std::mt19937_64& random, std::size_t bytes) {
   return result;
 }
 
-// Of all ways: in the head, in one cell and in several.
+// Sizes for all paths: in the head, in one cell and in several.
 std::size_t random_size(std::mt19937_64& random) {
   const std::size_t most[] = {PipeMemory::kInHead, 3000, PipeMemory::kCellBytes + 1, 3 * PipeMemory::kCellBytes};
   return random() % (most[random() % 4] + 1);
@@ -37,7 +37,7 @@ class Pipes : public testing::TestWithParam<std::int32_t> {
   PipeInlet inlet_{*memory_, 1, 0, GetParam()};
 };
 
-// By one thread, which drives one side or the other, or begins another message, as chance has it.
+// One thread drives a random end, or begins another message.
 TEST_P(Pipes, CarryMessagesInTheirOrder) {
   const auto seed = static_cast<unsigned>(std::random_device{}());
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -66,12 +66,12 @@ TEST_P(Pipes, CarryMessagesInTheirOrder) {
   EXPECT_EQ(out, in);
 }
 
-// The bytes are the sender's again when the receiver has them, and not before.
+// A send is done when the receiver has the bytes, and not before.
 TEST_P(Pipes, KeepWhatGoesByAddressUntilItIsTaken) {
   std::mt19937_64 random(1);
   Bytes first = random_bytes(random, kByAddress), second = random_bytes(random, 2 * PipeMemory::kCellBytes);
   Bytes in(first.size()), wanted = second;
-  outlet_.begin(first.data(), first.size(), nullptr);  // one goes the other way, to see how long that takes
+  outlet_.begin(first.data(), first.size(), nullptr);  // one goes through cells, so that its time is measured
   static_cast<void>(outlet_.drive());
   EXPECT_EQ(outlet_.done(), 1U);
   outlet_.begin(second.data(), second.size(), nullptr);
@@ -87,7 +87,7 @@ TEST_P(Pipes, KeepWhatGoesByAddressUntilItIsTaken) {
   while (inlet_.drive() || outlet_.drive()) continue;
   EXPECT_EQ(outlet_.done(), 2U);
   EXPECT_EQ(in, wanted);
-  if (GetParam() != kNobody) return;  // who was refused once does not send addresses any more
+  if (GetParam() != kNobody) return;  // a sender that was refused once sends no more addresses
   outlet_.begin(second.data(), second.size(), nullptr);
   static_cast<void>(outlet_.drive());
   EXPECT_EQ(outlet_.done(), 3U);

@@ -6,9 +6,9 @@
 
 #include <cstdio>
 
-#include "comm/placement/places.hpp"
+#include "comm/placement/rank_placement.hpp"
 #include "job.hpp"
-#include "store/numa.hpp"
+#include "store/topology_file.hpp"
 #include "topo/probe.hpp"
 #include "topology_files.hpp"
 
@@ -27,16 +27,16 @@ using test::RankProcess;
 
 // What a rank finds, of a communicator with these options; the way of Communicator::State, as far as it goes here.
 struct Result {
-  Places places;
-  std::vector<Formation> formations;
+  RankPlacement places;
+  std::vector<CommGraph> graphs;
 };
 
 Result find(Bootstrap& bootstrap, const CommunicatorOptions& options, int channels) {
-  const std::vector<Wishes> wishes = bootstrap.all_gather(Wishes::of(options, {}));
+  const std::vector<RequestedOptions> requested = bootstrap.all_gather(RequestedOptions::of(options, {}));
   Result result;
-  result.places = find_places(bootstrap, hosts_of(bootstrap.placements(), wishes), Presence::own(options, -1),
-                              topology_file(options), {});
-  result.formations = agree_on_formations(bootstrap, result.places, channels, {});
+  result.places = find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), requested),
+                                      RankLocation::own(options, -1), topology_file(options), {});
+  result.graphs = agree_on_comm_graphs(bootstrap, result.places, channels, {});
   return result;
 }
 
@@ -50,47 +50,47 @@ std::vector<Result> find_all(const std::vector<CommunicatorOptions>& options, in
     results[static_cast<std::size_t>(rank)] = find(bootstrap, options[static_cast<std::size_t>(rank)], channels);
     bootstrap.barrier();
   }));
-  for (const Result& one : results) EXPECT_EQ(digest(one.formations), digest(results[0].formations));
+  for (const Result& one : results) EXPECT_EQ(digest(one.graphs), digest(results[0].graphs));
   return results;
 }
 
 void expect_same_as_search(const Result& found, const Cluster& cluster, int channels) {
   const ChannelPlan plan = plan_channels(cluster, {.max_channels = channels});
-  const std::vector<Formation> expected = formations_of(cluster, plan, channels);
-  ASSERT_EQ(found.formations.size(), static_cast<std::size_t>(channels));
-  EXPECT_EQ(digest(found.formations), digest(expected));
-  for (std::size_t c = 0; c < plan.channels.size(); ++c) EXPECT_EQ(found.formations[c].order, plan.channels[c].ring);
+  const std::vector<CommGraph> expected = comm_graphs(cluster, plan, channels);
+  ASSERT_EQ(found.graphs.size(), static_cast<std::size_t>(channels));
+  EXPECT_EQ(digest(found.graphs), digest(expected));
+  for (std::size_t c = 0; c < plan.channels.size(); ++c) EXPECT_EQ(found.graphs[c].order, plan.channels[c].ring);
 }
 
-TEST(Places, WithoutATopologyTheOrderIsThatOfTheRanks) {
+TEST(RankPlacement, WithoutATopologyTheOrderIsThatOfTheRanks) {
   const std::vector<Result> one = find_all(options_of(1, 4, ""), 2);
   EXPECT_FALSE(one[0].places.cluster);
-  EXPECT_EQ(one[0].formations[0].order, (std::vector{0, 1, 2, 3}));
-  EXPECT_EQ(one[0].formations[1].order, (std::vector{0, 3, 2, 1}));
+  EXPECT_EQ(one[0].graphs[0].order, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(one[0].graphs[1].order, (std::vector{0, 3, 2, 1}));
   const std::vector<Result> two = find_all(options_of(2, 2, ""), 2);
   EXPECT_FALSE(two[0].places.cluster);
-  EXPECT_EQ(two[3].formations[0].order, (std::vector{0, 1, 2, 3}));
-  EXPECT_EQ(two[3].formations[1].order, (std::vector{1, 0, 3, 2}));
-  EXPECT_EQ(two[3].formations[0].relays.via(0, 3), 1);
+  EXPECT_EQ(two[3].graphs[0].order, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(two[3].graphs[1].order, (std::vector{1, 0, 3, 2}));
+  EXPECT_EQ(two[3].graphs[0].relays.via(0, 3), 1);
 }
 
-TEST(Places, OneHostFollowsItsNvLinks) {
+TEST(RankPlacement, OneHostFollowsItsNvLinks) {
   const std::vector<Result> found = find_all(options_of(1, 4, data_file("crossed4.xml")));
-  EXPECT_EQ(found[0].formations[0].order, (std::vector{0, 2, 1, 3}));
+  EXPECT_EQ(found[0].graphs[0].order, (std::vector{0, 2, 1, 3}));
   expect_same_as_search(found[2], cluster_of(read_topology(data_file("crossed4.xml")), 1), 1);
   EXPECT_EQ(found[2].places.device_of(2), 2);
 }
 
-TEST(Places, DevicesAreThoseThatAreAskedFor) {
+TEST(RankPlacement, DevicesAreThoseThatAreAskedFor) {
   std::vector<CommunicatorOptions> options = options_of(1, 4, data_file("crossed4.xml"));
   const std::vector<int> devices{0, 2, 1, 3};  // along the NVLinks
   for (std::size_t rank = 0; rank < 4; ++rank) options[rank].topo_device = devices[rank];
-  EXPECT_EQ(find_all(options)[0].formations[0].order, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(find_all(options)[0].graphs[0].order, (std::vector{0, 1, 2, 3}));
   for (CommunicatorOptions& one : options) one.topo_device = 3;  // all share one
-  EXPECT_EQ(find_all(options)[0].formations[0].order, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(find_all(options)[0].graphs[0].order, (std::vector{0, 1, 2, 3}));
 }
 
-TEST(Places, SeveralHostsFollowTheirRails) {
+TEST(RankPlacement, SeveralHostsFollowTheirRails) {
   for (const char* const name : {"crossed4.xml", "nvswitch8.xml", "host_memory.xml"}) {
     SCOPED_TRACE(name);
     const Cluster cluster = cluster_of(read_topology(data_file(name)), 2);
@@ -98,18 +98,17 @@ TEST(Places, SeveralHostsFollowTheirRails) {
     const std::vector<Result> found = find_all(options_of(2, each, data_file(name)), 2);
     for (const Result& one : found) expect_same_as_search(one, cluster, 2);
     for (const RailRoute& route : rail_routes(cluster, 0)) {
-      for (const int sender : route.senders)
-        EXPECT_EQ(found[0].formations[0].relays.via(sender, route.to), route.relay);
-      EXPECT_EQ(found[0].formations[0].relays.arrival(route.to), route.arrival);
+      for (const int sender : route.senders) EXPECT_EQ(found[0].graphs[0].relays.via(sender, route.to), route.relay);
+      EXPECT_EQ(found[0].graphs[0].relays.arrival(route.to), route.arrival);
     }
-    EXPECT_NE(relays_text(found[0].places, found[0].formations[0].relays).find("mlx5_0"), std::string::npos);
+    EXPECT_NE(relays_text(found[0].places, found[0].graphs[0].relays).find("mlx5_0"), std::string::npos);
     const std::vector<Placement> placements(cluster.ranks.size());
-    EXPECT_NE(places_text(found[0].places, placements).find("(GPU 1)"), std::string::npos);
+    EXPECT_NE(placement_text(found[0].places, placements).find("(GPU 1)"), std::string::npos);
   }
 }
 
 // Beside a host with a file one about which nothing is known; and hosts of two kinds.
-TEST(Places, HostsMayDiffer) {
+TEST(RankPlacement, HostsMayDiffer) {
   std::vector<CommunicatorOptions> options = options_of(2, 4, data_file("crossed4.xml"));
   for (std::size_t rank = 4; rank < 8; ++rank) options[rank].topology.clear();
   const Result plain = find_all(options)[0];
@@ -123,7 +122,7 @@ TEST(Places, HostsMayDiffer) {
 }
 
 // A NIC that reaches the CPU's memory only, and shares its switch with GPUs 0 and 1: 2 and 3 send and take for them.
-TEST(Places, ANicsSwitchIsSpared) {
+TEST(RankPlacement, ANicsSwitchIsSpared) {
   const Relays relays = relays_of(cluster_of(read_topology(data_file("host_memory.xml")), 2));
   for (int from = 0; from < 4; ++from) {
     for (int to = 4; to < 8; ++to) EXPECT_GE(relays.via(from, to), 2) << from << " to " << to;
@@ -137,7 +136,7 @@ TEST(Places, ANicsSwitchIsSpared) {
   EXPECT_LT(beside.via(3, 4), 2);
 }
 
-TEST(Places, OfNumaNodesByTheKernelsFiles) {
+TEST(RankPlacement, OfNumaNodesByTheKernelsFiles) {
   const Folder folder;
   folder.write("online", "0-1\n");
   folder.write("node0/cpulist", "0-3,8-11\n");
@@ -154,17 +153,16 @@ TEST(Places, OfNumaNodesByTheKernelsFiles) {
 }
 
 // Every second rank is bound to the other NUMA node of a machine that hwloc is told to see.
-SLIP_CHILD(Places, BoundInTurns) {
+SLIP_CHILD(RankPlacement, BoundInTurns) {
   test::play([](const LaunchInfo& info) -> std::string {
     Bootstrap bootstrap(info.id, info.nranks, info.rank);
-    Presence own = Presence::own({}, -1);
+    RankLocation own = RankLocation::own({}, -1);
     own.numa = info.rank % 2;
     const std::vector<int> hosts(static_cast<std::size_t>(info.nranks), 0);
-    const Places places = find_places(bootstrap, hosts, own, "", {});
-    const std::vector<Formation> formations = agree_on_formations(bootstrap, places, 1, {});
+    const RankPlacement places = find_rank_placement(bootstrap, hosts, own, "", {});
+    const std::vector<CommGraph> graphs = agree_on_comm_graphs(bootstrap, places, 1, {});
     bootstrap.barrier();
-    return fmt::format("{} nodes, ring {}", places.cluster->nodes[0].devices.size(),
-                       fmt::join(formations[0].order, " "));
+    return fmt::format("{} nodes, ring {}", places.cluster->nodes[0].devices.size(), fmt::join(graphs[0].order, " "));
   });
 }
 
@@ -178,29 +176,29 @@ std::vector<std::string> reports_of(const std::string& part, int nranks,
   return reports;
 }
 
-TEST(Places, RanksOfANumaNodeAreNeighbours) {
+TEST(RankPlacement, RanksOfANumaNodeAreNeighbours) {
   if (topo::probe_xml({"pack:2 numa:1 core:2 pu:1", {}}, {}).find("numaid=\"1\"") == std::string::npos)
     GTEST_SKIP() << "built without hwloc";
   const std::vector<std::string> reports =
-      reports_of("Places.BoundInTurns", 6, {{"HWLOC_SYNTHETIC", "pack:2 numa:1 core:4 pu:1"}});
+      reports_of("RankPlacement.BoundInTurns", 6, {{"HWLOC_SYNTHETIC", "pack:2 numa:1 core:4 pu:1"}});
   for (const std::string& report : reports) EXPECT_EQ(report, "2 nodes, ring 0 2 4 5 1 3");
 }
 
 // A node that hwloc does not see: on all ranks, and nobody waits.
-TEST(Places, ANumaNodeThatNobodyKnows) {
+TEST(RankPlacement, ANumaNodeThatNobodyKnows) {
   const std::vector<std::string> reports =
-      reports_of("Places.BoundInTurns", 3, {{"HWLOC_SYNTHETIC", "pack:1 numa:1 core:4 pu:1"}});
+      reports_of("RankPlacement.BoundInTurns", 3, {{"HWLOC_SYNTHETIC", "pack:1 numa:1 core:4 pu:1"}});
   for (const std::string& report : reports)
     EXPECT_NE(report.find("rank 1 is bound to NUMA node 1"), std::string::npos) << report;
 }
 
-TEST(Places, ARankThatFindsSomethingElseIsNamed) {
+TEST(RankPlacement, ARankThatFindsSomethingElseIsNamed) {
   const UniqueId id = test::local_id();
   const std::vector<Met> met = as_ranks(3, [&](int rank) {
     Bootstrap bootstrap(id, 3, rank);
-    require_agreement(bootstrap, formations_of({0, 0, 0}, 2), {});
-    std::vector<Formation> own = formations_of({0, 0, 0}, 1);
-    if (rank == 1) own = {Formation::of({0, 2, 1})};
+    require_agreement(bootstrap, comm_graphs({0, 0, 0}, 2), {});
+    std::vector<CommGraph> own = comm_graphs({0, 0, 0}, 1);
+    if (rank == 1) own = {CommGraph::of({0, 2, 1})};
     require_agreement(bootstrap, own, {});
   });
   for (const Met& one : met) {
@@ -210,9 +208,9 @@ TEST(Places, ARankThatFindsSomethingElseIsNamed) {
   }
 }
 
-TEST(Places, DigestsTellRelaysAndTreesApart) {
-  const std::vector<Formation> first = formations_of({0, 0, 1, 1}, 1);
-  std::vector<Formation> other = first;
+TEST(RankPlacement, DigestsTellRelaysAndTreesApart) {
+  const std::vector<CommGraph> first = comm_graphs({0, 0, 1, 1}, 1);
+  std::vector<CommGraph> other = first;
   EXPECT_EQ(digest(other), digest(first));
   other[0].relays.set(0, 2, 1);
   EXPECT_NE(digest(other), digest(first));
@@ -242,9 +240,9 @@ SLIP_CHILD(PlacesOfHosts, Rings) {
     Bootstrap bootstrap(info.id, info.nranks, info.rank);
     const Result found = find(bootstrap, {}, 2);
     bootstrap.barrier();
-    const Relays& relays = found.formations[0].relays;
-    return fmt::format("ring {}, ring {}, to 4 through {} and {}", fmt::join(found.formations[0].order, " "),
-                       fmt::join(found.formations[1].order, " "), relays.via(0, 4), relays.arrival(4));
+    const Relays& relays = found.graphs[0].relays;
+    return fmt::format("ring {}, ring {}, to 4 through {} and {}", fmt::join(found.graphs[0].order, " "),
+                       fmt::join(found.graphs[1].order, " "), relays.via(0, 4), relays.arrival(4));
   });
 }
 

@@ -3,7 +3,6 @@
 
 #include "base/cores.hpp"
 #include "comm/plan/tuning.hpp"
-#include "comm/sim/forecast.hpp"
 #include "comm/sim/predict.hpp"
 
 namespace slip {
@@ -116,14 +115,14 @@ TEST(Predict, RelaysSpareTheSwitchOfANic) {
 TEST(Predict, TheSameTwice) {
   const Cluster cluster = cluster_from("azure_ncv4-topo.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.kind == Collective::kBarrier) continue;
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.kind == Collective::kBarrier) continue;
     PredictionAsked asked;
-    asked.call = {.kind = recipe.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
-    asked.algorithm = recipe.algorithm;
+    asked.call = {.kind = schedule.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
+    asked.algorithm = schedule.algorithm;
     const double first = predict(cluster, plan, asked).us;
     EXPECT_GT(first, 0);
-    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(recipe.kind);
+    EXPECT_EQ(first, predict(cluster, plan, asked).us) << collective_name(schedule.kind);
   }
 }
 
@@ -150,11 +149,11 @@ TEST(Forecast, LiesBetweenWhatLinksAndMemoryTake) {
   const double memory = kMemoryGbps * std::min(static_cast<double>(core_set().count()) / 2, 1.0) * 1e3;
   for (const std::uint64_t bytes : {1U << 20, 16U << 20}) {
     const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
-    const double us = Forecast(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
+    const double us = CallPredictor(comms[0]).us(call, false, 1), links = static_cast<double>(bytes) / 10e3;
     EXPECT_GT(us, links);
     EXPECT_LT(us, links + 12 * static_cast<double>(bytes) / memory + 100);
-    EXPECT_EQ(Forecast(comms[1]).us(call, false, 1), us);
-    EXPECT_LE(Forecast(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
+    EXPECT_EQ(CallPredictor(comms[1]).us(call, false, 1), us);
+    EXPECT_LE(CallPredictor(comms[0]).us(call, false, 3), us * 1.001) << "a call, of three one after the other";
   }
 }
 
@@ -162,12 +161,12 @@ TEST(Forecast, LiesBetweenWhatLinksAndMemoryTake) {
 TEST(Forecast, SeesBuffersInReach) {
   std::vector<Communicator> alone = Communicator::init_all(std::vector{Device::open("cpu", {.compute_workers = 2})});
   const Call call{.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = 1 << 20};
-  EXPECT_THROW(static_cast<void>(Forecast(alone[0]).us(call, false, 1)), Error);
+  EXPECT_THROW(static_cast<void>(CallPredictor(alone[0]).us(call, false, 1)), Error);
   const std::vector<Device> devices(2, Device::open("cpu", {.compute_workers = 2}));
   const std::vector<Communicator> comms = Communicator::init_all(devices);
-  const double us = Forecast(comms[0]).us(call, false, 2);
+  const double us = CallPredictor(comms[0]).us(call, false, 2);
   EXPECT_GT(us, 0);
-  EXPECT_LT(us, Forecast(comms[0]).us({.kind = Collective::kAllReduce, .elements = 4 << 20}, false, 2));
+  EXPECT_LT(us, CallPredictor(comms[0]).us({.kind = Collective::kAllReduce, .elements = 4 << 20}, false, 2));
 }
 
 }  // namespace

@@ -169,19 +169,21 @@ TEST_P(ReduceTypes, OneRankAtATimeIsTheSame) {
 
 TEST_P(ReduceTypes, EachInstructionSetGivesTheSameBits) {
   const std::size_t bytes = 1 << 14, count = bytes / bytes_of(type);
-  for (const Instructions some : {Instructions::kAvx2, Instructions::kAvx512, Instructions::kArmHalf}) {
+  for (const InstructionSet some : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kArmHalf}) {
     if (!has_instructions(some)) continue;
-    for (const Extra extra : {Extra::kNone, Extra::kScales, Extra::kDivisor, Extra::kPowerOfTwo}) {
+    for (const ReduceExtra extra :
+         {ReduceExtra::kNone, ReduceExtra::kScales, ReduceExtra::kDivisor, ReduceExtra::kPowerOfTwo}) {
       for (std::size_t sources = 1; sources <= kMaxSources; ++sources) {
         const Case data(type, op, sources, count, random);
         Bytes base(bytes), other(bytes);
-        KernelCall call{.sources = sources, .bytes = bytes, .divisor = extra == Extra::kPowerOfTwo ? 64U : 1'000'003U};
+        KernelCall call{
+            .sources = sources, .bytes = bytes, .divisor = extra == ReduceExtra::kPowerOfTwo ? 64U : 1'000'003U};
         for (std::size_t r = 0; r < sources; ++r) {
           call.from[r] = data.sources[r].data();
           call.scales[r] = data.scales[r];
         }
         call.to = base.data();
-        reduce_kernel(type, op, extra, Instructions::kBase)(call);
+        reduce_kernel(type, op, extra, InstructionSet::kBase)(call);
         call.to = other.data();
         reduce_kernel(type, op, extra, some)(call);
         for (std::size_t i = 0; i < count; ++i) {

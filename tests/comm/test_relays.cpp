@@ -1,8 +1,8 @@
-// all_to_all through relays: who passes on for whom, processes on several hosts, and a relay that is killed.
+// all_to_all through relays: which rank relays for which, processes on several hosts, and a relay that is killed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "comm/plan/relays.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
 #include "job.hpp"
 #include "slip/communicator.hpp"
@@ -27,13 +27,13 @@ TEST(Relays, StandOnTheRailOfTheReceiver) {
   EXPECT_EQ(relays.via(0, 4), 0);  // of the same host
 }
 
-// Small blocks are relayed, large ones are not: their bytes would pass through memory twice more. Where no two ranks
-// share a host, or all do, nobody can relay.
+// Small blocks are relayed, large ones are not, because a relay copies each byte twice more. If no two ranks share a
+// host, or all do, no rank can relay.
 TEST(Relays, AreChosenForSmallBlocksBetweenHosts) {
   const auto chosen = [](std::uint64_t bytes, int hosts) {
     const Call call{.kind = Collective::kAllToAll, .type = DataType::kU8, .elements = bytes};
-    const Site site{.nranks = 8, .hosts = hosts, .rates = {.latency_us = 20, .gbps = 1, .message_us = 5}};
-    return choose(call, site, Algorithm::kAuto, false, false).recipe->algorithm;
+    const TuningInputs tuning{.nranks = 8, .hosts = hosts, .rates = {.latency_us = 20, .gbps = 1, .message_us = 5}};
+    return choose(call, tuning, Algorithm::kAuto, false, false).schedule->algorithm;
   };
   EXPECT_EQ(chosen(64, 2), Algorithm::kRelay);
   EXPECT_EQ(chosen(1 << 20, 2), Algorithm::kDirect);
@@ -94,7 +94,7 @@ TEST(Relays, ServeProcessesOfSeveralHosts) {
   }
 }
 
-// Until something happens; then the others tell what. Hosts by name: this needs no right.
+// Runs until a rank is lost; then the others report it. Hosts are only names, so the test needs no privileges.
 SLIP_CHILD(Relays, ExchangeUntilTrouble) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Device device = Device::open("cpu", {.compute_workers = 2});
@@ -110,7 +110,7 @@ SLIP_CHILD(Relays, ExchangeUntilTrouble) {
   });
 }
 
-// Rank 3 passes on to rank 1 what its host has for it, and is the one that rank 1 reaches there.
+// Rank 3 relays the blocks of its host for rank 1, which is connected only to rank 3 there.
 TEST(Relays, ARelayThatIsKilledIsAnErrorOfEverybody) {
   const UniqueId id = test::local_id();
   std::vector<RankProcess> ranks;

@@ -70,7 +70,7 @@ TEST_P(CollectiveRules, N1_ACallReturnsWhenItIsEnqueued) {
   const Buffer data[] = {numbers(ranks.devices[0], 1), numbers(ranks.devices[1], 2)};
   Gate gate(ranks.devices[0]);
   gate.hold(ranks.streams[0]);
-  for (int i = 0; i < 3; ++i) add(ranks.comms[0], data[0], ranks.streams[0]);  // returns, with nobody there
+  for (int i = 0; i < 3; ++i) add(ranks.comms[0], data[0], ranks.streams[0]);  // returns without the others
   EXPECT_FALSE(ranks.streams[0].query());
   for (int i = 0; i < 3; ++i) add(ranks.comms[1], data[1], ranks.streams[1]);
   EXPECT_FALSE(ranks.streams[1].sync_for(kMoment));
@@ -113,7 +113,7 @@ TEST_P(CollectiveRules, N3_NothingArrivesBeforeAllHaveCome) {
   for (const Buffer& one : data) EXPECT_EQ(last(one), 6U);
 }
 
-// What it holds is its place in a hardware queue.
+// A waiting call keeps its slot in a hardware queue.
 TEST_P(CollectiveRules, N3_ACallThatWaitsHoldsItsQueue) {
   for (const int queues : {1, 8}) {
     WorldRanks ranks(Device::open_all(device(), 2, {.max_connections = queues}));
@@ -193,7 +193,7 @@ TEST_P(CollectiveRules, N6_AnotherOrderIsAnErrorOnAllRanks) {
 
 TEST_P(CollectiveRules, N6_AnotherOrderOfTwoCommunicatorsEndsAtTheDeadline) {
   for (const bool own_streams : {true, false}) {
-    // Long enough for calls that do not wait in a circle.
+    // Long enough for calls that do not wait in a cycle.
     const auto timeout = own_streams ? std::chrono::milliseconds(60'000) : std::chrono::milliseconds(200);
     WorldRanks ranks = make(timeout);
     std::vector<Communicator> others = Communicator::init_all(ranks.devices, within(timeout));
@@ -213,7 +213,7 @@ TEST_P(CollectiveRules, N6_AnotherOrderOfTwoCommunicatorsEndsAtTheDeadline) {
       for (const Stream& side : sides) side.sync();
       for (const Buffer& one : data) EXPECT_EQ(last(one), 2U);
     } else {
-      // One of them meets its deadline first, and the other is told.
+      // One of them reaches its deadline first and notifies the other.
       const std::string told = error_of(ranks.streams[0]) + error_of(ranks.streams[1]);
       for (const char* words : {"timeout: rank ", "all_reduce of 1000 U32", "deadlock: rank "})
         EXPECT_NE(told.find(words), std::string::npos) << told;

@@ -8,26 +8,26 @@
 namespace slip {
 namespace {
 
-using Layout = SharedLayout;
+using Layout = StagingLayout;
 
 void expect_proven(const std::vector<Call>& calls, int nranks, const Reachable& reachable = {}) {
-  EXPECT_EQ(test::proof_of(shared_scenes(calls, nranks, reachable), Wires::kRendezvous), "proven");
+  EXPECT_EQ(test::proof_of(host_rank_programs(calls, nranks, reachable), WireKind::kRendezvous), "proven");
 }
 
 // Without one of its waits each of these ranks' programs races. Returns how many waits there are.
-int expect_all_waits_needed(const std::vector<Scene>& whole, std::size_t rank) {
-  EXPECT_EQ(test::proof_of(whole, Wires::kRendezvous), "proven");
+int expect_all_waits_needed(const std::vector<RankPrograms>& whole, std::size_t rank) {
+  EXPECT_EQ(test::proof_of(whole, WireKind::kRendezvous), "proven");
   int found = 0;
-  for (std::size_t scene = 0; scene < whole.size(); ++scene) {
-    const std::vector<Primitive>& steps = whole[scene].programs[rank].steps;
+  for (std::size_t call = 0; call < whole.size(); ++call) {
+    const std::vector<Primitive>& steps = whole[call].by_rank[rank].steps;
     for (std::size_t step = 0; step < steps.size(); ++step) {
       const bool waits = steps[step].kind == Primitive::Kind::kMeet || steps[step].kind == Primitive::Kind::kWait;
       if (!waits) continue;
-      std::vector<Scene> cut = whole;
-      std::vector<Primitive>& others = cut[scene].programs[rank].steps;
+      std::vector<RankPrograms> cut = whole;
+      std::vector<Primitive>& others = cut[call].by_rank[rank].steps;
       others.erase(others.begin() + static_cast<std::ptrdiff_t>(step));
-      EXPECT_TRUE(test::proof_of(cut, Wires::kRendezvous).starts_with("race"))
-          << "rank " << rank << " of " << whole[scene].programs.size() << ", call " << scene << ", step " << step;
+      EXPECT_TRUE(test::proof_of(cut, WireKind::kRendezvous).starts_with("race"))
+          << "rank " << rank << " of " << whole[call].by_rank.size() << ", call " << call << ", step " << step;
       ++found;
     }
   }
@@ -89,20 +89,20 @@ TEST(SharedPlanOf, BroadcastsFromSeveralRoots) {
 // The checker sees what it should: without one of its waits a program of several chunks races.
 TEST(SharedPlanOf, AWaitLeftOutIsFound) {
   const std::vector<Call> calls(2, call_of(Collective::kAllReduce, 2'100'000));
-  EXPECT_GT(expect_all_waits_needed(shared_scenes(calls, 2), 0), 8);
+  EXPECT_GT(expect_all_waits_needed(host_rank_programs(calls, 2), 0), 8);
 }
 
 // A root that waits for nobody would write what others still read.
 TEST(SharedPlanOf, RoomLeftOutIsFound) {
   for (const std::uint64_t bytes : {5000U, 40'000U}) {
     const std::vector<Call> calls(3 * Layout::kTurns, call_of(Collective::kBroadcast, bytes));
-    std::vector<Scene> scenes = shared_scenes(calls, 3);
-    EXPECT_EQ(test::proof_of(scenes, Wires::kRendezvous), "proven");
-    for (Scene& scene : scenes) {
-      for (Program& program : scene.programs)
+    std::vector<RankPrograms> sequence = host_rank_programs(calls, 3);
+    EXPECT_EQ(test::proof_of(sequence, WireKind::kRendezvous), "proven");
+    for (RankPrograms& programs : sequence) {
+      for (Program& program : programs.by_rank)
         std::erase_if(program.steps, [](const Primitive& step) { return step.kind == Primitive::Kind::kRoom; });
     }
-    EXPECT_TRUE(test::proof_of(scenes, Wires::kRendezvous).starts_with("race")) << bytes << " bytes";
+    EXPECT_TRUE(test::proof_of(sequence, WireKind::kRendezvous).starts_with("race")) << bytes << " bytes";
   }
 }
 
@@ -120,9 +120,10 @@ TEST_P(SharedPlans, BuffersInReachAreNotInEachOthersWay) {
                                         << ", by 1: " << one.offers(0, 1) << ", in place " << one.in_place);
         const std::vector<Call> calls(3, call_of(kind, bytes));
         expect_proven(calls, nranks, one);
-        const bool enough = DirectPlan::from_root(kind) ? one.offers(0, 1) : one.offers(0, 0) && one.offers(0, 1);
+        const bool enough =
+            DirectProgramBuilder::from_root(kind) ? one.offers(0, 1) : one.offers(0, 0) && one.offers(0, 1);
         const bool possible = kind != Collective::kBarrier && !(one.in_place && kind == Collective::kAllToAll);
-        EXPECT_EQ(shared_scenes(calls, nranks, one).back().direct, enough && possible && bytes > 100);
+        EXPECT_EQ(host_rank_programs(calls, nranks, one).back().direct, enough && possible && bytes > 100);
       }
     }
   }
@@ -144,7 +145,8 @@ TEST_P(SharedPlans, AWaitForABufferLeftOutIsFound) {
   if (GetParam() == Collective::kBarrier || GetParam() == Collective::kGather) return;
   const std::vector<Call> calls(2, call_of(GetParam(), 100'000));
   for (const int nranks : {2, 3}) {
-    const std::vector<Scene> whole = shared_scenes(calls, nranks, {[](std::size_t, int) { return true; }, false});
+    const std::vector<RankPrograms> whole =
+        host_rank_programs(calls, nranks, {[](std::size_t, int) { return true; }, false});
     ASSERT_TRUE(whole.back().direct);
     for (int rank = 0; rank < nranks; ++rank)
       EXPECT_GE(expect_all_waits_needed(whole, static_cast<std::size_t>(rank)), 2);

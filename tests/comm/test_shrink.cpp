@@ -1,4 +1,4 @@
-// Ranks that are left after a loss go on with a smaller communicator.
+// After a loss the remaining ranks continue with a smaller communicator.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -19,10 +19,10 @@
 namespace slip {
 namespace {
 
-// How many times a rank tells another that shrink is done until it ends instead; 0: it does not end.
+// A rank ends itself when it is about to send this notification that shrink is done, counted from 1; 0: it does not.
 std::atomic<int> g_tellings{0};
 
-// Whether these bytes, on their way to another rank, tell it so. See transport/bootstrap/recovery.cpp.
+// Whether these bytes are such a notification. See transport/bootstrap/recovery.cpp.
 bool tells_of_success(std::span<const std::byte> bytes) {
   constexpr std::uint64_t kVerdictTag = 0x5e1ea7e6;
   constexpr std::uint32_t kDone = 1;
@@ -43,7 +43,7 @@ bool tells_of_success(std::span<const std::byte> bytes) {
 }  // namespace
 }  // namespace slip
 
-// In place of the C library's, for this program: so a rank can end just before it says something.
+// Replaces the C library's function in this program, so that a rank can end just before it sends.
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
   static const auto real =
       reinterpret_cast<ssize_t (*)(int, const void*, std::size_t, int)>(::dlsym(RTLD_NEXT, "send"));
@@ -65,7 +65,7 @@ using test::fails;
 using test::Met;
 using test::RankProcess;
 
-CommunicatorOptions patient() {
+CommunicatorOptions long_timeouts() {
   CommunicatorOptions options;
   options.init_timeout = seconds(40);
   options.silence = seconds(30);  // only what ends counts: a busy machine is no loss
@@ -73,7 +73,7 @@ CommunicatorOptions patient() {
 }
 
 CommunicatorOptions short_beats() {
-  CommunicatorOptions options = patient();
+  CommunicatorOptions options = long_timeouts();
   options.heartbeat = milliseconds(100);
   options.silence = milliseconds(1500);
   return options;
@@ -107,10 +107,11 @@ void end_in(int microseconds) {
   ::setitimer(ITIMER_REAL, &time, nullptr);
 }
 
-// Adds with the others; after each loss with those that are left, until there are as many as expected.
+// Adds with the others; after each loss with the remaining ranks, until as many are left as expected.
 std::string add_with_who_is_left(const LaunchInfo& info, const Orders& orders) {
   const Adder adder;
-  std::optional<Communicator> comm(Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient()));
+  std::optional<Communicator> comm(
+      Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
   std::optional<Adder> work(adder.device());
   int good = 0;
   for (unsigned call = 1; comm->nranks() != orders.left || good < 20; ++call) {
@@ -204,8 +205,8 @@ TEST(Shrink, WhileAnotherIsKilled) {
   }
 }
 
-// The lowest of those that are left leads the first shrink, and ends before it has told anybody that it is done, or
-// between two: those that were told go on, and the one that was not goes with them.
+// The lowest remaining rank leads the first shrink. It ends before it has notified any rank that shrink is done, or
+// between two notifications: the notified ranks continue, and the others join them.
 TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoWords) {
   for (const std::size_t first : {0, 3}) {
     const std::size_t leads = first == 0 ? 1 : 0;
@@ -222,7 +223,8 @@ TEST(Shrink, WhileTheOneThatLeadsIsKilledBetweenTwoWords) {
 SLIP_CHILD(Shrink, DownToOne) {
   test::play([](const LaunchInfo& info) -> std::string {
     const Adder adder;
-    std::optional<Communicator> comm(Communicator::init(info.id, info.nranks, info.rank, adder.device(), patient()));
+    std::optional<Communicator> comm(
+        Communicator::init(info.id, info.nranks, info.rank, adder.device(), long_timeouts()));
     for (;;) {
       const Adder work(adder.device());
       if (const std::string wrong = work.wrong_sum(*comm); !wrong.empty()) return wrong;
@@ -277,7 +279,7 @@ TEST(Shrink, AfterOneWasStopped) {
   EXPECT_NE(report.find("given up by the others"), std::string::npos) << report;
 }
 
-// Threads, with a list of who is left out.
+// Ranks as threads, with a list of excluded ranks.
 std::vector<Met> with_comms(int count, const CommunicatorOptions& options,
                             const std::function<void(Communicator&, const Adder&)>& body) {
   const std::vector<Device> devices(static_cast<std::size_t>(count), Device::open("cpu", {.compute_workers = 2}));
@@ -286,7 +288,7 @@ std::vector<Met> with_comms(int count, const CommunicatorOptions& options,
 }
 
 TEST(Shrink, WithAListOfWhoIsLeftOut) {
-  expect_no_errors(with_comms(5, patient(), [](Communicator& comm, const Adder& adder) {
+  expect_no_errors(with_comms(5, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     if (comm.rank() != 0 && comm.rank() != 3) {
       Communicator less = comm.shrink({3, 0});
       EXPECT_EQ(less.nranks(), 3);
@@ -298,7 +300,7 @@ TEST(Shrink, WithAListOfWhoIsLeftOut) {
 }
 
 TEST(Shrink, WithoutALossIsAllAgain) {
-  expect_no_errors(with_comms(3, patient(), [](Communicator& comm, const Adder& adder) {
+  expect_no_errors(with_comms(3, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     Communicator again = comm.shrink();
     EXPECT_EQ(again.nranks(), 3);
     EXPECT_EQ(adder.wrong_sum(again), "");
@@ -306,7 +308,7 @@ TEST(Shrink, WithoutALossIsAllAgain) {
 }
 
 TEST(Shrink, AfterOneAborted) {
-  const std::vector<Met> met = with_comms(3, patient(), [](Communicator& comm, const Adder& adder) {
+  const std::vector<Met> met = with_comms(3, long_timeouts(), [](Communicator& comm, const Adder& adder) {
     if (comm.rank() == 1) comm.abort();
     Communicator less = comm.shrink();
     EXPECT_EQ(less.nranks(), 2);
@@ -318,7 +320,7 @@ TEST(Shrink, AfterOneAborted) {
 }
 
 TEST(Shrink, ListsThatDifferAreToldToAll) {
-  const std::vector<Met> met = with_comms(4, patient(), [](Communicator& comm, const Adder&) {
+  const std::vector<Met> met = with_comms(4, long_timeouts(), [](Communicator& comm, const Adder&) {
     if (comm.rank() != 3) comm.shrink(comm.rank() == 2 ? std::vector<int>{1} : std::vector<int>{3});
   });
   EXPECT_FALSE(met[3].code);
@@ -330,14 +332,14 @@ TEST(Shrink, ListsThatDifferAreToldToAll) {
 }
 
 TEST(Shrink, BadListsAreRefused) {
-  expect_no_errors(with_comms(2, patient(), [](Communicator& comm, const Adder&) {
+  expect_no_errors(with_comms(2, long_timeouts(), [](Communicator& comm, const Adder&) {
     EXPECT_TRUE(fails([&] { comm.shrink({2}); }, Code::kInvalidValue, {"rank 2 of 2"}));
     EXPECT_TRUE(fails([&] { comm.shrink({comm.rank()}); }, Code::kInvalidValue, {"itself"}));
   }));
 }
 
 TEST(Shrink, WhoDoesNotComeIsNamed) {
-  CommunicatorOptions options = patient();
+  CommunicatorOptions options = long_timeouts();
   options.init_timeout = milliseconds(1000);
   const std::vector<Met> met = with_comms(3, options, [](Communicator& comm, const Adder&) {
     if (comm.rank() != 1) comm.shrink();

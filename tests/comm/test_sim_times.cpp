@@ -1,4 +1,5 @@
-// What calls of ranks on sim devices take: what is rehearsed and predicted, and what the links leave.
+// What calls of ranks on sim devices take: the times of the program simulation, the predicted times, and what the links
+// leave.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,15 +19,15 @@ using test::with;
 using test::WorldRanks;
 
 // The programs of the call on a world of the same description, as the checker and `slip topo --predict` see them.
-double rehearsed_us(const std::string& world, const Call& call, Algorithm algorithm, int count) {
-  const Choice choice = choose(call, {.nranks = count}, algorithm, false, false);
+double simulated_us(const std::string& world, const Call& call, Algorithm algorithm, int count) {
+  const ScheduleChoice choice = choose(call, {.nranks = count}, algorithm, false, false);
   std::vector<int> order;
   for (int rank = 0; rank < count; ++rank) order.push_back(rank);
   const std::vector<Device> devices = Device::open_all(world, count, {.queue_depth = 1 << 20, .run_functions = false});
-  Rehearsal rehearsal(devices, Wires::kPipelined);
-  const Practice practice{choice.recipe, call, true, choice.chunk_bytes};
-  rehearsal.add(scene_of(practice, Formation::of(order)));
-  Plan plan = rehearsal.plan();
+  ProgramSimulation simulation(devices, WireKind::kPipelined);
+  const CallSpec spec{choice.schedule, call, true, choice.chunk_bytes};
+  simulation.add(rank_programs(spec, CommGraph::of(order)));
+  Plan plan = simulation.plan();
   const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
   const Picos begun = devices.front().now();
   stream.launch(plan);
@@ -34,7 +35,7 @@ double rehearsed_us(const std::string& world, const Call& call, Algorithm algori
   return static_cast<double>(devices.front().now() - begun) / 1e6;
 }
 
-// With a queue for each stream of a rehearsal, which has one for each wire.
+// With a queue for each stream of a simulation, which has one for each wire.
 std::string with_many_queues(std::string world) {
   const std::string few = "\"queues\": 8";
   return world.replace(world.find(few), few.size(), "\"queues\": 128");
@@ -65,7 +66,7 @@ TEST_P(SimTimes, AreThoseOfTheRehearsal) {
       WorldRanks ranks(sim_world(memory_gbps), count, with(GetParam()));
       for (const std::uint64_t bytes : {64U, 100'000U, 8U << 20}) {
         const double expected =
-            rehearsed_us(with_many_queues(sim_world(memory_gbps)), all_reduce_of(bytes), GetParam(), count);
+            simulated_us(with_many_queues(sim_world(memory_gbps)), all_reduce_of(bytes), GetParam(), count);
         EXPECT_NEAR(all_reduce_us(ranks, bytes), expected, 1e-3) << count << " ranks, " << bytes << " bytes";
       }
     }

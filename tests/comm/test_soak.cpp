@@ -1,6 +1,6 @@
-// Random programs of many calls on several communicators and streams, checked against what one thread computes; and
-// the same while ranks are killed or stopped, and the others go on. SLIP_TEST_SECONDS: how long; the seed is printed.
-// The time counts within a program, too: beside other work one of them may take longer than that.
+// Random programs of many calls on several communicators and streams; one thread computes the expected results. The
+// same while ranks are killed or stopped and the others continue. SLIP_TEST_SECONDS: how long; the seed is printed. A
+// program stops at that time, too, because on a busy machine one program may take longer.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -220,7 +220,7 @@ void run_random_programs(bool virtual_time) {
 TEST(Soak, RandomPrograms) { run_random_programs(false); }
 TEST(SoakInVirtualTime, RandomPrograms) { run_random_programs(true); }
 
-// A program without end, with whoever is left, until there are as many as the test says.
+// An endless program with the remaining ranks, until as few are left as the test expects.
 SLIP_CHILD(SoakWithLosses, GoOn) {
   test::play([](const LaunchInfo& info) -> std::string {
     const auto byte = [] {

@@ -15,7 +15,7 @@ namespace slip::test {
 
 inline std::string data_file(const std::string& name) { return SLIP_SOURCE_DIR "/tests/topo/data/" + name; }
 
-// A folder of its own that goes with it.
+// A temporary folder, removed with the object.
 class Folder {
  public:
   Folder() : path_(std::filesystem::temp_directory_path() / fmt::format("slip-places-{}", std::random_device{}())) {

@@ -49,7 +49,7 @@ struct WorldRanks {
   void sync() const {
     for (const Stream& stream : streams) stream.sync();
   }
-  // From one instant, at which nothing is under way, until all have done what they were given.
+  // Virtual time from an instant at which all ranks are idle until all have done the given work.
   double us(const std::function<void()>& body) const {
     sync();
     const Picos begun = devices[0].now();

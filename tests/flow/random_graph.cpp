@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "flow/weights/op_size.hpp"
+#include "flow/costs/op_memory.hpp"
 
 namespace slip::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "flow/weights/arena.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "support/share.hpp"
 
 namespace slip::test {

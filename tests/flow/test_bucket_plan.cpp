@@ -7,8 +7,10 @@
 
 #include "flow/gradients/bucket_order.hpp"
 #include "flow/gradients/bucket_plan.hpp"
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/cluster_cost.hpp"
+#include "flow/gradients/predict_step.hpp"
 #include "support/errors.hpp"
+#include "support/share.hpp"
 
 namespace slip {
 namespace {
@@ -128,10 +130,10 @@ TEST(BucketPlan, DynamicProgrammingEndsFirst) {
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20262, round " << round);
     const GradientProfile profile = all_at_once(random_step(random, 2 + random() % 8));
-    const std::vector<PlanUnit> units = units_of(profile, 0, 64);
-    const BucketPlan found = ordered(units, earliest_end(units, cost, profile.bytes()), cost, 1);
+    const std::vector<GradientSlice> slices = slices_of(profile, 0, 64);
+    const BucketPlan found = ordered(slices, earliest_end(slices, cost, profile.bytes()), cost, 1);
     EXPECT_EQ(exposure_of(profile, cost, found).exposed,
-              exposure_of(profile, cost, exhaustive_plan(units, cost)).exposed);
+              exposure_of(profile, cost, exhaustive_plan(slices, cost)).exposed);
   }
 }
 
@@ -143,7 +145,7 @@ TEST(BucketPlan, IsNearTheBestOfAllPlans) {
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(testing::Message() << "seed 20263, round " << round);
     const GradientProfile profile = random_step(random, 2 + random() % 11);
-    const Picos best = exposure_of(profile, cost, exhaustive_plan(units_of(profile, 0, 64), cost)).exposed;
+    const Picos best = exposure_of(profile, cost, exhaustive_plan(slices_of(profile, 0, 64), cost)).exposed;
     const Picos ours = exposure_of(profile, cost, plan_buckets(profile, cost, {.slices = false})).exposed;
     const Picos sliced = exposure_of(profile, cost, plan_buckets(profile, cost)).exposed;
     EXPECT_GE(ours, best);
@@ -239,9 +241,9 @@ TEST(BucketPlan, MannersOfAStep) {
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
   const BucketPlan plan = each_alone(profile);
-  const Picos blocking = play_step(device, profile, cost, plan, StepManner::kInCompute).exposed(),
-              at_end = play_step(device, profile, cost, plan, StepManner::kAtTheEnd).exposed(),
-              by_need = play_step(device, profile, cost, plan, StepManner::kByNeed).exposed();
+  const Picos blocking = simulate_step(device, profile, cost, plan, WaitPolicy::kInCompute).exposed(),
+              at_end = simulate_step(device, profile, cost, plan, WaitPolicy::kAtTheEnd).exposed(),
+              by_need = simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed).exposed();
   EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
   EXPECT_LT(at_end, blocking);
   EXPECT_LE(by_need, at_end);
@@ -257,4 +259,35 @@ TEST(BucketPlan, OfNothingIsNothing) {
 }
 
 }  // namespace
+
+// What reductions cost on many machines, beside simulating all of them.
+
+namespace {
+
+System machine() { return read_topology(SLIP_SOURCE_DIR "/tests/topo/data/nvswitch8.xml"); }
+
+// Rings of six machines and trees of sixteen, simulated whole: as many as take a second. A sanitizer takes a hundred,
+// and sees the smallest.
+TEST(ClusterCost, GoesOnFromFewerMachines) {
+  const System one = machine();
+  const bool slow = test::kShare > 1;
+  for (const bool by_tree : {false, true}) {
+    if (slow && !by_tree) continue;
+    const int machines = slow ? 8 : by_tree ? 16 : 6;
+    constexpr std::uint64_t kBytes = std::uint64_t{1} << 18;
+    const double all = all_reduce_us(one, machines, kBytes, by_tree, machines, {}),
+                 extended = all_reduce_us(one, machines, kBytes, by_tree, 4, {});
+    EXPECT_NEAR(extended, all, 0.1 * all) << (by_tree ? "tree" : "ring");
+  }
+}
+
+TEST(ClusterCost, MoreBytesCostMore) {
+  const ClusterCost few = cluster_cost(machine(), 1);
+  EXPECT_EQ(few.ranks, 8);
+  EXPECT_FALSE(few.extended);
+  EXPECT_GT(few.cost.points.back().time, few.cost.points.front().time);
+}
+
+}  // namespace
+
 }  // namespace slip

@@ -46,7 +46,7 @@ struct Ops {
   }
 };
 
-TEST(Link, TakesItsLatencyThenItsRate) {
+TEST(LinkCost, TakesItsLatencyThenItsRate) {
   const LinkCost link{.bytes_per_second = 2e9, .latency = 3 * kMicro};
   EXPECT_EQ(link.time_for(0), 3 * kMicro);
   EXPECT_EQ(link.time_for(1'000'000), 503 * kMicro);
@@ -128,14 +128,14 @@ TEST_F(CostsFile, WhatCannotBeMeasuredIsRefused) {
     std::string from, to;
     std::initializer_list<std::string_view> words;
   } cases[] = {
-      {"\"device\": \"cpu\",", "", {"lack 'device'"}},
-      {"\"device\"", "\"devices\"", {"'devices'", "not known"}},
-      {"\"kernel_slowdown\": 0", "\"load_slowdown\": 0", {"'load_slowdown'", "twice"}},
+      {"\"device\": \"cpu\",", "", {"device is missing"}},
+      {"\"device\"", "\"devices\"", {"devices", "no such field"}},
+      {"\"kernel_slowdown\": 0", "\"load_slowdown\": 0", {"\"load_slowdown\"", "twice"}},
       {"\"kernel_slowdown\": 0", "\"kernel_slowdown\": -0.5", {"kernel_slowdown is -0.5"}},
       {"\"latency_ps\": 5", "\"latency_ps\": -5", {"latency_ps is -5"}},
-      {"\"latency_ps\": 5", "\"latency_ps\": \"5\"", {"line 3"}},
-      {"\"time_ps\": 4", "\"time_ps\": 0", {"time_ps is 0", "line 9"}},
-      {"\"flops\": 2, ", "", {"lack 'flops'"}},
+      {"\"latency_ps\": 5", "\"latency_ps\": \"5\"", {".load.latency_ps"}},
+      {"\"time_ps\": 4", "\"time_ps\": 0", {".samples[0].time_ps is 0"}},
+      {"\"flops\": 2, ", "", {".samples[0].flops is missing"}},
       {"]\n}", "]\n} x", {}},
       {"1000000000", "1e300", {"bytes_per_second is 1e+300"}},
   };

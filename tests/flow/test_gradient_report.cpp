@@ -50,8 +50,8 @@ TEST(GradientReports, WorkStandsStillUntilTheCallHasEnded) {
   EXPECT_NEAR(report.overlapped(), 100.0 * 30 / 35, 1e-9);
   EXPECT_EQ(report.buckets[2].ready, 30 * kUs);
 
-  Needs needs;
-  find_needs(times, needs);
+  StepAnalysis needs;
+  analyze_step(times, needs);
   EXPECT_EQ(needs.backward_end, 30 * kUs);
   // Without the stall the last one would have been needed where it was.
   EXPECT_EQ(needs.needed, (std::vector<Picos>{30 * kUs, 34 * kUs, 40 * kUs}));
@@ -92,8 +92,8 @@ TEST(GradientReports, OnlyTheBackwardPassLosesTimeInIt) {
 TEST(GradientReports, ClippingNeedsAll) {
   GradientTimes times = three({0, 20 * kUs, 30 * kUs}, {10 * kUs, 30 * kUs, 45 * kUs});
   times.waits = {{GradientTimes::kAll, 2, kCompute, 31 * kUs, 46 * kUs}, {0, 0, kCompute, 50 * kUs, 50 * kUs}};
-  Needs needs;
-  find_needs(times, needs);
+  StepAnalysis needs;
+  analyze_step(times, needs);
   EXPECT_EQ(needs.needed, (std::vector<Picos>(3, 31 * kUs)));
   EXPECT_EQ(needs.exposed, 14 * kUs);
 }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <random>
 
 #include "base/clock.hpp"
@@ -200,6 +202,36 @@ TEST(Gradients, AreAddedUpWithoutSync) {
         EXPECT_EQ(std::ranges::count(kept.host_read<float>().span(), sum), std::ssize(kept.host_read<float>().span()));
     }
     EXPECT_EQ(network.gradients.steps(), 4U);
+  }));
+}
+
+// The communicator moves while steps are reduced, and goes before the gradients.
+TEST(Gradients, KeepTheirCommunicatorWhereverItMoves) {
+  expect_no_errors(as_trainers(2, [](Trainer& trainer) {
+    const int rank = trainer.rank();
+    auto first = std::make_unique<Communicator>(std::move(trainer.comm));
+    Gradients gradients(*first, trainer.device, {.cost = some_cost()});
+    const ParameterId weight = gradients.add("weight", 4000, DataType::kF32);
+    gradients.seal();
+    const auto step = [&](int number) {
+      trainer.compute.launch(test::kCount,
+                             {.writes = {gradients.view(weight)}, .scalars = {Network::value(rank, 0, number)}});
+      gradients.ready(weight, trainer.compute);
+      gradients.wait(weight, trainer.compute);
+      const Range view = gradients.view(weight);
+      const Buffer kept = trainer.device.alloc(view.bytes, MemoryKind::kPinned, "kept");
+      trainer.compute.copy(kept, view);
+      gradients.step_end();
+      trainer.compute.sync();
+      EXPECT_EQ(kept.host_read<float>()[0], (Network::value(0, 0, number) + Network::value(1, 0, number)) / 2);
+    };
+    step(0);
+    std::optional<Communicator> second(std::move(*first));
+    first.reset();
+    step(1);
+    EXPECT_EQ(second->rank(), rank);
+    second.reset();
+    for (int number = 2; number < 12; ++number) step(number);
   }));
 }
 

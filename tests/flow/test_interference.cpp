@@ -18,12 +18,12 @@ namespace {
 
 // Gives these one after the other.
 struct Measurements {
-  std::vector<TimesBeside> times;
+  std::vector<InterferenceTimes> times;
   std::size_t calls = 0;
-  TimesBeside operator()() { return times.at(calls++); }
+  InterferenceTimes operator()() { return times.at(calls++); }
 };
 
-std::string warning_of(const TimesBeside& times, double expected) {
+std::string warning_of(const InterferenceTimes& times, double expected) {
   testing::internal::CaptureStderr();
   EXPECT_DOUBLE_EQ(plausible_slowdown(times, "kernels beside loads take"), expected);
   return testing::internal::GetCapturedStderr();
@@ -31,17 +31,17 @@ std::string warning_of(const TimesBeside& times, double expected) {
 
 TEST(Interference, APlausibleSlowdownIsMeasuredOnce) {
   Measurements measure{{{100, 107}}};
-  const TimesBeside times = measure_beside(std::ref(measure));
+  const InterferenceTimes times = measure_interference(std::ref(measure));
   EXPECT_EQ(measure.calls, 1U);
   EXPECT_NEAR(times.slowdown(), 0.07, 1e-9);
   EXPECT_EQ(warning_of(times, times.slowdown()), "");
-  EXPECT_EQ((TimesBeside{100, 90}).slowdown(), 0);
-  EXPECT_EQ((TimesBeside{0, 90}).slowdown(), 0);
+  EXPECT_EQ((InterferenceTimes{100, 90}).slowdown(), 0);
+  EXPECT_EQ((InterferenceTimes{0, 90}).slowdown(), 0);
 }
 
 TEST(Interference, AnImplausibleOneIsMeasuredAgain) {
   Measurements measure{{{100, 1900}, {140, 1600}, {120, 150}, {100, 100}}};
-  const TimesBeside times = measure_beside(std::ref(measure));
+  const InterferenceTimes times = measure_interference(std::ref(measure));
   EXPECT_EQ(measure.calls, 3U);  // the third is plausible
   EXPECT_EQ(times.alone, 100);
   EXPECT_EQ(times.beside, 150);
@@ -49,13 +49,13 @@ TEST(Interference, AnImplausibleOneIsMeasuredAgain) {
 
 TEST(Interference, RepeatsAreFew) {
   Measurements measure{{{100, 90'000}, {100, 60'000}, {100, 30'000}, {100, 15'000}, {100, 7'500}, {100, 100}}};
-  EXPECT_EQ(measure_beside(std::ref(measure)).beside, 15'000);
+  EXPECT_EQ(measure_interference(std::ref(measure)).beside, 15'000);
   EXPECT_EQ(measure.calls, 4U);
 }
 
 TEST(Interference, OneThatStaysImplausibleIsLimitedWithAWarning) {
-  Measurements measure{std::vector<TimesBeside>(20, {100, 1903})};
-  const TimesBeside times = measure_beside(std::ref(measure));
+  Measurements measure{std::vector<InterferenceTimes>(20, {100, 1903})};
+  const InterferenceTimes times = measure_interference(std::ref(measure));
   EXPECT_EQ(measure.calls, 2U);  // the second confirms the first
   const std::string warning = warning_of(times, kMaxPlausibleSlowdown);
   for (const char* word : {"kernels beside loads take 19.0 times", "9 times", "--costs"})

@@ -10,9 +10,8 @@
 #include "flow/stacks.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/resident.hpp"
-#include "flow/weights/ring.hpp"
 #include "flow/weights/step.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
 
 namespace slip {
@@ -97,12 +96,12 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
   int better_than_guess = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Chain chain = random_chain(seed, 9 + seed % 4);
-    const std::vector<WeightUnit> units = make_units(chain.graph);
-    const Pace pace = pace_of(chain.graph, chain.costs, units);
+    const std::vector<WeightGroup> units = make_weight_groups(chain.graph);
+    const StepCosts step_costs = step_costs_of(chain.graph, chain.costs, units);
     const std::vector<WeightLoad> loads = make_loads(units);
     std::uint64_t all = 0;
-    for (const WeightUnit& unit : units) all += aligned(unit.bytes);
-    const ResidentProblem problem{pace, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
+    for (const WeightGroup& unit : units) all += aligned(unit.bytes);
+    const ResidentProblem problem{step_costs, units, loads, all * (2 + seed % 5) / 8, 12 * kMiB};
     double best = 1e300;
     std::vector<char> set(units.size());
     std::vector<WeightLoad> left;
@@ -113,7 +112,7 @@ TEST(PlanWeights, TheSearchFindsWhatTryingAllFinds) {
         used += set[i] ? aligned(units[i].bytes) : 0;
       }
       if (used > problem.capacity || !streamed_loads(problem, set, left)) continue;
-      best = std::min(best, period_of(pace, left).step);
+      best = std::min(best, steady_step_of(step_costs, left).step);
     }
     const ResidentChoice guess = guess_resident(problem), found = search_resident(problem, 50'000'000);
     EXPECT_LE(found.step, best * 1.0006) << "seed " << seed;
@@ -187,13 +186,13 @@ TEST(PlanWeights, AWeightThatFarOpsShareIsLoadedForEachOrStays) {
   EXPECT_EQ(loads, 2) << "once for ops 0 and 3, once for op 39";
   const WeightsPlan some = plan_weights(graph, costs, {.budget = 24 * kMiB});
   const auto unit =
-      std::ranges::find_if(some.units, [&](const WeightUnit& one) { return one.parts.front().bytes.value == shared; });
+      std::ranges::find_if(some.units, [&](const WeightGroup& one) { return one.parts.front().bytes.value == shared; });
   EXPECT_TRUE(unit->resident) << "it saves twice its bytes";
 }
 
 TEST(PlanWeights, SmallWeightsJoinANeighbour) {
   const Chain chain = make_chain({{4 * kMiB, 10}, {4096, 10}, {4096, 10}, {8 * kMiB, 10}}, 1e9);
-  const std::vector<WeightUnit> units = make_units(chain.graph);
+  const std::vector<WeightGroup> units = make_weight_groups(chain.graph);
   ASSERT_EQ(units.size(), 2u);
   EXPECT_EQ(units[0].parts.size(), 3u);
   EXPECT_EQ(units[0].ops, (std::vector<std::uint32_t>{0, 1, 2}));
@@ -202,7 +201,7 @@ TEST(PlanWeights, SmallWeightsJoinANeighbour) {
   Value x = apart.input("x", DataType::kF32, {64});
   for (const char* name : {"a", "b", "c"})
     x = apart.add(name, x, apart.weight(std::string("w") + name, DataType::kF32, {64}));
-  EXPECT_EQ(make_units(apart).size(), 3u) << "each by itself, if the graph says so";
+  EXPECT_EQ(make_weight_groups(apart).size(), 3u) << "each by itself, if the graph says so";
 }
 
 TEST(Arena, ActivationsShareBytes) {

@@ -108,33 +108,53 @@ TEST(RandomGraphs, HaveNoRaceThatTheCheckerSees) {
   }
 }
 
-// Loads that take long, each another time, between a host function and the copy.
+// Each load is a host function that takes a different time.
+class SlowLoader final : public GroupLoader {
+ public:
+  SlowLoader(const WeightsPlan& plan, const Graph& graph, const WeightWords& weights,
+             const WeightsMemory& memory)
+      : plan_(plan), graph_(graph), weights_(weights), memory_(memory) {}
+
+  void fill_resident() {
+    for (std::uint32_t group = 0; group < plan_.units.size(); ++group) {
+      if (plan_.units[group].resident)
+        put(group, static_cast<std::byte*>(memory_.resident.native()) + plan_.units[group].offset);
+    }
+  }
+  void issue(StreamRef stream, Range to, std::uint32_t group, const Event*) override {
+    std::byte* const at = static_cast<std::byte*>(memory_.ring.native()) + to.offset;
+    stream.host(
+        [this, at, group] {
+          for (int i = 0; i < 4; ++i) test::spin_by_seed();
+          put(group, at);
+        },
+        {.reads = {}, .writes = {to}, .scalars = {}, .name = "slow load"});
+  }
+  std::uint64_t shift(Range, std::uint32_t, std::size_t) const override { return 0; }
+
+ private:
+  void put(std::uint32_t group, std::byte* into) const {
+    for (const WeightGroup::Part& part : plan_.units[group].parts) {
+      const Words& words = weights_.at(graph_[part.bytes.value].name);
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(words));
+      std::ranges::copy(bytes.subspan(part.bytes.offset, part.bytes.bytes), into + part.offset);
+    }
+  }
+
+  const WeightsPlan& plan_;
+  const Graph& graph_;
+  const WeightWords& weights_;
+  const WeightsMemory& memory_;
+};
+
 TEST(RandomGraphs, AreRightWithSlowLoads) {
   for (std::uint64_t seed = 1; seed <= 60 / test::kShare; ++seed) {
     auto [random, model, weights, plan] = Case(seed);
     const Device device = Device::open("cpu");
     const WeightsMemory memory(device, plan);
-    const auto put = [&](std::uint32_t unit, std::byte* into) {
-      for (const WeightUnit::Part& part : plan.units[unit].parts) {
-        const Words& words = weights.at(model.graph[part.bytes.value].name);
-        const std::span<const std::byte> bytes = std::as_bytes(std::span(words));
-        std::ranges::copy(bytes.subspan(part.bytes.offset, part.bytes.bytes), into + part.offset);
-      }
-    };
-    const auto ring = static_cast<std::byte*>(memory.ring ? memory.ring.native() : nullptr);
-    for (std::uint32_t unit = 0; unit < plan.units.size(); ++unit) {
-      if (plan.units[unit].resident)
-        put(unit, static_cast<std::byte*>(memory.resident.native()) + plan.units[unit].offset);
-    }
-    Steps steps(device, model.graph, plan, memory, [&](StreamRef stream, Range to, std::uint32_t unit, const Event*) {
-      std::byte* const at = ring + to.offset;
-      stream.host(
-          [&put, at, unit] {
-            for (int i = 0; i < 4; ++i) test::spin_by_seed();
-            put(unit, at);
-          },
-          {.reads = {}, .writes = {to}, .scalars = {}, .name = "slow load"});
-    });
+    SlowLoader loader(plan, model.graph, weights, memory);
+    loader.fill_resident();
+    Steps steps(device, model.graph, plan, memory, loader);
     const Ends ends(model.graph);
     Reference reference(model.graph, weights);
     std::vector<Buffer> host;
@@ -190,7 +210,7 @@ TEST(RandomGraphs, TakeWhatThePlannerSays) {
   }
 }
 
-// What is left on disk sets the pace when the disk is the slower way.
+// What is left on disk sets the step_costs when the disk is the slower way.
 TEST(RandomGraphs, ReadsFromDiskAreInThePrediction) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     const test::RandomGraph model(seed, {.max_ops = 60, .max_weight_words = 4'000'000, .max_inputs = 0});

@@ -136,6 +136,30 @@ TEST(Runner, AWaitThatIsMissingShows) {
   EXPECT_GT(wrong, 0) << "no seed showed it: the tests above prove nothing";
 }
 
+// The proof captures the loader that the runner would use, whatever the source.
+TEST(Runner, WhatItIssuesIsProven) {
+  const Device device = Device::open("cpu");
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    const Chain chain = small_chain(seed, 20);
+    const Weights weights = test::random_weights(chain, seed);
+    const ModelFile file(chain, weights);
+    for (const std::uint64_t host_memory : {UINT64_MAX, 1 * kMiB}) {
+      WeightsPlan plan = plan_with(chain, 0.1, host_memory);
+      ASSERT_FALSE(plan.loads.empty());
+      const WeightSource sources[] = {from_memory(weights), from_callback(weights), WeightSource::files(file.path)};
+      for (const WeightSource& source : sources) {
+        const WeightsProof proof = verify_weights(plan, chain.graph, device, source);
+        EXPECT_TRUE(proof.proven()) << "seed " << seed << "\n" << proof.text;
+        EXPECT_GE(proof.ops, 3 * (plan.loads.size() + chain.graph.ops().size()));
+      }
+      EXPECT_TRUE(verify_weights(plan, chain.graph).proven()) << "seed " << seed;
+      for (WeightLoad& load : plan.loads) load.after_op = kNoOp;  // loads overwrite what ops still read
+      for (const WeightSource& source : sources)
+        EXPECT_FALSE(verify_weights(plan, chain.graph, device, source).proven()) << "seed " << seed;
+    }
+  }
+}
+
 TEST(Runner, RunsInVirtualTime) {
   const Chain chain = small_chain(3, 30);
   const Weights weights = test::random_weights(chain, 3);

@@ -1,6 +1,6 @@
-// The frame of a fuzzer: seeds one after the other for some seconds. An input is made from one seed alone, which is
-// printed when it fails. Hangs end with an alarm that names the seed, and memory is limited, so that a small input that
-// takes a lot of it is a failure.
+// The main loop of a fuzzer: tries one seed after another for some seconds. Each input is made from its seed alone, and
+// the seed is printed if it fails. An alarm ends hangs and names the seed. Memory is limited, so that a small input
+// that takes much memory fails.
 #pragma once
 
 #include <fmt/format.h>

@@ -12,8 +12,8 @@
 #include <stdexcept>
 
 #include "base/json_text.hpp"
-#include "base/terminal_text.hpp"
-#include "comm/diagnose/hold_ups.hpp"
+#include "base/terminal.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "fuzz/fuzz_loop.hpp"
 #include "support/ledger_image.hpp"
 #include "transport/ledger/ledger_reader.hpp"
@@ -85,11 +85,11 @@ void require_safe(const std::string& text) {
 }
 
 void use(const ProcessLedger& ledger) {
-  std::vector<RankSight> sights;
+  std::vector<RankState> sights;
   nlohmann::json json = nlohmann::json::array();
   require(ledger.ranks.size() <= static_cast<std::size_t>(kLedgerEntries), "more entries than a ledger has");
   for (const LedgerView& view : ledger.ranks) {
-    const RankSight sight{view, "RSTZ"[view.begun % 4]};
+    const RankState sight{view, "RSTZ"[view.begun % 4]};
     for (const std::string& text : {std::string(view.text), std::string(view.device), std::string(view.host),
                                     doing(sight), call_text(view), state_word(sight), communicator_text(view)}) {
       require_safe(text);
@@ -98,7 +98,7 @@ void use(const ProcessLedger& ledger) {
     require(view.rank >= 0 && view.nranks >= 0 && in_state_ns(sight) >= 0, "a number below 0");
     sights.push_back(sight);
   }
-  for (const HoldUp& one : hold_ups(sights)) {
+  for (const Stall& one : find_stalls(sights)) {
     require_safe(one.text);
     json.push_back(one.text);
   }

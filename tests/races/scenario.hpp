@@ -1,6 +1,6 @@
-// The corpus of races: numbered programs, one a file, half of them racy and half right. Ops declare what they touch and
-// touch nothing, so the racy ones are safe to run anywhere. Each runs on every device, and once more in a process of
-// its own: a stream that takes the place of an earlier one has other positions, which can hide a fault of the checker.
+// The corpus of races: numbered programs, one a file, half of them racy and half correct. Ops declare accesses and
+// touch nothing, so racy programs are safe to run. Each runs on every device, and once more in a process of its own: a
+// stream that reuses the slot of an earlier one has other positions, which could hide a defect of the checker.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Mutations: from plans that are proven, every wait is taken away in turn. verify() must say just when that makes a
-// race, which another, slower way of reckoning tells; and ops chosen at random must show what a race does.
+// Mutations: from plans that are proven, each wait is removed in turn. verify() must find a race exactly when a slow
+// reference does, and running the ops in random order must then change the result.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -106,7 +106,7 @@ class Bench {
   Buffer words_, sources_;
 };
 
-// Whether every two ops that meet are ordered, by trying every way from the one to the other.
+// The reference: whether every two ops that conflict are ordered, by trying every path between them.
 bool is_ordered(const Shape& shape) {
   const auto count = static_cast<std::uint32_t>(shape.steps.size());
   std::vector<std::vector<bool>> before(count, std::vector<bool>(count));

@@ -1,5 +1,5 @@
-// Random programs on real devices, held against a model that follows the rules by sets: for each stream, all that
-// happens before its next op. The checker must say the same, while the program runs and from its trace.
+// Random programs on real devices, compared with a model that keeps, for each stream, the set of everything that
+// happens before its next op. The checker must agree with the model, both live and on the trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>

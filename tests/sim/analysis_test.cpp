@@ -7,7 +7,7 @@
 
 #include "sim/support.hpp"
 #include "slip/figures.hpp"
-#include "watch/race/replay.hpp"
+#include "watch/analysis/replay.hpp"
 
 namespace slip::test {
 namespace {

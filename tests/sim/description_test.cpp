@@ -5,8 +5,8 @@
 
 #include <random>
 
-#include "backend/sim/embedded.hpp"
 #include "backend/sim/quantity.hpp"
+#include "backend/sim/sim.hpp"
 #include "sim/support.hpp"
 
 namespace slip::test {
@@ -146,6 +146,59 @@ TEST(SimDescription, ListedPathsAreChecked) {
   EXPECT_NE(with(R"({"from": 0, "to": 1, "links": ["a", "a"]})").find("already"), std::string::npos);
   EXPECT_NE(with(R"({"from": 0, "to": 1, "links": []})").find("at least one"), std::string::npos);
   EXPECT_NE(with(R"({"from": -1, "to": 1, "links": ["a"]})").find("from"), std::string::npos);
+}
+
+// A description made by code instead of text.
+sim::Description typed() {
+  return {.name = "typed",
+          .memory = 1'000'000'000,
+          .compute = {.flops = 1'000'000'000, .bandwidth = 1'000'000'000},
+          .copies = {.in = 1'000'000'000, .out = 1'000'000'000}};
+}
+
+TEST(SimDescription, MayBeATypedValue) {
+  sim::Description description = typed();
+  description.queues = 3;
+  const std::vector<Device> devices = sim::open_devices(description, 2, {.memory_limit = 1 << 20});
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[1].info().name, "sim:typed");
+  EXPECT_EQ(devices[1].info().queues, 3);
+  EXPECT_EQ(devices[1].info().memory_bytes, 1u << 20);
+  EXPECT_EQ(devices[0].info().world, devices[1].info().world);
+}
+
+TEST(SimDescription, ErrorsOfTypedValuesNameFieldAndValue) {
+  const auto error_with = [](auto change) -> std::string {
+    sim::Description description = typed();
+    change(description);
+    try {
+      sim::open_device(description);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidValue);
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto expect = [](const std::string& text, std::vector<const char*> words) {
+    for (const char* word : words) EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
+  };
+  expect(error_with([](sim::Description&) {}), {"no error"});
+  expect(error_with([](sim::Description& d) { d.copies.kernel_slowdown_ppm = 1'800'000'000; }),
+         {"copies.kernel_slowdown_ppm", "1800000000", "from 0 to 1000000000"});
+  expect(error_with([](sim::Description& d) { d.copies.in = 1; }), {"copies.in", "1 B/s", "1 MB/s"});
+  expect(error_with([](sim::Description& d) { d.host.query = 0; }), {"host.query", "0 ps"});
+  expect(error_with([](sim::Description& d) { d.compute.launch = -1; }), {"compute.launch", "-1 ps"});
+  const auto with_route = [&](sim::PeerDescription::Route route) {
+    return error_with([&](sim::Description& d) {
+      d.peers = {.form = sim::PeerDescription::Form::kLinks, .links = {{"a", 1'000'000'000}}, .routes = {route}};
+    });
+  };
+  expect(with_route({0, 1, 0, {"a"}}), {"no error"});
+  expect(with_route({0, 0, 0, {"a"}}), {"peers.paths[0].to"});
+  expect(with_route({0, 1, 0, {"b"}}), {"peers.paths[0].links", "\"b\""});
+  expect(with_route({0, 1, 0, {"a", "a"}}), {"already"});
+  expect(with_route({0, 1, 0, {}}), {"at least one"});
+  expect(with_route({0, 4096, 0, {"a"}}), {"4095"});
 }
 
 TEST(SimDescription, HostileTextIsRefused) {

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/sync.hpp"
 #include "sim/support.hpp"
 
 namespace slip::test {
@@ -226,6 +227,18 @@ TEST(SimThreads, AFunctionMayTakeItsTimeWhileOthersSubmit) {
   go = true;
   driver.join();
   other.sync();
+}
+
+// A wait of minutes has more iterations than an int of nanoseconds has room for.
+TEST(SimPauses, GrowAndStayAtTheLongest) {
+  std::int64_t last = 0;
+  for (int i = kProgramWait.yields; i < 2'000'000; ++i) {
+    const std::int64_t sleep = kProgramWait.sleep_at(i);
+    ASSERT_GE(sleep, last) << "pause " << i;
+    ASSERT_LE(sleep, kProgramWait.max_sleep_ns) << "pause " << i;
+    last = sleep;
+  }
+  EXPECT_EQ(last, kProgramWait.max_sleep_ns);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "store/numbered_file.hpp"
-#include "store/page_cache.hpp"
+#include "store/file.hpp"
 #include "support/errors.hpp"
 
 namespace slip {

@@ -44,8 +44,8 @@ LedgerEntry& LedgerImage::add(std::uint64_t communicator, std::int32_t rank, std
   entry.version.store(2);
   entry.life.store(static_cast<std::uint64_t>(LedgerLife::kThere));
   entry.communicator.store(communicator);
-  entry.place.store(static_cast<std::uint64_t>(static_cast<std::uint32_t>(nranks)) << 32 |
-                    static_cast<std::uint32_t>(rank));
+  entry.rank_and_count.store(static_cast<std::uint64_t>(static_cast<std::uint32_t>(nranks)) << 32 |
+                             static_cast<std::uint32_t>(rank));
   entry.enqueued.store(1);
   entry.begun.store(1);
   entry.check.store(check_of_call(1, 0, 0));

@@ -25,7 +25,7 @@ std::string random_xml(std::uint64_t seed, const RandomShape& shape) {
   const auto link = [&] {
     return fmt::format(R"(link_speed="{} GT/s" link_width="{}")", 8 << below(2), 8 << below(2));
   };
-  // Slots: a CPU itself or a switch below it.
+  // A slot is a CPU or a switch below it.
   const int slots = cpus * (1 + below(2));
   std::vector<std::string> slot(static_cast<std::size_t>(slots));
   for (int gpu = 0; gpu < gpus; ++gpu) {

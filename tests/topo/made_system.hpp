@@ -13,7 +13,7 @@ TopoSystem data_system(const std::string& name);
 
 struct RandomShape {
   int max_gpus = 5;
-  int max_nets = 2;  // at least one where it is not 0
+  int max_nets = 2;  // there is at least one if it is not 0
 };
 // NCCL's XML: one or two CPUs, switches, GPUs with NVLinks between some or to a switch, NICs anywhere.
 std::string random_xml(std::uint64_t seed, const RandomShape& shape);

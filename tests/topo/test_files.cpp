@@ -1,4 +1,4 @@
-// Topology files: what is read, what survives writing, and what hostile ones are told.
+// Topology files: what the reader accepts, what survives writing, and the errors for broken files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ TEST(TopoFiles, WritingAndReadingAgainGivesTheSame) {
     ASSERT_EQ(first.links.size(), again.links.size());
     for (std::size_t i = 0; i < first.links.size(); ++i) EXPECT_EQ(first.links[i].gbps, again.links[i].gbps);
   }
-  // Our own file is written as it stands.
+  // A file that this library has written is written again unchanged.
   std::ifstream file(data_path("nvswitch8.xml"));
   std::stringstream text;
   text << file.rdbuf();
@@ -150,7 +150,7 @@ TEST(TopoFiles, NvLinksMustAgree) {
   refused(two_gpus("<nvlink target=\"0000:02:00.0\" count=\"1000000\"/>", back), {"line 2", "count", "1000000"});
   refused(two_gpus("<nvlink count=\"1\"/>", ""), {"line 2", "target", "missing"});
   refused(two_gpus("<nvlink target=\"0000:c0:00.0\" count=\"1\"/>", ""), {"line 2", "tclass", "missing"});
-  // To itself, as a published file has it, and to a GPU that is not there: no link.
+  // A link to the GPU itself (published files have them) or to a GPU that is not in the file adds no link.
   const std::string nowhere = R"(<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>)"
                               R"(<nvlink target="0000:77:00.0" count="1" tclass="0x030200"/>)";
   EXPECT_EQ(parse_topology(two_gpus(nowhere, ""), "x").links.size(), 4U);
@@ -174,7 +174,7 @@ std::string with_cpus(int count) {
   return xml + "</system>";
 }
 
-// CPUs are joined each with each: as many as are taken are planned in moments, more are refused.
+// Every pair of CPUs has a link: the maximum number of CPUs is planned quickly, and more are refused.
 TEST(TopoFiles, CpusAreBounded) {
   EXPECT_TRUE(test::fails([] { parse_topology(with_cpus(1000), "x"); }, Code::kParse, {"line 258", "256 <cpu>"}));
   const TopoSystem system = parse_topology(with_cpus(256), "x");

@@ -1,4 +1,4 @@
-// Paths, compared with all simple ways written out on small random machines.
+// Paths, compared with an enumeration of all simple paths on small random machines.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ TEST(TopoPaths, KnownMachine) {
   EXPECT_DOUBLE_EQ(paths.gbps(g[0], g[7]), 240);
   EXPECT_EQ(paths.type(g[0], n[0]), PathType::kPix);
   EXPECT_EQ(paths.type(g[0], n[3]), PathType::kPxn);
-  EXPECT_EQ(paths.type(n[3], g[0]), PathType::kSys);  // what arrives comes straight
+  EXPECT_EQ(paths.type(n[3], g[0]), PathType::kSys);  // PXN applies to sending only
   const TopoPath over = paths.between(g[0], n[3]);
   EXPECT_TRUE(over.proxy == g[6] || over.proxy == g[7]);
   EXPECT_DOUBLE_EQ(over.gbps, 24);
@@ -52,7 +52,7 @@ TEST(TopoPaths, PciTypes) {
   EXPECT_STREQ(path_name(paths.type(g[0], g[1])), "PXB");
 }
 
-// A NIC that cannot reach GPU memory: up to the CPU and down again, though both hang on one switch.
+// A NIC that cannot access GPU memory: the path leads up to the CPU and down again, though both are on one switch.
 TEST(TopoPaths, WithoutGdrDataGoesThroughMemory) {
   const auto machine = [](const std::string& gdr) {
     return parse_topology(
@@ -80,7 +80,7 @@ struct Best {
   double gbps = 0;
 };
 
-// All ways without a node twice.
+// All paths that visit no node twice.
 Best walk(const TopoSystem& system, int from, int to) {
   Best best;
   std::vector<char> used(system.nodes.size(), 0);
@@ -122,7 +122,8 @@ TEST(TopoPaths, WidestOfTheShortestOnRandomMachines) {
       for (std::size_t to = 0; to < system.nodes.size(); ++to) {
         const auto a = static_cast<int>(from), b = static_cast<int>(to);
         const TopoPath path = paths.between(a, b);
-        if (path.type == PathType::kNone) {  // an NVSwitch and a CPU, with GPUs between them
+        if (path.type ==
+            PathType::kNone) {  // an NVSwitch and a CPU: only GPUs connect them, and paths do not pass through GPUs
           ASSERT_EQ(walk(system, a, b).hops, SIZE_MAX) << "seed " << seed;
           continue;
         }

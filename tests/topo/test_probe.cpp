@@ -1,4 +1,4 @@
-// Probing: machines that hwloc makes up, and this one.
+// Probing: synthetic machines of hwloc, and this machine.
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"

@@ -1,4 +1,4 @@
-// Rings: as good as the best of all on small machines, and sound on random ones.
+// Rings: as good as an exhaustive search on small machines, and valid on random ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,14 +18,14 @@ constexpr std::uint64_t kSeeds = 60 / test::kShare + 1;
 constexpr std::uint64_t kBruteSeeds = 1000 / test::kShare;
 constexpr int kFewChannels = 3;
 
-// What each link of one machine carries.
+// The load of each link of one machine.
 using Load = std::vector<int>;
 
 void add(const TopoPaths& paths, int from, int to, int share, Load& load) {
   for (const int link : paths.between(from, to).links) load[static_cast<std::size_t>(link)] += share;
 }
 
-// Every ring that one machine can have: closed, or through one of its nets.
+// All rings that one machine can have: closed, or through one of its nets.
 std::vector<Load> all_rings(const TopoSystem& system, const TopoPaths& paths, bool through_net) {
   std::vector<Load> result;
   std::vector<int> order = system.devices;
@@ -56,7 +56,7 @@ double rate_of(const TopoSystem& system, const Load& load, double most) {
   return most;
 }
 
-// The best sum of up to kFewChannels rings, by trying all sets of them.
+// The best total rate of up to kFewChannels rings, by trying all sets of them.
 double brute_force(const TopoSystem& system, bool through_net) {
   const TopoPaths paths(system);
   const std::vector<Load> rings = all_rings(system, paths, through_net);
@@ -90,7 +90,7 @@ TEST(TopoRings, AsGoodAsTheBestOfAllBetweenMachines) {
   }
 }
 
-// Adds what a message from rank to rank puts on the links of both machines.
+// Adds the load that a message from rank to rank puts on the links of both machines.
 void send(const Cluster& cluster, const std::vector<TopoPaths>& paths, const Channel& channel, int from, int to,
           std::vector<Load>& loads) {
   const RankPlace a = cluster.ranks[static_cast<std::size_t>(from)], b = cluster.ranks[static_cast<std::size_t>(to)];
@@ -165,7 +165,7 @@ TEST(TopoRings, SoundOnRandomClusters) {
     const TopoSystem one = parse_topology(random_xml(seed, {8, 4}), "one");
     const TopoSystem other = parse_topology(random_xml(seed + 1'000'000, {8, 4}), "other");
     Cluster cluster = cluster_of(one, 1 + static_cast<int>(seed % 5));
-    if (seed % 3 == 0) {  // machines of another kind, with two ranks on a device
+    if (seed % 3 == 0) {  // different machines, with two ranks on a device
       const auto node = static_cast<int>(cluster.nodes.size());
       cluster.nodes.push_back(other);
       cluster.ranks.push_back({node, 0});
@@ -198,12 +198,12 @@ TEST(TopoRings, MachinesUseEachNetOnItsRail) {
   for (int c = 0; c < 4; ++c) {
     const Channel& channel = plan.channels[static_cast<std::size_t>(c)];
     EXPECT_EQ(channel.nets, std::vector<int>(4, c));
-    // The first and the last rank of each machine stand beside the net.
+    // The first and the last rank of each machine are beside the net.
     for (std::size_t node = 0; node < 4; ++node) {
       EXPECT_EQ(channel.ring[8 * node] % 8 / 2, c);
       EXPECT_EQ(channel.ring[8 * node + 7] % 8 / 2, c);
     }
-    // One rank a machine goes up to the switch.
+    // One rank of each machine has the switch as its parent.
     EXPECT_EQ(std::count(channel.switch_tree.parent.begin(), channel.switch_tree.parent.end(), kSwitch), 4);
   }
 }
@@ -218,8 +218,8 @@ TEST(TopoRings, OneRankAndRanksThatShareADevice) {
   EXPECT_EQ(shared.channels.size(), 1U);
 }
 
-// Through the CPU's memory a ring passes the way down to the NIC's switch twice: once into the GPU below it, and once
-// out to the NIC. So one channel has half of the link.
+// Through the CPU's memory a ring uses the link down to the NIC's switch twice: once to the GPU below it and once to
+// the NIC. So one channel has half the rate of the link.
 TEST(TopoRings, OneChannelMayPassALinkTwice) {
   Cluster cluster = cluster_of(data_system("host_memory.xml"), 2);
   std::erase_if(cluster.ranks, [](const RankPlace& place) { return place.device % 2 == 0; });

@@ -1,4 +1,4 @@
-// Trees between machines, routes along rails, and relief for a NIC's switch.
+// Trees between machines, routes along rails, and the relief of a NIC's switch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,10 +52,11 @@ TEST(TopoTrees, DepthBetweenMachinesGrowsWithTheLogarithm) {
   const TopoSystem system = data_system("nvswitch8.xml");
   const int within = topo::depth_of(plan_channels(cluster_of(system, 2)).channels[0].trees[0]);
   const int many = topo::depth_of(plan_channels(cluster_of(system, 64)).channels[0].trees[0]);
-  EXPECT_LE(many, within + 2 * 6);  // each of six levels adds the hop, and for a second child one within the machine
+  EXPECT_LE(many,
+            within + 2 * 6);  // each of six levels adds one hop between machines, and for a second child one within
 }
 
-// The second child of a machine hangs on its second rank.
+// The second child machine is attached to the second rank of its parent.
 TEST(TopoTrees, ChildrenAreSpreadOverTwoDevices) {
   const ChannelPlan plan = plan_channels(cluster_of(data_system("nvswitch8.xml"), 4));
   for (const CommTree& tree : plan.channels[0].trees) {
@@ -70,7 +71,7 @@ TEST(TopoTrees, ChildrenAreSpreadOverTwoDevices) {
 TEST(TopoRoutes, AllSendersUseTheReceiversRail) {
   const Cluster cluster = cluster_of(data_system("nvswitch8.xml"), 2);
   const std::vector<RailRoute> routes = rail_routes(cluster, 0);
-  ASSERT_EQ(routes.size(), 8U);  // one for each receiver: its messages go together
+  ASSERT_EQ(routes.size(), 8U);  // one for each receiver: the parts for it travel together
   for (const RailRoute& route : routes) {
     EXPECT_EQ(route.in_net, route.to % 8 / 2);
     EXPECT_EQ(route.out_net, route.in_net);

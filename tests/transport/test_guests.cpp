@@ -8,14 +8,14 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/net/net.hpp"
-#include "transport/net/tcp_wire.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip::test {
 namespace {
 
 using std::chrono::seconds;
 
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 constexpr uid_t kNobody = 65534;
 

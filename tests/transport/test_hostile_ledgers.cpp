@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/json_text.hpp"
-#include "base/terminal_text.hpp"
-#include "comm/diagnose/rank_sight.hpp"
+#include "base/terminal.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "support/ledger_image.hpp"
 #include "transport/ledger/ledger_reader.hpp"
 

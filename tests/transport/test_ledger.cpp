@@ -19,7 +19,7 @@ std::optional<LedgerView> find(const std::optional<ProcessLedger>& ledger, std::
 }
 
 TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
-  LedgerSeat seat({0xfeed, 3, 8, "cpu:1"});
+  LedgerSlot seat({0xfeed, 3, 8, "cpu:1"});
   seat.enqueue(1, 77, 64);
   seat.enqueue(2, 78, 64);
   seat.begin(1, 5, 6);
@@ -45,7 +45,7 @@ TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
 }
 
 TEST(Ledgers, SayForWhomARankWaitsAndSinceWhen) {
-  LedgerSeat seat({0xfeed, 0, 2, "cpu"});
+  LedgerSlot seat({0xfeed, 0, 2, "cpu"});
   seat.begin(1, 5, 6);
   seat.wait(1);
   const LedgerView first = seat.view();
@@ -63,7 +63,7 @@ TEST(Ledgers, SayForWhomARankWaitsAndSinceWhen) {
 }
 
 TEST(Ledgers, KnowWhenACallEndedOnceSomebodyLooked) {
-  LedgerSeat seat({0xfeed, 0, 2, "cpu"});
+  LedgerSlot seat({0xfeed, 0, 2, "cpu"});
   seat.begin(1, 5, 6);
   seat.end(1);
   EXPECT_EQ(seat.view().ended_ns, 0);  // nobody has
@@ -78,8 +78,8 @@ TEST(Ledgers, KnowWhenACallEndedOnceSomebodyLooked) {
 }
 
 TEST(Ledgers, TheFirstFailureStays) {
-  std::optional<LedgerSeat> seat;
-  seat.emplace(LedgerSeat::Who{0xfa11, 0, 2, "cpu"});
+  std::optional<LedgerSlot> seat;
+  seat.emplace(LedgerSlot::Identity{0xfa11, 0, 2, "cpu"});
   seat->fail(LedgerLife::kFailed, std::string(2000, 'x'));
   seat->fail(LedgerLife::kAborted, "too late");
   EXPECT_EQ(seat->view().life, LedgerLife::kFailed);
@@ -89,10 +89,10 @@ TEST(Ledgers, TheFirstFailureStays) {
 }
 
 TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
-  for (int round = 0; round < kLedgerEntries + 3; ++round) LedgerSeat({0xabc, round, kLedgerEntries, "cpu"});
-  std::vector<std::unique_ptr<LedgerSeat>> many;  // more than there is room for
+  for (int round = 0; round < kLedgerEntries + 3; ++round) LedgerSlot({0xabc, round, kLedgerEntries, "cpu"});
+  std::vector<std::unique_ptr<LedgerSlot>> many;  // more than there is room for
   for (int rank = 0; rank < kLedgerEntries + 3; ++rank)
-    many.push_back(std::make_unique<LedgerSeat>(LedgerSeat::Who{0xdef, rank, kLedgerEntries + 3, "cpu"}));
+    many.push_back(std::make_unique<LedgerSlot>(LedgerSlot::Identity{0xdef, rank, kLedgerEntries + 3, "cpu"}));
   int found = 0;
   const std::optional<ProcessLedger> ledger = read_ledger(::getpid());
   ASSERT_TRUE(ledger);
@@ -104,7 +104,7 @@ TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
 // Words that belong together come together, whatever moment they are read at.
 TEST(Ledgers, NothingIsTorn) {
   std::atomic<bool> over{false};
-  LedgerSeat seat({0x7042, 1, 2, "cpu"});
+  LedgerSlot seat({0x7042, 1, 2, "cpu"});
   std::thread writer([&] {
     for (std::uint64_t number = 1; !over.load(); ++number) {
       seat.enqueue(number, number * 3, 1);
@@ -115,7 +115,7 @@ TEST(Ledgers, NothingIsTorn) {
   std::thread other([&] {  // an entry that is taken and given back, with texts of one letter
     for (int i = 0; !over.load(); ++i) {
       const char letter = static_cast<char>('a' + i % 26);
-      LedgerSeat brief({0x7043, i % 26, 26, std::string(20, letter)});
+      LedgerSlot brief({0x7043, i % 26, 26, std::string(20, letter)});
       brief.fail(LedgerLife::kFailed, std::string(500, letter));
     }
   });
@@ -143,7 +143,7 @@ TEST(Ledgers, NothingIsTorn) {
 
 SLIP_CHILD(Ledgers, Sit) {
   play([](const LaunchInfo& info) -> std::string {
-    LedgerSeat seat({0x517, info.rank, info.nranks, "cpu"});
+    LedgerSlot seat({0x517, info.rank, info.nranks, "cpu"});
     seat.begin(1, 5, 6);
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));

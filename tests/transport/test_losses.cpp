@@ -4,7 +4,7 @@
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip::test {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 // Short beats, so that the test need not wait long, and still long for a loaded machine.
 BootstrapOptions short_beats() {
@@ -31,7 +31,7 @@ BootstrapOptions patient() {
 constexpr int kRanks = 6, kKilled = 3, kStopped = 4, kWatcher = 5;
 
 // One of the ranks, each a process: it comes, says so to rank 0, and then waits for what never comes. One of them, the
-// neighbour of the one that will be stopped, has little patience with silence.
+// neighbour of the one that will be stopped, has a short limit of silence.
 SLIP_CHILD(Losses, WaitInVain) {
   play([](const LaunchInfo& info) {
     Bootstrap bootstrap(info.id, info.nranks, info.rank, info.rank == kWatcher ? short_beats() : patient());
@@ -128,7 +128,7 @@ FrameSocket say_hello(const UniqueId& id, const SocketAddress& root, int rank, i
   HelloBody body;
   body.address = SocketAddress::loopback(AF_INET, 1).wire();
   body.pid = 4711;
-  body.patience_ns = 30'000'000'000;
+  body.timeout_ns = 30'000'000'000;
   FrameSocket channel = FrameSocket::reach(root, UniqueIdParts::of(id).secret, long_enough());
   channel.trust();
   channel.queue({.kind = FrameKind::kHello, .rank = rank, .nranks = nranks}, bytes_of(body));
@@ -203,11 +203,11 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   Socket listener = Socket::listen(place);
   const SocketAddress address = listener.local();
   const auto abort = std::make_shared<AbortFlag>();
-  const Switchboard::Self self{0, 2, random_secret()};
-  Switchboard switchboard(self, std::move(listener), abort, {});
+  const Secret session = random_secret();
+  const ControlServer server({0, 2}, session, std::move(listener), abort, {});
   FrameHeader greeting{.kind = FrameKind::kGreetDirect, .rank = 2, .nranks = 2};
   const auto sent_away = [&](const FrameHeader& header) {
-    FrameSocket channel = FrameSocket::reach(address, self.session, long_enough());
+    FrameSocket channel = FrameSocket::reach(address, session, long_enough());
     channel.queue(header);
     return fails([&] { static_cast<void>(channel.wait_for_frame(long_enough())); }, Code::kIo);
   };
@@ -218,8 +218,8 @@ TEST(Strangers, DoNotDisturbTheRanks) {
   greeting.nranks = 2;
   greeting.kind = FrameKind::kMessage;
   EXPECT_TRUE(sent_away(greeting));  // did not greet
-  EXPECT_NE(stranger_hears(address, self.session).find("does not know the secret"), std::string::npos);
-  EXPECT_FALSE(switchboard.broken());
+  EXPECT_NE(stranger_hears(address, session).find("does not know the secret"), std::string::npos);
+  EXPECT_FALSE(server.failures().broken_flag().is_set());
 }
 
 TEST(Strangers, AreNotTakenForTheRoot) {

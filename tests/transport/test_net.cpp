@@ -4,7 +4,7 @@
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
-#include "transport/lines.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip::test {
 namespace {
@@ -127,7 +127,7 @@ TEST_P(Nets, CarryThousandsOfSmallMessagesInOrder) {
   Ends ends(options());
   constexpr std::uint64_t kCount = 20'000, kSlots = 100;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    NetLine& line = rank == 0 ? static_cast<NetLine&>(*ends.receiver) : *ends.sender;
+    NetConnection& line = rank == 0 ? static_cast<NetConnection&>(*ends.receiver) : *ends.sender;
     std::vector<std::uint64_t> values(kSlots);
     const auto memory = line.register_memory(std::as_writable_bytes(std::span(values)));
     std::vector<NetRequest*> requests(kSlots);

@@ -1,7 +1,7 @@
 // Lines over a cable that is slow, loses packets or is cut.
 #include "support/errors.hpp"
 #include "transport/cable.hpp"
-#include "transport/lines.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip::test {
 namespace {
@@ -67,7 +67,7 @@ TEST(Cables, MayBeCut) {
       const auto receiver = listener->accept(patient());
       Memory to(*receiver, 64 << 20);
       NetRequest* const request = irecv(*receiver, to.part(3));
-      const Patience soon{cut.get_future().get(), nullptr};
+      const Deadline soon{cut.get_future().get(), nullptr};
       EXPECT_TRUE(
           fails([&] { receiver->wait(request, soon); }, Code::kTimeout, {"rank 0 at 10.77.0.1:", "with tag 3"}));
       return;
@@ -76,8 +76,8 @@ TEST(Cables, MayBeCut) {
     Memory from(*sender, 64 << 20);
     NetRequest* request = sender->isend(from.part(3));
     EXPECT_TRUE(Cable::cut());
-    const Patience soon{deadline_after(1'500'000'000), nullptr};
-    cut.set_value(soon.deadline_ns);
+    const Deadline soon{deadline_after(1'500'000'000), nullptr};
+    cut.set_value(soon.at_ns);
     EXPECT_TRUE(fails([&] { sender->wait(request, soon); }, Code::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
   });
   if (!reason.empty()) GTEST_SKIP() << reason;

@@ -3,8 +3,8 @@
 
 #include "support/errors.hpp"
 #include "support/forked.hpp"
-#include "transport/lines.hpp"
-#include "transport/net/tcp_wire.hpp"
+#include "transport/net/tcp.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip::test {
 namespace {
@@ -26,7 +26,7 @@ TEST(NetFailures, AMessageTooLargeFailsBothSides) {
     EXPECT_TRUE(fails(
         [&] {
           // The small one was taken by the system at once; the error then comes to whoever uses the line next.
-          const std::int64_t deadline = patient().deadline_ns;
+          const std::int64_t deadline = patient().at_ns;
           while (now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
         Code::kInvalidValue, {"rank 0 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
@@ -123,7 +123,7 @@ TEST(NetFailures, StrangersAreTurnedAway) {
   talker.send(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")), patient());
   Socket gone = Socket::connect(address, patient());
   gone.close();
-  TcpGreeting wrong{.line = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
+  TcpGreeting wrong{.connection = 1, .stripe_bytes = 1, .index = 0, .sockets = 1};  // and has no code
   const Socket liar = Socket::connect(address, patient());
   liar.send(std::as_bytes(std::span(&wrong, 1)), patient());
   const auto sender = find_net("tcp").connect(listener->handle(), local_options(8), patient());
@@ -144,11 +144,11 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   const Socket half = Socket::connect(address_of(*listener), patient());
-  TcpGreeting greeting{.line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
+  TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 2};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   half.send(std::as_bytes(std::span(&greeting, 1)), patient());
   const Socket senseless = Socket::connect(address_of(*listener), patient());
-  TcpGreeting none{.line = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
+  TcpGreeting none{.connection = 6, .stripe_bytes = 1000, .rank = 2, .index = 3, .sockets = 2};
   none.code = none.expected_code(local_options(0).key, told.salt);
   senseless.send(std::as_bytes(std::span(&none, 1)), patient());
   EXPECT_TRUE(fails(
@@ -163,12 +163,12 @@ TEST(NetFailures, AGreetingCountsOnce) {
   const auto listener = find_net("tcp").listen(local_options(0)), other = find_net("tcp").listen(local_options(0));
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
-  TcpGreeting greeting{.line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   const Socket first = Socket::connect(address_of(*listener), patient());
   first.send(std::as_bytes(std::span(&greeting, 1)), patient());
   EXPECT_EQ(listener->accept(patient())->peer().rank, 2);
-  const Patience soon{deadline_after(100'000'000), nullptr};
+  const Deadline soon{deadline_after(100'000'000), nullptr};
   for (NetListener* one : {listener.get(), other.get()}) {
     const Socket again = Socket::connect(address_of(*one), patient());
     again.send(std::as_bytes(std::span(&greeting, 1)), patient());
@@ -193,7 +193,7 @@ TEST(NetFailures, GarbageAfterTheGreetingIsNoMessage) {
   TcpHandle told;
   std::memcpy(&told, listener->handle().data(), sizeof(told));
   const Socket there = Socket::connect(address_of(*listener), patient());
-  TcpGreeting greeting{.line = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
+  TcpGreeting greeting{.connection = 5, .stripe_bytes = 1000, .rank = 2, .index = 0, .sockets = 1};
   greeting.code = greeting.expected_code(local_options(0).key, told.salt);
   there.send(std::as_bytes(std::span(&greeting, 1)), patient());
   there.send(std::as_bytes(std::span("0123456789abcdefghij")), patient());

@@ -76,7 +76,7 @@ TEST(News, AFailureIsToldEvenByWhoLeavesAtOnce) {
     EXPECT_NE(met[static_cast<std::size_t>(rank)].text.find("left with words"), std::string::npos);
 }
 
-class Said final : public Witness {
+class Said final : public RankMonitor {
  public:
   explicit Said(std::string words) : words_(std::move(words)) {}
   void look() override { looks.fetch_add(1); }
@@ -98,7 +98,7 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
     Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
     const auto said = std::make_shared<Said>("I am rank " + std::to_string(rank));
-    if (rank != 3) bootstrap.set_witness(said);  // that one gives no answer
+    if (rank != 3) bootstrap.set_monitor(said);  // that one gives no answer
     bootstrap.barrier();
     if (rank == 0) {
       const std::vector<int> others{0, 1, 2};
@@ -112,7 +112,7 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
     if (rank != 3) {
       while (said->looks.load() == 0) std::this_thread::yield();
     }
-    bootstrap.set_witness(nullptr);
+    bootstrap.set_monitor(nullptr);
     bootstrap.barrier();
   }));
 }

@@ -2,15 +2,15 @@
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
-#include "transport/lines.hpp"
 #include "transport/net/proxy.hpp"
+#include "transport/net_ends.hpp"
 
 namespace slip::test {
 namespace {
 
 struct Proxied {
   std::vector<std::byte> from, to;
-  std::unique_ptr<ProxyLine> sender, receiver;
+  std::unique_ptr<ProxyConnection> sender, receiver;
 
   std::span<std::byte> out(std::size_t offset, std::size_t bytes) { return std::span(from).subspan(offset, bytes); }
   std::span<std::byte> in(std::size_t offset, std::size_t bytes) { return std::span(to).subspan(offset, bytes); }
@@ -18,8 +18,8 @@ struct Proxied {
   Proxied(Proxy& proxy, std::size_t bytes) : from(bytes), to(bytes) {
     for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 5 + i / 1000);
     Ends ends;
-    sender = std::make_unique<ProxyLine>(proxy, std::move(ends.sender));
-    receiver = std::make_unique<ProxyLine>(proxy, std::move(ends.receiver));
+    sender = std::make_unique<ProxyConnection>(proxy, std::move(ends.sender));
+    receiver = std::make_unique<ProxyConnection>(proxy, std::move(ends.receiver));
   }
 };
 
@@ -28,7 +28,7 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
   Proxied lines(proxy, 16 << 20);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
-  const std::int64_t deadline = patient().deadline_ns;
+  const std::int64_t deadline = patient().at_ns;
   while (lines.receiver->done() < 1 || lines.sender->done() < 1) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -45,18 +45,18 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
   Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   Counter receives, sends, nothing;
-  lines.receiver->tell(&receives);
-  lines.sender->tell(&sends);
+  lines.receiver->set_sleeper(&receives);
+  lines.sender->set_sleeper(&sends);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
-  const std::int64_t deadline = patient().deadline_ns;
+  const std::int64_t deadline = patient().at_ns;
   while (receives.times == 0) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
   }
   EXPECT_EQ(lines.from, lines.to);
-  lines.sender->tell(nullptr);
-  lines.receiver->tell(&nothing);
+  lines.sender->set_sleeper(nullptr);
+  lines.receiver->set_sleeper(&nothing);
   const int seen = receives.times;
   ASSERT_TRUE(lines.receiver->post(lines.to));
   lines.sender = nullptr;  // the line ends: an error, which is told too
@@ -73,11 +73,11 @@ TEST(Proxies, AreDrivenByWhoWaits) {
   Proxied lines(proxy, 1 << 20);
   constexpr std::size_t kChunk = 4096;
   expect_no_errors(as_ranks(2, [&](int rank) {
-    ProxyLine& line = rank == 0 ? *lines.receiver : *lines.sender;
+    ProxyConnection& line = rank == 0 ? *lines.receiver : *lines.sender;
     for (std::uint64_t i = 0; i < lines.from.size() / kChunk; ++i) {
-      const auto next = i % 16 == 0 ? ProxyLine::Next::kWait : ProxyLine::Next::kCompute;
+      const auto next = i % 16 == 0 ? ProxyConnection::Next::kWait : ProxyConnection::Next::kCompute;
       while (!line.post(rank == 0 ? lines.in(i * kChunk, kChunk) : lines.out(i * kChunk, kChunk), next))
-        line.wait(i - ProxyLine::kDepth / 2, patient());
+        line.wait(i - ProxyConnection::kDepth / 2, patient());
       if (i % 16 == 0) line.wait(i + 1, patient());
     }
     line.wait(lines.from.size() / kChunk, patient());
@@ -90,7 +90,7 @@ TEST(Proxies, HaveARingThatIsFull) {
   Proxied lines(proxy, 4096);
   std::uint64_t posted = 0;
   while (lines.receiver->post(lines.in(posted, 1))) ++posted;
-  EXPECT_EQ(posted, ProxyLine::kDepth);
+  EXPECT_EQ(posted, ProxyConnection::kDepth);
   ASSERT_TRUE(lines.sender->post(lines.out(0, 1)));
   lines.receiver->wait(1, patient());
   EXPECT_TRUE(lines.receiver->post(lines.in(posted, 1)));
@@ -117,8 +117,8 @@ TEST(Proxies, SayWhatToSleepFor) {
   Proxy proxy;
   Proxied lines(proxy, 4096);
   std::vector<pollfd> all;
-  lines.receiver->attend();
-  lines.receiver->post(lines.in(0, 100), ProxyLine::Next::kPost);
+  lines.receiver->begin_drive();
+  lines.receiver->post(lines.in(0, 100), ProxyConnection::Next::kPost);
   EXPECT_FALSE(lines.receiver->watch(all));  // the line does not know of it yet
   EXPECT_FALSE(lines.receiver->drive());
   all.clear();
@@ -127,11 +127,11 @@ TEST(Proxies, SayWhatToSleepFor) {
   ASSERT_EQ(all.size(), 1U);
   EXPECT_EQ(all[0].revents, 0);
   lines.sender->post(lines.out(0, 100));
-  wait_for_any(std::span(all), patient().deadline_ns - now_ns());
+  wait_for_any(std::span(all), patient().at_ns - now_ns());
   EXPECT_EQ(all[0].revents, POLLIN);
   EXPECT_TRUE(lines.receiver->drive());
   EXPECT_EQ(lines.receiver->done(), 1U);
-  lines.receiver->leave();
+  lines.receiver->end_drive();
 }
 
 TEST(Proxies, WakeWhoSleepsWhenAnotherThreadPosts) {

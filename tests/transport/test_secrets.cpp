@@ -12,7 +12,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip::test {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 // Of this whole program, and of what it starts: tests leave the user's own secret alone.
 [[maybe_unused]] const int kSet = ::setenv("SLIP_SECRET", "the secret of these tests", 0);
 
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 using Bytes = std::vector<std::byte>;
 

@@ -6,14 +6,14 @@
 #include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/socket/address.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::test {
 namespace {
 
-Patience soon() { return {deadline_after(20'000'000), nullptr}; }
-Patience long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
+Deadline soon() { return {deadline_after(20'000'000), nullptr}; }
+Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
 class SocketsAt : public testing::TestWithParam<const char*> {
  protected:
@@ -49,13 +49,13 @@ TEST_P(SocketsAt, EndAWaitAtItsDeadline) {
 TEST_P(SocketsAt, EndAWaitWhenAborted) {
   const Socket listener = Socket::listen(place());
   AbortFlag abort;
-  const Patience patience{deadline_after(20'000'000'000), &abort};
+  const Deadline deadline{deadline_after(20'000'000'000), &abort};
   std::thread aborter([&] { abort.set(); });
-  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(patience)); }, Code::kAborted));
+  EXPECT_TRUE(fails([&] { static_cast<void>(listener.accept(deadline)); }, Code::kAborted));
   aborter.join();
   const Socket there = Socket::connect(listener.local(), long_enough());
   std::byte one{};
-  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, patience); }, Code::kAborted));  // and stays so
+  EXPECT_TRUE(fails([&] { there.recv({&one, 1}, deadline); }, Code::kAborted));  // and stays so
 }
 
 TEST_P(SocketsAt, TellBothEndsOfAConnectionThatCloses) {

@@ -50,7 +50,7 @@ TEST(Analysis, TheHostWasLate) {
   EXPECT_EQ(run.result.engines.at(0).idle_for(Cause::kHost), 30);
 }
 
-// The call takes 4; what ended during the call is not the reason.
+// The call takes 4: an op that ended during the call is not the reason.
 TEST(Analysis, TheTimeOfACallIsTheHosts) {
   MadeTrace made;
   made.op({.stream = 1, .queued = 0, .started = 4, .ended = 26});
@@ -121,7 +121,7 @@ TEST(Analysis, AWaitIsADependencyFromTheNextOpOn) {
   EXPECT_EQ(run.data.records[edges[1].record].kind, RecordKind::kEventWait);
 }
 
-// Stream 2 has no op between its wait and its event, and the event stands for the wait all the same.
+// Stream 2 has no op between its wait and its event. The event must cover the wait nevertheless.
 TEST(Analysis, AWaitIsPassedOnWithoutAnOp) {
   MadeTrace made;
   made.op({.stream = 1, .engine = Engine::kCopyIn, .queued = 0, .started = 0, .ended = 50});
@@ -200,7 +200,7 @@ TEST(Analysis, WhatNothingExplainsIsUnknown) {
   EXPECT_EQ(run.result.critical, (std::vector<std::uint32_t>{0, 1}));
 }
 
-// As from another program's trace: only what ran, on which stream.
+// As in a trace of another program: only runs and their streams are known.
 TEST(Analysis, WithoutSubmissionsOnlyWhatFollowsAtOnceIsExplained) {
   MadeTrace made;
   made.run({.stream = 1, .started = 0, .ended = 10}, 0);
@@ -212,7 +212,7 @@ TEST(Analysis, WithoutSubmissionsOnlyWhatFollowsAtOnceIsExplained) {
   expect_start(run, 2, Cause::kUnknown, 1, 20);
 }
 
-// Two devices with clocks of their own: what the host waited for on one says nothing about times on the other.
+// Two devices with different clocks: a wait of the host for one says nothing about times on the other.
 TEST(Analysis, AnotherClockIsNoReason) {
   MadeTrace made;
   made.op({.stream = 1, .queued = 0, .started = 0, .ended = 1000});

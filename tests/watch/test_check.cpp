@@ -1,4 +1,4 @@
-// check_trace(trace): waits that protect nothing, ops held up for nothing, circles of waits.
+// check_trace(trace): superfluous waits, false dependencies, deadlocks.
 #include <gtest/gtest.h>
 
 #include "slip/slip.hpp"
@@ -86,7 +86,7 @@ TEST_F(Check, AWaitThatRepeatsAnotherIsImplied) {
   EXPECT_EQ(report.superfluous[0].cost, 0);
 }
 
-// The first times round a loop a wait may protect nothing; the line is needed all the same.
+// In the first iterations of a loop a wait may protect nothing. The source line is needed nevertheless.
 TEST_F(Check, ALineThatIsNeededOnceIsKept) {
   open();
   for (int k = 0; k < 4; ++k) {
@@ -106,7 +106,7 @@ TEST_F(Check, WhatTheHostReadsAfterASyncIsProtected) {
   a->copy(*pinned, *x, "download");
   b->wait(a->record());
   work(*b, "after", {}, {*y});
-  b->sync();  // what the host does with the pinned memory now, the trace does not show
+  b->sync();  // the trace does not show what the host does with the pinned memory now
   EXPECT_TRUE(checked().superfluous.empty()) << report.text();
 }
 
@@ -245,7 +245,7 @@ TEST_F(Check, ACircleOfWaitsIsTold) {
   EXPECT_EQ(circle[1].op.name, "write");
   EXPECT_EQ(circle[2].op.name, "behind");
   EXPECT_NE(report.text().find("deadlock: 3 ops wait for each other"), std::string::npos);
-  poke_words(word, 1);  // lets them go
+  poke_words(word, 1);  // ends both waits
 }
 
 }  // namespace

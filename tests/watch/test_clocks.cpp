@@ -1,4 +1,4 @@
-// What keeps the race checker's memory bounded: slots that serve one stream after another, places that are joined.
+// The race checker's memory stays bounded: slots serve one stream after another, segments are joined.
 #include <gtest/gtest.h>
 
 #include "watch/race/clocks.hpp"
@@ -9,46 +9,46 @@ namespace {
 
 TEST(Clocks, ASlotServesAnotherStreamOnceTheHostSawTheEnd) {
   Clocks clocks;
-  const Clocks::Life first = clocks.life(1, 7);
+  const Clocks::StreamSlot first = clocks.slot_of(1, 7);
   clocks.submit(first.slot, first.at(5).position);
   clocks.close(1, 7);
-  const Clocks::Life unseen = clocks.life(2, 7);
+  const Clocks::StreamSlot unseen = clocks.slot_of(2, 7);
   EXPECT_NE(unseen.slot, first.slot) << "its work may still be running";
   clocks.host_wait(first.at(5));
-  EXPECT_NE(clocks.life(3, 8).slot, first.slot) << "another device's";
-  const Clocks::Life second = clocks.life(4, 7);
+  EXPECT_NE(clocks.slot_of(3, 8).slot, first.slot) << "another device's";
+  const Clocks::StreamSlot second = clocks.slot_of(4, 7);
   EXPECT_EQ(second.slot, first.slot);
   EXPECT_GT(second.at(1).position, first.at(5).position);
-  EXPECT_EQ(clocks.life(4, 7).base, second.base);
-  EXPECT_EQ(clocks.life(1).base, first.base) << "events of the first one still mean its own points";
+  EXPECT_EQ(clocks.slot_of(4, 7).base, second.base);
+  EXPECT_EQ(clocks.slot_of(1).base, first.base) << "events of the first one still mean its own points";
 }
 
 TEST(Clocks, ANewStreamInAnOldSlotKnowsWhatTheHostKnows) {
   Clocks clocks;
-  const Clocks::Life other = clocks.life(9, 7), first = clocks.life(1, 7);
+  const Clocks::StreamSlot other = clocks.slot_of(9, 7), first = clocks.slot_of(1, 7);
   clocks.submit(other.slot, 3);
   clocks.submit(first.slot, 1);
   clocks.host_wait(first.at(1));
   clocks.wait(first.slot, other.at(3));  // with no op behind it
   clocks.close(1, 7);
-  const Clocks::Life second = clocks.life(2, 7);
+  const Clocks::StreamSlot second = clocks.slot_of(2, 7);
   ASSERT_EQ(second.slot, first.slot);
   EXPECT_FALSE(clocks.before(other.at(3), second.slot)) << "that wait was the first stream's";
 }
 
 TEST(Shadow, ReadsOfPiecesAreJoinedByAReadOfTheWhole) {
   Shadow shadow;
-  const auto look = [](std::uint64_t, std::uint64_t, const Shadow::Place&) {};
+  const auto look = [](std::uint64_t, std::uint64_t, const Shadow::Segment&) {};
   const auto read = [&](std::uint32_t slot, std::uint64_t position, std::uint64_t offset, std::uint64_t bytes,
                         bool ordered) {
     shadow.access(offset, bytes, false, {{slot, position}, {}}, look, [ordered](const Access&) { return ordered; });
   };
   for (std::uint64_t i = 0; i < 1000; ++i) read(1, i + 1, i, 1, false);
-  EXPECT_GE(shadow.places(), 1000U);
+  EXPECT_GE(shadow.segments(), 1000U);
   read(2, 1, 0, 1000, false);
-  EXPECT_GE(shadow.places(), 1000U) << "the first stream's reads are still to be waited for";
+  EXPECT_GE(shadow.segments(), 1000U) << "the first stream's reads are still to be waited for";
   read(2, 2, 0, 1000, true);
-  EXPECT_LE(shadow.places(), 3U);
+  EXPECT_LE(shadow.segments(), 3U);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(Figures, PartlyHidden) {
   EXPECT_EQ(figures.idle, 0);
 }
 
-// Both directions at once are one stretch of copying, and two kernels at once one of computing; sums count both.
+// Copies of both directions at once are busy time once, and so are two kernels at once; sums count both.
 TEST(Figures, SeveralAtOnceAreCountedOnceAsTime) {
   const Figures figures = Drawing()
                               .op(Engine::kCopyIn, 0, 100)
@@ -129,7 +129,7 @@ TEST(Figures, OpsThatDidNotRunAreLeftOut) {
   EXPECT_EQ(drawing.figures().total, 10);
 }
 
-// Against counting every picosecond.
+// Compares with a count of every single picosecond.
 TEST(Figures, RandomSpansMatchCounting) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,7 +1,8 @@
-// The edges that a report says are missing: which are needed, and how much work it takes to find out.
+// The fixes of a race report: which of them are needed, and how much work it takes to find out.
 #include <gtest/gtest.h>
 
 #include "watch/race/race_check.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -52,8 +53,8 @@ class Program {
   std::uint64_t streams_ = 0, buffers_ = 0, position_ = 0;
 };
 
-// A and B conflict from the start; later it shows that C is between them, and a fix from A to C and one from C to B
-// order A and B as well. With `chain`, X and Y of the same streams need the fix from A to B after all.
+// A and B conflict from the start. Later C conflicts with both, and the fixes A to C and C to B order A and B as well.
+// With `chain`, X and Y of the same streams need the fix from A to B nevertheless.
 void add_triple(Program& program, bool chain) {
   const std::uint64_t a = program.stream(), b = program.stream(), c = program.stream();
   const std::uint64_t x = program.buffer(), y = program.buffer(), z = program.buffer(), w = program.buffer();
@@ -102,7 +103,7 @@ TEST(Fixes, AnEdgeThatIsNeededForOthersBehindItStays) {
   EXPECT_TRUE(report.fixes_needed);
 }
 
-// Work, not time: records looked at. Before, each edge took a look at the whole trace.
+// Measures work in records looked at, not in time: trying each edge alone would take one pass over the trace each.
 TEST(Fixes, WorkGrowsWithTheTrace) {
   for (const bool unnecessary : {false, true}) {
     SCOPED_TRACE(unnecessary);
@@ -124,7 +125,7 @@ TEST(Fixes, WorkGrowsWithTheTrace) {
   }
 }
 
-// Nothing but leaving out shows that an edge of each triple is needed.
+// Only leaving an edge out shows whether it is needed.
 TEST(Fixes, PastTheLimitItSaysWhatWasNotTried) {
   const Program one = triples(1000, true), two = triples(2000, true);
   const Reduced small = reduced(one.trace), large = reduced(two.trace);
@@ -134,7 +135,7 @@ TEST(Fixes, PastTheLimitItSaysWhatWasNotTried) {
     EXPECT_NE(each->report.text().find(std::to_string(each->report.fixes_untried) + " of "), std::string::npos)
         << each->report.text().substr(0, 1000);
   }
-  EXPECT_LE(large.steps, 2 * small.steps + 2 * FixReduction::kFewSteps);
+  EXPECT_LE(large.steps, 2 * small.steps + 2 * FixReduction::kMinSteps);
 }
 
 TEST(Fixes, AViewEndsBeforeTheFirstOpThatWasIssuedInIt) {
@@ -153,7 +154,7 @@ TEST(Fixes, AViewEndsBeforeTheFirstOpThatWasIssuedInIt) {
       << report.text();
 }
 
-// Two threads, two streams: the second stream's op, which comes after the first one's, is told first.
+// Two threads, two streams: the record of the second stream's op arrives first, although that op comes second.
 TEST(Fixes, AnOpThatIsToldLateIsNoRace) {
   Program program;
   const std::uint64_t early = program.stream(), legacy = program.stream(), x = program.buffer();

@@ -1,4 +1,4 @@
-// The timeline page: what is in the file, read back as the page's scripts read it.
+// The timeline page: its data, read back as the page's scripts read them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,7 +9,7 @@
 #include "slip/analysis.hpp"
 #include "slip/page.hpp"
 #include "slip/slip.hpp"
-#include "watch/page/page_columns.hpp"
+#include "watch/page/columns.hpp"
 #include "watch/page/page_files.hpp"
 #include "watch/support.hpp"
 
@@ -53,7 +53,7 @@ std::vector<double> decoded(const nlohmann::json& place, const std::string& byte
   return values;
 }
 
-// A page taken apart.
+// The parts of a page.
 struct Page {
   std::string html, bytes;
   nlohmann::json json;
@@ -81,7 +81,7 @@ Page page_of(const TraceData& trace, const PageOptions& options = {}) {
 
 const Kernel kTouch{"touch", [](const Args&) {}};
 
-// Two streams in virtual time that meet in one buffer, with or without the event that orders them.
+// Two streams in virtual time that use one buffer, with or without the event that orders them.
 TraceData two_streams(bool ordered) {
   const Device device = Device::open("sim:h200");
   const Stream a = device.stream(), b = device.stream();
@@ -213,7 +213,7 @@ TEST(Page, OpsWithoutSubmissionsNestTheLongerFirst) {
   EXPECT_EQ(page.column("span.duration"), (std::vector<double>{8000, 1000, 1000}));
 }
 
-// Ops that overlap in one stream cannot have followed each other; such a trace tells nothing of it.
+// Ops that overlap in one stream cannot have followed each other: nothing is known about their order.
 TEST(Page, OfAnotherProgramsTraceNoCauseIsClaimed) {
   TraceData trace = runs_only({run_record(7, "outer", 1000, 9000), run_record(7, "inner", 2000, 3000)});
   trace.foreign = true;
@@ -245,7 +245,7 @@ TEST(Page, PredictedOpsAreMatchedByStreamAndTheNthOfTheirName) {
   EXPECT_EQ(predicted, expected);
 }
 
-// The run on the cpu has a stream that the prediction has not, and ids of its own: streams are the same by name.
+// The run on the cpu has one stream more than the prediction, and other ids: streams are matched by name.
 TEST(Page, PredictionsAreMatchedByTheNamesOfStreams) {
   const auto named = [](std::uint64_t stream, std::string_view name) {
     TraceRecord record;

@@ -1,4 +1,4 @@
-// What the library does for itself is no part of the program's trace.
+// Ops that the library runs for itself do not appear in the program's trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -81,7 +81,7 @@ TEST(NamedStreams, AreToldToObserversThatComeLater) {
   EXPECT_EQ(std::ranges::find(names, "closed"), names.end());
 }
 
-// Planning weights measures thousands of ops, proves and simulates; none of it is the program's.
+// Planning weights runs thousands of ops to measure, verify and simulate. None of them may appear in the trace.
 TEST(PrivateWork, OfPlanningWeights) {
   Graph graph;
   const Value x = graph.input("x", DataType::kF32, {4, 64});

@@ -9,8 +9,8 @@
 #include "slip/analysis.hpp"
 #include "slip/figures.hpp"
 #include "slip/page.hpp"
-#include "watch/page/arrows.hpp"
 #include "watch/support.hpp"
+#include "watch/trace/trace_data.hpp"
 #include "watch/trace/trace_reader.hpp"
 
 namespace slip {

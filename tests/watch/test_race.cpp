@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kBytes = 4096;
 
-// On every device: what is a race does not depend on who runs the ops. The checker knows what ops declare, so these
-// declare accesses and touch nothing: a race on purpose that really ran would be one for the sanitizers, too.
+// On every device: whether ops race does not depend on the device. The checker uses what ops declare, so these ops
+// declare accesses and touch nothing: a real race would also be reported by the sanitizers.
 class Races : public DeviceTest {
  protected:
   void SetUp() override {
@@ -27,7 +27,7 @@ class Races : public DeviceTest {
     device->sync();
     checker.emplace();
   }
-  // Ends the work and gives what was found.
+  // Waits for all work and returns the report.
   RaceReport races() {
     device->sync();
     checker->stop();
@@ -160,7 +160,7 @@ TEST_P(Races, TheLegacyBarrierDoesNotReachNonBlockingStreams) {
   EXPECT_EQ(races().races.size(), 1U);
 }
 
-// Whose work is done and whose place another stream has by then, if that is how the device does it, or not.
+// The stream is closed after its work is done; another stream may have its slot by then.
 TEST_P(Races, TheLegacyStreamComesAfterStreamsThatAreClosed) {
   device->legacy_stream().launch(idle_kernel(), {.writes = {pinned->slice(0, 4)}});
   for (int turn = 0; turn < 20; ++turn) {
@@ -212,7 +212,7 @@ TEST_P(Races, UseAfterAStreamOrderedFreeIsARace) {
   Buffer memory = a->alloc(kBytes, "short-lived");
   b->wait(a->record());
   b->launch(idle_kernel(), {.writes = {memory}});
-  a->free(std::move(memory));  // b may still be at it
+  a->free(std::move(memory));  // b may still use it
   const RaceReport report = races();
   ASSERT_EQ(report.races.size(), 1U) << report.text();
   EXPECT_EQ(report.races[0].buffer_name, "short-lived");

@@ -1,5 +1,5 @@
-// The race checker against a slower way of reckoning: random traces of streams, events, the host's waits and accesses,
-// words, streams that come and go; order by reachability in a graph of all steps.
+// The race checker compared with a slow reference: reachability in a graph of all steps. Random traces of streams,
+// events, the host's waits and accesses, flags, streams that open and close.
 #include <gtest/gtest.h>
 
 #include <bitset>
@@ -8,7 +8,7 @@
 #include <random>
 
 #include "support/share.hpp"
-#include "watch/race/race_check.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMax = 160;
 using Set = std::bitset<kMax>;
 
-// A node that comes before another, and the waits that say so.
+// A node that comes before another, and the waits that order them.
 struct Link {
   std::size_t node = 0;
   std::vector<std::uint32_t> through = {};  // records
@@ -143,7 +143,8 @@ class Generator {
   std::vector<Event> events_;
   std::uint64_t last_stream_ = 0;
   std::size_t host_ = kMax;
-  // Written by the first stream alone, rising; who waits follows the first write that is enough, also a later one.
+  // The flag is written by the first stream only, with rising values. A wait comes after the first write that ends it,
+  // which may be issued later than the wait.
   std::uint32_t written_ = 0;
   std::vector<std::size_t> writes_;                             // node of value 1, 2, ...
   std::vector<std::pair<std::size_t, std::uint32_t>> awaited_;  // node, value
@@ -168,7 +169,7 @@ void Generator::close_words() {
   }
 }
 
-// Whether something before these still waits for a word: then no sync can have returned.
+// Whether a node before these still waits for a flag: then no sync can have returned.
 bool Generator::is_stuck(const std::vector<Link>& links) const {
   std::vector<Link> open = links;
   Set seen;
@@ -198,7 +199,7 @@ void Generator::step() {
     case 2:
     case 3:
     case 4: {
-      // The first stream waits for nobody, so that words make no circle.
+      // The first stream waits for no other, so that flags cannot cause a deadlock.
       if (events_.empty() || first) return;
       const Event& event = events_[below(static_cast<std::uint32_t>(events_.size()))];
       if (event.stream == stream.id) return;
@@ -287,7 +288,7 @@ bool races(const Program& program, const std::vector<std::vector<std::size_t>>& 
   return false;
 }
 
-// But for what goes through a wait that was taken away.
+// Without the paths through waits that were removed.
 std::vector<std::vector<std::size_t>> edges_of(const Program& program, const std::vector<bool>& gone = {}) {
   std::vector<std::vector<std::size_t>> result(program.nodes.size());
   for (std::size_t i = 0; i < program.nodes.size(); ++i) {
@@ -315,8 +316,8 @@ TEST(RaceOracle, AgreesOnWhatRaces) {
   EXPECT_LT(racy, 3900 / static_cast<int>(test::kShare));
 }
 
-// What is told to be missing mends it, and nothing of that can be left out. An edge holds at every run of its two
-// places; here every op is a place of its own.
+// The fixes order every conflict, and none of them can be left out. An edge holds at every run of its two places; here
+// every op is a place of its own.
 TEST(RaceOracle, AgreesOnWhatIsMissing) {
   for (std::uint32_t seed = 1; seed <= 500 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -337,17 +338,17 @@ TEST(RaceOracle, AgreesOnWhatIsMissing) {
   }
 }
 
-// What no conflict is said to need can go, all of it at once.
+// All edges that no conflict needs can be removed together.
 TEST(RaceOracle, AgreesOnWhatIsSuperfluous) {
   std::size_t removed = 0, kept = 0;
   for (std::uint32_t seed = 1; seed <= 20000 / test::kShare; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program program = Generator(seed, seed % 2 == 0, 40).take();
     if (races(program, edges_of(program))) continue;
-    Needs needs;
-    static_cast<void>(check_races(program.trace, false, &needs));
+    NeededEdges needed;
+    static_cast<void>(check_races(program.trace, false, &needed));
     std::vector<bool> gone(program.trace.records.size());
-    for (const Needs::Edge& edge : needs.edges()) {
+    for (const NeededEdges::Edge& edge : needed.edges()) {
       if (program.trace.records[edge.record].kind != RecordKind::kEventWait) continue;
       gone[edge.record] = !edge.needed;
       ++(edge.needed ? kept : removed);

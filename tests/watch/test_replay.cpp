@@ -1,9 +1,9 @@
-// Replay, slack and idle time on random traces: what must hold of all of them.
+// Properties of replay, slack and idle time that must hold for random traces.
 #include <gtest/gtest.h>
 
 #include "made_trace.hpp"
 #include "support.hpp"
-#include "watch/race/replay.hpp"
+#include "watch/analysis/replay.hpp"
 
 namespace slip {
 namespace {
@@ -12,7 +12,7 @@ using testing::Analysed;
 using testing::MadeOp;
 using testing::MadeTrace;
 
-// A program on streams, engines and two host threads, scheduled as a device would.
+// A random program on streams, engines and two host threads, scheduled as a device would schedule it.
 MadeTrace random_program(std::uint64_t seed, int ops, bool latencies) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::uint64_t limit) { return static_cast<Picos>(random() % limit); };
@@ -68,7 +68,7 @@ TEST(Replay, WithNothingLeftOutTheRecordedLengthComesOut) {
   }
 }
 
-// By definition: as much longer as its slack costs nothing, any more costs just that.
+// The definition of slack: an op that is longer by its slack costs nothing; each picosecond more costs one.
 TEST(Replay, SlackIsWhatAnOpMayTakeLonger) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);

@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "watch/trace/time_order.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 namespace {
@@ -20,7 +20,7 @@ void expect_sorted_like_the_standard(std::vector<TimeKey> keys) {
   }
 }
 
-// From a handful to more than the radix sort is used from, near each other, far apart, and at both ends of the numbers.
+// Few keys and more than the radix sort needs; times close together, far apart, and at both limits of Picos.
 TEST(TimeOrder, IsThatOfAStableSort) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);

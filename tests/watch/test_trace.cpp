@@ -1,4 +1,4 @@
-// Recording, and what a trace gives to look at.
+// Recording, and the accessors of TraceData.
 #include <atomic>
 #include <thread>
 
@@ -209,7 +209,7 @@ TEST(TraceThreads, RecordTogetherAndAreReadMeanwhile) {
   }
 }
 
-// A record made after another, on another thread, has the higher number: what a race check builds on.
+// A record made after another one, on another thread, has the higher sequence number: the race check relies on it.
 TEST(TraceThreads, OrderFollowsCause) {
   Trace trace;
   std::atomic<std::uint64_t> turn{0};

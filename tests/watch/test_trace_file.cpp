@@ -1,4 +1,4 @@
-// The file: valid, exact, and the same when read back.
+// Trace files: valid JSON, exact times, and the same data when read back.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -1,9 +1,8 @@
-// CpuBackend: the cpu device behind the seam. Opening, memory and waiting are in cpu.cpp, submission in submit.cpp.
+// CpuBackend: the cpu device, whose streams run on host threads. It fills the lanes; an Executor runs them.
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,11 +29,11 @@ class CpuBackend final : public Backend {
   Picos now() override { return now_ns() * 1000; }
 
  private:
-  Lane* find_drained();
+  Lane* find_drained() SLIP_REQUIRES(mutex_);
   std::vector<Lane*> covered_by(StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
   std::uint64_t mark_legacy(Lane& legacy);
-  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& roused);
+  std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& activated);
   std::uint64_t push(Lane& lane, const Op& op);
   std::uint64_t write(Lane& lane, const Op& op, std::span<const Point> waits);
   std::uint64_t keep_wait(Lane& lane, const Op& op);
@@ -43,9 +42,9 @@ class CpuBackend final : public Backend {
   void flush_pending(Lane& lane);
   void settle_pending(Lane& lane);
   void push_wait(Lane& lane, Lane& target, std::uint64_t position);
-  bool rouse(Lane& lane, LaneState becomes = LaneState::kQueued);
-  // Whether legacy work was submitted that the lane does not wait for yet. relaxed: under submit_lock it is exact,
-  // since push_legacy() holds that lock while it publishes and stores the end.
+  bool activate(Lane& lane, LaneState becomes = LaneState::kQueued);
+  // Whether legacy work was submitted that the lane does not wait for yet. relaxed: exact under submit_lock, since
+  // push_legacy() holds that lock while it publishes and stores legacy_end_.
   bool behind_legacy(const Lane& lane) const {
     return lane.joins_legacy &&
            legacy_end_.load(std::memory_order_relaxed) > lane.legacy_seen.load(std::memory_order_relaxed);
@@ -55,18 +54,21 @@ class CpuBackend final : public Backend {
   PackedOp& reserve(Lane& lane, std::uint64_t cells);
 
   DeviceCore& core_;
-  const bool merge_waits_;  // an op may carry a wait; not where waits take a place in a hardware queue or are chosen
-                            // one by one
+  // An op may carry waits. Not with hardware queues, where waits have their own entries, nor if ops are chosen one by
+  // one.
+  const bool merge_waits_;
   const std::uint64_t depth_;
   std::vector<std::unique_ptr<HardwareQueue>> queues_;
   std::atomic<std::uint64_t> issued_{0};      // order of issue, for policy single
-  Lane* legacy_ = nullptr;                    // set once, when the device opens
-  std::uint64_t legacy_begin_ = 0;            // where its work began, set with it
-  std::atomic<std::uint64_t> legacy_end_{0};  // of the legacy stream's last command that the blocking streams wait for
-  std::mutex mutex_;                          // guards what follows
-  std::vector<Lane*> lanes_;                  // all, also closed ones with work left
-  std::size_t opened_ = 0;
-  std::unique_ptr<Executor> executor_;  // last: its threads end first
+  Lane* legacy_ = nullptr;                    // constant after the device is opened
+  std::uint64_t legacy_begin_ = 0;            // its position at that time
+  std::atomic<std::uint64_t> legacy_end_{0};  // position of the last legacy op that blocking streams wait for
+  Mutex mutex_;
+  std::vector<Lane*> lanes_ SLIP_GUARDED_BY(mutex_);  // also closed ones
+  std::size_t opened_ SLIP_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<Executor> executor_;  // last member: its threads end first
 };
+
+std::vector<std::unique_ptr<Backend>> open_cpu(std::string_view rest, std::span<DeviceCore* const> cores);
 
 }  // namespace slip

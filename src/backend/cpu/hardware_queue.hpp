@@ -1,6 +1,6 @@
-// HardwareQueue: dispatch order of the streams that share one of the device's queues (rules 92-94). An op leaves the
-// queue when it is at the front and may start; one whose dependency is unresolved holds back all behind it, whoever
-// they belong to. Used only when the number of queues is limited.
+// HardwareQueue: the dispatch order of streams that share one hardware queue (rules 92-94). An op leaves the queue when
+// it is at the front and may start. An op with an unresolved dependency blocks all ops behind it, of any stream. Used
+// only if the number of queues is limited.
 #pragma once
 
 #include <deque>
@@ -12,29 +12,29 @@ namespace slip {
 class HardwareQueue {
  public:
   void enqueue(Lane& lane) {
-    const std::lock_guard lock(lock_);
+    const LockGuard lock(lock_);
     order_.push_back(&lane);
   }
 
   bool at_front(const Lane& lane) {
-    const std::lock_guard lock(lock_);
+    const LockGuard lock(lock_);
     return order_.front() == &lane;
   }
 
-  // Whether the lane's next op is at the front. If not, the lane is parked here and its owner must let go of it.
+  // Whether the lane's next op is at the front. If not, the lane is parked here, and the caller no longer owns it.
   bool front_or_park(Lane& lane) {
-    const std::lock_guard lock(lock_);
+    const LockGuard lock(lock_);
     if (order_.front() == &lane) return true;
-    // Nobody to drive: the lane needs the front op to start, and who drives it would wait for its end.
+    // Not parked_on the front op: this lane needs only its start, but a driver would wait for its end.
     lane.parked_on.store(nullptr, std::memory_order_relaxed);
     lane.queue_parked = true;
     lane.state.store(LaneState::kParked, std::memory_order_release);
     return false;
   }
 
-  // The op at the front starts. Returns the lane that was parked for the place, if any.
+  // The op at the front starts. Returns the lane that is at the front now, if it is parked here.
   Lane* dispatch() {
-    const std::lock_guard lock(lock_);
+    const LockGuard lock(lock_);
     order_.pop_front();
     if (order_.empty() || !order_.front()->queue_parked) return nullptr;
     Lane* next = order_.front();
@@ -44,7 +44,7 @@ class HardwareQueue {
 
  private:
   SpinLock lock_;
-  std::deque<Lane*> order_;  // one entry per op; bounded because the lanes' rings are
+  std::deque<Lane*> order_ SLIP_GUARDED_BY(lock_);  // one entry per op; bounded by the rings of the lanes
 };
 
 }  // namespace slip

@@ -32,32 +32,32 @@ void perform(Lane& lane, PackedOp& op) {
     case OpKind::kFill: std::memset(op.pieces()[0].data, static_cast<int>(op.value), op.pieces()[0].bytes); break;
     case OpKind::kHost: (*op.host)(); break;
     case OpKind::kExchange: op.exchange->finish(nullptr); break;
-    // release: what this stream wrote before is visible to who sees the word.
-    case OpKind::kWriteValue: word(op).store(op.value, std::memory_order_release); break;
+    // release: a thread that sees the flag sees what this stream wrote before.
+    case OpKind::kWriteValue: flag(op).store(op.value, std::memory_order_release); break;
     default: break;
   }
 }
 
-std::string told(const PackedOp& op, const char* why) {
+std::string failure_text(const PackedOp& op, const char* why) {
   return fmt::format("{} '{}' issued at {}:{} failed: {}", kind_name(op.kind), op.name.text(), op.file, op.line, why);
 }
 
-// Runs the op and turns what it throws into the stream's or the device's failure.
+// Runs the op. An exception becomes the failure of the stream or the device.
 void perform_guarded(Lane& lane, PackedOp& op, std::uint64_t position) {
   try {
     perform(lane, op);
   } catch (const DeviceFault& fault) {
-    const Failure failure{Code::kDeviceFault, told(op, fault.what()), position, op.here()};
+    const Failure failure{Code::kDeviceFault, failure_text(op, fault.what()), position, op.here()};
     lane.core->fault.put(failure);
     fail_stream(lane, failure);
   } catch (const Error& error) {
     const bool kept = error.code() == Code::kUndeclaredAccess || op.kind == OpKind::kExchange;
     const Code code = kept ? error.code() : Code::kLaunchFailed;
-    fail_stream(lane, {code, told(op, error.what()), position, op.here()});
+    fail_stream(lane, {code, failure_text(op, error.what()), position, op.here()});
   } catch (const std::exception& error) {
-    fail_stream(lane, {Code::kLaunchFailed, told(op, error.what()), position, op.here()});
+    fail_stream(lane, {Code::kLaunchFailed, failure_text(op, error.what()), position, op.here()});
   } catch (...) {
-    fail_stream(lane, {Code::kLaunchFailed, told(op, "not a std::exception"), position, op.here()});
+    fail_stream(lane, {Code::kLaunchFailed, failure_text(op, "not a std::exception"), position, op.here()});
   }
 }
 
@@ -70,9 +70,9 @@ void inherit_failure(Lane& lane, const StreamState& target, std::uint64_t reache
                      cause.here});
 }
 
-// A stream that waits for work of a failed one fails with it: its data never came.
+// A stream that waits for work of a failed stream fails, too: its data was not produced.
 void inherit_failures(Lane& lane, PackedOp& op, std::uint64_t position) {
-  if (op.barrier) return;  // an implicit barrier orders but carries nothing
+  if (op.barrier) return;  // implicit: it orders the streams, but does not propagate failures
   inherit_failure(lane, *op.target, op.number, position);
   for (std::size_t i = 0; i < op.more_waits; ++i)
     inherit_failure(lane, *op.more_list()[i].stream, op.more_list()[i].position, position);
@@ -82,28 +82,29 @@ void inherit_failures(Lane& lane, PackedOp& op, std::uint64_t position) {
 
 bool leave_if_empty(Lane& lane) {
   const std::uint64_t head = lane.head;
-  if (lane.submit_lock.lock_if_mine()) {  // by the thread that fills it: nothing can come meanwhile
+  if (lane.submit_lock.lock_if_biased()) {  // this thread fills the lane: no work can come meanwhile
     const bool empty = lane.tail == head;
     if (empty) lane.idle.store(true, std::memory_order_release);
     lane.submit_lock.unlock();
     return empty;
   }
   if (lane.published.load(std::memory_order_relaxed) != head) return false;
-  // release: who runs the lane next sees what was done to it. Then the fence: CpuBackend::rouse() publishes and looks
-  // whether the lane is idle, we say that it is and look at what is published; one of the two sees the other.
-  lane.leaving.fetch_add(1, std::memory_order_relaxed);  // relaxed: seen by who sees `idle`
+  // release: the next owner sees what this thread did. Then the fence: CpuBackend::activate() publishes and then reads
+  // `idle`; this thread stores `idle` and then reads `published`. One of the two sees the other.
+  lane.leaving.fetch_add(1, std::memory_order_relaxed);  // relaxed: a thread that sees `idle` sees it, too
   lane.idle.store(true, std::memory_order_release);
   heavy_fence();
   const bool left =
       lane.published.load(std::memory_order_relaxed) == head || !lane.idle.exchange(false, std::memory_order_acquire);
-  lane.leaving.fetch_sub(1, std::memory_order_release);  // release: who sees it sees that the lane was taken back
+  lane.leaving.fetch_sub(
+      1, std::memory_order_release);  // release: a thread that sees it sees that the lane was taken back
   return left;
 }
 
 Waiter* take_served(Lane& lane) {
   Waiter* served = nullptr;
   Waiter** last = &served;
-  const std::lock_guard lock(lane.wait_lock);
+  const LockGuard lock(lane.wait_lock);
   Waiter** link = &lane.waiters;
   while (Waiter* waiter = *link) {
     if (waiter->position > lane.head) {
@@ -112,7 +113,7 @@ Waiter* take_served(Lane& lane) {
     }
     *link = waiter->next;
     if (waiter->parker) {
-      waiter->parker->unpark();  // under the lock: the waiter's stack is gone once it can take the lock
+      waiter->parker->unpark();  // under the lock: the waiter's stack frame may end once it gets the lock
     } else {
       waiter->next = nullptr;
       *last = waiter;
@@ -142,14 +143,14 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
   }
   const bool lost = lane.core->fault.set();
   const bool skip = lost || lane.failure.set();
-  if (lost && !lane.failure.set()) {  // for streams of other devices that wait for this one
+  if (lost && !lane.failure.set()) {  // streams of other devices that wait for this one must fail, too
     const Failure cause = lane.core->fault.value();
     fail_stream(lane, {cause.code, cause.text, position, cause.here});
   }
-  const bool tells = observed_by(lane.audience);
+  const bool is_observed = observed_by(lane.audience);
   const bool exchanges = op.kind == OpKind::kExchange;
-  const std::int64_t began = tells && exchanges && !skip ? op.exchange->began_ns() : 0;
-  const Picos started = tells ? (began != 0 ? began : now_ns()) * 1000 : 0;
+  const std::int64_t began = is_observed && exchanges && !skip ? op.exchange->began_ns() : 0;
+  const Picos started = is_observed ? (began != 0 ? began : now_ns()) * 1000 : 0;
   if (!skip) [[likely]] {
     perform_guarded(lane, op, position);
   } else if (exchanges) {
@@ -157,19 +158,19 @@ void execute(Lane& lane, PackedOp& op, std::uint64_t position) {
     op.exchange->finish(&cause);
   }
   if (op.kind == OpKind::kHost) delete op.host;
-  if (tells)
-    tell({.kind = RecordKind::kRun,
-          .engine = op.engine,
-          .device = lane.core->id,
-          .queue = lane.queue_index,
-          .stream = lane.last_id,
-          .position = position,
-          .thread = thread_index(),
-          .started = started,
-          .ended = now_ns() * 1000,
-          .name = op.name,
-          .here = op.here()},
-         lane.audience);
+  if (is_observed)
+    notify({.kind = RecordKind::kRun,
+            .engine = op.engine,
+            .device = lane.core->id,
+            .queue = lane.queue_index,
+            .stream = lane.last_id,
+            .position = position,
+            .thread = thread_index(),
+            .started = started,
+            .ended = now_ns() * 1000,
+            .name = op.name,
+            .here = op.here()},
+           lane.audience);
 }
 
 }  // namespace slip

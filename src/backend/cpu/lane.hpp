@@ -1,10 +1,10 @@
-// Lane: a stream of the cpu device: a ring of packed ops, filled by the host and run by one thread at a time.
+// Lane: a stream of the cpu device. It is a ring of packed ops that the host fills and one thread at a time runs.
 //
-// Positions count 64-byte cells and never go back, so that a completion token is just (lane, position): the point is
-// reached when `done` is at least the position. A record costs nothing, a wait is one cell.
+// Positions count 64-byte cells and only increase, so a completion token is just (lane, position): the point is reached
+// when `done` is at least the position. A record costs nothing; a wait takes one cell.
 //
-// Thread rules: the producer's fields are guarded by `submit_lock`; the owner's fields belong to the thread that moved
-// `state` to kRunning; everything else is atomic or guarded as said.
+// Thread rules: `submit_lock` guards the fields of the producer. The fields of the owner belong to the thread that
+// changed `state` to kRunning. All others are atomic or guarded as their comments say.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@
 
 #include "base/biased_lock.hpp"
 #include "base/sync.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
-#include "runtime/stamp.hpp"
 
 namespace slip {
 
@@ -27,11 +27,12 @@ struct alignas(64) Cell {
   std::byte bytes[64];
 };
 
-// Waits that one op can carry: so many streams may be joined before a launch without an op of their own.
+// The number of waits that one op can carry, so that they need no ops of their own.
 inline constexpr std::size_t kMaxWaits = 8;
 
 // The first cell of an op; ranges, scalars and further waits follow it in the ring. Any op may carry waits: it runs
-// when `target` has reached `number`, and each of more_list() is reached. Waits without an op behind them are a kWait.
+// when `target` has reached `number` and each point of more_list() is reached. Waits without an op behind them form a
+// kWait.
 struct PackedOp {
   OpKind kind;
   Engine engine;
@@ -43,16 +44,16 @@ struct PackedOp {
   Name name;
   const char* file;
   std::int32_t line;
-  bool barrier;  // the wait is an implicit one: it orders, but carries no failure
+  bool barrier;  // the wait is implicit: it orders the streams, but does not propagate failures
   std::uint8_t more_waits;
   union {
     const Kernel* kernel;         // kKernel
     std::function<void()>* host;  // kHost; owned
-    Stamp* stamp;                 // kRecord; counted
+    Stamp* stamp;                 // kRecord; this op holds a reference
     Exchange* exchange;           // kExchange
   };
   Lane* target;          // null: no wait
-  std::uint64_t number;  // the position waited for; without a wait the order of issue
+  std::uint64_t number;  // the position waited for; without a wait, the order of issue
 
   Here here() const { return {file, line}; }
   Piece* pieces() { return reinterpret_cast<Piece*>(reinterpret_cast<Cell*>(this) + 1); }
@@ -63,13 +64,13 @@ static_assert(sizeof(PackedOp) == sizeof(Cell), "an op without ranges takes one 
 
 static_assert(sizeof(Scalar) % alignof(Point) == 0, "points follow scalars");
 
-// Waits that the next op will carry.
+// Waits that the next op of the stream will carry.
 struct PendingWaits {
   std::size_t count = 0;
   Point points[kMaxWaits];
 };
 
-// Somebody who waits until a lane has reached a position: another lane or a thread.
+// A lane or a thread that waits until another lane has reached a position.
 struct Waiter {
   std::uint64_t position = 0;
   Lane* lane = nullptr;      // to be made ready, or
@@ -77,65 +78,66 @@ struct Waiter {
   Waiter* next = nullptr;
 };
 
-enum class LaneState : std::uint32_t {  // of a lane that is not idle
-  kQueued,                              // in the shared queue, anyone may claim it
+enum class LaneState : std::uint32_t {  // meaningful while the lane is not idle
+  kQueued,                              // in the shared queue: any thread may claim it
   kLocal,                               // in the queue of a thread that will run it soon
   kRunning,                             // owned by a thread
-  kParked,                              // waits for a point, a word, an engine or its hardware queue
+  kParked,                              // waits for a point, a flag, an exchange, an engine or its hardware queue
 };
 
 struct Lane : StreamState {
-  // Each group has cache lines of its own: the host writes the first two per op, the running thread the third and the
-  // last, and what both read changes rarely.
+  // Each group has its own cache lines. With each op the host writes the first two groups, and the running thread the
+  // third and the last. The fields that both read change rarely.
 
   // --- producer, guarded by submit_lock ---
   alignas(64) BiasedLock submit_lock;
   std::uint64_t tail = 0;
-  std::uint64_t room_until = 0;               // tail may grow to here before `done` must be read again
-  std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this one already waits for
+  std::uint64_t room_until = 0;               // `tail` may increase to here before `done` must be read again
+  std::atomic<std::uint64_t> legacy_seen{0};  // position of the legacy lane that this lane already waits for
   std::uint64_t seen_by_legacy = 0;           // position that the legacy lane already waits for
   std::atomic<bool> has_pending{false};
   bool joins_legacy = false;  // a blocking stream; constant while open
   PendingWaits pending;
 
-  alignas(64) std::atomic<std::uint64_t> published{0};  // end of what was submitted
-  alignas(64) std::atomic<std::uint64_t> done{0};       // end of what has run
+  alignas(64) std::atomic<std::uint64_t> published{0};  // end of the submitted ops
+  alignas(64) std::atomic<std::uint64_t> done{0};       // end of the finished ops
 
-  // --- read by everyone ---
+  // --- read by all threads ---
   alignas(64) std::atomic<LaneState> state{LaneState::kRunning};
   std::atomic<bool> has_waiters{false};
-  std::atomic<std::uint32_t> syncs{0};    // times the host waited for this lane: it would rather run it itself
-  std::atomic<Lane*> parked_on{nullptr};  // whom a driver should drive to free this lane
+  std::atomic<std::uint32_t> syncs{0};    // how often the host waited for this lane
+  std::atomic<Lane*> parked_on{nullptr};  // the lane that a waiting thread should run to unblock this one
   std::atomic<std::uint64_t> parked_position{0};
   BiasedLock wait_lock;
-  Waiter* waiters = nullptr;  // guarded by wait_lock
+  Waiter* waiters SLIP_GUARDED_BY(wait_lock) = nullptr;
 
-  alignas(64) std::unique_ptr<Cell[]> ring;  // this group changes rarely: the host reads it at each op
+  alignas(64) std::unique_ptr<Cell[]> ring;  // this group changes rarely; the host reads it with each op
   std::uint64_t capacity = 0;                // cells, a power of two
   HardwareQueue* queue = nullptr;
-  std::atomic<bool> idle{true};              // empty and left alone; who sets it to false has the lane
-  std::atomic<int> leaving{0};               // threads that made it idle and still look whether that was too early
-  std::atomic<Executor*> executor{nullptr};  // who runs it; threads of other devices look here, too
+  std::atomic<bool> idle{true};  // empty and without an owner; the thread that sets it to false owns the lane
+  std::atomic<int> leaving{0};   // threads that set `idle` and have not yet checked whether work came meanwhile
+  std::atomic<Executor*> executor{nullptr};  // also read by threads of other devices
   int queue_index = -1;
 
   // --- owner ---
   alignas(64) std::uint64_t head = 0;
   std::uint64_t limit = 0;                     // `published` as last read
-  std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Others read it
-  int looks = 0;                               // at it while it was empty
+  std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Read by other threads
+  int checks = 0;                              // of this lane while it was empty
   std::uint32_t syncs_seen = 0;
   std::uint32_t visits = 0;        // by threads that ran it
-  Engine granted = Engine::kNone;  // an engine that was handed to this lane while parked
+  Engine granted = Engine::kNone;  // an engine slot that this lane got while it was parked
   bool dispatched = false;         // the op at head has left its hardware queue
-  Waiter waiter;                   // this lane in another one's list
-  Lane* next = nullptr;            // in a thread's queue or an engine's, guarded by that
+  Waiter waiter;                   // this lane in the list of another lane
+  Lane* next = nullptr;            // in the queue of a thread or an engine, guarded by its lock
   Lane* shared_next = nullptr;     // in the shared queue; a claimed lane may still have an entry there
-  bool enqueued = false;           // has one, guarded by the queue, as are the next three
-  bool left_to_host = false;       // one core: its host waits for what it submits, and so runs it without a switch
+  bool enqueued = false;           // has such an entry; guarded by Pool::shared_lock_, as are the next three
+  bool left_to_host =
+      false;  // on one core: its host waits after each submission, and so runs it without a thread switch
   std::uint32_t syncs_shared = 0;  // `syncs` when it was shared last
-  std::uint64_t done_looked = 0;   // `done` when the napping thread looked last
-  bool told = false;               // parked on a word, and somebody tells when that may end; guarded by the words' lock
-  bool queue_parked = false;       // waits for its hardware queue, guarded by it
+  std::uint64_t done_checked = 0;  // `done` at the last check of the sleeping searcher
+  bool subscribed = false;         // parked on an exchange that notifies the pool; guarded by Pool::flags_lock_
+  bool queue_parked = false;       // waits in its hardware queue; guarded by its lock
 
   PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }
   bool drained() const {
@@ -144,14 +146,15 @@ struct Lane : StreamState {
   }
 };
 
-// Leaves an empty lane idle; false: more came meanwhile, and it is still the caller's.
+// Makes an empty lane idle. False: work came meanwhile, and the caller still owns the lane.
 bool leave_if_empty(Lane& lane);
-// Takes the waiters that the lane has served: wakes threads, returns lanes in their order, linked by Waiter::next.
+// Removes the waiters whose position is reached: wakes threads, and returns lanes in their order, linked by
+// Waiter::next.
 Waiter* take_served(Lane& lane);
-// Lets a kExchange go on. False: it waits for others. One whose stream or device has failed is not begun.
+// Advances a kExchange. False: it waits for other ranks. If its stream or device has failed, it is not begun.
 bool exchange(Lane& lane, PackedOp& op, std::uint64_t position, Exchange::By by);
-// Runs the op, or skips it when its stream or device has failed; keeps errors, sets stamps, tells observers. Never
-// throws.
+// Runs the op, or skips it if its stream or device has failed. Keeps errors, sets time stamps, notifies observers.
+// Never throws.
 void execute(Lane& lane, PackedOp& op, std::uint64_t position);
 
 }  // namespace slip

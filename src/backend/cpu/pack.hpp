@@ -1,5 +1,5 @@
-// Ops in the ring: how an Op becomes a PackedOp, and when a packed wait is satisfied. Inline: this is the submission
-// path.
+// Converts an Op into a PackedOp in the ring of a lane, and checks whether the waits of a packed op are satisfied.
+// Inline, because submission is the hot path.
 #pragma once
 
 #include <new>
@@ -10,19 +10,19 @@
 
 namespace slip {
 
-// The word of a kWaitValue or kWriteValue.
-inline std::atomic<std::uint32_t>& word(PackedOp& op) {
+// The 32-bit flag of a kWaitValue or kWriteValue.
+inline std::atomic<std::uint32_t>& flag(PackedOp& op) {
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(op.pieces()->data);
 }
 
-// Cells that the op takes in a ring, with that many waits. The first wait takes none.
+// The number of cells of an op with that many waits. The first wait needs no extra space.
 inline std::uint64_t cells_of(const Op& op, std::size_t waits = 0) {
   const std::size_t payload = (op.reads.size() + op.writes.size()) * sizeof(Piece) +
                               op.scalars.size() * sizeof(Scalar) + (waits > 1 ? waits - 1 : 0) * sizeof(Point);
   return 1 + (payload + sizeof(Cell) - 1) / sizeof(Cell);
 }
 
-// Writes the op at `place`, to run after `waits`. Takes over what op.host and op.event refer to.
+// Writes the op at `place`, to run after `waits`. Moves op.host and retains op.event.
 inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits, std::uint64_t number,
                  PackedOp& place) {
   PackedOp& packed = *new (&place) PackedOp;
@@ -58,8 +58,8 @@ inline void pack(const Op& op, std::uint64_t cells, std::span<const Point> waits
   for (std::size_t i = 1; i < waits.size(); ++i) new (more++) Point(waits[i]);
 }
 
-// The first point that the op waits for and that is not reached; stream null: all are. The fence, or kAcquire, then
-// makes visible what was done before the points.
+// The first point that the op waits for and that is not reached; stream null: all are reached. Then the fence (or
+// kAcquire) makes everything done before the points visible.
 inline Point unreached_point(PackedOp& op) {
   if (!op.target) return {};
   if (op.target->done.load(kAcquire) < op.number) return {op.target, op.number};
@@ -70,12 +70,12 @@ inline Point unreached_point(PackedOp& op) {
   acquire_fence();
   return {};
 }
-// Whether the word of a kWaitValue has come. acquire: so is what was done before the word was set.
-inline bool word_reached(PackedOp& op) { return op.kind != OpKind::kWaitValue || load_acquire(word(op)) >= op.value; }
+// Whether the flag of a kWaitValue has reached the value. acquire: sees everything done before the flag was set.
+inline bool flag_reached(PackedOp& op) { return op.kind != OpKind::kWaitValue || load_acquire(flag(op)) >= op.value; }
 
-// Whether a lane that is parked for its op's word or exchange can go on.
-inline bool can_go_on(PackedOp& op) {
-  return op.kind == OpKind::kExchange ? op.exchange->can_advance() : word_reached(op);
+// Whether a lane that is parked on a flag or an exchange can continue.
+inline bool can_continue(PackedOp& op) {
+  return op.kind == OpKind::kExchange ? op.exchange->can_advance() : flag_reached(op);
 }
 
 }  // namespace slip

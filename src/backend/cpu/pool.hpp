@@ -1,35 +1,31 @@
-// Pool: runs lanes concurrently. Threads are generic; engines are counted slots (several for compute, one for each copy
-// direction, one for host functions) that a thread must hold to run an op on them.
+// Pool: the executor that runs lanes concurrently. Its threads are generic. An engine is a counted slot (several for
+// compute, one for each copy direction, one for host functions) that a thread must hold to run an op on it.
 //
-// Who runs what:
-// - A thread that runs a lane goes on with it as long as it has ready ops. Lanes that its ops make ready go into the
-// thread's
-//   own queue and are run by it next, so chains across streams stay on one core.
-// - Before it starts an op expected to be long, it hands its queue to the others. "Expected" is the mean time of the
-// lane's
-//   ops so far; unknown counts as long.
-// - At most one idle thread searches: it spins, then naps 50 us at a time, then sleeps. While one searches or naps,
-// work
-//   that is expected to be short is queued without a system call. The searcher also takes over the queue of a thread
-//   that turned out to be stuck in a long op, so no thread keeps a queue while nobody searches.
-// - Who waits for a lane runs it, and what it depends on, itself. On one core a lane whose host waits each time is left
-// to
-//   that host for a while.
+// How lanes are assigned to threads:
+// - A thread that runs a lane continues with it as long as the lane has ready ops. Lanes that its ops make ready go
+// into
+//   the thread's local queue and run there next, so chains across streams stay on one core.
+// - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects the
+//   mean time of the lane's ops so far; an unknown time counts as long.
+// - At most one idle thread is the searcher. It spins, then sleeps 50 us at a time, then parks until it is woken. While
+//   there is a searcher, short work is queued without a system call. The searcher also shares the queue of a thread
+//   that turns out to be stuck in a long op, so no thread keeps a local queue while there is no searcher.
+// - A host thread that waits for a lane runs that lane, and the lanes it depends on, itself. On one core a lane whose
+//   host waits after each submission is left to that host for a while.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip {
 
-// An intrusive queue of lanes; the holder guards it.
+// An intrusive queue of lanes. The lock of its owner guards it.
 template <Lane* Lane::*Next>
 class LaneList {
  public:
@@ -53,34 +49,35 @@ class LaneList {
   Lane* last_ = nullptr;
 };
 
-// A thread that runs lanes: a worker, or a host thread that waits.
-struct alignas(64) Runner {
-  BiasedLock lock;  // guards `local`; leans to the thread itself
-  LaneList<&Lane::next> local;
+// The state of a thread that runs lanes: a worker, or a host thread that waits.
+struct alignas(64) LaneRunner {
+  BiasedLock lock;  // biased to the thread itself
+  LaneList<&Lane::next> local SLIP_GUARDED_BY(lock);
   std::atomic<int> local_count{0};      // written under the lock, read without
-  std::atomic<std::uint64_t> steps{0};  // ops begun, so that the searcher can see who is stuck
-  std::uint64_t steps_seen = 0;         // by the searcher
-  Lane* successor = nullptr;            // the lane to run next, kept out of `local` while no op runs: saves its lock
-  std::uint64_t looked = 0;             // ticks() of the last look at a lane that might be empty
+  std::atomic<std::uint64_t> steps{0};  // ops begun: the searcher sees which thread is stuck
+  std::uint64_t steps_seen = 0;         // by the searcher, at its last check
+  Lane* successor = nullptr;            // the lane to run next; not in `local`, which saves taking the lock
+  std::uint64_t looked = 0;             // ticks() of the last check of a lane that might be empty
   std::uint64_t moved = 0;              // ticks() when it last left the core of a host thread
   std::int64_t preemptions = 0;         // of this thread, as last read
   Engine held = Engine::kNone;
-  int fruitless = 0;  // empty lanes looked at since the last op
+  int fruitless = 0;  // empty lanes checked since the last op
   bool is_worker = false;
-  Turns turns = Turns::kUsual;
-  std::atomic<bool> in_use{false};  // drivers: slot taken
+  TimeSlice time_slice = TimeSlice::kUsual;
+  std::atomic<bool> in_use{false};  // in Pool::drivers_: taken
 
-  // REQUIRES: lock. Not a fetch_add: there is one writer at a time.
   bool has_local() const { return successor || local_count.load(std::memory_order_relaxed) > 0; }
-  void count(int change) {
+  // Not a fetch_add: the lock ensures one writer at a time.
+  void count(int change) SLIP_REQUIRES(lock) {
     local_count.store(local_count.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
 };
 
 struct EngineSlots {
   SpinLock lock;
-  int free = 0;
-  LaneList<&Lane::next> waiting[3];  // by priority, highest first; copies and host functions use the last only
+  int free SLIP_GUARDED_BY(lock) = 0;
+  // By priority, highest first. Copies and host functions use only the last one.
+  LaneList<&Lane::next> waiting[3] SLIP_GUARDED_BY(lock);
   std::atomic<int> waiting_count{0};
 };
 
@@ -93,102 +90,105 @@ class Pool final : public Executor, public Sleeper {
   void end_begun(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
   void nudge() override { hurry(); }
-  void wake_up() noexcept override;  // a lane that is parked on others may go on
+  void wake_up() noexcept override;  // a lane parked on an exchange may continue
 
  private:
   struct Worker {
     Thread thread;
     Parker parker;
-    Runner runner;
+    LaneRunner runner;
     bool active = false;    // runs lanes, counted in active_
-    bool searcher = false;  // set by its waker, or by itself: it is the one that looks for work
+    bool searcher = false;  // set by its waker, or by itself
   };
-  enum class Search : std::uint32_t { kNone, kSpinning, kNapping };
+  enum class Search : std::uint32_t { kNone, kSpinning, kSleeping };
 
-  // pool.cpp: running lanes
+  // Running lanes (pool.cpp).
   void work(Worker& self);
-  void run(Runner& self, Lane& lane, std::uint64_t stop);
-  bool turn_over(const Runner& self, const Lane& lane, unsigned ops) const;
-  bool start(Runner& self, Lane& lane, PackedOp& op);
-  static void take_turns(Runner& self, Turns turns);
-  void pace(Runner& self);
-  void note_time(Runner& self, Lane& lane, std::uint64_t op_ticks) const;
-  bool linger(Runner& self, Lane& lane);
+  void run(LaneRunner& self, Lane& lane, std::uint64_t stop);
+  bool should_yield(const LaneRunner& self, const Lane& lane, unsigned ops) const;
+  bool start(LaneRunner& self, Lane& lane, PackedOp& op);
+  static void use_time_slice(LaneRunner& self, TimeSlice slice);
+  void pace(LaneRunner& self);
+  void note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const;
+  bool linger(LaneRunner& self, Lane& lane);
   bool shares_host_core() const;
-  void publish(Runner& self, Lane& lane);
-  void wake_waiters(Runner& self, Lane& lane);
-  void keep(Runner& self);
+  void publish(LaneRunner& self, Lane& lane);
+  void wake_waiters(LaneRunner& self, Lane& lane);
+  void queue_successor(LaneRunner& self);
   bool park_on_point(Lane& lane, Point point);
-  void make_ready(Runner& self, Lane& lane);
-  bool drive(Runner& self, Lane& lane, std::uint64_t position);
+  void make_ready(LaneRunner& self, Lane& lane);
+  bool drive(LaneRunner& self, Lane& lane, std::uint64_t position);
 
-  // engines.cpp: slots
-  bool hold(Runner& self, Lane& lane, Engine engine);
-  void let_go(Runner& self);
-  bool wanted(Engine engine) const;
+  // Engines (pool.cpp).
+  bool hold_engine(LaneRunner& self, Lane& lane, Engine engine);
+  void release_engine(LaneRunner& self);
+  bool engine_wanted(Engine engine) const;
 
-  // scheduling.cpp: who looks for work
+  // Which thread searches, sleeps or is woken (pool_scheduling.cpp).
   Lane* next(Worker& self);
   Lane* find(Worker& self);
-  Lane* take_local(Runner& self);
+  Lane* take_local(LaneRunner& self);
   Lane* take_shared();
-  Lane* take_left();
+  Lane* take_abandoned();
   void share(Lane& lane);
-  void share_local(Runner& self);
+  void share_local(LaneRunner& self);
   void wake_one();
-  void wake_napper();
+  void wake_searcher();
   void hurry();
-  void start_worker();
+  void start_worker() SLIP_REQUIRES(sleep_mutex_);
   Lane* search(Worker& self);
   bool worth_taking() const;
   Lane* spin_for_work(Worker& self);
-  Lane* nap_for_work(Worker& self);
+  Lane* sleep_for_work(Worker& self);
   bool rescue_stuck();
-  bool work_left() const;
-  void sleep(Worker& self);
-  void leave_host_core(Runner& self);
+  bool work_left() const SLIP_REQUIRES(sleep_mutex_);
+  void park(Worker& self);
+  void leave_host_core(LaneRunner& self);
   bool expected_long(const Lane& lane, const PackedOp* op) const;
 
-  // words.cpp: what is waited for outside lanes
-  void park_on_word(Lane& lane, PackedOp& op);
-  bool poll_words(Runner* self);
-  bool only_told();
+  // Lanes that wait for flags in memory and for other ranks (pool_scheduling.cpp).
+  void park_on_flag(Lane& lane, PackedOp& op);
+  bool poll_flags(LaneRunner* self);
+  bool only_subscribed();
 
   const int max_workers_;
   const bool one_core_;
-  const std::uint64_t move_ticks_;   // between two moves of a thread to another core
-  const std::uint64_t look_ticks_;   // between two looks at an empty lane
-  const std::uint64_t long_ticks_;   // an op longer than this is worth waking a thread for
-  const std::uint64_t heavy_ticks_;  // and beside one longer than this others would wait too long for the core
+  const std::uint64_t move_ticks_;  // between two moves of a thread to another core
+  const std::uint64_t look_ticks_;  // between two checks of an empty lane
+  const std::uint64_t long_ticks_;  // a longer op is worth waking a thread for
+  const std::uint64_t
+      heavy_ticks_;  // a longer op must not have a short time slice: other threads would wait too long for the core
 
   std::array<EngineSlots, kEngines> engines_;  // by Engine
 
   alignas(64) SpinLock shared_lock_;
-  LaneList<&Lane::shared_next> shared_;  // guarded by shared_lock_
+  LaneList<&Lane::shared_next> shared_ SLIP_GUARDED_BY(shared_lock_);
   alignas(64) std::atomic<int> shared_count_{0};
-  std::atomic<bool> shared_urgent_{false};  // a lane in it is expected to be long
+  std::atomic<bool> shared_urgent_{false};  // it has a lane whose ops are expected to be long
   std::atomic<int> active_{0};              // workers that run lanes
   std::atomic<Search> search_{Search::kNone};
   std::atomic<bool> stopping_{false};
-  // Where a host thread was when it shared a lane last, and a worker when it took one: hints, see shares_host_core().
+  // The core of the host thread that shared a lane last, and of the worker that took one: hints, see
+  // shares_host_core().
   std::atomic<int> host_core_{-1}, worker_core_{-1};
-  std::atomic<bool> hurried_{false};    // one core only, see hurry()
-  std::atomic<bool> naps_long_{false};  // the searcher sleeps longer: hosts (one core) or workers run what is queued
+  std::atomic<bool> hurried_{false};  // on one core only, see hurry()
+  std::atomic<bool> sleeps_long_{
+      false};  // the searcher sleeps longer: hosts (on one core) or workers run what is queued
 
-  SpinLock words_lock_;
-  std::vector<Lane*> words_;  // lanes parked on a word, guarded by words_lock_
-  std::atomic<int> words_count_{0};
-  std::atomic<int> untold_count_{0};  // of them, those whose change nobody tells
-  std::atomic<bool> trusts_{false};   // who naps trusts to be told
+  SpinLock flags_lock_;
+  std::vector<Lane*> flag_waiters_ SLIP_GUARDED_BY(flags_lock_);  // lanes parked on a flag or an exchange
+  std::atomic<int> flag_waiter_count_{0};
+  std::atomic<int> unsubscribed_count_{0};         // those of them that no notification wakes
+  std::atomic<bool> trusts_notifications_{false};  // the sleeping searcher relies on wake_up()
 
-  std::mutex sleep_mutex_;  // guards what follows
-  std::vector<Worker*> sleeping_;
-  Worker* napping_ = nullptr;
-  bool told_ = false;  // of a parked lane, since the searcher looked last
-  std::vector<std::unique_ptr<Worker>> workers_;
+  Mutex sleep_mutex_;
+  std::vector<Worker*> parked_ SLIP_GUARDED_BY(sleep_mutex_);
+  Worker* sleeping_searcher_ SLIP_GUARDED_BY(sleep_mutex_) = nullptr;
+  bool notified_ SLIP_GUARDED_BY(sleep_mutex_) = false;  // wake_up() was called since the searcher's last check
+  std::vector<std::unique_ptr<Worker>> workers_ SLIP_GUARDED_BY(sleep_mutex_);
 
-  std::array<Runner, 16> drivers_;
-  Runner host_;  // any host thread that does not wait: only says that it is no worker
+  std::array<LaneRunner, 16> drivers_;  // for host threads that wait
+  LaneRunner host_;                     // for host threads that do not wait; it only says that they are no workers
 };
 
 }  // namespace slip

@@ -1,5 +1,6 @@
 #include "backend/cpu/serial.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -11,16 +12,15 @@
 
 namespace slip {
 namespace {
-constexpr std::int64_t kNapNs = 50'000;
-constexpr auto kRandomDelay = std::chrono::milliseconds(20);
+constexpr std::int64_t kRandomDelayNs = 20'000'000;
 }  // namespace
 
-Serial::Serial(Policy policy, std::uint64_t seed, std::mutex& lanes_mutex, const std::vector<Lane*>& lanes)
+Serial::Serial(Policy policy, std::uint64_t seed, Mutex& lanes_mutex, const std::vector<Lane*>& lanes)
     : policy_(policy), lanes_mutex_(lanes_mutex), lanes_(lanes), random_(seed) {}
 
 Serial::~Serial() {
   {
-    const std::lock_guard lock(work_mutex_);
+    const LockGuard lock(work_mutex_);
     stopping_ = true;
   }
   work_changed_.notify_one();
@@ -28,7 +28,7 @@ Serial::~Serial() {
 }
 
 void Serial::wake(Lane&) {
-  const std::lock_guard lock(work_mutex_);
+  const LockGuard lock(work_mutex_);
   if (!thread_.started())
     thread_.start(
         "slip serial", [this] { work(); }, true);
@@ -38,32 +38,40 @@ void Serial::wake(Lane&) {
 }
 
 void Serial::work() {
-  std::unique_lock lock(work_mutex_);
-  while (!stopping_ && !exiting()) {
-    work_changed_.wait(lock, [this] { return pending_ || stopping_; });
-    if (stopping_) return;
-    if (policy_ == Policy::kRandom)
-      work_changed_.wait_for(lock, kRandomDelay, [this] { return stopping_ || hurried_; });
-    pending_ = hurried_ = false;
-    lock.unlock();
-    bool left = true;
-    while (left && !exiting()) {
-      {
-        const std::lock_guard drive(drive_);
-        while (step()) {}
-        const std::lock_guard lanes(lanes_mutex_);
-        left = false;  // something waits for a word that the host or another device sets
-        for (Lane* lane : lanes_)
-          left |= lane->done.load(std::memory_order_relaxed) != lane->published.load(std::memory_order_relaxed);
-      }
-      if (!left) break;
-      lock.lock();
-      work_changed_.wait_for(lock, std::chrono::nanoseconds(kNapNs), [this] { return stopping_; });
-      left = !stopping_;
-      lock.unlock();
+  while (!exiting()) {
+    {
+      const LockGuard lock(work_mutex_);
+      while (!pending_ && !stopping_) work_changed_.wait(work_mutex_);
+      if (stopping_) return;
+      if (policy_ == Policy::kRandom) sleep(kRandomDelayNs, true);
+      pending_ = hurried_ = false;
     }
-    lock.lock();
+    while (!exiting() && run_ready()) {
+      const LockGuard lock(work_mutex_);
+      sleep(kOpWait.sleep_ns, false);
+      if (stopping_) return;
+    }
   }
+}
+
+// Sleeps until the time has passed or the device closes; `until_hurried`: or a thread calls hurry().
+void Serial::sleep(std::int64_t time_ns, bool until_hurried) {
+  const std::int64_t end_ns = now_ns() + time_ns;
+  while (!stopping_ && !(until_hurried && hurried_)) {
+    const std::int64_t left_ns = end_ns - now_ns();
+    if (left_ns <= 0) return;
+    work_changed_.wait_for(work_mutex_, std::chrono::nanoseconds(left_ns));
+  }
+}
+
+// Runs all ready ops. True: others are left, which wait for a flag that the host or another device sets.
+bool Serial::run_ready() {
+  const LockGuard drive(drive_);
+  while (step()) {}
+  const LockGuard lanes(lanes_mutex_);
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane* lane) {
+    return lane->done.load(std::memory_order_relaxed) != lane->published.load(std::memory_order_relaxed);
+  });
 }
 
 bool Serial::ready(Lane& lane) {
@@ -74,8 +82,8 @@ bool Serial::ready(Lane& lane) {
       if (unreached_point(op).stream || (lane.queue && !lane.queue->at_front(lane))) return false;
       if (op.kind == OpKind::kExchange) return exchange(lane, op, lane.head + op.cells, Exchange::By::kWorker);
       if (op.kind != OpKind::kWaitValue) return true;
-      const StrictScope strict(lane, op);  // the word may lie in memory that is out of reach between ops
-      return word_reached(op);
+      const StrictScope strict(lane, op);  // the flag may be in memory that is protected between ops
+      return flag_reached(op);
     }
     lane.head += op.cells;
     lane.done.store(lane.head, std::memory_order_release);
@@ -86,7 +94,7 @@ bool Serial::ready(Lane& lane) {
 Lane* Serial::choose() {
   ready_.clear();
   {
-    const std::lock_guard lock(lanes_mutex_);
+    const LockGuard lock(lanes_mutex_);
     for (Lane* lane : lanes_) {
       if (ready(*lane)) ready_.push_back(lane);
     }
@@ -95,7 +103,7 @@ Lane* Serial::choose() {
   if (policy_ == Policy::kSingle) {
     Lane* first = ready_.front();
     for (Lane* lane : ready_) {
-      // Waits have no number of their own; they cost nothing and free others, so they go first.
+      // Waits have no issue number. They cost nothing and release other streams, so they go first.
       const auto order = [](Lane& of) {
         PackedOp& op = of.at(of.head);
         return op.kind == OpKind::kWait ? 0 : op.number;
@@ -104,17 +112,18 @@ Lane* Serial::choose() {
     }
     return first;
   }
-  // Half of the time go on with one stream, so that it runs far ahead of the others: even choices alone rarely do that.
-  if (random_() % 8 == 0) favourite_ = ready_[random_() % ready_.size()];
+  // Half of the time one preferred stream continues, so that it runs far ahead of the others. Uniform choices alone
+  // would rarely do that.
+  if (random_() % 8 == 0) preferred_ = ready_[random_() % ready_.size()];
   if (random_() % 2 == 0) {
     for (Lane* lane : ready_) {
-      if (lane == favourite_) return lane;
+      if (lane == preferred_) return lane;
     }
   }
   return ready_[random_() % ready_.size()];
 }
 
-// Runs one op. REQUIRES: drive_ held.
+// Runs one op. False: none is ready.
 bool Serial::step() {
   Lane* lane = choose();
   if (!lane) return false;
@@ -123,7 +132,7 @@ bool Serial::step() {
   if (lane->queue) lane->queue->dispatch();
   execute(*lane, op, end);
   lane->head = end;
-  // seq_cst, both: see Pool::publish(). Lanes of other devices may wait for this one.
+  // seq_cst, both: see Pool::publish(). Lanes of other devices may wait for this lane.
   lane->done.store(end, std::memory_order_seq_cst);
   if (lane->has_waiters.load(std::memory_order_seq_cst)) {
     for (Waiter* served = take_served(*lane); served;) {
@@ -135,17 +144,18 @@ bool Serial::step() {
   return true;
 }
 
-// Somebody who cannot run ops himself waits: no reason to delay.
+// A thread waits that cannot run ops itself: run them without delay.
 void Serial::hurry() {
-  const std::lock_guard lock(work_mutex_);
+  const LockGuard lock(work_mutex_);
   hurried_ = true;
   work_changed_.notify_one();
 }
 
 bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return lane.done.load(std::memory_order_acquire) >= position; };
-  Parker nap;
-  // An op cannot be left in the middle: who must be back in time lets the thread run it.
+  Backoff backoff(kOpWait);
+  // A thread with a deadline does not run ops, since it could not leave in the middle of one: Serial's thread runs
+  // them.
   const bool drives = deadline_ns == 0;
   if (!drives && !reached()) hurry();
   while (!reached()) {
@@ -155,7 +165,7 @@ bool Serial::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) 
       while (!reached() && step()) moved = true;
       drive_.unlock();
     }
-    if (!moved && !reached()) nap.park(now_ns() + kNapNs);  // another thread runs an op, or a word must change
+    if (!moved && !reached()) backoff.pause();  // another thread runs an op, or a flag must change
   }
   return true;
 }

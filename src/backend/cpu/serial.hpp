@@ -1,13 +1,12 @@
-// Serial: runs one op at a time. Policy single takes the op issued first among the ready ones; policy random takes any,
-// from a seed, so that an order which the program does not enforce is tried sooner or later and a missing edge shows.
+// Serial: the executor that runs one op at a time. Policy single runs the ready op that was issued first. Policy random
+// chooses any ready op, from a seed: sooner or later it tries an order that the program does not enforce, and a missing
+// edge becomes a wrong result.
 //
-// Work is done by whoever waits; a thread of its own takes over when nobody does: at once under policy single, and
-// under policy random after a while or when somebody asks, so that a program which only waits gets the same choices in
-// every run.
+// Threads that wait for work run it themselves. Serial's own thread takes over when no thread waits: at once under
+// policy single; under policy random after a delay or when a thread needs it, so that a program which only waits gets
+// the same choices in every run.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <random>
 #include <vector>
 
@@ -18,8 +17,8 @@ namespace slip {
 
 class Serial final : public Executor {
  public:
-  // `lanes` is the device's list, guarded by `lanes_mutex`; it only grows.
-  Serial(Policy policy, std::uint64_t seed, std::mutex& lanes_mutex, const std::vector<Lane*>& lanes);
+  // `lanes` is the list of the device, guarded by `lanes_mutex`. It only grows.
+  Serial(Policy policy, std::uint64_t seed, Mutex& lanes_mutex, const std::vector<Lane*>& lanes);
   ~Serial() override;
   void wake(Lane& lane) override;
   bool wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) override;
@@ -27,24 +26,26 @@ class Serial final : public Executor {
 
  private:
   void work();
+  bool run_ready();
+  void sleep(std::int64_t time_ns, bool until_hurried) SLIP_REQUIRES(work_mutex_);
   void hurry();
-  bool step();
+  bool step() SLIP_REQUIRES(drive_);
   bool ready(Lane& lane);
-  Lane* choose();
+  Lane* choose() SLIP_REQUIRES(drive_);
 
   const Policy policy_;
-  std::mutex& lanes_mutex_;
+  Mutex& lanes_mutex_;
   const std::vector<Lane*>& lanes_;
-  std::mutex drive_;  // held by who runs ops; guards the random state
-  std::mt19937_64 random_;
-  std::vector<Lane*> ready_;
-  Lane* favourite_ = nullptr;
+  Mutex drive_;  // held by the thread that runs ops
+  std::mt19937_64 random_ SLIP_GUARDED_BY(drive_);
+  std::vector<Lane*> ready_ SLIP_GUARDED_BY(drive_);
+  Lane* preferred_ SLIP_GUARDED_BY(drive_) = nullptr;  // see choose()
 
-  std::mutex work_mutex_;  // guards what follows
-  std::condition_variable work_changed_;
-  bool pending_ = false;
-  bool hurried_ = false;
-  bool stopping_ = false;
+  Mutex work_mutex_;
+  CondVar work_changed_;
+  bool pending_ SLIP_GUARDED_BY(work_mutex_) = false;
+  bool hurried_ SLIP_GUARDED_BY(work_mutex_) = false;
+  bool stopping_ SLIP_GUARDED_BY(work_mutex_) = false;
   Thread thread_;
 };
 

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 #include <vector>
 
@@ -24,15 +23,15 @@ struct Region {
 };
 
 struct State {
-  std::mutex running;  // one strict op at a time, over all devices: protection is the process's
-  ForkMutex mutex;     // guards regions
-  std::vector<Region> regions;
+  Mutex running;  // held by the op that runs: page protection is per process, so one op of all strict devices at a time
+  ForkMutex mutex;
+  std::vector<Region> regions SLIP_GUARDED_BY(mutex);
 };
 
 State& strict_state();
 
-// `running` is held as long as an op runs, so a fork does not wait for it. The child has no op that could hold it.
-void renew_running() { new (&strict_state().running) std::mutex; }
+// `running` is held while an op runs, so fork() does not wait for it. In the child no op runs: make it free.
+void renew_running() { new (&strict_state().running) Mutex; }
 
 State& strict_state() {
   static State* const kState = [] {
@@ -51,7 +50,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     t_fault_address = info->si_addr;
     siglongjmp(*t_escape, 1);
   }
-  // Not ours: as it was before.
+  // Not caused by a strict op: behave as without this handler.
   if (g_previous.sa_flags & SA_SIGINFO && g_previous.sa_sigaction)
     return g_previous.sa_sigaction(signal, info, context);
   sigaction(SIGSEGV, &g_previous, nullptr);
@@ -79,7 +78,7 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + page() - 1) / page(
 void protect(const Piece& piece, int protection) {
   if (piece.bytes == 0) return;
   State& state = strict_state();
-  const std::lock_guard lock(state.mutex);
+  const LockGuard lock(state.mutex);
   for (const Region& region : state.regions) {
     if (piece.data < region.data || piece.data >= region.data + region.bytes) continue;
     const auto first = reinterpret_cast<std::uintptr_t>(piece.data) / page() * page();
@@ -90,13 +89,13 @@ void protect(const Piece& piece, int protection) {
 
 void protect_all(int protection) {
   State& state = strict_state();
-  const std::lock_guard lock(state.mutex);
+  const LockGuard lock(state.mutex);
   for (const Region& region : state.regions) mprotect(region.data, region.bytes, protection);
 }
 
 std::string place(void* address) {
   State& state = strict_state();
-  const std::lock_guard lock(state.mutex);
+  const LockGuard lock(state.mutex);
   const auto* byte = static_cast<std::byte*>(address);
   for (const Region& region : state.regions) {
     if (byte >= region.data && byte < region.data + region.bytes)
@@ -112,7 +111,7 @@ std::atomic<int> strict_regions{0};
 
 bool touches_strict_memory(PackedOp& op) {
   State& state = strict_state();
-  const std::lock_guard lock(state.mutex);
+  const LockGuard lock(state.mutex);
   const std::span<const Piece> pieces(op.pieces(), std::size_t{op.reads} + op.writes);
   return std::any_of(pieces.begin(), pieces.end(), [&state](const Piece& piece) {
     return std::any_of(state.regions.begin(), state.regions.end(), [&piece](const Region& region) {
@@ -124,7 +123,7 @@ bool touches_strict_memory(PackedOp& op) {
 void StrictScope::open() {
   PackedOp& op = op_;
   strict_state().running.lock();
-  if (op.opaque) {  // declared nothing: nothing can be checked
+  if (op.opaque) {  // it declared nothing, so nothing can be checked
     protect_all(PROT_READ | PROT_WRITE);
     return;
   }
@@ -164,9 +163,9 @@ void* strict_allocate(DeviceCore& core, std::size_t bytes) {
   void* data = mmap(nullptr, whole_pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   State& state = strict_state();
-  const std::lock_guard lock(state.mutex);
+  const LockGuard lock(state.mutex);
   state.regions.push_back({static_cast<std::byte*>(data), whole_pages(bytes), &core});
-  // relaxed: an op that names this memory is issued after this returned, and queues carry the order.
+  // relaxed: an op that uses this memory is issued after this returned, and its queue orders the two.
   strict_regions.fetch_add(1, std::memory_order_relaxed);
   return data;
 }
@@ -174,7 +173,7 @@ void* strict_allocate(DeviceCore& core, std::size_t bytes) {
 void strict_deallocate(void* data, std::size_t bytes) noexcept {
   {
     State& state = strict_state();
-    const std::lock_guard lock(state.mutex);
+    const LockGuard lock(state.mutex);
     std::erase_if(state.regions, [data](const Region& region) { return region.data == data; });
     strict_regions.fetch_sub(1, std::memory_order_relaxed);
   }

@@ -1,9 +1,9 @@
-// Strict mode: while a kernel runs, device memory that it did not declare is out of reach, and what it declared only as
-// read is write-protected. A wrong declaration becomes an error that names the op and the buffer.
+// Strict mode: while a kernel runs, device memory that it did not declare is inaccessible, and memory that it declared
+// only as read is write-protected. A wrong declaration becomes an error that names the op and the buffer.
 //
-// Works by page protection and a SIGSEGV handler that jumps out of the kernel: the kernel's local objects are not
-// destroyed then, which a debugging mode may afford. Ops run one at a time. Protection is by page: a range that ends
-// inside a page shares that page with its neighbours in the same buffer.
+// It uses page protection and a SIGSEGV handler that jumps out of the kernel. The local objects of that kernel are not
+// destroyed, which is acceptable in a debugging mode. Ops run one at a time. A range that ends inside a page shares the
+// protection of that page with its neighbours in the same buffer.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace slip {
 
-extern std::atomic<int> strict_regions;  // how many there are
+extern std::atomic<int> strict_regions;  // number of allocations of strict devices
 bool touches_strict_memory(PackedOp& op);
 
 class StrictScope {
@@ -49,7 +49,7 @@ class StrictScope {
   bool active_;
 };
 
-// Device memory of a strict device: page-aligned and out of reach between ops.
+// Device memory of a strict device: page-aligned, and inaccessible between ops.
 void* strict_allocate(DeviceCore& core, std::size_t bytes);
 void strict_deallocate(void* data, std::size_t bytes) noexcept;
 

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/sync.hpp"
+
 #if __has_include(<cupti.h>)
 #include <cupti.h>
 #include <dlfcn.h>
@@ -9,7 +11,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/clock.hpp"
@@ -20,7 +21,7 @@ namespace {
 constexpr auto kOurKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1;
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr CUpti_ActivityKind kKinds[] = {
-    CUPTI_ACTIVITY_KIND_RUNTIME,  // without API records no external numbers are told,
+    CUPTI_ACTIVITY_KIND_RUNTIME,  // without API records CUPTI reports no external numbers,
     CUPTI_ACTIVITY_KIND_DRIVER,   // and libraries such as cuBLASLt call the driver
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
@@ -42,14 +43,14 @@ struct Library {
 Library g_cupti{};
 
 struct State {
-  std::mutex mutex;                                          // guards what follows
-  std::unordered_map<std::uint32_t, std::uint64_t> numbers;  // by CUPTI's correlation
-  std::unordered_map<std::uint32_t, GpuSpan> early;          // spans whose number has not come yet
+  Mutex mutex;                                               // guards all members
+  std::unordered_map<std::uint32_t, std::uint64_t> numbers;  // by CUPTI's correlation id
+  std::unordered_map<std::uint32_t, GpuSpan> early;          // spans whose number is not known yet
   std::vector<std::pair<std::uint64_t, GpuSpan>> spans;
 };
 
 State& state() {
-  static State* const kState = new State;  // CUPTI's own thread may call back late
+  static State* const kState = new State;  // never destroyed: CUPTI's thread may call back at exit
   return *kState;
 }
 
@@ -105,9 +106,9 @@ void note_number(const CUpti_ActivityExternalCorrelation& record) {
 void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
   std::uint64_t stamp = 0;
   g_cupti.timestamp(&stamp);
-  const Picos offset = (now_ns() - static_cast<std::int64_t>(stamp)) * 1000;  // the two clocks run side by side
+  const Picos offset = (now_ns() - static_cast<std::int64_t>(stamp)) * 1000;  // both clocks have the same rate
   {
-    const std::lock_guard lock(state().mutex);
+    const LockGuard lock(state().mutex);
     CUpti_Activity* record = nullptr;
     while (g_cupti.next_record(buffer, valid, &record) == CUPTI_SUCCESS) {
       switch (record->kind) {
@@ -144,7 +145,7 @@ Activity* Activity::load() {
   for (const CUpti_ActivityKind kind : kKinds) {
     if (g_cupti.enable(kind) == CUPTI_SUCCESS) continue;
     for (const CUpti_ActivityKind other : kKinds) g_cupti.disable(other);
-    return nullptr;  // another profiler is at work, or it is not permitted here
+    return nullptr;  // another profiler is active, or it is not permitted
   }
   g_recording.store(true, std::memory_order_relaxed);
   return new Activity;
@@ -163,7 +164,7 @@ void Activity::start() {
 void Activity::pause() {
   if (!g_recording.exchange(false, std::memory_order_relaxed)) return;
   for (const CUpti_ActivityKind kind : kKinds) g_cupti.disable(kind);
-  const std::lock_guard lock(state().mutex);
+  const LockGuard lock(state().mutex);
   state().spans.clear();
   state().numbers.clear();
   state().early.clear();
@@ -179,7 +180,7 @@ void Activity::pop() const {
 std::vector<std::pair<std::uint64_t, GpuSpan>> Activity::take(const std::function<bool(std::uint64_t)>& wanted) {
   g_cupti.flush(0);
   std::vector<std::pair<std::uint64_t, GpuSpan>> result;
-  const std::lock_guard lock(state().mutex);
+  const LockGuard lock(state().mutex);
   std::erase_if(state().spans, [&](const auto& span) {
     if (!wanted(span.first)) return false;
     result.push_back(span);

@@ -1,7 +1,7 @@
-// Activity: the GPU's own times of kernels and copies, from CUPTI, which measures without adding anything between them.
+// Activity: start and end times of kernels and copies, measured by the GPU and read with CUPTI. It adds no gaps.
 //
-// The library is looked for at run time: a program starts without it, and where it is missing, or another profiler has
-// it, RunTimes falls back on timed events. Process-wide, as CUPTI is.
+// CUPTI is loaded at run time. If it is missing, or another profiler uses it, RunTimes falls back to timed events.
+// Process-wide, as CUPTI is.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct GpuSpan {
 
 class Activity {
  public:
-  static Activity* get();  // null where CUPTI cannot be had
+  static Activity* get();  // null: CUPTI is not available
   void start();            // records from now on
-  void pause();            // no more, until the next start()
+  void pause();            // stops recording until the next start()
 
-  // What this thread enqueues between the two carries the number.
+  // Work that this thread enqueues between the two carries the number.
   void push(std::uint64_t number) const;
   void pop() const;
-  // The spans that are complete, by number, of the numbers that are `wanted`; one number may have several.
+  // The completed spans of the `wanted` numbers; one number may have several.
   std::vector<std::pair<std::uint64_t, GpuSpan>> take(const std::function<bool(std::uint64_t)>& wanted);
 
  private:

@@ -49,7 +49,7 @@ bool is_sticky(cudaError_t status) {
 }
 
 void raise_cuda(cudaError_t status, const char* call, int device, std::string_view op, Here here) {
-  static_cast<void>(cudaGetLastError());  // a status that is thrown must not be found again by a later call
+  static_cast<void>(cudaGetLastError());  // clears the status, so that a later call does not report it again
   const std::string whose = op.empty() ? std::string() : fmt::format(" for op '{}'", op);
   throw Error(code_of(status),
               fmt::format("{} on cuda:{}{}: {} ({})", call, device, whose, cudaGetErrorString(status),

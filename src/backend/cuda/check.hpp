@@ -1,4 +1,4 @@
-// CUDA statuses as errors: every call is checked, and the error says which call, on which device, for which op.
+// Converts CUDA statuses to errors. The error names the CUDA call, the device and the op.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,14 +9,14 @@
 
 namespace slip {
 
-// The code that stands for a CUDA status.
+// The error code for a CUDA status.
 Code code_of(cudaError_t status);
-// Whether the device is lost after it: no later call can succeed in this process.
+// Whether the device is lost: no later call in this process can succeed.
 bool is_sticky(cudaError_t status);
 
 [[noreturn]] void raise_cuda(cudaError_t status, const char* call, int device, std::string_view op, Here here);
 
-// Out of memory, with what was asked for, what is free and what there is.
+// Out of memory, with the requested, free and total bytes.
 [[noreturn]] void raise_out_of_memory(std::size_t bytes, int device, std::string_view what, Here here);
 
 // Throws unless `status` is success. `call` names the CUDA function.

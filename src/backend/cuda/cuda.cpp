@@ -17,7 +17,7 @@ namespace slip {
 namespace {
 
 std::string no_gpu(cudaError_t status) {
-  int driver = 0;  // version; 0: there is none
+  int driver = 0;  // version; 0: no driver
   if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
   static_cast<void>(cudaGetLastError());
   if (driver == 0) return "no GPU: no NVIDIA driver was found on this machine";
@@ -41,7 +41,7 @@ int gpu_count() {
 CudaBackend::CudaBackend(DeviceCore& core, int gpu)
     : core_(core), gpu_(gpu), only_gpu_(gpu_count() == 1), events_(EventPool::of(gpu)), times_(gpu) {
   make_current();
-  check(cudaFree(nullptr), "cudaFree", gpu_);  // makes the context now, not in the first op
+  check(cudaFree(nullptr), "cudaFree", gpu_);  // creates the context now, not with the first op
   core_.native = true;
   core_.ordinal = static_cast<std::uint32_t>(gpu_);
   fill_info();
@@ -63,7 +63,7 @@ void CudaBackend::fill_info() {
         "cudaDeviceGetStreamPriorityRange", gpu_);
 }
 
-// A pool of the device's own, so that its options do not change what others in the process see.
+// A separate memory pool, so that its options do not affect other users in the process.
 void CudaBackend::make_pool() {
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
@@ -79,7 +79,7 @@ void CudaBackend::make_pool() {
   set(cudaMemPoolReuseAllowInternalDependencies, static_cast<int>(options.internal_dependencies));
 }
 
-// Peers are opened to each other once; who may really touch whose memory is the runtime's list.
+// Enables CUDA peer access once for all; the runtime's list decides which device may access which memory.
 void CudaBackend::reach_peers() {
   core_.reachable.push_back(core_.ordinal);
   const int count = gpu_count();
@@ -98,7 +98,7 @@ CudaBackend::~CudaBackend() {
   try {
     times_.collect();
   } catch (const Error&) {
-    // The device was lost: what ran last has no times.
+    // The device is lost: the last ops have no times.
   }
   for (CudaStream* stream : streams_) {
     if (stream->handle && stream->owned) cudaStreamDestroy(stream->handle);
@@ -109,11 +109,11 @@ CudaBackend::~CudaBackend() {
     Slab<CudaStream>::give(stream);
   }
   if (pool_) cudaMemPoolDestroy(pool_);
-  static_cast<void>(cudaGetLastError());  // at exit the driver may be gone before us
+  static_cast<void>(cudaGetLastError());  // at exit the driver may be shut down already
 }
 
-// The current GPU belongs to the thread, and a framework may have changed it. Asking costs as much as setting it, some
-// 100 ns; where there is just one, once per thread will do.
+// The current GPU is a property of the thread, and a framework may have changed it. Querying it costs as much as
+// setting it, about 100 ns. With only one GPU, setting it once per thread suffices.
 void CudaBackend::make_current() const {
   thread_local bool t_set = false;
   if (t_set && only_gpu_) return;
@@ -147,7 +147,7 @@ void CudaBackend::deallocate(MemoryKind kind, void* data, std::size_t) noexcept 
   static_cast<void>(cudaGetLastError());
 }
 
-// A closed stream of this device whose work is done, for use again. REQUIRES: mutex_.
+// A closed stream of this device whose work is done, for reuse.
 CudaStream* CudaBackend::find_drained() {
   for (CudaStream* stream : streams_) {
     if (stream->id.load(std::memory_order_acquire) == 0 && !stream->handle && stream->drained()) return stream;
@@ -165,13 +165,13 @@ StreamState* CudaBackend::open_stream(const StreamSpec& spec) {
   }
   unsigned flags = cudaStreamNonBlocking;
   if (!spec.legacy) check(cudaStreamGetFlags(handle, &flags), "cudaStreamGetFlags", gpu_);
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   CudaStream* stream = find_drained();
   if (!stream) {
     stream = Slab<CudaStream>::take();
     streams_.push_back(stream);
   }
-  const std::lock_guard submitting(stream->submitting);
+  const LockGuard submitting(stream->submitting);
   stream->handle = handle;
   stream->owned = owned;
   stream->gpu = gpu_;
@@ -186,8 +186,8 @@ void CudaBackend::close_stream(StreamState& state) noexcept {
   CudaStream& stream = static_cast<CudaStream&>(state);
   static_cast<void>(cudaSetDevice(gpu_));
   {
-    const std::lock_guard lock(stream.submitting);
-    try {  // the end of its work, so that it is known when the state can be used again
+    const LockGuard lock(stream.submitting);
+    try {  // mark the end of its work, after which the state can be reused
       const std::uint64_t end = stream.submitted.load(std::memory_order_relaxed) + 1;
       record(stream, {.kind = OpKind::kRecord}, end);
       stream.submitted.store(end, std::memory_order_relaxed);
@@ -196,16 +196,16 @@ void CudaBackend::close_stream(StreamState& state) noexcept {
     }
     if (stream.owned) cudaStreamDestroy(stream.handle);
     static_cast<void>(cudaGetLastError());
-    stream.handle = nullptr;  // under the lock: a thread that is late with a submission sees it, see require_open()
+    stream.handle = nullptr;  // under the lock: a late submission sees it, see require_open()
   }
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   stream.id.store(0, std::memory_order_release);  // see find_drained()
 }
 
 void CudaBackend::lose(cudaError_t status, const char* call) {
   static_cast<void>(cudaGetLastError());
   std::string ops;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   for (CudaStream* stream : streams_) {
     const std::uint64_t last = stream->submitted.load(std::memory_order_relaxed);
     if (last == 0 || stream->known_done(last)) continue;
@@ -232,9 +232,9 @@ bool CudaBackend::done(cudaError_t status, const char* call) {
 }
 
 bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
-  static_cast<void>(cudaSetDevice(gpu_));  // if the device is lost, the question itself says so
+  static_cast<void>(cudaSetDevice(gpu_));  // if the device is lost, the query below reports it
   if (!state) {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     for (CudaStream* stream : streams_) {
       if (stream->handle ? !done(cudaStreamQuery(stream->handle), "cudaStreamQuery") : !stream->drained()) return false;
     }
@@ -258,13 +258,10 @@ bool CudaBackend::reached(StreamState* state, std::uint64_t position) {
   return true;
 }
 
-// Asks until it is done or the deadline passes: at once at first, then with pauses.
+// Queries until the work is done or the deadline has passed; after some queries it sleeps in between.
 bool CudaBackend::poll(std::int64_t deadline_ns, const char* call, const std::function<cudaError_t()>& query) {
-  Parker nap;
-  for (int turn = 0; !done(query(), call); ++turn) {
-    const std::int64_t now = now_ns();
-    if (now > deadline_ns) return false;
-    if (turn > 100) nap.park(std::min(deadline_ns + 1, now + 20'000));
+  for (Backoff backoff(kDeviceQueryWait); !done(query(), call); backoff.pause()) {
+    if (now_ns() > deadline_ns) return false;
   }
   return true;
 }
@@ -296,8 +293,8 @@ bool CudaBackend::wait_for_event(const EventUse& event, std::int64_t deadline_ns
   return poll(deadline_ns, "cudaEventQuery", [&] { return cudaEventQuery(event.native()); });
 }
 
-// Every stream of the device. Not cudaDeviceSynchronize: that fails while any thread captures, as compiling a plan
-// does, and breaks the capture, too.
+// Waits for every stream of the device. Not by cudaDeviceSynchronize: while any thread captures, for instance to
+// compile a plan, that fails and breaks the capture.
 bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
   struct End {
     CudaStream* stream;
@@ -306,14 +303,14 @@ bool CudaBackend::wait_for_all(std::int64_t deadline_ns) {
   };
   std::vector<End> ends;
   try {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     for (CudaStream* stream : streams_) {
       const std::uint64_t position = stream->submitted.load(std::memory_order_acquire);
-      // Of an adopted stream we do not know all: its owner gave it work as well.
+      // The owner of an adopted stream may have issued work that we do not know.
       EventUse event = stream->handle && !stream->owned ? mark_end(*stream, {}) : event_for(*stream, position, {});
       if (event) ends.push_back({stream, position, std::move(event)});
     }
-  } catch (const Error&) {  // the device is lost, and its fault is noted
+  } catch (const Error&) {  // the device is lost, and its fault is set
     return true;
   }
   for (const End& end : ends) {
@@ -331,7 +328,7 @@ std::vector<std::unique_ptr<Backend>> open_cuda(std::string_view rest, std::span
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), first);
   if (!rest.empty() && (error != std::errc() || end != rest.data() + rest.size() || first < 0))
     throw Error(Code::kInvalidDevice, fmt::format("no device 'cuda:{}': write cuda or cuda:NUMBER", rest), {});
-  // The number of hardware queues is read by the driver when it starts; later it cannot be changed.
+  // The driver reads the number of hardware queues when it starts; later it cannot be changed.
   const int wanted = cores.front()->options.max_connections;
   if (wanted > 0) set_cuda_connections(wanted);
   const int count = gpu_count();

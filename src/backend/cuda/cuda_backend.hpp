@@ -1,10 +1,9 @@
-// CudaBackend: a GPU behind the seam. CUDA keeps the rules of streams itself; this room only translates.
+// CudaBackend: a GPU as a device. CUDA implements the rules of streams; this class translates ops into CUDA calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backend/cuda/cuda_stream.hpp"
@@ -13,10 +12,10 @@
 
 namespace slip {
 
-// A plan as a CUDA graph, with what its nodes point to.
+// A plan as a CUDA graph, with the data that its nodes refer to.
 struct CompiledPlan;
 
-// Why a stream fails whose host function threw.
+// The failure of a stream whose host function threw.
 Failure host_failure(Name name, Here here, const char* why, std::uint64_t position);
 
 class CudaBackend final : public Backend {
@@ -38,14 +37,14 @@ class CudaBackend final : public Backend {
   void fill_info();
   void make_pool();
   void reach_peers();
-  CudaStream* find_drained();
+  CudaStream* find_drained() SLIP_REQUIRES(mutex_);
 
   // submit.cpp
   std::uint64_t submit_any(CudaStream& stream, const Op& op);
   void checked(cudaError_t status, const char* call, const Op& op) const;
   struct Barrier {
-    EventUse event;                    // empty: reached already
-    std::atomic<std::uint64_t>* seen;  // to be set to `end` once it is waited for, under the stream's own lock
+    EventUse event;                    // empty: already reached
+    std::atomic<std::uint64_t>* seen;  // set to `end` after the wait was issued, under the lock of the waiting stream
     std::uint64_t end;
   };
   std::vector<Barrier> barriers_before(CudaStream& stream, Here here);
@@ -63,8 +62,8 @@ class CudaBackend final : public Backend {
   void launch_plan(CudaStream& stream, const Op& op, std::uint64_t position);
   std::shared_ptr<CompiledPlan> compile(const PlanOps& plan) const;
 
-  // Whether a query said done. An error is the device's fault from now on, and counts as done: nothing more will
-  // happen.
+  // Whether a query returned success. An error becomes the fault of the device and counts as done, because nothing more
+  // will run.
   bool done(cudaError_t status, const char* call);
   void lose(cudaError_t status, const char* call);
   bool wait_for_all(std::int64_t deadline_ns);
@@ -78,9 +77,9 @@ class CudaBackend final : public Backend {
   cudaMemPool_t pool_ = nullptr;
   RunTimes times_;
 
-  CudaStream* legacy_ = nullptr;  // set once, when the device opens
-  std::mutex mutex_;
-  std::vector<CudaStream*> streams_;  // all, also closed ones; guarded by mutex_
+  CudaStream* legacy_ = nullptr;  // constant after the device is opened
+  Mutex mutex_;
+  std::vector<CudaStream*> streams_ SLIP_GUARDED_BY(mutex_);  // also closed ones
 };
 
 }  // namespace slip

@@ -1,6 +1,10 @@
 #include "backend/cuda/cuda_stream.hpp"
 
 #include <algorithm>
+#include <map>
+
+#include "backend/cuda/check.hpp"
+#include "base/sync.hpp"
 
 namespace slip {
 namespace {
@@ -8,20 +12,20 @@ constexpr std::size_t kManyMarks = 64;
 }
 
 EventUse CudaStream::mark_at(std::uint64_t position) {
-  const std::lock_guard lock(marks_lock_);
-  // From the end: nearly always the last record is meant.
+  const LockGuard lock(marks_lock_);
+  // From the end: nearly all callers mean the last record.
   const Mark* found = nullptr;
   for (auto mark = marks_.rbegin(); mark != marks_.rend() && mark->position >= position; ++mark) found = &*mark;
   return found ? found->event.share() : EventUse();
 }
 
 void CudaStream::add_mark(std::uint64_t position, EventUse event) {
-  const std::lock_guard lock(marks_lock_);
+  const LockGuard lock(marks_lock_);
   marks_.push_back({position, std::move(event)});
   if (marks_.size() % kManyMarks == 0) drop_done();
 }
 
-// Marks are reached in their order, so one question answers for all before. REQUIRES: marks_lock_.
+// Marks are reached in order, so one query also answers for all earlier marks.
 void CudaStream::drop_done() {
   const std::size_t half = marks_.size() / 2;
   if (cudaEventQuery(marks_[half].event.native()) != cudaSuccess) {
@@ -33,14 +37,14 @@ void CudaStream::drop_done() {
 }
 
 void CudaStream::note_done(std::uint64_t position) {
-  const std::lock_guard lock(marks_lock_);
+  const LockGuard lock(marks_lock_);
   if (position <= done_.load(std::memory_order_relaxed)) return;
   done_.store(position, std::memory_order_release);
   while (!marks_.empty() && marks_.front().position <= position) marks_.pop_front();
 }
 
 bool CudaStream::drained() {
-  const std::lock_guard lock(marks_lock_);
+  const LockGuard lock(marks_lock_);
   if (!marks_.empty()) {
     if (cudaEventQuery(marks_.back().event.native()) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
@@ -50,6 +54,44 @@ bool CudaStream::drained() {
     marks_.clear();
   }
   return true;
+}
+
+void CudaEvent::end() noexcept {
+  const LockGuard lock(pool_.lock_);
+  revive();
+  pool_.idle_[timed_ ? 1 : 0].push_back(this);
+}
+
+Picos CudaEvent::since(const EventState& start) const {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(start).native_, native_),
+        "cudaEventElapsedTime", pool_.device());
+  return static_cast<Picos>(static_cast<double>(milliseconds) * 1e9);
+}
+
+EventPool& EventPool::of(int device) {
+  static Mutex mutex;
+  static auto* const kPools = new std::map<int, std::unique_ptr<EventPool>>;
+  const LockGuard lock(mutex);
+  std::unique_ptr<EventPool>& pool = (*kPools)[device];
+  if (!pool) pool.reset(new EventPool(device));
+  return *pool;
+}
+
+CudaEvent* EventPool::take(bool timed) {
+  {
+    const LockGuard lock(lock_);
+    std::vector<CudaEvent*>& idle = idle_[timed ? 1 : 0];
+    if (!idle.empty()) {
+      CudaEvent* event = idle.back();
+      idle.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags",
+        device_);
+  return new CudaEvent(*this, event, timed);
 }
 
 }  // namespace slip

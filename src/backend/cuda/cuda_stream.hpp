@@ -1,18 +1,54 @@
-// CudaStream: a stream of a GPU. A position counts submissions; the marks say which CUDA event stands for which
-// position, so that a point (stream, position) can be waited for and asked about like on any other device.
+// CudaStream: a stream of a GPU. Positions count submissions. Marks map positions to CUDA events, so that a point
+// (stream, position) can be waited for and queried as on other devices. Also the pool of CUDA events.
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <array>
 #include <deque>
+#include <memory>
 #include <utility>
+#include <vector>
 
-#include "backend/cuda/events.hpp"
 #include "base/biased_lock.hpp"
+#include "base/sync.hpp"
+#include "runtime/backend.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
 
-// A reference to an event that keeps it from being recorded again by somebody else.
+class EventPool;
+
+class CudaEvent final : public EventState {
+ public:
+  CudaEvent(EventPool& pool, cudaEvent_t native, bool timed) : pool_(pool), native_(native), timed_(timed) {}
+  Picos since(const EventState& start) const override;
+  cudaEvent_t native() const { return native_; }
+
+ private:
+  friend class EventPool;
+  void end() noexcept override;
+  EventPool& pool_;
+  const cudaEvent_t native_;
+  const bool timed_;
+};
+
+// The unused events of one GPU. Never destroyed, because events may outlive their device.
+class EventPool {
+ public:
+  static EventPool& of(int device);
+  CudaEvent* take(bool timed);  // with one reference, of the caller
+  int device() const { return device_; }
+
+ private:
+  friend class CudaEvent;
+  explicit EventPool(int device) : device_(device) {}
+  const int device_;
+  SpinLock lock_;
+  std::vector<CudaEvent*> idle_[2] SLIP_GUARDED_BY(lock_);  // untimed, timed
+};
+
+// A reference to an event. While it exists, the pool does not reuse the event.
 class EventUse {
  public:
   EventUse() = default;
@@ -40,27 +76,27 @@ struct CudaStream final : StreamState {
   cudaStream_t handle = nullptr;
   bool owned = true;  // false: the legacy stream, or adopted
   int gpu = 0;
-  bool joins_legacy = false;  // a blocking stream, as CUDA says: that of an adopted one is not ours to know
+  bool joins_legacy = false;  // a blocking stream; for adopted streams as CUDA reports it
 
   bool stands_alone() const { return !joins_legacy && !legacy; }
 
   BiasedLock submitting;  // one submission at a time: positions are the order in the CUDA stream
   std::atomic<std::uint64_t> submitted{0};
-  // Of a blocking stream: up to where it waits for the legacy stream, and that one for it. Written under the lock of
-  // the stream that waits.
+  // For blocking streams: up to which position it waits for the legacy stream, and the legacy stream for it. Written
+  // under the lock of the waiting stream.
   std::atomic<std::uint64_t> legacy_seen{0}, seen_by_legacy{0};
   struct Recent {
     Name name;
     Here here;
   };
-  std::array<Recent, 8> recent{};  // the ops issued last, for the message about a fault; guarded by submitting
+  std::array<Recent, 8> recent{};  // the last ops, for the text of a fault; guarded by `submitting`
 
-  // The event of the first mark at `position` or later. Empty: none was recorded since, or the point is reached.
+  // The event of the first mark at `position` or later. Empty: there is none, or the point is reached.
   EventUse mark_at(std::uint64_t position);
   bool known_done(std::uint64_t position) const { return done_.load(std::memory_order_acquire) >= position; }
   void add_mark(std::uint64_t position, EventUse event);
   void note_done(std::uint64_t position);  // everything up to it is done
-  bool drained();                          // closed, and its last mark is reached
+  bool drained();                          // whether its last mark is reached
 
   CUstream_st* native() override { return handle; }
   EventState* make_timed_event() override { return EventPool::of(gpu).take(true); }
@@ -71,9 +107,9 @@ struct CudaStream final : StreamState {
     std::uint64_t position;
     EventUse event;
   };
-  void drop_done();
+  void drop_done() SLIP_REQUIRES(marks_lock_);
   BiasedLock marks_lock_;
-  std::deque<Mark> marks_;  // by position; guarded by marks_lock_
+  std::deque<Mark> marks_ SLIP_GUARDED_BY(marks_lock_);  // sorted by position
   std::atomic<std::uint64_t> done_{0};
 };
 

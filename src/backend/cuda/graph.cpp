@@ -1,4 +1,4 @@
-// A plan as a CUDA graph: its ops are captured from private streams once, and launched as one thing after that.
+// CudaBackend: a plan as a CUDA graph. Its ops are captured once from private streams and then launched as one graph.
 #include <deque>
 
 #include "backend/cuda/check.hpp"
@@ -14,18 +14,18 @@ struct CompiledPlan {
     Here here;
   };
   cudaGraphExec_t graph = nullptr;
-  std::deque<HostNode> hosts;  // its host nodes point here
-  // The launch before, for a host function that fails and for the end: they do not overlap (rule 100).
+  std::deque<HostNode> hosts;  // the host nodes of the graph point here
+  // The present launch, for the failure of a host function and for its end. Launches do not overlap (rule 100).
   std::atomic<StreamState*> stream{nullptr};
   std::atomic<std::uint64_t> position{0};
-  EventUse launched;  // behind it, if there are host functions
+  EventUse launched;  // recorded after it, if there are host functions
 
   CompiledPlan() = default;
   CompiledPlan(const CompiledPlan&) = delete;
   CompiledPlan& operator=(const CompiledPlan&) = delete;
   ~CompiledPlan() {
-    if (launched) cudaEventSynchronize(launched.native());  // the last launch may still call a function
-    if (graph) cudaGraphExecDestroy(graph);                 // the driver itself finishes launches under way
+    if (launched) cudaEventSynchronize(launched.native());  // the last launch may still call a host function
+    if (graph) cudaGraphExecDestroy(graph);                 // the driver itself finishes running launches
   }
 };
 
@@ -45,7 +45,7 @@ void CUDART_CB call_again(void* data) {
   }
 }
 
-// The streams and events that a capture uses, and their end.
+// Owns the streams and events of a capture.
 struct Scratch {
   explicit Scratch(int device) : gpu(device) {}
   Scratch(const Scratch&) = delete;
@@ -85,7 +85,7 @@ std::shared_ptr<CompiledPlan> CudaBackend::compile(const PlanOps& plan) const {
   auto compiled = std::make_shared<CompiledPlan>();
   Scratch scratch(gpu_);
   scratch.open_streams(plan.streams);
-  // Relaxed: other threads may go on calling CUDA meanwhile.
+  // Relaxed mode: other threads may call CUDA meanwhile.
   check(cudaStreamBeginCapture(scratch.streams[0], cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", gpu_);
   scratch.capturing = true;
   const cudaEvent_t begin = scratch.record(0);

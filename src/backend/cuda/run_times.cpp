@@ -10,10 +10,10 @@
 namespace slip {
 namespace {
 
-// Elapsed times come as floats in milliseconds: after a second their steps are still under a tenth of a microsecond.
+// CUDA returns elapsed times as float milliseconds; at one second their resolution is still below 0.1 us.
 constexpr Picos kRebase = 1'000'000'000'000;
 constexpr int kTries = 5;
-constexpr std::size_t kMax = 1 << 16;  // runs kept: then the oldest is waited for
+constexpr std::size_t kMax = 1 << 16;  // runs kept; if there are more, wait for the oldest
 
 EventUse record_timed(int gpu, cudaStream_t stream) {
   EventUse event(EventPool::of(gpu).take(true));
@@ -23,8 +23,8 @@ EventUse record_timed(int gpu, cudaStream_t stream) {
 
 }  // namespace
 
-// The two clocks meet at an event that the host sees soonest after its record: the closest of a few tries, in a stream
-// of its own, because the stream of the op may be held up.
+// Relates the GPU's clock to the host's by an event that the host sees right after its record: the best of a few tries,
+// in a separate stream, because the stream of the op may be blocked.
 void RunTimes::take_base() {
   cudaStream_t aside = nullptr;
   check(cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", gpu_);
@@ -57,7 +57,7 @@ RunTimes::Scope::Scope(RunTimes& times, const CudaStream& stream, const Op& op, 
       activity_(Activity::get()) {
   static std::atomic<std::uint64_t> numbers{0};
   times_.active_.store(true, std::memory_order_relaxed);
-  const std::lock_guard lock(times_.mutex_);
+  const LockGuard lock(times_.mutex_);
   if (activity_) {
     activity_->start();
     number_ = numbers.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -76,11 +76,11 @@ RunTimes::Scope::~Scope() {
   }
   try {
     EventUse ended = record_timed(times_.gpu_, stream_.handle);
-    const std::lock_guard lock(times_.mutex_);
+    const LockGuard lock(times_.mutex_);
     times_.runs_.push_back({std::move(begun_), std::move(ended), record_});
     if (times_.runs_.size() > kMax) static_cast<void>(cudaEventSynchronize(times_.runs_.front().ended.native()));
   } catch (const Error&) {
-    // The device was lost: the op has no times.
+    // The device is lost: the op has no times.
   }
 }
 
@@ -91,7 +91,7 @@ Picos RunTimes::time_of(const EventUse& event) const {
 }
 
 void RunTimes::collect() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (Activity* activity = Activity::get()) {
     collect_activity();
     if (!observed()) {
@@ -104,7 +104,7 @@ void RunTimes::collect() {
   if (!observed()) active_.store(false, std::memory_order_relaxed);
 }
 
-// REQUIRES: mutex_. An op that became several kernels or copies ran from the first one's start to the last one's end.
+// An op of several kernels or copies runs from the first start to the last end.
 void RunTimes::collect_activity() {
   std::unordered_map<std::uint64_t, Record> done;
   const auto ours = [this](std::uint64_t number) { return numbered_.contains(number); };
@@ -115,12 +115,11 @@ void RunTimes::collect_activity() {
     record.ended = first ? span.ended : std::max(record.ended, span.ended);
   }
   for (const auto& [number, record] : done) {
-    tell(record);
+    notify(record);
     numbered_.erase(number);
   }
 }
 
-// REQUIRES: mutex_.
 void RunTimes::collect_events() {
   std::deque<Run> left;
   for (Run& run : runs_) {
@@ -131,8 +130,8 @@ void RunTimes::collect_events() {
     }
     run.record.started = time_of(run.begun);
     run.record.ended = time_of(run.ended);
-    tell(run.record);
-    // Later times are counted from here, so that the float never gets large.
+    notify(run.record);
+    // Measure later times from here, so that the float stays small and precise.
     if (run.record.ended - base_.at > kRebase) base_ = {std::move(run.ended), run.record.ended};
   }
   runs_ = std::move(left);

@@ -1,16 +1,16 @@
-// RunTimes: when ops ran on the GPU, for observers.
+// RunTimes: reports to observers when ops ran on the GPU.
 //
-// CUPTI's activity records where they can be had, because they add nothing between two kernels; else a timed event
-// before and after each op, which costs some 4 us of the stream's time (docs/benchmarks.md).
+// It uses CUPTI's activity records if available, because they add no gaps between kernels. Otherwise it records a timed
+// event before and after each op, which costs about 4 us of the stream's time (docs/benchmarks.md).
 #pragma once
 
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <unordered_map>
 
 #include "backend/cuda/activity.hpp"
 #include "backend/cuda/cuda_stream.hpp"
+#include "base/sync.hpp"
 #include "slip/observer.hpp"
 
 namespace slip {
@@ -37,7 +37,7 @@ class RunTimes {
   };
 
   bool active() const { return active_.load(std::memory_order_relaxed); }
-  // Tells observers of the ops that are done; those that are not stay for the next time. With no observer left, stops.
+  // Reports finished ops to observers; the others stay for the next call. If no observer is left, it becomes inactive.
   void collect();
 
  private:
@@ -49,17 +49,17 @@ class RunTimes {
     EventUse event;
     Picos at = 0;
   };
-  void take_base();
-  Picos time_of(const EventUse& event) const;
-  void collect_events();
-  void collect_activity();
+  void take_base() SLIP_REQUIRES(mutex_);
+  Picos time_of(const EventUse& event) const SLIP_REQUIRES(mutex_);
+  void collect_events() SLIP_REQUIRES(mutex_);
+  void collect_activity() SLIP_REQUIRES(mutex_);
 
   const int gpu_;
   std::atomic<bool> active_{false};
-  std::mutex mutex_;  // guards what follows
-  Base base_;
-  std::deque<Run> runs_;                                // by events
-  std::unordered_map<std::uint64_t, Record> numbered_;  // by activity
+  Mutex mutex_;
+  Base base_ SLIP_GUARDED_BY(mutex_);
+  std::deque<Run> runs_ SLIP_GUARDED_BY(mutex_);                                // timed by events
+  std::unordered_map<std::uint64_t, Record> numbered_ SLIP_GUARDED_BY(mutex_);  // timed by CUPTI
 };
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-// From an op to the CUDA call that enqueues it.
+// CudaBackend: from an op to the CUDA calls that enqueue it.
 #include <cuda.h>
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
@@ -11,13 +11,12 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/thread.hpp"
-#include "runtime/bookkeeping.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip {
 namespace {
 
-// The driver's stream memory operations, found at run time so that the program starts without a driver.
+// The driver's stream memory operations, looked up at run time, so that the program starts without a driver.
 template <class Function>
 Function* driver_function(const char* name) {
   void* found = nullptr;
@@ -27,7 +26,7 @@ Function* driver_function(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// A host function on its way through a stream.
+// A host function that waits in a stream.
 struct HostCall {
   std::function<void()> function;
   StreamState* stream;
@@ -52,20 +51,20 @@ void CUDART_CB call_host_function(void* data) {
     fail("not a std::exception");
   }
   if (observed_by(call->stream->audience))
-    tell({.kind = RecordKind::kRun,
-          .engine = Engine::kHost,
-          .device = call->device,
-          .stream = call->stream->last_id,
-          .position = call->position,
-          .thread = thread_index(),
-          .started = started,
-          .ended = now_ns() * 1000,
-          .name = call->name,
-          .here = call->here},
-         call->stream->audience);
+    notify({.kind = RecordKind::kRun,
+            .engine = Engine::kHost,
+            .device = call->device,
+            .stream = call->stream->last_id,
+            .position = call->position,
+            .thread = thread_index(),
+            .started = started,
+            .ended = now_ns() * 1000,
+            .name = call->name,
+            .here = call->here},
+           call->stream->audience);
 }
 
-// The op's name around its calls, for profilers.
+// An NVTX range with the op's name around its CUDA calls, for profilers.
 class NvtxRange {
  public:
   explicit NvtxRange(const Op& op) : open_(kWanted && op.name) {
@@ -82,31 +81,32 @@ class NvtxRange {
   const bool open_;
 };
 
-// A thread may get here with a reference that was good when it looked, before another thread destroyed the stream. To
-// CUDA a null handle is the default stream. REQUIRES: submitting.
+// Another thread may have destroyed the stream after the caller's reference was checked. CUDA would take a null handle
+// as the default stream. REQUIRES: stream.submitting.
 void require_open(const CudaStream& stream, Here here) {
   if (!stream.handle) [[unlikely]]
     throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
 }
 
-// What the GPU does and can be timed; host functions time themselves.
+// Ops that run on the GPU and can be timed; host functions time themselves.
 bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPlan; }
 
 }  // namespace
 
-// Kernels have a short way of their own, close together in memory: after a launch the driver has pushed our code out of
-// the nearest cache, and each line of it costs again.
+// Kernels have their own short path, in adjacent code: a launch by the driver evicts our code from the instruction
+// cache, so each cache line of it costs time again.
 [[gnu::hot]] std::uint64_t CudaBackend::submit(StreamState& state, const Op& op) {
   CudaStream& stream = static_cast<CudaStream&>(state);
   make_current();
   if (op.kind != OpKind::kKernel || observed() || nvtx_wanted() || !stream.stands_alone())
     return submit_any(stream, op);
-  const std::lock_guard lock(stream.submitting);
+  const LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
   launch_kernel(stream.handle, op);
-  stream.submitted.store(position, std::memory_order_release);  // release: its mark, if it has one, can be found
+  stream.submitted.store(position,
+                         std::memory_order_release);  // release: a thread that sees the position finds its mark
   return position;
 }
 
@@ -119,21 +119,21 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
 [[gnu::noinline]] std::uint64_t CudaBackend::submit_any(CudaStream& stream, const Op& op) {
   if (op.kind == OpKind::kWait) {
     wait_for_point(stream, op);
-    // In the legacy stream a wait is a barrier for the blocking ones (rule 9), also for what is done; so is a record.
+    // In the legacy stream a wait or a record is a barrier for blocking streams (rule 9), even if its point is reached.
     return stream.legacy ? submit_any(stream, {.kind = OpKind::kRecord, .here = op.here})
                          : stream.submitted.load(std::memory_order_relaxed);
   }
   const NvtxRange range(op);
   if (stream.legacy && op.kind == OpKind::kAlloc) {
-    // No barrier for the blocking streams (rule 8), and so no position that they would wait for, nor an event at it.
-    const std::lock_guard lock(stream.submitting);
-    if (op.address) put(stream.handle, op);  // none: observers ask where it stands
+    // No barrier for blocking streams (rule 8), so it has neither a position that they would wait for nor an event.
+    const LockGuard lock(stream.submitting);
+    if (op.address) put(stream.handle, op);  // null: only a position for observers
     return stream.submitted.load(std::memory_order_relaxed);
   }
-  // The runtime's own question for the end of a blocking stream comes after no legacy work.
+  // The runtime's own record in a blocking stream does not wait for legacy work.
   const bool alone = is_bookkeeping(op) && !stream.legacy;
   const std::vector<Barrier> barriers = alone ? std::vector<Barrier>() : barriers_before(stream, op.here);
-  const std::lock_guard lock(stream.submitting);
+  const LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   for (const Barrier& barrier : barriers) {
@@ -149,13 +149,13 @@ Failure host_failure(Name name, Here here, const char* why, std::uint64_t positi
     if (observed() && !stream.audience && is_timed(op.kind)) timed.emplace(times_, stream, op, position, core_.id);
     enqueue(stream, op, position);
   }
-  // At once: recorded later, the mark would be a barrier of its own, behind what came meanwhile.
+  // At once: a mark recorded later would be another barrier, after ops that came meanwhile.
   if (stream.legacy && op.kind != OpKind::kRecord) record(stream, {.kind = OpKind::kRecord, .here = op.here}, position);
   stream.submitted.store(position, std::memory_order_release);
   return position;
 }
 
-// Throws unless it succeeded; an error that the context does not survive is the device's fault from now on.
+// Throws unless the call succeeded. A sticky error becomes the fault of the device.
 void CudaBackend::checked(cudaError_t status, const char* call, const Op& op) const {
   if (status == cudaSuccess) [[likely]]
     return;
@@ -185,8 +185,8 @@ void CudaBackend::record(CudaStream& stream, const Op& op, std::uint64_t positio
   stream.add_mark(position, std::move(event));
 }
 
-// The event to wait for instead of the point; empty when the point is reached. A point without a mark of its own, the
-// end of an op that nobody recorded, is waited for at the stream's present end.
+// The event that represents the point; empty: the point is reached. A point without a mark, such as the end of an op
+// that was not recorded, is represented by the present end of the stream.
 EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here here) {
   if (target.known_done(position)) return {};
   EventUse event = target.mark_at(position);
@@ -194,9 +194,9 @@ EventUse CudaBackend::event_for(CudaStream& target, std::uint64_t position, Here
   return mark_end(target, here);
 }
 
-// An event at the stream's present end. A closed stream has one already, and its handle is gone.
+// An event at the present end of the stream. A closed stream has no handle any more, but has such an event.
 EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
-  const std::lock_guard lock(target.submitting);
+  const LockGuard lock(target.submitting);
   const std::uint64_t end = target.submitted.load(std::memory_order_relaxed);
   if (!target.handle) return target.mark_at(end);
   EventUse event(events_.take(false));
@@ -205,11 +205,11 @@ EventUse CudaBackend::mark_end(CudaStream& target, Here here) {
   return event;
 }
 
-// The legacy stream and the blocking ones are barriers to each other (rules 3-10). CUDA sees to that itself, but not
-// for all they do: on an H200 host functions were not covered, and of what a kernel wrote to pinned memory a copy on
-// the other side could read the old bytes (docs/semantics.md). Events cover both, so where work met on both sides, the
-// next op waits for one as well. No lock of this stream is held here: the other side's may be taken to record the
-// event.
+// The legacy stream and the blocking streams are barriers for each other (rules 3-10). CUDA implements that, but not
+// for everything: on an H200 it did not cover host functions, and a copy in one stream could read old bytes of pinned
+// memory that a kernel in the other had written (docs/semantics.md). Events cover both cases. So if both sides have
+// work, the next op waits for an event, too. The lock of this stream is not held here, because recording the event may
+// take the lock of the other stream.
 std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& stream, Here here) {
   std::vector<Barrier> barriers;
   const auto add = [&](CudaStream& other, std::atomic<std::uint64_t>& seen) {
@@ -217,17 +217,17 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
     if (seen.load(std::memory_order_relaxed) >= end) return;
     barriers.push_back({event_for(other, end, here), &seen, end});
     if (observed_by(stream.audience))
-      tell({.kind = RecordKind::kBarrier,
-            .device = core_.id,
-            .stream = stream.last_id,
-            .position = stream.submitted.load(std::memory_order_relaxed),
-            .other_stream = other.last_id,
-            .other_position = end,
-            .thread = thread_index()},
-           stream.audience);
+      notify({.kind = RecordKind::kBarrier,
+              .device = core_.id,
+              .stream = stream.last_id,
+              .position = stream.submitted.load(std::memory_order_relaxed),
+              .other_stream = other.last_id,
+              .other_position = end,
+              .thread = thread_index()},
+             stream.audience);
   };
   if (stream.legacy) {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     for (CudaStream* other : streams_) {
       if (other->joins_legacy) add(*other, other->seen_by_legacy);
     }
@@ -238,20 +238,20 @@ std::vector<CudaBackend::Barrier> CudaBackend::barriers_before(CudaStream& strea
 }
 
 void CudaBackend::wait_for_point(CudaStream& stream, const Op& op) {
-  if (op.point.stream == &stream) return;  // its own order says so already
+  if (op.point.stream == &stream) return;  // its own order implies it
   if (typeid(*op.point.stream) != typeid(CudaStream)) {
-    // A point of another kind of device: the host waits for it, no CUDA stream can.
+    // A point of another kind of device: no CUDA stream can wait for it, so the host does.
     op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
     return;
   }
   const EventUse event = event_for(static_cast<CudaStream&>(*op.point.stream), op.point.position, op.here);
   if (!event) return;
-  const std::lock_guard lock(stream.submitting);
+  const LockGuard lock(stream.submitting);
   require_open(stream, op.here);
   checked(cudaStreamWaitEvent(stream.handle, event.native(), 0), "cudaStreamWaitEvent", op);
 }
 
-// What needs the CUDA stream only: also used while a plan is compiled.
+// Enqueues ops that need only the CUDA stream. Also used to compile a plan.
 void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   switch (op.kind) {
     case OpKind::kKernel: return launch_kernel(stream, op);
@@ -278,7 +278,7 @@ void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   if (!op.kernel->cuda) [[unlikely]]
     throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cuda function", op.name.text()), op.here);
   constexpr std::size_t kInline = 16;
-  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // not made before they are needed
+  alignas(Piece) std::byte few[kInline * sizeof(Piece)];  // not constructed before they are needed
   std::vector<Piece> many;
   const std::size_t count = op.reads.size() + op.writes.size();
   if (count > kInline) many.resize(count);
@@ -292,7 +292,7 @@ void CudaBackend::put(cudaStream_t stream, const Op& op) const {
   checked(cudaGetLastError(), "launch", op);
 }
 
-// `word >= value` is CUDA's cyclic comparison: the difference as a signed number.
+// CUDA's `flag >= value` is cyclic: it compares the difference as a signed number.
 void CudaBackend::wait_or_write_value(cudaStream_t stream, const Op& op) const {
   static auto* const kWait = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
   static auto* const kWrite = driver_function<decltype(cuStreamWriteValue32)>("cuStreamWriteValue32");

@@ -2,79 +2,155 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
+#include <optional>
 
-#include "backend/sim/embedded.hpp"
+#include "backend/sim/arithmetic.hpp"
 #include "backend/sim/fields.hpp"
-#include "backend/sim/units.hpp"
 #include "slip/error.hpp"
 
 namespace slip::sim {
 namespace {
 
-// Ranges, here and in the header, wide enough for any machine, and narrow enough that the arithmetic of units.hpp
-// cannot overflow.
+// The ranges, here and in the header, admit any real machine and keep the arithmetic of arithmetic.hpp from
+// overflowing.
 constexpr std::uint64_t kMaxFlops = 1'000'000'000'000'000'000;  // 1 EFLOP/s
+constexpr std::uint64_t kMinMemory = 1'000'000;                 // 1 MB
 constexpr std::uint64_t kMaxMemory = 1'000'000'000'000'000;     // 1 PB
 constexpr int kMaxDevices = 4096;
 constexpr std::size_t kMaxLinks = 65536;
 constexpr std::size_t kMaxHops = 64;
 constexpr std::size_t kMaxName = 200;
+constexpr std::size_t kMaxText = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
 static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
 
-std::uint64_t rate(Fields& fields, const char* key) {
-  return fields.quantity(key, Dimension::kBytesPerSecond, kMinRate, kMaxRate);
-}
-void optional_rate(Fields& fields, const char* key, std::uint64_t& value) {
-  if (fields.has(key)) value = rate(fields, key);
-}
-void optional_time(Fields& fields, const char* key, Picos& value) {
-  if (fields.has(key)) value = fields.time(key, kMaxTime);
-}
-
-ComputeDescription read_compute(Fields fields) {
-  ComputeDescription compute;
-  compute.flops = fields.quantity("flops", Dimension::kFlops, kMinRate, kMaxFlops);
-  compute.bandwidth = rate(fields, "bandwidth");
-  optional_time(fields, "launch", compute.launch);
-  if (fields.has("copy_slowdown_ppm"))
-    compute.copy_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("copy_slowdown_ppm", 0, kMaxSlowdownPpm));
-  fields.finish();
-  return compute;
+// The fields of each part with their JSON names and ranges, listed once: `field` is a FieldReader or a FieldValidator.
+template <class Compute, class Visitor>
+void visit_compute(Compute& compute, Visitor& field) {
+  field.quantity("flops", compute.flops, Dimension::kFlops, kMinRate, kMaxFlops);
+  field.rate("bandwidth", compute.bandwidth);
+  field.time("launch", compute.launch);
+  field.integer("copy_slowdown_ppm", compute.copy_slowdown_ppm, 0, kMaxSlowdownPpm);
 }
 
-CopyDescription read_copies(Fields fields) {
-  CopyDescription copies;
-  if (fields.has("engines")) copies.engines = static_cast<int>(fields.integer("engines", 0, 2));
-  copies.in = rate(fields, "in");
-  copies.out = rate(fields, "out");
-  optional_rate(fields, "both", copies.both);
-  optional_rate(fields, "pageable", copies.pageable);
-  optional_time(fields, "latency", copies.latency);
-  if (fields.has("kernel_slowdown_ppm"))
-    copies.kernel_slowdown_ppm = static_cast<std::uint32_t>(fields.integer("kernel_slowdown_ppm", 0, kMaxSlowdownPpm));
-  fields.finish();
-  return copies;
+template <class Copies, class Visitor>
+void visit_copies(Copies& copies, Visitor& field) {
+  field.integer("engines", copies.engines, 0, 2);
+  field.rate("in", copies.in);
+  field.rate("out", copies.out);
+  field.optional_rate("both", copies.both);
+  field.optional_rate("pageable", copies.pageable);
+  field.time("latency", copies.latency);
+  field.integer("kernel_slowdown_ppm", copies.kernel_slowdown_ppm, 0, kMaxSlowdownPpm);
 }
 
-HostDescription read_host(Fields fields) {
-  HostDescription host;
-  optional_time(fields, "launch", host.launch);
-  optional_time(fields, "copy", host.copy);
-  optional_time(fields, "fill", host.fill);
-  optional_time(fields, "function", host.function);
-  optional_time(fields, "record", host.record);
-  optional_time(fields, "timed_record", host.timed_record);
-  optional_time(fields, "wait", host.wait);
-  optional_time(fields, "value", host.value);
-  optional_time(fields, "sync", host.sync);
-  optional_time(fields, "callback", host.callback);
-  if (fields.has("query"))
-    host.query =
-        static_cast<Picos>(fields.quantity("query", Dimension::kTime, 1, static_cast<std::uint64_t>(kMaxTime)));
-  fields.finish();
-  return host;
+template <class Host, class Visitor>
+void visit_host(Host& host, Visitor& field) {
+  field.time("launch", host.launch);
+  field.time("copy", host.copy);
+  field.time("fill", host.fill);
+  field.time("function", host.function);
+  field.time("record", host.record);
+  field.time("timed_record", host.timed_record);
+  field.time("wait", host.wait);
+  field.time("value", host.value);
+  field.time("query", host.query, 1);
+  field.time("sync", host.sync);
+  field.time("callback", host.callback);
+}
+
+template <class Device, class Visitor>
+void visit_device(Device& device, Visitor& field) {
+  field.text("name", device.name, kMaxName);
+  field.quantity("memory", device.memory, Dimension::kBytes, kMinMemory, kMaxMemory);
+  field.integer("queues", device.queues, 1, 128);
+  field.integer("greatest_priority", device.greatest_priority, -100, 0);
+}
+
+// Reads fields of a JSON object into a part of a description. Integers, times and optional rates may be absent.
+class FieldReader {
+ public:
+  explicit FieldReader(Fields& fields) : fields_(fields) {}
+
+  void text(const char* key, std::string& value, std::size_t max_bytes) { value = fields_.text(key, max_bytes); }
+  void quantity(const char* key, std::uint64_t& value, Dimension dimension, std::uint64_t min, std::uint64_t max) {
+    value = fields_.quantity(key, dimension, min, max);
+  }
+  void rate(const char* key, std::uint64_t& value) {
+    quantity(key, value, Dimension::kBytesPerSecond, kMinRate, kMaxRate);
+  }
+  void optional_rate(const char* key, std::uint64_t& value) {
+    if (fields_.has(key)) rate(key, value);
+  }
+  void time(const char* key, Picos& value, Picos min = 0) {
+    if (fields_.has(key)) value = fields_.time(key, min, kMaxTime);
+  }
+  template <class Integer>
+  void integer(const char* key, Integer& value, std::int64_t min, std::int64_t max) {
+    if (fields_.has(key)) value = static_cast<Integer>(fields_.integer(key, min, max));
+  }
+
+ private:
+  Fields& fields_;
+};
+
+// Checks the fields of a part of a description that was filled in by code.
+class FieldValidator {
+ public:
+  explicit FieldValidator(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  void text(const char* key, const std::string& value, std::size_t max_bytes) const {
+    if (value.size() > max_bytes)
+      refuse(key, value.substr(0, max_bytes), fmt::format("at most {} bytes are allowed", max_bytes));
+  }
+  void quantity(const std::string& key, std::uint64_t value, Dimension dimension, std::uint64_t min,
+                std::uint64_t max) const {
+    if (value >= min && value <= max) return;
+    refuse(key, write_quantity(value, dimension),
+           fmt::format("from {} to {} is allowed", write_quantity(min, dimension), write_quantity(max, dimension)));
+  }
+  void rate(const std::string& key, std::uint64_t value) const {
+    quantity(key, value, Dimension::kBytesPerSecond, kMinRate, kMaxRate);
+  }
+  void optional_rate(const char* key, std::uint64_t value) const {
+    if (value != 0) rate(key, value);
+  }
+  void time(const char* key, Picos value, Picos min = 0) const {
+    if (value < min || value > kMaxTime)
+      refuse(key, fmt::format("{} ps", value), fmt::format("from {} ps to {} ps is allowed", min, kMaxTime));
+  }
+  void integer(const char* key, std::int64_t value, std::int64_t min, std::int64_t max) const {
+    if (value < min || value > max)
+      refuse(key, fmt::to_string(value), fmt::format("from {} to {} is allowed", min, max));
+  }
+  [[noreturn]] void refuse(const std::string& key, const std::string& value, std::string_view allowed) const {
+    throw Error(Code::kInvalidValue, fmt::format("sim description: {}{} is {}: {}", prefix_, key, value, allowed), {});
+  }
+
+ private:
+  std::string prefix_;  // "copies."
+};
+
+// The first rule that a route breaks; the same for a route read from JSON and for one made by code.
+struct RouteFault {
+  const char* key;
+  Json value;
+  std::string rule;
+};
+
+std::optional<RouteFault> fault_of(const PeerDescription::Route& route, const PeerDescription& peers) {
+  if (route.from == route.to) return RouteFault{"to", route.to, "it must differ from \"from\""};
+  if (route.links.empty()) return RouteFault{"links", Json::array(), "at least one link is expected"};
+  if (route.links.size() > kMaxHops)
+    return RouteFault{"links", route.links.size(), fmt::format("at most {} are allowed", kMaxHops)};
+  for (auto link = route.links.begin(); link != route.links.end(); ++link) {
+    if (!peers.links.contains(*link)) return RouteFault{"links", *link, "it is not the name of a link in \"links\""};
+    if (std::find(route.links.begin(), link, *link) != link)
+      return RouteFault{"links", *link, "it is in this path already"};
+  }
+  return std::nullopt;
 }
 
 // One end of a listed path: the number of a device, or "host".
@@ -90,18 +166,12 @@ PeerDescription::Route read_route(Fields fields, const PeerDescription& peers) {
   PeerDescription::Route route;
   route.from = read_end(fields, "from");
   route.to = read_end(fields, "to");
-  if (route.from == route.to) fields.refuse("to", fields.raw("to"), "it must differ from \"from\"");
-  optional_time(fields, "latency", route.latency);
+  FieldReader(fields).time("latency", route.latency);
   for (const Json& name : fields.array("links", kMaxHops)) {
-    const bool known = name.is_string() && peers.links.contains(name.get_ref<const std::string&>());
-    if (!known) fields.refuse("links", name, "it is not the name of a link in \"links\"");
-    const auto& text = name.get_ref<const std::string&>();
-    for (const std::string& other : route.links) {
-      if (other == text) fields.refuse("links", name, "it is in this path already");
-    }
-    route.links.push_back(text);
+    if (!name.is_string()) fields.refuse("links", name, "the name of a link is expected");
+    route.links.push_back(name.get<std::string>());
   }
-  if (route.links.empty()) fields.refuse("links", fields.raw("links"), "at least one link is expected");
+  if (const auto fault = fault_of(route, peers)) fields.refuse(fault->key, fault->value, fault->rule);
   fields.finish();
   return route;
 }
@@ -121,14 +191,15 @@ void read_links(Fields& fields, PeerDescription& peers) {
 PeerDescription read_peers(Fields fields) {
   using Form = PeerDescription::Form;
   PeerDescription peers;
+  FieldReader field(fields);
   const std::string form = fields.text("form", kMaxName);
   if (form == "links") {
     peers.form = Form::kLinks;
     read_links(fields, peers);
   } else if (form == "switch" || form == "ring") {
     peers.form = form == "ring" ? Form::kRing : Form::kSwitch;
-    peers.bandwidth = rate(fields, "bandwidth");
-    optional_time(fields, "latency", peers.latency);
+    field.rate("bandwidth", peers.bandwidth);
+    field.time("latency", peers.latency);
     if (peers.form == Form::kRing && fields.has("shared")) peers.shared = fields.boolean("shared");
   } else {
     fields.refuse("form", fields.raw("form"), "\"switch\", \"ring\" or \"links\" is expected");
@@ -137,11 +208,41 @@ PeerDescription read_peers(Fields fields) {
   return peers;
 }
 
+void validate_peers(const PeerDescription& peers) {
+  using Form = PeerDescription::Form;
+  const FieldValidator field("peers.");
+  if (peers.form == Form::kSwitch || peers.form == Form::kRing) {
+    field.rate("bandwidth", peers.bandwidth);
+    field.time("latency", peers.latency);
+  }
+  if (peers.form != Form::kLinks) return;
+  if (peers.links.size() > kMaxLinks)
+    field.refuse("links", fmt::to_string(peers.links.size()), fmt::format("at most {} links are allowed", kMaxLinks));
+  for (const auto& [name, rate] : peers.links) field.rate(fmt::format("links.{}", name), rate);
+  for (std::size_t i = 0; i < peers.routes.size(); ++i) {
+    const PeerDescription::Route& route = peers.routes[i];
+    const FieldValidator in_route(fmt::format("peers.paths[{}].", i));
+    in_route.integer("from", route.from, PeerDescription::kHost, kMaxDevices - 1);
+    in_route.integer("to", route.to, PeerDescription::kHost, kMaxDevices - 1);
+    in_route.time("latency", route.latency);
+    if (const auto fault = fault_of(route, peers)) in_route.refuse(fault->key, fault->value.dump(), fault->rule);
+  }
+}
+
+template <class Part, class Visit>
+Part read_part(Fields fields, Visit visit) {
+  Part part;
+  FieldReader reader(fields);
+  visit(part, reader);
+  fields.finish();
+  return part;
+}
+
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   char part[4096];
-  // One part more than a description may have, and no more: the path may be a device that never ends.
+  // Reads little more than parse_json accepts: the path may name a device file that never ends.
   while (file && text.size() <= std::size_t{1} << 20) {
     file.read(part, sizeof(part));
     text.append(part, static_cast<std::size_t>(file.gcount()));
@@ -152,19 +253,29 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
+void validate(const Description& description) {
+  const FieldValidator whole(""), compute("compute."), copies("copies."), host("host.");
+  visit_device(description, whole);
+  visit_compute(description.compute, compute);
+  visit_copies(description.copies, copies);
+  visit_host(description.host, host);
+  validate_peers(description.peers);
+}
+
 Description parse_description(std::string_view text, std::string_view file) {
-  const Json json = parse_json(text, file);
+  const Json json = parse_json(text, file, kMaxText);
   Fields fields(json, std::string(file));
+  FieldReader reader(fields);
   Description result;
-  result.name = fields.text("name", kMaxName);
+  visit_device(result, reader);
   if (fields.has("source")) result.source = fields.text("source", 2000);
-  result.memory = fields.quantity("memory", Dimension::kBytes, 1'000'000, kMaxMemory);
-  if (fields.has("queues")) result.queues = static_cast<int>(fields.integer("queues", 1, 128));
-  if (fields.has("greatest_priority"))
-    result.greatest_priority = static_cast<int>(fields.integer("greatest_priority", -100, 0));
-  result.compute = read_compute(fields.object("compute"));
-  result.copies = read_copies(fields.object("copies"));
-  if (fields.has("host")) result.host = read_host(fields.object("host"));
+  result.compute = read_part<ComputeDescription>(fields.object("compute"),
+                                                 [](auto& part, auto& field) { visit_compute(part, field); });
+  result.copies =
+      read_part<CopyDescription>(fields.object("copies"), [](auto& part, auto& field) { visit_copies(part, field); });
+  if (fields.has("host"))
+    result.host =
+        read_part<HostDescription>(fields.object("host"), [](auto& part, auto& field) { visit_host(part, field); });
   if (fields.has("peers")) result.peers = read_peers(fields.object("peers"));
   fields.finish();
   return result;

@@ -1,19 +1,22 @@
-// Description of a simulated device: a small JSON file, whose fields are those below; times, rates and sizes are texts
-// with a unit ("3.9 us"). devices/h200.json uses most of them. Every field is checked, an unknown one refused; an error
-// names the file, the field, the value and what is allowed.
+// sim::Description: everything that the sim device knows about the hardware it simulates. A plain value: a planner
+// fills it in and opens it with sim::open_devices (sim.hpp); a user writes the same fields as JSON ("sim:h200",
+// "sim:path.json", "sim:{...}"), where times, rates and sizes are texts with a unit ("3.9 us"; see devices/h200.json).
+// validate() checks the ranges of a value; parsing applies the same ranges. An error names the field and its value.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/embedded.hpp"
 #include "slip/op.hpp"
 
 namespace slip::sim {
 
-// The greatest slowdown of kernels and copies beside each other: 1000 means that the work takes 1001 times as long.
+// The greatest slowdown of kernels and copies that run concurrently: 1000 means that the work takes 1001 times as long.
 // Costs have this limit, too, so that every plan made from them can be simulated.
 inline constexpr std::uint32_t kMaxSlowdown = 1000;
 inline constexpr std::uint64_t kMinRate = 1'000'000;              // of links and memory: 1 MB/s
@@ -23,68 +26,78 @@ inline constexpr Picos kMaxTime = 1'000'000'000'000;              // of a single
 struct ComputeDescription {
   std::uint64_t flops = 0;              // per second, with the whole width
   std::uint64_t bandwidth = 0;          // of the device's memory, bytes per second, reads and writes together
-  Picos launch = 0;                     // from the start of a kernel until it works
-  std::uint32_t copy_slowdown_ppm = 0;  // how much longer a kernel takes while copies run beside it
+  Picos launch = 0;                     // fixed cost of each kernel, before it computes
+  std::uint32_t copy_slowdown_ppm = 0;  // how much longer a kernel takes while copies run
 };
 
 struct CopyDescription {
-  int engines = 2;  // 2: one a direction; 1: one for both; 0: copies run in place of kernels (rule 47)
-  std::uint64_t in = 0, out = 0;
-  std::uint64_t both = 0;                 // both directions together; 0: they do not share
-  std::uint64_t pageable = 0;             // bound for copies of pageable memory; 0: none
-  Picos latency = 0;                      // from the start of a copy until bytes move
-  std::uint32_t kernel_slowdown_ppm = 0;  // how much longer its bytes take while a kernel runs on a device it touches
+  int engines = 2;  // 2: one for each direction; 1: one for both; 0: copies run in place of kernels (rule 47)
+  std::uint64_t in = 0, out = 0;          // bytes per second, to and from the device
+  std::uint64_t both = 0;                 // limit for the sum of both directions; 0: none
+  std::uint64_t pageable = 0;             // limit for copies of pageable memory; 0: none
+  Picos latency = 0;                      // fixed cost of each copy, before bytes move
+  std::uint32_t kernel_slowdown_ppm = 0;  // how much longer a copy takes while a kernel runs on one of its devices
 };
 
-// What calls cost the host.
+// Host time of each call.
 struct HostDescription {
   Picos launch = 0, copy = 0, fill = 0, function = 0, record = 0, timed_record = 0, wait = 0, value = 0;
-  Picos query = 1;     // asking, or waiting for what is done already; never 0, so that a loop of queries gets on
-  Picos sync = 0;      // from the end of the work until the host that waits goes on
-  Picos callback = 0;  // time that a host function takes whose cost says none, virtual
+  Picos query = 1;     // also of a wait that need not block; at least 1, so that a polling loop advances virtual time
+  Picos sync = 0;      // from the end of the work until the waiting host thread continues
+  Picos callback = 0;  // duration of a host function whose Cost gives no time
 };
 
-// How devices of one world reach each other. Pairs without a path copy through the host (rule 75).
+// How devices that share one virtual time reach each other. Pairs without a path copy through the host (rule 75).
 struct PeerDescription {
   enum class Form : std::uint8_t {
     kNone,
     kSwitch,  // each device has one port out and one in
-    kRing,    // device i has links to i-1 and i+1; the shorter way round is taken
-    kLinks,   // as listed
+    kRing,    // device i has links to i-1 and i+1; copies take the shorter direction
+    kLinks,   // `links` and `routes`, as listed
   };
-  static constexpr int kHost = -1;  // in a listed path: the host's memory
+  static constexpr int kHost = -1;  // as an end of a route: the host's memory
   struct Route {
-    int from = 0, to = 0;
+    int from = 0, to = 0;  // device numbers, or kHost
     Picos latency = 0;
-    std::vector<std::string> links;
+    std::vector<std::string> links = {};  // keys of PeerDescription::links, each at most once
   };
   Form form = Form::kNone;
-  std::uint64_t bandwidth = 0;  // switch, ring: of one link and direction
-  bool shared = false;          // ring: the directions share a link's bandwidth
-  Picos latency = 0;
-  std::map<std::string, std::uint64_t> links;
-  std::vector<Route> routes;
+  std::uint64_t bandwidth = 0;                      // switch, ring: bytes per second of one link and direction
+  bool shared = false;                              // ring: both directions share a link's bandwidth
+  Picos latency = 0;                                // switch, ring: of each hop
+  std::map<std::string, std::uint64_t> links = {};  // bytes per second by name
+  std::vector<Route> routes = {};
 };
 
 struct Description {
-  std::string name;
-  std::string source;  // where the figures come from
+  std::string name = {};
+  std::string source = {};  // where the figures come from
   std::uint64_t memory = 0;
   int queues = 8;
   int min_priority = 0, greatest_priority = -5;
-  ComputeDescription compute;
-  CopyDescription copies;
-  HostDescription host;
-  PeerDescription peers;
+  ComputeDescription compute = {};
+  CopyDescription copies = {};
+  HostDescription host = {};
+  PeerDescription peers = {};
 };
 
-// Throws kParse. `file` is named in errors.
+// Throws kInvalidValue for the first field that is out of range or inconsistent, and names it with its value.
+void validate(const Description& description);
+
+// Reads and checks a JSON text. Throws kParse; `file` is named in errors.
 Description parse_description(std::string_view text, std::string_view file);
 
-// What follows "sim:": the description itself when it begins with a brace, a path when it has a '/' or ends in ".json",
-// else a name in devices/. Throws kInvalidDevice, kIo, kParse.
+// `rest` is the part of a device name after "sim:": a JSON text if it begins with a brace, a path if it has a '/' or
+// ends in ".json", otherwise the name of an embedded description. Throws kInvalidDevice, kIo, kParse.
 Description load_description(std::string_view rest);
 
 inline bool is_description_text(std::string_view rest) { return rest.starts_with('{'); }
 
 }  // namespace slip::sim
+
+namespace slip {
+
+// The descriptions of devices/, compiled into the library: name without ".json" and text. Defined by cmake/embed.cmake.
+std::span<const EmbeddedFile> embedded_devices();
+
+}  // namespace slip

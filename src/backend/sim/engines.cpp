@@ -1,43 +1,52 @@
-// Engines: compute with a width, copy engines, the callback thread. What is ready is served by readiness; only kernels
-// look at priority first, and only copy engines at the queue they served last (rules 46-50, 75, 79, 82, 83).
+#include "backend/sim/engines.hpp"
+
 #include <algorithm>
 
-#include "backend/sim/machine.hpp"
 #include "base/thread.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::sim {
 namespace {
 
-// For the heap functions, whose top is the greatest: the most urgent, then the one ready first.
+// Order of the heap of waiting kernels: the top has the highest priority, and among equals became ready first.
 bool less_urgent(const WaitingKernel& a, const WaitingKernel& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.order > b.order;
 }
 
-// How much of the compute engine the stream's op holds.
+// The share of the compute engine that the first command of the stream occupies.
 std::uint32_t width_of(const SimStream& stream) {
   const Command& command = stream.commands[stream.commands.head()];
-  return command.kind == OpKind::kCopy && command.way != Way::kNone ? kPpm : command.value;
+  return command.kind == OpKind::kCopy && command.direction != CopyDirection::kNone ? kPpm : command.value;
 }
 
 }  // namespace
 
-void Machine::mark_dirty(SimDevice& device) {
+Engines::Engines(const Description& description, std::deque<SimDevice>& devices, Timers& timers, Performer& performer,
+                 int device_count)
+    : description_(description),
+      devices_(devices),
+      timers_(timers),
+      performer_(performer),
+      topology_(description, device_count, links_) {
+  links_.set_slowdown(description.copies.kernel_slowdown_ppm);
+}
+
+void Engines::mark_dirty(SimDevice& device) {
   if (device.dirty) return;
   device.dirty = true;
   dirty_.push_back(&device);
 }
 
-// Of an exchange, which has a small part of the device for itself: it does not wait for kernels, and slows them as
-// copies do.
-void Machine::start_beside(SimStream& stream) {
-  stream.stage = Stage::kBeside;
-  copies_beside(*stream.at, +1);
-  timers_.set(stream.timer, after(now_, static_cast<Picos>(stream.commands.front().amount)));
+// A kernel of an exchange (see StreamSpec::wire) has a small part of the device to itself: it does not wait for other
+// kernels, and slows them as copies do.
+void Engines::start_wire_kernel(SimStream& stream) {
+  stream.stage = Stage::kWireKernel;
+  count_copies(*stream.at, +1);
+  timers_.set(stream.timer, after(now(), static_cast<Picos>(stream.commands.front().amount)));
 }
 
-void Machine::ask_compute(SimStream& stream) {
-  if (stream.is_wire && stream.commands.front().way == Way::kNone) return start_beside(stream);
+void Engines::queue_compute(SimStream& stream) {
+  if (stream.is_wire && stream.commands.front().direction == CopyDirection::kNone) return start_wire_kernel(stream);
   SimDevice& device = *stream.at;
   stream.stage = Stage::kWaiting;
   device.waiting.push_back({stream.rank, ++ready_order_, &stream});
@@ -45,20 +54,42 @@ void Machine::ask_compute(SimStream& stream) {
   mark_dirty(device);
 }
 
-void Machine::ask_copy(SimStream& stream) {
+void Engines::queue_copy(SimStream& stream) {
   const Command& command = stream.commands.front();
-  if (command.way == Way::kNone) return ask_compute(stream);  // within the device
-  if (command.way == Way::kPeer) return start_copy(stream, *command.route);
-  const bool in = command.way == Way::kIn || stream.hop == 1;
+  if (command.direction == CopyDirection::kNone) return queue_compute(stream);  // within the device
+  if (command.direction == CopyDirection::kPeer) return start_copy(stream, *command.route);
+  const bool in = command.direction == CopyDirection::kIn || stream.hop == 1;
   stream.at = &device(in ? command.to : command.from);
-  if (description_.copies.engines == 0) return ask_compute(stream);
+  if (description_.copies.engines == 0) return queue_compute(stream);
   stream.stage = Stage::kWaiting;
   stream.at->copy[in || description_.copies.engines == 1 ? 0 : 1].waiting.push(&stream);
   mark_dirty(*stream.at);
 }
 
-// Kernels that wait are taken in order: one that does not fit holds those behind it, so that a wide one is not starved.
-void Machine::start_engines(SimDevice& device) {
+void Engines::queue_callback(SimStream& stream) {
+  stream.stage = Stage::kWaiting;
+  stream.device->callback.waiting.push(&stream);
+  mark_dirty(*stream.device);
+}
+
+bool Engines::start_ready() {
+  if (dirty_.empty()) return false;
+  starting_.swap(dirty_);
+  for (SimDevice* device : starting_) {
+    device->dirty = false;
+    start_engines(*device);
+  }
+  starting_.clear();
+  return true;
+}
+
+void Engines::settle_links() {
+  if (links_.settled()) return;
+  for (Flow* flow : links_.settle(now())) timers_.set(flow->stream->timer, flow->end);
+}
+
+// Waiting kernels start in order: one that does not fit blocks those behind it, so that wide kernels do not starve.
+void Engines::start_engines(SimDevice& device) {
   while (!device.waiting.empty() && width_of(*device.waiting.front().stream) <= kPpm - device.used_ppm)
     start_compute(device);
   for (SerialEngine& engine : device.copy) {
@@ -75,36 +106,37 @@ void Machine::start_engines(SimDevice& device) {
   }
 }
 
-void Machine::start_compute(SimDevice& device) {
+void Engines::start_compute(SimDevice& device) {
   std::pop_heap(device.waiting.begin(), device.waiting.end(), less_urgent);
   SimStream& stream = *device.waiting.back().stream;
   device.waiting.pop_back();
   device.used_ppm += width_of(stream);
   const Command& command = stream.commands.front();
-  if (command.way != Way::kNone) return start_copy(stream, route_of(stream));  // no copy engine: rule 47
+  if (command.direction != CopyDirection::kNone)
+    return start_copy(stream, route_of(stream));  // no copy engine: rule 47
   stream.stage = Stage::kCompute;
-  stream.started = now_;
+  stream.started = now();
   stream.running = static_cast<std::uint32_t>(device.running.size());
   device.running.push_back(&stream);
-  if (device.running.size() == 1) kernels_beside(device);
+  if (device.running.size() == 1) slow_copies(device);
   const std::uint64_t rate = device.copies > 0 ? device.slow_rate : device.full_rate;
   const U128 work = U128{command.amount} * device.full_rate;
-  stream.finish = device.progress + U128{static_cast<std::uint64_t>(now_ - device.progress_at)} * rate + work;
-  timers_.set(stream.timer, after(now_, divide_up(work, rate)));
+  stream.finish = device.progress + U128{static_cast<std::uint64_t>(now() - device.progress_at)} * rate + work;
+  timers_.set(stream.timer, after(now(), divide_up(work, rate)));
   perform(stream);
 }
 
-// The hardware queue that the stream's copy came from, if it is one of this device.
-const HardwareQueue* Machine::queue_of(const SimStream& stream, const SimDevice& device) {
+// The hardware queue of the stream, if it belongs to this device.
+const HardwareQueue* Engines::queue_of(const SimStream& stream, const SimDevice& device) {
   if (stream.queue < 0 || stream.device != &device) return nullptr;
   return &device.queues[static_cast<std::size_t>(stream.queue)];
 }
 
-// The first copy of the queue that the engine served until now, else the one that was ready first.
-SimStream& Machine::take_copy(SimDevice& device, SerialEngine& engine) const {
+// The first copy of the queue that the engine has just served; if there is none, the one that became ready first.
+SimStream& Engines::take_copy(SimDevice& device, SerialEngine& engine) const {
   Ring<SimStream*>& waiting = engine.waiting;
   std::uint64_t chosen = waiting.head();
-  if (engine.served && engine.freed == now_) {
+  if (engine.served && engine.freed == now()) {
     while (chosen != waiting.tail() && queue_of(*waiting[chosen], device) != engine.served) ++chosen;
     if (chosen == waiting.tail()) chosen = waiting.head();
   }
@@ -114,160 +146,163 @@ SimStream& Machine::take_copy(SimDevice& device, SerialEngine& engine) const {
   return *stream;
 }
 
-void Machine::start_copy(SimStream& stream, const Route& route) {
-  stream.started = now_;
+void Engines::start_copy(SimStream& stream, const Route& route) {
+  stream.started = now();
   touch_memory(stream, +1);
   if (route.latency > 0) {
     stream.stage = Stage::kLatency;
-    timers_.set(stream.timer, after(now_, route.latency));
+    timers_.set(stream.timer, after(now(), route.latency));
   } else {
     start_flow(stream);
   }
   if (stream.hop == 0) perform(stream);
 }
 
-void Machine::start_flow(SimStream& stream) {
+void Engines::start_flow(SimStream& stream) {
   const Command& command = stream.commands.front();
   stream.stage = Stage::kFlow;
-  links_.start(stream.flow, route_of(stream).path, command.amount, now_);
+  links_.start(stream.flow, route_of(stream).path, command.amount, now());
   if (description_.copies.kernel_slowdown_ppm > 0) touch_flow(stream, +1);
 }
 
-void Machine::start_callback(SimStream& stream) {
+void Engines::start_callback(SimStream& stream) {
   stream.stage = Stage::kCallback;
-  stream.started = now_;
-  const auto told = static_cast<Picos>(stream.commands.front().amount);
-  timers_.set(stream.timer, after(now_, told > 0 ? told : description_.host.callback));
+  stream.started = now();
+  const auto given = static_cast<Picos>(stream.commands.front().amount);
+  timers_.set(stream.timer, after(now(), given > 0 ? given : description_.host.callback));
   perform(stream);
 }
 
-void Machine::stage_ended(SimStream& stream) {
-  if (stream.stage == Stage::kLatency) return start_flow(stream);
+bool Engines::end_stage(SimStream& stream) {
+  if (stream.stage == Stage::kLatency) {
+    start_flow(stream);
+    return false;
+  }
   if (observed_by(stream.audience) && !stream.is_wire) [[unlikely]]
-    tell_run(stream);
+    notify_run(stream);
   if (stream.stage == Stage::kFlow) {
     end_copy(stream);
-    if (stream.commands.front().way == Way::kStaged && stream.hop == 0) {
+    if (stream.commands.front().direction == CopyDirection::kStaged && stream.hop == 0) {
       stream.hop = 1;
-      return ask_copy(stream);
+      queue_copy(stream);
+      return false;
     }
   } else if (stream.stage == Stage::kCompute) {
     end_compute(stream);
-  } else if (stream.stage == Stage::kBeside) {
-    copies_beside(*stream.at, -1);
+  } else if (stream.stage == Stage::kWireKernel) {
+    count_copies(*stream.at, -1);
   } else {
     stream.device->callback.busy = false;
     mark_dirty(*stream.device);
   }
-  complete(stream);
-  advance(stream);
+  return true;
 }
 
-void Machine::end_compute(SimStream& stream) {
+void Engines::end_compute(SimStream& stream) {
   SimDevice& device = *stream.at;
   device.used_ppm -= width_of(stream);
   device.running.back()->running = stream.running;
   device.running[stream.running] = device.running.back();
   device.running.pop_back();
-  if (device.running.empty()) kernels_beside(device);
+  if (device.running.empty()) slow_copies(device);
   mark_dirty(device);
 }
 
-void Machine::end_copy(SimStream& stream) {
+void Engines::end_copy(SimStream& stream) {
   const Command& command = stream.commands.front();
   links_.stop(stream.flow);
   if (description_.copies.kernel_slowdown_ppm > 0) touch_flow(stream, -1);
   touch_memory(stream, -1);
-  if (command.way == Way::kPeer) return;
-  const bool in = command.way == Way::kIn || stream.hop == 1;
+  if (command.direction == CopyDirection::kPeer) return;
+  const bool in = command.direction == CopyDirection::kIn || stream.hop == 1;
   if (description_.copies.engines == 0) {
     stream.at->used_ppm -= kPpm;
   } else {
     SerialEngine& engine = stream.at->copy[in || description_.copies.engines == 1 ? 0 : 1];
     engine.busy = false;
     engine.served = queue_of(stream, *stream.at);
-    engine.freed = now_;
+    engine.freed = now();
   }
   mark_dirty(*stream.at);
 }
 
-const Route& Machine::route_of(const SimStream& stream) const {
+const Route& Engines::route_of(const SimStream& stream) const {
   const Command& command = stream.commands[stream.commands.head()];
-  if (command.way == Way::kPeer) return *command.route;
-  const bool in = command.way == Way::kIn || stream.hop == 1;
+  if (command.direction == CopyDirection::kPeer) return *command.route;
+  const bool in = command.direction == CopyDirection::kIn || stream.hop == 1;
   return topology_.host(in ? command.to : command.from, in, command.pageable);
 }
 
-// A copy beside slows the kernels of the devices whose memory it reads or writes.
-void Machine::touch_memory(SimStream& stream, int change) {
+// A copy slows concurrent kernels of the devices whose memory it reads or writes.
+void Engines::touch_memory(SimStream& stream, int change) {
   const Command& command = stream.commands.front();
-  if (command.way != Way::kPeer) return copies_beside(*stream.at, change);
-  copies_beside(device(command.from), change);
-  copies_beside(device(command.to), change);
+  if (command.direction != CopyDirection::kPeer) return count_copies(*stream.at, change);
+  count_copies(device(command.from), change);
+  count_copies(device(command.to), change);
 }
 
-void Machine::copies_beside(SimDevice& device, int change) {
+void Engines::count_copies(SimDevice& device, int change) {
   const bool before = device.copies > 0;
   device.copies += change;
   const bool slow = device.copies > 0;
   if (before == slow || device.full_rate == device.slow_rate) return;
   const std::uint64_t old_rate = before ? device.slow_rate : device.full_rate;
-  device.progress += U128{static_cast<std::uint64_t>(now_ - device.progress_at)} * old_rate;
-  device.progress_at = now_;
+  device.progress += U128{static_cast<std::uint64_t>(now() - device.progress_at)} * old_rate;
+  device.progress_at = now();
   const std::uint64_t rate = slow ? device.slow_rate : device.full_rate;
   for (SimStream* stream : device.running) {
-    // A kernel that ends in this very instant may be past its end by the rounding of a picosecond.
+    // A kernel that ends in this instant may have passed its end, because times are rounded to picoseconds.
     const U128 left = stream->finish > device.progress ? stream->finish - device.progress : 0;
-    timers_.set(stream->timer, after(now_, divide_up(left, rate)));
+    timers_.set(stream->timer, after(now(), divide_up(left, rate)));
   }
 }
 
-// And kernels slow the copies whose bytes move into or out of their device's memory. The links settle at the end of the
-// instant, so a kernel that follows another at once changes nothing.
-void Machine::touch_flow(SimStream& stream, int change) {
+// Kernels slow concurrent copies into and out of their device's memory. The links settle at the end of the instant, so
+// a kernel that directly follows another one changes nothing.
+void Engines::touch_flow(SimStream& stream, int change) {
   const auto touch = [&](SimDevice& device) {
     if (change > 0) device.flowing.push_back(&stream);
     else std::erase(device.flowing, &stream);
   };
   const Command& command = stream.commands.front();
-  touch(command.way == Way::kPeer ? device(command.from) : *stream.at);
-  if (command.way == Way::kPeer) touch(device(command.to));
-  if (change > 0) kernels_beside(stream);
+  touch(command.direction == CopyDirection::kPeer ? device(command.from) : *stream.at);
+  if (command.direction == CopyDirection::kPeer) touch(device(command.to));
+  if (change > 0) slow_copy(stream);
 }
 
-void Machine::kernels_beside(SimDevice& device) {
-  for (SimStream* stream : device.flowing) kernels_beside(*stream);
+void Engines::slow_copies(SimDevice& device) {
+  for (SimStream* stream : device.flowing) slow_copy(*stream);
 }
 
-void Machine::kernels_beside(SimStream& stream) {
+void Engines::slow_copy(SimStream& stream) {
   const Command& command = stream.commands.front();
-  const bool peer = command.way == Way::kPeer;
+  const bool peer = command.direction == CopyDirection::kPeer;
   links_.slow(stream.flow, peer ? !device(command.from).running.empty() || !device(command.to).running.empty()
                                 : !stream.at->running.empty());
 }
 
-// Functions take effect when their op starts. What its stream or device lost meanwhile does not run (rule 81).
-void Machine::perform(SimStream& stream) {
+// A function takes effect when its op starts. It does not run if its stream or device has failed meanwhile (rule 81).
+void Engines::perform(SimStream& stream) {
   const Command& command = stream.commands.front();
   const DeviceCore* core = stream.device->core;
   if (!command.payload || !core || core->fault.set() || stream.failure.set()) return;
   performer_.perform(stream, *command.payload, command.name);
 }
 
-void Machine::tell_run(SimStream& stream) const {
+void Engines::notify_run(SimStream& stream) const {
   const Command& command = stream.commands.front();
-  const bool second = command.way == Way::kStaged && stream.hop == 1;
-  tell({.kind = RecordKind::kRun,
-        .engine = second ? Engine::kCopyIn : command.engine,
-        .device = stream.at->id,
-        .queue = stream.queue,
-        .stream = stream.last_id,
-        .position = stream.commands.head() + 1,
-        .thread = thread_index(),
-        .started = stream.started,
-        .ended = now_,
-        .name = command.name},
-       stream.audience);
+  const bool second = command.direction == CopyDirection::kStaged && stream.hop == 1;
+  notify({.kind = RecordKind::kRun,
+          .engine = second ? Engine::kCopyIn : command.engine,
+          .device = stream.at->id,
+          .queue = stream.queue,
+          .stream = stream.last_id,
+          .position = stream.commands.head() + 1,
+          .thread = thread_index(),
+          .started = stream.started,
+          .ended = now(),
+          .name = command.name},
+         stream.audience);
 }
 
 }  // namespace slip::sim

@@ -10,7 +10,7 @@ std::uint32_t Links::add(std::uint64_t bytes_per_second) {
 }
 
 void Links::set_slowdown(std::uint32_t ppm) {
-  if (ppm == 0) return;  // both paces 1: the numbers stay small, and small ones are faster
+  if (ppm == 0) return;  // both paces are 1: 128-bit divisions of small numbers are faster
   full_pace_ = kPpm + ppm;
   slow_pace_ = kPpm;
 }
@@ -21,7 +21,7 @@ void Links::start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now) 
   flow.rate = 0;
   flow.speed = 0;
   flow.slowed = false;
-  flow.mark = 0;  // the stream may come from another world, with other marks
+  flow.mark = 0;  // the stream may come from another World, with other marks
   flow.since = now;
   for (const std::uint32_t link : path) {
     links_[link].flows.push_back(&flow);
@@ -66,7 +66,7 @@ std::span<Flow* const> Links::settle(Picos now) {
   return changed_;
 }
 
-// The part of the network that hangs together with `link`: its links and flows, breadth first.
+// Finds the connected component of `link`: its links and flows, breadth first.
 void Links::collect(std::uint32_t link) {
   links_[link].mark = mark_;
   part_.push_back(link);
@@ -88,7 +88,7 @@ void Links::collect(std::uint32_t link) {
   }
 }
 
-// Progressive filling: the link with the smallest share is full first and fixes the rate of its flows.
+// Progressive filling: the link with the smallest share per flow is saturated first and fixes the rate of its flows.
 void Links::share() {
   std::size_t unfixed = part_flows_.size();
   while (unfixed > 0) {
@@ -102,7 +102,7 @@ void Links::share() {
     }
     for (Flow* flow : narrowest->flows) {
       if (flow->fresh_rate != 0) continue;
-      give(*flow, std::max<std::uint64_t>(smallest, 1));  // never 0: every copy ends some time
+      give(*flow, std::max<std::uint64_t>(smallest, 1));  // never 0, so that every copy ends
       --unfixed;
     }
   }

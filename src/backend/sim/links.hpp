@@ -1,17 +1,17 @@
-// Links: bandwidth shared by the copies that cross it, max-min fair: every flow gets the same share of its narrowest
-// link, and what a flow cannot use there goes to the others.
+// Links: the bandwidth of links, shared max-min fairly by the copies (flows) that cross them. Every flow gets an equal
+// share of its narrowest link; bandwidth that a flow cannot use goes to the others.
 //
-// A flow that is slowed by something beside it keeps its share and moves fewer bytes with it.
+// A flow that concurrent kernels slow down keeps its share but moves fewer bytes with it.
 //
-// When a flow comes or goes only the flows that share a link with it, directly or through others, get new rates; all
-// changes of one instant are settled at once.
+// When a flow starts or stops, only flows that share a link with it, directly or through other flows, get new rates.
+// All changes of one instant take effect together, in settle().
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "backend/sim/units.hpp"
+#include "backend/sim/arithmetic.hpp"
 
 namespace slip::sim {
 
@@ -21,14 +21,14 @@ struct SimStream;
 using Path = std::vector<std::uint32_t>;
 
 struct Flow {
-  const Path* path = nullptr;   // null: not under way
-  SimStream* stream = nullptr;  // whose copy it is
-  bool slowed = false;          // kernels run beside it
-  U128 left = 0;                // bytes x 10^12 x Links::full_pace_: exact at any rate and time
-  std::uint64_t rate = 0;       // its share of the links, bytes per second; 0: not settled yet
-  U128 speed = 0;               // at which `left` shrinks: the rate x the pace
-  Picos since = 0;              // when `left` was true
-  Picos end = 0;                // at this rate
+  const Path* path = nullptr;   // null: not started
+  SimStream* stream = nullptr;  // the stream of the copy
+  bool slowed = false;          // by concurrent kernels
+  U128 left = 0;                // bytes x 10^12 x Links::full_pace_, so that all arithmetic is exact
+  std::uint64_t rate = 0;       // its share of the links in bytes per second; 0: not settled yet
+  U128 speed = 0;               // decrease of `left` per picosecond: rate x pace
+  Picos since = 0;              // the time for which `left` is given
+  Picos end = 0;                // at the present speed
   std::uint64_t fresh_rate = 0;
   std::uint64_t mark = 0;
 };
@@ -37,25 +37,25 @@ class Links {
  public:
   std::uint32_t add(std::uint64_t bytes_per_second);
 
-  // How much longer a slowed flow takes, for all of them. Before the first flow.
+  // How much longer a slowed flow takes; the same for all. REQUIRES: no flow yet.
   void set_slowdown(std::uint32_t ppm);
 
-  // These take effect at the next settle(), which must come before time moves on.
+  // Changes take effect at the next settle(), which must be called before time advances.
   void start(Flow& flow, const Path& path, std::uint64_t bytes, Picos now);
   void slow(Flow& flow, bool slowed);
   void stop(Flow& flow);
 
   bool settled() const { return touched_.empty() && paced_.empty(); }
-  // Shares the bandwidth anew; returns the flows whose `end` changed, valid until the next call.
+  // Recomputes the shares. Returns the flows whose `end` changed, valid until the next call.
   std::span<Flow* const> settle(Picos now);
 
  private:
   struct Link {
     std::uint64_t capacity = 0;
     std::vector<Flow*> flows;
-    std::uint64_t mark = 0;  // of the last settling that visited it
-    std::uint32_t open = 0;  // while settling: flows without a rate yet
-    std::uint64_t left = 0;  // while settling: bandwidth not given away yet
+    std::uint64_t mark = 0;  // of the last settle() that visited it
+    std::uint32_t open = 0;  // in settle(): flows without a rate yet
+    std::uint64_t left = 0;  // in settle(): bandwidth not assigned yet
   };
 
   void collect(std::uint32_t link);
@@ -64,12 +64,12 @@ class Links {
   void update(Flow& flow, Picos now);
 
   std::vector<Link> links_;
-  std::vector<std::uint32_t> touched_;  // links whose flows changed since the last settling
-  std::vector<Flow*> paced_;            // flows that were slowed or let go since then
+  std::vector<std::uint32_t> touched_;  // links whose flows changed since the last settle()
+  std::vector<Flow*> paced_;            // flows whose `slowed` changed since then
   std::uint32_t full_pace_ = 1, slow_pace_ = 1;
   std::uint64_t mark_ = 0;
-  // Scratch of settle(), kept for their memory.
-  std::vector<std::uint32_t> part_;  // the links of one connected part
+  // Scratch memory of settle().
+  std::vector<std::uint32_t> part_;  // the links of one connected component
   std::vector<Flow*> part_flows_;
   std::vector<Flow*> changed_;
 };

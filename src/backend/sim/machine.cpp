@@ -1,15 +1,28 @@
 #include "backend/sim/machine.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <typeinfo>
 
 #include "backend/slab.hpp"
+#include "runtime/exchange.hpp"
 #include "runtime/observers.hpp"
 
 namespace slip::sim {
+namespace {
+
+bool flag_reached(const Command& command) {
+  // acquire: sees everything that was written before the flag.
+  return __atomic_load_n(command.flag, __ATOMIC_ACQUIRE) >= command.value;
+}
+
+}  // namespace
 
 Machine::Machine(const Description& description, std::span<DeviceCore* const> cores, Performer& performer)
-    : description_(description), performer_(performer), topology_(description, static_cast<int>(cores.size()), links_) {
-  links_.set_slowdown(description.copies.kernel_slowdown_ppm);
+    : description_(description),
+      performer_(performer),
+      engines_(description_, devices_, timers_, performer, static_cast<int>(cores.size())) {
   for (DeviceCore* core : cores) {
     SimDevice& device = devices_.emplace_back();
     device.core = core;
@@ -43,9 +56,9 @@ SimStream& Machine::open_stream(SimDevice& device, const StreamSpec& spec) {
   stream->closing = stream->closed = stream->foreign_reached = false;
   stream->rank = spec.priority;
   stream->queue = spec.wire ? -1 : static_cast<std::int32_t>(device.next_queue++ % device.queues.size());
-  stream->last_lane = Lane::kCompute;
-  stream->told_epoch = 0;  // its first op comes after all legacy work issued so far
-  stream->told_position = stream->commands.tail();
+  stream->last_fifo = Fifo::kCompute;
+  stream->notified_epoch = 0;  // its first command comes after all legacy commands issued so far
+  stream->notified_position = stream->commands.tail();
   if (spec.legacy) device.legacy = stream;
   return *stream;
 }
@@ -54,7 +67,7 @@ void Machine::close_stream(SimStream& stream) {
   stream.closed = true;
   stream.id.store(0, std::memory_order_release);
   if (stream.commands.empty()) stream.device->idle.push_back(&stream);
-  else stream.closing = true;  // complete() does it with the last command
+  else stream.closing = true;  // complete() of the last command adds it to `idle`
 }
 
 void Machine::close_device(SimDevice& device) {
@@ -67,8 +80,8 @@ void Machine::close_device(SimDevice& device) {
   }
   const bool drained = std::all_of(device.streams.begin(), device.streams.end(),
                                    [](const SimStream* stream) { return stream->commands.empty(); });
-  if (!drained) return;  // the process exits: nobody uses them again
-  // A drained stream may still stand in the list of this instant, and must not take that into its next life.
+  if (!drained) return;  // the process exits: the streams are not reused
+  // A drained stream may still be in `runnable_` or `held_`. Remove it, because the state is reused for a new stream.
   Ring<SimStream*> others;
   for (; !runnable_.empty(); runnable_.pop()) {
     SimStream* stream = runnable_.front();
@@ -91,9 +104,9 @@ void Machine::close_device(SimDevice& device) {
 
 std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
   SimDevice& device = *stream.device;
-  // An allocation comes after nothing of the legacy stream's rule; it has a place only for observers.
+  // The legacy stream's rule does not order allocations; they are commands only for observers.
   if (observed() && command.kind != OpKind::kAlloc) [[unlikely]]
-    tell_barriers(stream);
+    notify_barriers(stream);
   if (stream.is_legacy) {
     if (!command.soft) device.pending.push(0), ++device.legacy_issued;
     command.epoch = device.legacy_issued;
@@ -101,11 +114,11 @@ std::uint64_t Machine::enqueue(SimStream& stream, Command command) {
     command.epoch = device.legacy_issued;
     ++device.pending[command.epoch];
   }
-  if (command.lane == Lane::kLast) command.lane = stream.last_lane;
-  if (stream.is_wire) command.lane = Lane::kNone;
-  if (command.lane != Lane::kNone) {
-    stream.last_lane = command.lane;
-    lane_of(stream, command)->push(&stream);
+  if (command.fifo == Fifo::kLast) command.fifo = stream.last_fifo;
+  if (stream.is_wire) command.fifo = Fifo::kNone;
+  if (command.fifo != Fifo::kNone) {
+    stream.last_fifo = command.fifo;
+    fifo_of(stream, command)->push(&stream);
   }
   const bool first = stream.commands.empty();
   stream.commands.push(command);
@@ -122,36 +135,28 @@ bool Machine::step(Picos limit) {
     advance(stream);
     return true;
   }
-  if (timers_.next() > now_) {
-    if (!dirty_.empty()) {
-      starting_.swap(dirty_);
-      for (SimDevice* device : starting_) {
-        device->dirty = false;
-        start_engines(*device);
-      }
-      starting_.clear();
-      return true;
-    }
-    if (!links_.settled()) {
-      for (Flow* flow : links_.settle(now_)) timers_.set(flow->stream->timer, flow->end);
-    }
+  if (timers_.next() > now()) {
+    if (engines_.start_ready()) return true;
+    engines_.settle_links();
     if (timers_.next() > limit || timers_.empty()) return false;
-    now_ = timers_.next();
+    timers_.advance_to(timers_.next());
   }
   SimStream& stream = *timers_.pop().stream;
-  if (stream.stage == Stage::kIdle) advance(stream);  // its next command is issued now
-  else stage_ended(stream);
+  if (stream.stage != Stage::kIdle) {
+    if (!engines_.end_stage(stream)) return true;
+    complete(stream);
+  }
+  advance(stream);  // if it was idle, the host issues its next command now
   return true;
 }
 
-bool Machine::poll_words() {
+bool Machine::poll_flags() {
   bool any = false;
   std::erase_if(held_, [&](SimStream* stream) {
     if (!stream->commands.empty() && stream->commands.front().kind == OpKind::kWait) return false;
-    const bool open = stream->commands.empty() || may_go_on(*stream);
-    if (!open) return false;
+    if (!stream->commands.empty() && !may_continue(*stream)) return false;
     stream->held = false;
-    poke(*stream);
+    make_runnable(*stream);
     any = true;
     return true;
   });
@@ -179,15 +184,274 @@ void Machine::release(SimStream& stream) {
   stream.foreign_reached = true;
   std::erase(held_, &stream);
   stream.held = false;
-  poke(stream);
+  make_runnable(stream);
 }
 
 void Machine::fault(SimDevice& device, const Failure& failure) {
   for (SimStream* stream : device.streams) {
     Failure own = failure;
     own.position = stream->done.load(std::memory_order_relaxed) + 1;
-    stream->failure.put(std::move(own));  // so that a stream of another device that waits for it fails too
-    poke(*stream);
+    stream->failure.put(std::move(own));  // a stream of another device that waits for it fails, too
+    make_runnable(*stream);
+  }
+}
+
+// Dispatch: commands leave their hardware queues (rules 3-13, 54, 57, 92-94).
+
+// Defers advance() by a list instead of a call, because the end of one command may release a chain of any length.
+void Machine::make_runnable(SimStream& stream) {
+  if (stream.runnable) return;
+  stream.runnable = true;
+  runnable_.push(&stream);
+}
+
+// Starts the commands of this stream that can start. Whatever blocks the stream makes it runnable again later: the end
+// of its running command, its FIFO when the stream gets to the front, the point or barrier it waits for, or its timer.
+void Machine::advance(SimStream& stream) {
+  if (stream.stage == Stage::kExchange) continue_exchange(stream);
+  if (stream.stage == Stage::kIdle && stream.timer.place != Timer::kIdle) timers_.cancel(stream.timer);
+  while (stream.stage == Stage::kIdle && !stream.commands.empty()) {
+    if (!start_next(stream)) return;
+  }
+}
+
+bool Machine::start_next(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  if (command.issued > now()) {
+    timers_.set(stream.timer, command.issued);
+    return false;
+  }
+  const DeviceCore* core = stream.device->core;
+  const bool lost = !core || core->fault.set();
+  if (!lost && behind_barrier(stream, command)) return false;
+  Ring<SimStream*>* fifo = fifo_of(stream, command);
+  if (fifo && fifo->front() != &stream) return false;
+  const bool dead = lost || stream.failure.set();
+  const bool exchanges = command.kind == OpKind::kExchange;
+  if (!dead && !(exchanges ? exchange_started(stream) : resolved(stream, command))) return false;
+  if (fifo) {
+    fifo->pop();
+    if (!fifo->empty()) make_runnable(*fifo->front());
+  }
+  if (exchanges) {
+    stream.stage = Stage::kExchange;
+    stream.at = stream.device;
+    stream.started = stream.commands.front().payload->first_tried;
+    continue_exchange(stream);
+  } else if (!dead) {
+    begin(stream, command);
+  } else {
+    if (stream.waiting_on) stop_waiting(stream);
+    complete(stream);
+  }
+  return true;
+}
+
+Ring<SimStream*>* Machine::fifo_of(SimStream& stream, const Command& command) {
+  if (command.fifo == Fifo::kNone) return nullptr;
+  auto& queue = stream.device->queues[static_cast<std::size_t>(stream.queue)];
+  return &queue[static_cast<std::size_t>(command.fifo)];
+}
+
+bool Machine::behind_barrier(SimStream& stream, const Command& command) {
+  SimDevice& device = *stream.device;
+  if (command.kind == OpKind::kAlloc) return false;
+  if (stream.is_legacy) {
+    const std::uint64_t before = command.soft ? command.epoch : command.epoch - 1;
+    return before >= device.pending.head() && device.pending[before] != 0;
+  }
+  if (!stream.is_blocking || device.legacy_done >= command.epoch) return false;
+  if (!stream.barred) {
+    stream.barred = true;
+    device.barred.push_back(&stream);
+  }
+  return true;
+}
+
+// Whether the point or flag that the command waits for is reached. If not, the stream is registered as a waiter.
+bool Machine::resolved(SimStream& stream, const Command& command) {
+  if (command.kind == OpKind::kWait) return point_reached(stream, command);
+  if (command.kind != OpKind::kWaitValue || flag_reached(command)) return true;
+  hold(stream);
+  return false;
+}
+
+// Whether a stream of `held_` need not wait any longer.
+bool Machine::may_continue(SimStream& stream) {
+  const Command& command = stream.commands.front();
+  return command.kind == OpKind::kExchange ? command.payload->exchange->can_advance() : resolved(stream, command);
+}
+
+// A point of another World or backend has no virtual time here. World polls it, and it counts as reached at the time of
+// the poll that finds it reached.
+bool Machine::point_reached(SimStream& stream, const Command& command) {
+  if (typeid(*command.target) == typeid(SimStream)) {
+    auto& target = static_cast<SimStream&>(*command.target);
+    // acquire: pairs with complete() in another World.
+    if (target.done.load(std::memory_order_acquire) >= command.amount) return true;
+    if (target.machine.load(std::memory_order_acquire) == this) {
+      if (!stream.waiting_on) wait_on(stream, target, command.amount);
+      return false;
+    }
+  }
+  if (stream.foreign_reached) {
+    stream.foreign_reached = false;
+    return true;
+  }
+  hold(stream);
+  return false;
+}
+
+void Machine::begin(SimStream& stream, const Command& command) {
+  stream.at = stream.device;
+  stream.started = now();
+  stream.hop = 0;
+  switch (command.kind) {
+    case OpKind::kKernel:
+    case OpKind::kFill: return engines_.queue_compute(stream);
+    case OpKind::kCopy: return engines_.queue_copy(stream);
+    case OpKind::kHost: return engines_.queue_callback(stream);
+    case OpKind::kWait: inherit_failure(stream, command); break;
+    case OpKind::kWriteValue:
+      // release: a thread that sees the flag sees everything written before it.
+      __atomic_store_n(command.flag, command.value, __ATOMIC_RELEASE);
+      poll_flags();
+      break;
+    default: break;
+  }
+  complete(stream);
+}
+
+// Whether the exchange has begun to move data, so that it leaves its FIFO. The Performer runs without the lock:
+// commands may be added meanwhile, which invalidates references to commands. Afterwards, other waiting streams may
+// continue.
+bool Machine::exchange_started(SimStream& stream) {
+  Payload& payload = *stream.commands.front().payload;
+  Exchange& exchange = *payload.exchange;
+  if (payload.first_tried < 0) payload.first_tried = now();
+  const bool moves = performer_.advance(exchange) || exchange.moves();
+  if (!moves) hold(stream);
+  poll_flags();
+  return moves;
+}
+
+void Machine::continue_exchange(SimStream& stream) {
+  const DeviceCore* core = stream.device->core;
+  const bool dead = !core || core->fault.set() || stream.failure.set();
+  if (dead || performer_.advance(*stream.commands.front().payload->exchange)) return end_exchange(stream);
+  hold(stream);
+  poll_flags();
+}
+
+void Machine::end_exchange(SimStream& stream) {
+  const DeviceCore* core = stream.device->core;
+  const bool lost = core && core->fault.set();
+  const Command command = stream.commands.front();
+  if (lost || stream.failure.set()) {
+    const Failure cause = lost ? core->fault.value() : stream.failure.value();
+    performer_.finish(stream, *command.payload, command.name, &cause);
+  } else if (core) {  // otherwise the process exits
+    if (observed_by(stream.audience)) [[unlikely]]
+      engines_.notify_run(stream);
+    performer_.finish(stream, *command.payload, command.name, nullptr);
+  }
+  complete(stream);
+  poll_flags();
+}
+
+void Machine::inherit_failure(SimStream& stream, const Command& command) {
+  // A wait with a name is an implicit one of the allocator: it orders the streams, but does not propagate failures.
+  if (command.name || !command.target->failure.set()) return;
+  Failure failure = command.target->failure.value();
+  if (failure.position > command.amount) return;
+  failure.text += fmt::format("; stream {} waited for stream {}", stream.last_id, command.target->last_id);
+  failure.position = stream.commands.head() + 1;
+  fail_stream(stream, std::move(failure));
+}
+
+// The first command of the stream is done or skipped.
+void Machine::complete(SimStream& stream) {
+  Command& command = stream.commands.front();
+  if (command.kind == OpKind::kRecord && command.stamp) {
+    command.stamp->set(now());
+    command.stamp->release();
+  }
+  if (command.payload) performer_.recycle(*command.payload);
+  command.issued = now();
+  stream.stage = Stage::kIdle;
+  const std::uint64_t epoch = command.epoch;
+  const bool counts = !command.soft;
+  stream.commands.pop();
+  stream.done.store(stream.commands.head(), std::memory_order_release);  // release: see point_reached
+  if (counts) leave_epoch(stream, epoch);
+  while (stream.first_waiter && stream.first_waiter->waiting_for <= stream.commands.head()) {
+    SimStream& waiter = *stream.first_waiter;
+    stop_waiting(waiter);
+    make_runnable(waiter);
+  }
+  if (stream.closing && stream.commands.empty()) {
+    stream.closing = false;
+    stream.device->idle.push_back(&stream);
+  }
+}
+
+void Machine::leave_epoch(SimStream& stream, std::uint64_t epoch) {
+  SimDevice& device = *stream.device;
+  if (stream.is_legacy) {
+    device.legacy_done = epoch;
+    while (device.pending.head() < epoch) device.pending.pop();
+    for (SimStream* waiting : device.barred) {
+      waiting->barred = false;
+      make_runnable(*waiting);
+    }
+    device.barred.clear();
+  } else if (stream.is_blocking && epoch >= device.pending.head()) {
+    if (--device.pending[epoch] == 0 && !device.legacy->commands.empty()) make_runnable(*device.legacy);
+  }
+}
+
+// The list is sorted by position, so that complete() visits only the waiters that it releases.
+void Machine::wait_on(SimStream& stream, SimStream& target, std::uint64_t position) {
+  SimStream* before = target.last_waiter;
+  while (before && before->waiting_for > position) before = before->wait_before;
+  stream.waiting_on = &target;
+  stream.waiting_for = position;
+  stream.wait_before = before;
+  stream.wait_after = before ? before->wait_after : target.first_waiter;
+  (before ? before->wait_after : target.first_waiter) = &stream;
+  (stream.wait_after ? stream.wait_after->wait_before : target.last_waiter) = &stream;
+}
+
+void Machine::stop_waiting(SimStream& stream) {
+  SimStream& target = *stream.waiting_on;
+  (stream.wait_before ? stream.wait_before->wait_after : target.first_waiter) = stream.wait_after;
+  (stream.wait_after ? stream.wait_after->wait_before : target.last_waiter) = stream.wait_before;
+  stream.waiting_on = stream.wait_before = stream.wait_after = nullptr;
+}
+
+void Machine::hold(SimStream& stream) {
+  if (stream.held) return;
+  stream.held = true;
+  held_.push_back(&stream);
+}
+
+// Reports to observers which edges the legacy stream's rule adds before the next command of this stream.
+void Machine::notify_barriers(SimStream& stream) {
+  SimDevice& device = *stream.device;
+  Record record{.kind = RecordKind::kBarrier, .device = device.id, .stream = stream.last_id};
+  record.position = stream.commands.tail() + 1;
+  if (stream.is_legacy) {
+    for (SimStream* other : device.streams) {
+      if (!other->is_blocking || other->notified_position == other->commands.tail()) continue;
+      other->notified_position = record.other_position = other->commands.tail();
+      record.other_stream = other->last_id;
+      notify(record, stream.audience);
+    }
+  } else if (stream.is_blocking && stream.notified_epoch != device.legacy_issued) {
+    stream.notified_epoch = device.legacy_issued;
+    record.other_stream = device.legacy->last_id;
+    record.other_position = device.legacy_end;
+    notify(record, stream.audience);
   }
 }
 

@@ -13,7 +13,7 @@
 namespace slip::sim {
 namespace {
 
-// A process may have some 65,000 mappings; small buffers come from the heap.
+// Small buffers come from the heap, because a process may have only some 65,000 mappings.
 constexpr std::size_t kSmall = std::size_t{64} << 10;
 constexpr std::size_t kAlignment = 64;
 
@@ -30,7 +30,7 @@ void* map_memory(std::size_t bytes, bool untouched) {
   if (bytes <= kSmall) {
     void* data = std::aligned_alloc(kAlignment, rounded(bytes, kAlignment));
     if (!data) throw Error(Code::kOutOfMemory, fmt::format("the host has no {} bytes", bytes), {});
-    std::memset(data, 0, bytes);  // as fresh pages are: a program that reads what it did not write repeats itself
+    std::memset(data, 0, bytes);  // as fresh pages: programs that read uninitialised memory stay repeatable
     return data;
   }
   const int access = untouched ? PROT_NONE : PROT_READ | PROT_WRITE;
@@ -46,8 +46,8 @@ void unmap_memory(void* data, std::size_t bytes) noexcept {
   else munmap(data, rounded(bytes, page_bytes()));
 }
 
-void make_accessible(void* word) {
-  const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(word) / page_bytes() * page_bytes();
+void make_accessible(void* flag) {
+  const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(flag) / page_bytes() * page_bytes();
   mprotect(reinterpret_cast<void*>(page), page_bytes(), PROT_READ | PROT_WRITE);
 }
 

@@ -1,4 +1,4 @@
-// Memory of simulated devices: address space, backed by pages only where it is touched, so that a device of 141 GB
+// Memory of simulated devices: address space whose pages are allocated on first access, so that a device of 141 GB
 // costs nothing. Any thread.
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace slip::sim {
 
-// Zeroed. `untouched`: nobody will read or write it, so the system is not even asked for the promise of pages.
+// Zeroed. `untouched`: no thread will read or write it, so it is mapped without access (PROT_NONE).
 void* map_memory(std::size_t bytes, bool untouched);
 void unmap_memory(void* data, std::size_t bytes) noexcept;
 
-// Makes the page of one word readable and writable after all.
-void make_accessible(void* word);
+// Makes the page of a flag readable and writable, although it was mapped as untouched.
+void make_accessible(void* flag);
 
 }  // namespace slip::sim

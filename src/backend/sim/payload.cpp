@@ -8,7 +8,7 @@ namespace slip::sim {
 namespace {
 
 void take_pieces(std::vector<Piece>& pieces, const Ranges& ranges) {
-  pieces.clear();  // keeps the memory: payloads are used again
+  pieces.clear();  // keeps the capacity: payloads are reused
   for (const Range& range : ranges) pieces.push_back({address(range), range.bytes});
 }
 
@@ -31,7 +31,7 @@ void fill_payload(Payload& payload, const Op& op) {
   payload.kernel = op.kernel;
   payload.here = op.here;
   payload.exchange = op.exchange;
-  payload.came = -1;
+  payload.first_tried = -1;
   take_pieces(payload.reads, op.reads);
   take_pieces(payload.writes, op.writes);
   payload.scalars.assign(op.scalars.begin(), op.scalars.end());
@@ -48,7 +48,7 @@ Outcome perform(Payload& payload, std::string& what) noexcept {
   } catch (const std::exception& error) {
     what = error.what();
   } catch (...) {
-    what = "something that is no std::exception";
+    what = "an exception that is not a std::exception";
   }
   return Outcome::kFailed;
 }

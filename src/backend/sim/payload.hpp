@@ -1,4 +1,5 @@
-// Payload: what an op really does besides taking virtual time. Only ops with a function and exchanges have one.
+// Payload: what an op really executes, besides taking virtual time: a kernel's cpu function, a copy, a fill, a host
+// function or an exchange. Other ops have none.
 #pragma once
 
 #include <functional>
@@ -17,16 +18,16 @@ struct Payload {
   std::vector<Piece> reads = {}, writes = {};
   std::vector<Scalar> scalars = {};
   std::function<void()> host = {};
-  // kExchange: goes on in steps, and is not performed. When it was first looked at; below 0: not yet.
+  // kExchange: the machine advances it in steps and does not perform() it.
   Exchange* exchange = nullptr;
-  Picos came = -1;
+  Picos first_tried = -1;  // when the machine first tried to advance it; below 0: not yet
 };
 
 enum class Outcome : std::uint8_t { kDone, kFailed, kFault };
 
-// Takes over what `op` names.
+// Copies what `op` refers to.
 void fill_payload(Payload& payload, const Op& op);
-// Runs it on this thread; `what` is set when it threw.
+// Runs it on this thread; sets `what` if it threw.
 Outcome perform(Payload& payload, std::string& what) noexcept;
 
 }  // namespace slip::sim

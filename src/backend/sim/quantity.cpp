@@ -6,7 +6,7 @@
 #include <limits>
 #include <span>
 
-#include "backend/sim/units.hpp"
+#include "backend/sim/arithmetic.hpp"
 
 namespace slip::sim {
 namespace {

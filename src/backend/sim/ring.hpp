@@ -1,5 +1,5 @@
-// Ring: a queue in one flat array that grows by doubling and then allocates no more. Elements are known by a running
-// number that never changes, also when the ring grows; what was popped stays readable until it is overwritten.
+// Ring: a queue in one array that grows by doubling. Each element has a running number that never changes. A popped
+// element stays readable by its number until a later one overwrites it.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +30,13 @@ class Ring {
   }
   void pop() { ++head_; }
 
-  // Gives the memory back; the numbers go on. REQUIRES: empty.
+  // Frees the memory; the numbering continues. REQUIRES: empty.
   void shrink() { std::vector<T>().swap(data_); }
 
  private:
   void grow() {
     std::vector<T> larger(data_.empty() ? 8 : data_.size() * 2);
-    // Also the popped elements that are still readable.
+    // Popped elements stay readable, too.
     const std::uint64_t kept = tail_ < data_.size() ? tail_ : data_.size();
     for (std::uint64_t i = tail_ - kept; i != tail_; ++i) larger[i & (larger.size() - 1)] = std::move((*this)[i]);
     data_.swap(larger);

@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include "backend/sim/description.hpp"
 #include "backend/sim/memory.hpp"
 #include "backend/sim/world.hpp"
 
@@ -45,18 +44,16 @@ class SimBackend : public Backend {
   const bool run_functions_;
 };
 
-}  // namespace
-
-std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores) {
-  const sim::Description description = sim::load_description(rest);
+// Backends for `cores`, which share one World.
+std::vector<std::unique_ptr<Backend>> make_backends(const sim::Description& description,
+                                                    std::span<DeviceCore* const> cores) {
   const auto world = std::make_shared<sim::World>(description, cores);
   static std::atomic<std::uint64_t> worlds{0};
-  const std::uint64_t number = worlds.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: a number, nothing else
+  const std::uint64_t number = worlds.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: only a unique number
   std::vector<std::unique_ptr<Backend>> result;
   for (DeviceCore* core : cores) {
     DeviceInfo& info = core->info;
     info.description = description.name;
-    if (sim::is_description_text(rest)) info.name = "sim:" + description.name;  // errors must not quote all of it
     info.memory_bytes = description.memory;
     info.compute_workers = 0;
     info.copy_engines = description.copies.engines;
@@ -70,4 +67,28 @@ std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<
   return result;
 }
 
+}  // namespace
+
+std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores) {
+  const sim::Description description = sim::load_description(rest);
+  if (sim::is_description_text(rest)) {  // errors must not quote all of the text
+    for (DeviceCore* core : cores) core->info.name = "sim:" + description.name;
+  }
+  return make_backends(description, cores);
+}
+
+namespace sim {
+
+Device open_device(const Description& description, const DeviceOptions& options, Here here) {
+  return open_devices(description, 1, options, here).front();
+}
+
+std::vector<Device> open_devices(const Description& description, int count, const DeviceOptions& options, Here here) {
+  validate(description);
+  return DeviceCore::open_all(
+      "sim:" + description.name, count, options,
+      [&](std::span<DeviceCore* const> cores) { return make_backends(description, cores); }, here);
+}
+
+}  // namespace sim
 }  // namespace slip

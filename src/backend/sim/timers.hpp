@@ -1,13 +1,13 @@
-// Timers: what happens next, as a binary heap in which each timer knows its place, so that it can be moved. There is
-// one timer per stream, because a stream has one op under way, so the heap stays as small as the number of busy
-// streams. Timers of one instant fire in the order in which they were set: that makes a run repeatable.
+// Timers: the virtual time and the events to come, as a binary heap. Each timer knows its index in the heap, so that it
+// can be moved. Each stream has one timer, because only one of its commands runs at a time. Timers of the same instant
+// fire in the order in which they were set, which makes a run repeatable.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "backend/sim/units.hpp"
+#include "backend/sim/arithmetic.hpp"
 
 namespace slip::sim {
 
@@ -15,14 +15,17 @@ struct SimStream;
 
 struct Timer {
   static constexpr std::uint32_t kIdle = ~std::uint32_t{0};
-  std::uint32_t place = kIdle;  // in the heap
-  SimStream* stream = nullptr;  // whose timer it is
+  std::uint32_t place = kIdle;  // index in the heap
+  SimStream* stream = nullptr;  // the owner
 };
 
 class Timers {
  public:
+  Picos now() const { return now_; }
+  void advance_to(Picos at) { now_ = at; }
+
   bool empty() const { return heap_.empty(); }
-  Picos next() const { return heap_.empty() ? kNever : heap_.front().at; }
+  Picos next() const { return heap_.empty() ? kEndOfTime : heap_.front().at; }
 
   void set(Timer& timer, Picos at) {
     const Entry entry{at, ++order_, &timer};
@@ -46,7 +49,7 @@ class Timers {
     else sink(place, last);
   }
 
-  // Takes the first one out. REQUIRES: not empty.
+  // Removes and returns the first timer. REQUIRES: not empty.
   Timer& pop() {
     Timer& first = *heap_.front().timer;
     first.place = Timer::kIdle;
@@ -87,6 +90,7 @@ class Timers {
     put(place, entry);
   }
 
+  Picos now_ = 0;
   std::vector<Entry> heap_;
   std::uint64_t order_ = 0;
 };

@@ -15,17 +15,18 @@ void Topology::add_hosts(const CopyDescription& copies, Links& links) {
   for (int device = 0; device < devices_; ++device) {
     const std::uint32_t out = links.add(copies.out);
     const std::uint32_t in = links.add(copies.in);
-    Route ways[4] = {{{out}, copies.latency}, {{out}, copies.latency}, {{in}, copies.latency}, {{in}, copies.latency}};
-    if (copies.both != 0) {  // a link that both directions cross bounds their sum
+    Route routes[4] = {
+        {{out}, copies.latency}, {{out}, copies.latency}, {{in}, copies.latency}, {{in}, copies.latency}};
+    if (copies.both != 0) {  // a link that both directions cross limits their sum
       const std::uint32_t both = links.add(copies.both);
-      for (Route& way : ways) way.path.push_back(both);
+      for (Route& route : routes) route.path.push_back(both);
     }
     if (copies.pageable != 0) {
       const std::uint32_t pageable = links.add(copies.pageable);
-      ways[1].path.push_back(pageable);
-      ways[3].path.push_back(pageable);
+      routes[1].path.push_back(pageable);
+      routes[3].path.push_back(pageable);
     }
-    hosts_.insert(hosts_.end(), std::begin(ways), std::end(ways));
+    hosts_.insert(hosts_.end(), std::begin(routes), std::end(routes));
   }
 }
 
@@ -43,7 +44,8 @@ void Topology::add_listed(Links& links) {
   std::map<std::string, std::uint32_t> numbers;
   for (const auto& [name, bandwidth] : peers_.links) numbers[name] = links.add(bandwidth);
   for (const PeerDescription::Route& listed : peers_.routes) {
-    if (listed.from >= devices_ || listed.to >= devices_) continue;  // of a larger world than this one
+    if (listed.from >= devices_ || listed.to >= devices_)
+      continue;  // the description lists more devices than were opened
     Route route{.path = {}, .latency = listed.latency};
     for (const std::string& name : listed.links) route.path.push_back(numbers.at(name));
     const bool in = listed.from == PeerDescription::kHost;
@@ -51,10 +53,10 @@ void Topology::add_listed(Links& links) {
       routes_[pair(listed.from, listed.to)] = std::move(route);
       continue;
     }
-    for (const bool pageable : {false, true}) {  // what the device's own connection has, and these links too
-      Route& way = hosts_[index(in ? listed.to : listed.from, in, pageable)];
-      way.path.insert(way.path.end(), route.path.begin(), route.path.end());
-      way.latency += listed.latency;
+    for (const bool pageable : {false, true}) {  // these links come in addition to the device's own connection
+      Route& host = hosts_[index(in ? listed.to : listed.from, in, pageable)];
+      host.path.insert(host.path.end(), route.path.begin(), route.path.end());
+      host.latency += listed.latency;
     }
   }
 }
@@ -79,7 +81,7 @@ Route Topology::between(int from, int to) const {
 
 Route Topology::around(int from, int to) const {
   const int ahead = (to - from + devices_) % devices_;
-  const bool forward = ahead <= devices_ - ahead;  // the shorter way, forward if both are as long
+  const bool forward = ahead <= devices_ - ahead;  // the shorter direction; forward if both are equal
   Route route;
   for (int at = from; at != to;) {
     const int next = (at + (forward ? 1 : devices_ - 1)) % devices_;

@@ -5,29 +5,44 @@
 #include <algorithm>
 #include <optional>
 
-#include "backend/sim/pauses.hpp"
+#include "backend/sim/arithmetic.hpp"
+#include "backend/sim/memory.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "runtime/exchange.hpp"
+#include "runtime/observers.hpp"
 
 namespace slip::sim {
 namespace {
 
-constexpr int kStepsPerLook = 4096;  // machine steps between two looks at the real clock
+constexpr int kStepsPerCheck = 4096;  // machine steps between two readings of the real clock
 
-void pause(Pauses& pauses, std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
-  if (const std::int64_t sleep_ns = pauses.next_ns()) Parker().park(now_ns() + sleep_ns);
-  else yield_thread();
-  lock.lock();
+// Whether a record needs no command of its own, because its point is the last command. (On an H200 records enter no
+// queue either.) In the legacy stream a record is a barrier (rule 9) and so a command. In a blocking stream it is a
+// command while legacy work is pending, because it comes after that work (rule 3). With an observer it is one even if
+// that work is done in virtual time: the edge is reported with a command, and positions before and after it must
+// differ. The virtual cost is the same.
+bool is_plain_record(const Op& op, const SimStream& stream) {
+  if (op.kind != OpKind::kRecord || op.event || stream.is_legacy) return false;
+  const SimDevice& device = *stream.device;
+  const bool is_untold = observed() && stream.notified_epoch != device.legacy_issued;
+  const bool behind_legacy = stream.is_blocking && (device.legacy_done < device.legacy_issued || is_untold);
+  return !behind_legacy || is_bookkeeping(op);
+}
+
+// Another thread may have destroyed the stream after the caller's reference was checked. Its state will be reused for
+// another stream, so nothing may be queued any more. REQUIRES: the World's lock.
+void require_open(const SimStream& stream, Here here) {
+  if (stream.closed) [[unlikely]]
+    throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", stream.last_id), here);
 }
 
 }  // namespace
 
 World::World(const Description& description, std::span<DeviceCore* const> cores)
-    : description_(description), machine_(description, cores, *this), first_id_(cores.front()->id) {
-  // Ids grow with time, also when another thread opens devices meanwhile
+    : description_(description), first_id_(cores.front()->id), machine_(description, cores, *this) {
+  // The ids increase, with gaps if another thread opens devices meanwhile.
   for (std::size_t i = 0; i < cores.size(); ++i) {
     index_by_id_.resize(cores[i]->id - first_id_ + 1, -1);
     index_by_id_.back() = static_cast<int>(i);
@@ -35,26 +50,26 @@ World::World(const Description& description, std::span<DeviceCore* const> cores)
 }
 
 SimStream* World::open_stream(int device, const StreamSpec& spec) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return &machine_.open_stream(machine_.device(device), spec);
 }
 
 void World::close_stream(SimStream& stream) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   machine_.close_stream(stream);
 }
 
 void World::close_device(int device) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   machine_.close_device(machine_.device(device));
 }
 
 Picos World::now() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return clock();
 }
 
-// This thread's clock. A thread that calls for the first time starts at what is simulated.
+// This thread's clock: at least the simulated time, where the clock of a new thread starts.
 Picos& World::clock() {
   const std::size_t index = thread_index();
   if (index >= clocks_.size()) clocks_.resize(index + 1, -1);
@@ -63,8 +78,8 @@ Picos& World::clock() {
   return clock;
 }
 
-// The points that stand for `position` of the stream, kEverything included. The legacy stream is done when the blocking
-// streams are done too (rule 24).
+// The points to wait for, where `position` may be kEverything. The legacy stream is done when the blocking streams are
+// done, too (rule 24).
 std::vector<World::Target> World::targets(int device, SimStream* stream, std::uint64_t position) {
   if (stream && position != kEverything) return {{stream, position}};
   if (stream && !stream->is_legacy) return {{stream, stream->commands.tail()}};
@@ -76,15 +91,15 @@ std::vector<World::Target> World::targets(int device, SimStream* stream, std::ui
 }
 
 bool World::all_reached(std::span<const Target> targets, std::size_t& first) {
-  // relaxed: `done` changes under the lock.
+  // relaxed: `done` is written under the lock.
   while (first < targets.size() &&
          targets[first].stream->done.load(std::memory_order_relaxed) >= targets[first].position)
     ++first;
   return first == targets.size();
 }
 
-// When the last of them was reached. A command's own end is kept until its place in the ring is used again; what is
-// older than that is older than any clock that may ask.
+// When the last target was reached. The ring keeps the end of a command until its slot is reused; ends that are no
+// longer there are earlier than any caller's clock.
 Picos World::ended(std::span<const Target> targets) const {
   Picos last = 0;
   for (const Target& target : targets) {
@@ -98,7 +113,7 @@ Picos World::ended(std::span<const Target> targets) const {
 
 bool World::reached(int device, SimStream* stream, std::uint64_t position) {
   Functions finished;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   spend(description_.host.query);
   const std::vector<Target> all = targets(device, stream, position);
   std::size_t first = 0;
@@ -107,7 +122,7 @@ bool World::reached(int device, SimStream* stream, std::uint64_t position) {
     const Picos until = clock();
     while (machine_.step(until)) continue;
     if (poll()) {
-      machine_.idle_until(until);  // the host saw it change no later than now
+      machine_.idle_until(until);  // the host saw the change no later than now
       while (machine_.step(until)) continue;
     }
     driving_ = false;
@@ -118,10 +133,10 @@ bool World::reached(int device, SimStream* stream, std::uint64_t position) {
 
 bool World::wait(int device, SimStream* stream, std::uint64_t position, std::int64_t deadline_ns) {
   Functions finished;
-  Lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const std::vector<Target> all = targets(device, stream, position);
   const Picos asked = clock();
-  const bool done = await(lock, all, deadline_ns);
+  const bool done = await(all, deadline_ns);
   if (done) {
     const Picos end = ended(all);
     clocks_[thread_index()] = end > asked ? after(end, description_.host.sync) : after(asked, description_.host.query);
@@ -130,10 +145,10 @@ bool World::wait(int device, SimStream* stream, std::uint64_t position, std::int
   return done;
 }
 
-// Runs the machine until the targets are reached. Where only another thread can help (a word, a point of another world,
-// a function that another thread runs) it looks again and again, in real time.
-bool World::await(Lock& lock, std::span<const Target> targets, std::int64_t deadline_ns) {
-  Pauses pauses;
+// Runs the machine until the targets are reached. If only another thread can help (a flag, a point of another World, a
+// function that another thread runs), this thread polls in real time.
+bool World::await(std::span<const Target> targets, std::int64_t deadline_ns) {
+  Backoff backoff(kProgramWait);
   std::size_t first = 0;
   while (!all_reached(targets, first)) {
     bool moved = false;
@@ -144,17 +159,20 @@ bool World::await(Lock& lock, std::span<const Target> targets, std::int64_t dead
     }
     if (all_reached(targets, first)) break;
     if (deadline_ns != 0 && now_ns() >= deadline_ns) return false;
-    if (!moved) pause(pauses, lock);
+    if (moved) continue;
+    mutex_.unlock();
+    backoff.pause();
+    mutex_.lock();
   }
   return true;
 }
 
 bool World::drive(std::span<const Target> targets, std::size_t& first, std::int64_t deadline_ns) {
   bool moved = false;
-  for (int steps = 1; machine_.step(kNever); ++steps) {
+  for (int steps = 1; machine_.step(kEndOfTime); ++steps) {
     moved = true;
     if (all_reached(targets, first)) return true;
-    if (deadline_ns != 0 && steps % kStepsPerLook == 0 && now_ns() >= deadline_ns) return true;
+    if (deadline_ns != 0 && steps % kStepsPerCheck == 0 && now_ns() >= deadline_ns) return true;
   }
   const Picos at = clock();
   if (!poll()) return moved;
@@ -162,15 +180,15 @@ bool World::drive(std::span<const Target> targets, std::size_t& first, std::int6
   return true;
 }
 
-// Exchanges may be held by other threads, too: ranks of theirs that have not come, an abort, or a deadline, which
-// passes in real time and only when nothing else is left to happen.
+// Exchanges may wait for other threads: for ranks that have not joined the call, an abort, or a deadline. A deadline
+// passes in real time, and only when no other event is left.
 bool World::poll_exchanges() {
   for (Exchange* exchange : machine_.held_exchanges()) static_cast<void>(advance(*exchange));
-  return machine_.poll_words();
+  return machine_.poll_flags();
 }
 
-// Looks at what holds streams from outside. REQUIRES: driving_ is this thread's. Lets go of the lock to ask other
-// worlds and backends, which have locks of their own.
+// Polls what streams wait for outside the simulation. REQUIRES: this thread set driving_. Releases the lock to query
+// other Worlds and backends, which have locks of their own.
 bool World::poll() {
   bool any = poll_exchanges();
   struct Asked {
@@ -186,7 +204,7 @@ bool World::poll() {
   if (asked.empty()) return any;
   mutex_.unlock();
   for (Asked& each : asked) {
-    DeviceCore* core = each.point.stream->core;  // null: its device is closed, after finishing its work
+    DeviceCore* core = each.point.stream->core;  // null: its device finished its work and was closed
     each.reached = !core || core->backend->reached(each.point.stream, each.point.position);
   }
   mutex_.lock();
@@ -250,6 +268,161 @@ void World::recycle(Payload& payload) {
   if (payload.host) finished_.push_back(std::move(payload.host));
   payload.host = nullptr;
   idle_payloads_.push_back(&payload);
+}
+
+std::uint64_t World::submit(SimStream& stream, const Op& op) {
+  require_supported(op, stream);
+  Functions finished;
+  const LockGuard lock(mutex_);
+  require_open(stream, op.here);
+  if (stream.is_wire) return machine_.enqueue(stream, wire_command_for(stream, op));
+  if (is_plain_record(op, stream)) {
+    if (!is_bookkeeping(op)) spend(description_.host.record);
+    return stream.commands.tail();
+  }
+  while (stream.commands.size() >= stream.device->depth) {
+    const Target room[] = {{&stream, stream.commands.tail() + 1 - stream.device->depth}};
+    const Picos asked = clock();
+    await(room, 0);
+    clocks_[thread_index()] = std::max(asked, ended(room));
+    require_open(stream, op.here);  // the lock was released meanwhile
+  }
+  Command command = command_for(stream, op);
+  command.issued = spend(is_bookkeeping(op) || is_allocation_mark(op) ? 0 : host_cost(op));
+  finished.swap(finished_);
+  const std::uint64_t position = machine_.enqueue(stream, command);
+  notify_submitted(position);
+  return position;
+}
+
+void World::require_supported(const Op& op, const SimStream& stream) const {
+  if (op.address)
+    throw Error(Code::kUnsupported, "the sim device allocates in stream order through the runtime's pool", op.here);
+  if (op.kind == OpKind::kKernel && !op.kernel->cpu && stream.device->core->options.run_functions)
+    throw Error(
+        Code::kUnsupported,
+        fmt::format("kernel '{}' has no cpu function, which the sim device runs; give it one, or open the device "
+                    "with run_functions = false",
+                    op.kernel->name.text()),
+        op.here);
+}
+
+Picos World::host_cost(const Op& op) const {
+  const HostDescription& host = description_.host;
+  switch (op.kind) {
+    case OpKind::kKernel: return host.launch;
+    case OpKind::kCopy: return host.copy;
+    case OpKind::kFill: return host.fill;
+    case OpKind::kHost: return host.function;
+    case OpKind::kRecord: return op.event ? host.timed_record : host.record;
+    case OpKind::kWait: return host.wait;
+    case OpKind::kExchange: return host.launch;
+    default: return host.value;
+  }
+}
+
+Command World::command_for(SimStream& stream, const Op& op) {
+  Command command;
+  command.kind = op.kind;
+  command.engine = op.engine;
+  command.name = op.name;
+  switch (op.kind) {
+    case OpKind::kKernel: describe_compute(command, op, op.cost.bytes); break;
+    case OpKind::kFill: describe_compute(command, op, op.writes[0].bytes); break;
+    case OpKind::kCopy: describe_copy(command, stream, op); break;
+    case OpKind::kHost:
+      command.fifo = Fifo::kLast;
+      command.amount = static_cast<std::uint64_t>(std::clamp<Picos>(op.cost.time, 0, kEndOfTime));
+      break;
+    case OpKind::kRecord:
+      command.soft = is_bookkeeping(op);  // only in the legacy stream: elsewhere such records need no command
+      command.stamp = static_cast<Stamp*>(op.event);
+      if (!command.stamp) break;
+      command.fifo = Fifo::kLast;
+      command.stamp->retain();
+      break;
+    case OpKind::kWait:
+      command.target = op.point.stream;
+      command.amount = op.point.position;
+      break;
+    case OpKind::kExchange: command.fifo = Fifo::kCompute; break;
+    case OpKind::kAlloc: command.soft = stream.is_legacy; break;
+    default:
+      command.fifo = Fifo::kLast;
+      command.value = op.value;
+      const Range& flag = op.kind == OpKind::kWaitValue ? op.reads[0] : op.writes[0];
+      command.flag = reinterpret_cast<std::uint32_t*>(address(flag));
+      if (flag.block->kind == MemoryKind::kDevice) make_accessible(command.flag);
+      break;
+  }
+  command.payload = payload_for(stream, op);
+  return command;
+}
+
+// It is issued at once and without launch cost: the exchange is a kernel that has been launched already.
+Command World::wire_command_for(SimStream& stream, const Op& op) {
+  Command command = command_for(stream, op);
+  if (command.fifo == Fifo::kCompute)
+    command.amount -= std::min(command.amount, static_cast<std::uint64_t>(description_.compute.launch));
+  command.issued = machine_.now();
+  return command;
+}
+
+// Kernels, fills and copies within the device.
+void World::describe_compute(Command& command, const Op& op, std::uint64_t bytes) const {
+  command.fifo = Fifo::kCompute;
+  command.engine = Engine::kCompute;
+  command.value = width_ppm(op.cost.width);
+  command.amount = static_cast<std::uint64_t>(kernel_time(description_.compute, op.cost, bytes));
+}
+
+void World::describe_copy(Command& command, SimStream& stream, const Op& op) {
+  const Range& to = op.writes[0];
+  const Range& from = op.reads[0];
+  const int source = device_of(from, stream);
+  const int destination = device_of(to, stream);
+  if (source >= 0 && source == destination)
+    return describe_compute(command, op, 2 * to.bytes);  // each byte is read and written
+  command.amount = to.bytes;
+  command.pageable = to.block->kind == MemoryKind::kPageable || from.block->kind == MemoryKind::kPageable;
+  command.from = static_cast<std::uint16_t>(std::max(source, 0));
+  command.to = static_cast<std::uint16_t>(std::max(destination, 0));
+  if (source >= 0 && destination >= 0) {
+    command.route = machine_.topology().peer(source, destination);
+    command.direction = command.route ? CopyDirection::kPeer : CopyDirection::kStaged;
+    command.engine = Engine::kCopyOut;
+  } else if (destination >= 0) {
+    command.direction = CopyDirection::kIn;
+    command.engine = Engine::kCopyIn;
+  } else {  // also if both sides are memory of other Worlds, which counts as host memory
+    if (source < 0) command.from = static_cast<std::uint16_t>(stream.device->index);
+    command.direction = CopyDirection::kOut;
+    command.engine = Engine::kCopyOut;
+  }
+  command.fifo = command.engine == Engine::kCopyIn ? Fifo::kIn : Fifo::kOut;
+}
+
+// The index of the device that owns the memory; -1: the host, or a device of another World.
+int World::device_of(const Range& range, const SimStream& stream) const {
+  if (range.block->kind != MemoryKind::kDevice) return -1;
+  if (range.block->core == stream.device->core) [[likely]]
+    return stream.device->index;
+  const std::uint32_t number =
+      range.block->core->id - first_id_;  // wraps around for older devices, which are not in this World
+  return number < index_by_id_.size() ? index_by_id_[number] : -1;
+}
+
+Payload* World::payload_for(const SimStream& stream, const Op& op) {
+  const bool runs = op.kind <= OpKind::kHost && stream.device->core->options.run_functions;
+  if (op.kind != OpKind::kExchange && (!runs || stream.is_wire)) return nullptr;
+  if (idle_payloads_.empty()) {
+    payloads_.push_back(std::make_unique<Payload>());
+    idle_payloads_.push_back(payloads_.back().get());
+  }
+  Payload& payload = *idle_payloads_.back();
+  idle_payloads_.pop_back();
+  fill_payload(payload, op);
+  return &payload;
 }
 
 }  // namespace slip::sim

@@ -1,17 +1,16 @@
-// World: devices that share one virtual time and one lock, and the host as they see it.
+// World: devices that share one virtual time and one lock, and the host threads that use them.
 //
-// Every host thread has a virtual clock. A call costs it time; what it submits is issued at its clock; waiting moves it
-// to the end of the work. Nobody simulates ahead of need: a wait runs the machine until its target is reached, a query
-// until the caller's clock. With one host thread a program therefore gives the same times on every run. A thread whose
-// clock lags behind what others have simulated is pulled up when it calls.
+// Every host thread has a virtual clock. A call costs it time; a command is issued at the caller's clock; a wait moves
+// the clock to the end of the work. The simulation never runs further than needed: a wait runs the machine until its
+// target is reached, a query until the caller's clock. So a program with one host thread gets the same times in every
+// run. If another thread has simulated beyond a thread's clock, the next call of that thread moves its clock forward.
 //
-// Functions of ops run on the thread that drives the machine, without the lock. All public functions may be called from
-// several threads.
+// The thread that drives the machine runs the functions of ops, without the lock. All public functions may be called
+// from several threads.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -40,47 +39,49 @@ class World : private Performer {
     SimStream* stream;
     std::uint64_t position;
   };
-  using Lock = std::unique_lock<std::mutex>;
   using Functions = std::vector<std::function<void()>>;
 
-  // What an op becomes; submit.cpp.
+  // How an op becomes a command.
   void require_supported(const Op& op, const SimStream& stream) const;
   Picos host_cost(const Op& op) const;
-  Command command_for(SimStream& stream, const Op& op);
-  Command wire_command_for(SimStream& stream, const Op& op);
-  void describe_copy(Command& command, SimStream& stream, const Op& op);
+  Command command_for(SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
+  Command wire_command_for(SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
+  void describe_copy(Command& command, SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
   void describe_compute(Command& command, const Op& op, std::uint64_t bytes) const;
   int device_of(const Range& range, const SimStream& stream) const;
-  Payload* payload_for(const SimStream& stream, const Op& op);
+  Payload* payload_for(const SimStream& stream, const Op& op) SLIP_REQUIRES(mutex_);
 
-  Picos& clock();
-  Picos spend(Picos cost) {
+  Picos& clock() SLIP_REQUIRES(mutex_);
+  Picos spend(Picos cost) SLIP_REQUIRES(mutex_) {
     Picos& mine = clock();
     return mine = after(mine, cost);
   }
-  std::vector<Target> targets(int device, SimStream* stream, std::uint64_t position);
+  std::vector<Target> targets(int device, SimStream* stream, std::uint64_t position) SLIP_REQUIRES(mutex_);
   static bool all_reached(std::span<const Target> targets, std::size_t& first);
   Picos ended(std::span<const Target> targets) const;
-  bool await(Lock& lock, std::span<const Target> targets, std::int64_t deadline_ns);
-  bool drive(std::span<const Target> targets, std::size_t& first, std::int64_t deadline_ns);
-  bool poll();
-  bool poll_exchanges();
+  bool await(std::span<const Target> targets, std::int64_t deadline_ns) SLIP_REQUIRES(mutex_);
+  bool drive(std::span<const Target> targets, std::size_t& first, std::int64_t deadline_ns) SLIP_REQUIRES(mutex_);
+  bool poll() SLIP_REQUIRES(mutex_);
+  bool poll_exchanges() SLIP_REQUIRES(mutex_);
 
-  void perform(SimStream& stream, Payload& payload, Name name) override;
-  bool advance(Exchange& exchange) override;
-  void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) override;
-  void recycle(Payload& payload) override;
+  void perform(SimStream& stream, Payload& payload, Name name) override SLIP_REQUIRES(mutex_);
+  bool advance(Exchange& exchange) override SLIP_REQUIRES(mutex_);
+  void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) override SLIP_REQUIRES(mutex_);
+  void recycle(Payload& payload) override SLIP_REQUIRES(mutex_);
 
   const Description description_;
-  std::mutex mutex_;  // guards what follows
-  Machine machine_;
-  std::vector<int> index_by_id_;  // devices by id, from first_id_ on; -1: of another world
   const std::uint32_t first_id_;
-  std::vector<Picos> clocks_;  // by thread_index(); below 0: not seen yet
-  bool driving_ = false;       // some thread steps the machine; it may be without the lock, in a function
-  std::vector<std::unique_ptr<Payload>> payloads_;
-  std::vector<Payload*> idle_payloads_;
-  Functions finished_;  // host functions that ran; destroyed without the lock, since they may own buffers
+  std::vector<int> index_by_id_;  // devices by id - first_id_; -1: of another World. Constant after construction
+
+  Mutex mutex_;
+  Machine machine_ SLIP_GUARDED_BY(mutex_);
+  std::vector<Picos> clocks_ SLIP_GUARDED_BY(mutex_);  // by thread_index(); below 0: the thread has not called yet
+  // A thread steps the machine. It may have released the lock, to run a function.
+  bool driving_ SLIP_GUARDED_BY(mutex_) = false;
+  std::vector<std::unique_ptr<Payload>> payloads_ SLIP_GUARDED_BY(mutex_);
+  std::vector<Payload*> idle_payloads_ SLIP_GUARDED_BY(mutex_);
+  // Host functions that have run. Destroyed without the lock, since they may own buffers.
+  Functions finished_ SLIP_GUARDED_BY(mutex_);
 };
 
 }  // namespace slip::sim

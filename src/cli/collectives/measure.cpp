@@ -11,7 +11,7 @@
 #include "base/small_floats.hpp"
 #include "cli/commands.hpp"
 #include "comm/reduce/reduce.hpp"
-#include "comm/sim/forecast.hpp"
+#include "comm/sim/predict.hpp"
 
 namespace slip::cli {
 
@@ -189,7 +189,7 @@ class RankBench {
     row.apart = measure(row, false);
     if (can_be_in_place(work_.kind)) row.in_place = measure(row, true);
     if (work_.predict && comm_.rank() == 0 && comm_.nranks() > 1)
-      row.predicted_us = Forecast(comm_).us(row.call, work_.registered, work_.each ? 1 : kPredictedCalls);
+      row.predicted_us = CallPredictor(comm_).us(row.call, work_.registered, work_.each ? 1 : kPredictedCalls);
     return row;
   }
 

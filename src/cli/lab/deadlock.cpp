@@ -12,7 +12,7 @@
 
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
-#include "comm/diagnose/hold_ups.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "slip/communicator.hpp"
 #include "slip/verify.hpp"
 #include "transport/ledger/ledger_reader.hpp"
@@ -71,18 +71,18 @@ Verification rehearse(const Bench& bench, const Case& wanted, std::string& text)
 }
 
 struct Seen {
-  std::vector<HoldUp> held;  // while it hung
-  std::string error;         // at the deadline; empty: it went through
+  std::vector<Stall> held;  // while it hung
+  std::string error;        // at the deadline; empty: it went through
 };
 
-std::vector<HoldUp> look() {
-  std::vector<RankSight> ranks;
+std::vector<Stall> look() {
+  std::vector<RankState> ranks;
   if (const std::optional<ProcessLedger> ledger = read_ledger(::getpid())) {
     for (const LedgerView& view : ledger->ranks) {
       if (view.life == LedgerLife::kThere) ranks.push_back({view, ledger->process.state});
     }
   }
-  return hold_ups(ranks);
+  return find_stalls(ranks);
 }
 
 std::string sync_error(const Stream& stream) {
@@ -169,14 +169,14 @@ Seen run_outside(const Bench& bench) {
   return seen;
 }
 
-bool is_held_by(const Seen& seen, std::initializer_list<HoldUp::Kind> kinds) {
+bool is_held_by(const Seen& seen, std::initializer_list<Stall::Kind> kinds) {
   return !seen.held.empty() && std::ranges::find(kinds, seen.held.front().kind) != kinds.end();
 }
 
 void add_row(Table& table, Report& report, const char* name, const Verification* proof, const Seen* seen) {
   std::string kind = "went through", text;
   if (seen && !seen->held.empty()) {
-    kind = hold_up_name(seen->held.front().kind);
+    kind = stall_name(seen->held.front().kind);
     text = seen->held.front().text;
     report.print(paragraph(fmt::format("{}: {}: {}", name, kind, text), 4) + "\n");
   }
@@ -214,12 +214,12 @@ void lab_deadlock(const Bench& bench, Report& report) {
     if (runs) foretold = foretold && (proof.verdict == Verdict::kDeadlock) == !seen.error.empty();
     if (runs) taught = taught && (each.swapped && !each.own_streams) == !seen.error.empty();
     if (runs && !seen.error.empty())
-      named = named && is_held_by(seen, {HoldUp::Kind::kDeadlock, HoldUp::Kind::kCircle});
+      named = named && is_held_by(seen, {Stall::Kind::kDeadlock, Stall::Kind::kPossibleDeadlock});
     add_row(table, report, each.name, &proof, runs ? &seen : nullptr);
   }
   if (runs) {
     const Seen seen = run_outside(bench);
-    named = named && is_held_by(seen, {HoldUp::Kind::kNotCome});
+    named = named && is_held_by(seen, {Stall::Kind::kMissingRank});
     add_row(table, report, "rank 1 waits outside", nullptr, &seen);
   }
   report.show(table);

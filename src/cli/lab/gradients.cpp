@@ -14,7 +14,7 @@
 #include "base/clock.hpp"
 #include "base/thread.hpp"
 #include "cli/lab/bench.hpp"
-#include "flow/weights/play_step.hpp"
+#include "flow/gradients/predict_step.hpp"
 #include "slip/verify.hpp"
 
 namespace slip::cli {
@@ -22,17 +22,17 @@ namespace {
 
 struct StepCase {
   const char* name;
-  StepManner manner;
+  WaitPolicy policy;
   BucketRule rule;
   int queues;  // 0: as many as the device has
 };
 
 constexpr StepCase kStepCases[] = {
-    {"in the compute stream", StepManner::kInCompute, BucketRule::kEach, 0},
-    {"own stream, waits at the end", StepManner::kAtTheEnd, BucketRule::kEach, 0},
-    {"the same, one hardware queue", StepManner::kAtTheEnd, BucketRule::kEach, 1},
-    {"DDP's buckets", StepManner::kAtTheEnd, BucketRule::kDdp, 0},
-    {"planned, waits by need", StepManner::kByNeed, BucketRule::kPlanned, 0},
+    {"in the compute stream", WaitPolicy::kInCompute, BucketRule::kEach, 0},
+    {"own stream, waits at the end", WaitPolicy::kAtTheEnd, BucketRule::kEach, 0},
+    {"the same, one hardware queue", WaitPolicy::kAtTheEnd, BucketRule::kEach, 1},
+    {"DDP's buckets", WaitPolicy::kAtTheEnd, BucketRule::kDdp, 0},
+    {"planned, waits by need", WaitPolicy::kByNeed, BucketRule::kPlanned, 0},
 };
 
 // Layers grow towards the end of the forward pass, like those of convolutional networks.
@@ -62,7 +62,7 @@ class Rank {
   const Gradients& gradients() const { return gradients_; }
 
   void step() {
-    const bool blocking = wanted_.manner == StepManner::kInCompute;
+    const bool blocking = wanted_.policy == WaitPolicy::kInCompute;
     const auto own = static_cast<float>(comm_.rank() + 1);
     for (std::size_t layer = ids_.size(); layer-- > 0;) {
       const Range view = gradients_.view(ids_[layer]), first = view.slice(0, 64);
@@ -70,11 +70,11 @@ class Rank {
       gradients_.ready(ids_[layer], compute_);
       if (blocking) gradients_.wait(ids_[layer], compute_);
     }
-    if (wanted_.manner == StepManner::kAtTheEnd) {
+    if (wanted_.policy == WaitPolicy::kAtTheEnd) {
       for (const ParameterId id : ids_) gradients_.wait(id, compute_);
     }
     for (std::size_t layer = 0; layer < ids_.size(); ++layer) {
-      if (wanted_.manner == StepManner::kByNeed) gradients_.wait(ids_[layer], compute_);
+      if (wanted_.policy == WaitPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
       const Range gradient = gradients_.view(ids_[layer]).slice(0, 64);
       compute_.launch(kScale, {{gradient}, {parameters_[layer]}, {forward_.pace, 1.0F, 0.0F}, "forward"},
                       forward_.cost);
@@ -273,7 +273,7 @@ void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   for (const StepCase& each : kStepCases) {
     const BucketPlan plan = plan_by(each.rule, profile, cost);
     const Device device = bench.open({.max_connections = each.queues, .run_functions = false});
-    const StepPrediction seen = play_step(device, profile, cost, plan, each.manner);
+    const StepPrediction seen = simulate_step(device, profile, cost, plan, each.policy);
     table.row({word(each.name), time(seen.time), time(seen.exposed()),
                number(static_cast<std::int64_t>(plan.buckets.size()))});
     if (each.rule == BucketRule::kDdp) ddp = seen.exposed();

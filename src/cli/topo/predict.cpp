@@ -38,7 +38,7 @@ std::vector<Way> ways_asked(const PredictOptions& options, Collective kind, cons
   std::string known;
   for (const Way& one : kWays) {
     const bool has_switch = kind == Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
-    if (!find_recipe(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
+    if (!find_schedule(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
     if (options.algorithms == "all" || options.algorithms == one.name) result.push_back(one);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
   }

@@ -9,8 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/table.hpp"
 #include "cli/weights/steps.hpp"
-#include "flow/weights/ring.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip::cli {
 namespace {

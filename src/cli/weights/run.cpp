@@ -43,9 +43,9 @@ Table run_table() {
            {"outputs", "outputs"}}};
 }
 
-// A plan from a file may come from anywhere: its order is proven before it runs.
-WeightsProof prove(const WeightsPlan& plan, const Graph& graph) {
-  WeightsProof proof = verify_weights(plan, graph, {});
+// A plan from a file may come from anywhere: the order of its ops, loads included, is proven before it runs.
+WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
+  WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
   if (!proof.proven()) {
     fmt::print("{}", proof.text);  // many lines: what races, and what would mend it
     throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
@@ -63,7 +63,7 @@ int run_model(RunOptions options) {
   require_runnable(options.engine, "run");
   const Engine engine(options.engine);
   const WeightsPlan plan = options.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), options.plan, {});
-  const WeightsProof proof = prove(plan, engine.graph());
+  const WeightsProof proof = prove(plan, engine);
   Table table = run_table();
   std::optional<StepsSeen> resident;
   if (options.check) {

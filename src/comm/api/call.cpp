@@ -72,4 +72,18 @@ std::string Signature::text() const {
   return said + fmt::format(", call {}", rest & 0xffffffff);
 }
 
+CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)
+    : Error(Code::kMismatch,
+            fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
+                        "the same order",
+                        rank, mine.text(), there, theirs.text()),
+            {}),
+      other_rank(there),
+      own(mine),
+      other(theirs) {}
+
+void require_same(int rank, const Signature& own, int other_rank, const Signature& other) {
+  if (other != own) throw CallMismatch(rank, own, other_rank, other);
+}
+
 }  // namespace slip

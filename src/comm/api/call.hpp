@@ -1,5 +1,5 @@
-// Call: what a rank asks of the others. All ranks must ask for the same; a signature of 16 bytes travels with it, so
-// that a mismatch is told and not computed with.
+// Call: one collective call as a rank makes it. All ranks of a communicator must make the same calls in the same order.
+// Each call carries a signature of 16 bytes, so that ranks report a mismatch instead of computing with it.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 
 #include "comm/reduce/reduce.hpp"
 #include "slip/data_type.hpp"
+#include "slip/error.hpp"
 #include "slip/reduction.hpp"
 
 namespace slip {
@@ -22,7 +23,7 @@ enum class Collective : std::uint8_t {
   kGather,
   kScatter,
   kBarrier,
-  kMessage,  // sends and receives: each is of two ranks only
+  kMessage,  // sends and receives, each between two ranks only
 };
 
 const char* collective_name(Collective kind);
@@ -32,7 +33,7 @@ struct Call {
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::uint64_t elements = 0;  // of a block: what each rank gives or gets, the smaller of the two
+  std::uint64_t elements = 0;  // of a block: the smaller of what each rank gives and gets
   ReduceScale scale = {};      // kPreMulSum: this rank's factor
 
   std::uint64_t block_bytes() const { return elements * bytes_of(type); }
@@ -47,7 +48,7 @@ Blocks blocks_of(const Call& call, int rank, int nranks);
 bool reduces(Collective kind);
 bool has_root(Collective kind);
 
-// Everything that must be equal on all ranks. The number of the call tells a call that was left out.
+// Everything that must be equal on all ranks. The number of the call shows that a rank has left out a call.
 struct Signature {
   std::uint64_t elements = 0;
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number
@@ -57,9 +58,19 @@ struct Signature {
   Signature without_number() const { return {elements, rest & ~std::uint64_t{0xffffffff}}; }
   friend bool operator==(const Signature&, const Signature&) = default;
   Collective kind() const { return static_cast<Collective>(rest >> 60); }
-  std::uint32_t number() const { return static_cast<std::uint32_t>(rest); }  // its low bits
+  std::uint32_t number() const { return static_cast<std::uint32_t>(rest); }  // the low 32 bits
   std::string text() const;                                                  // "all_reduce of 1024 f32 by sum, call 7"
 };
 static_assert(sizeof(Signature) == 16);
+
+// Two ranks made different calls. The text names both.
+struct CallMismatch : Error {
+  CallMismatch(int rank, const Signature& own, int other_rank, const Signature& other);
+  int other_rank;
+  Signature own, other;
+};
+
+// Throws CallMismatch if the other rank made another call than this one.
+void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
 
 }  // namespace slip

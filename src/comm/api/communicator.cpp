@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
+#include <set>
 
 #include "base/error_text.hpp"
 #include "base/thread.hpp"
 #include "comm/api/communicator_state.hpp"
-#include "comm/api/split.hpp"
-#include "comm/reduce/factor.hpp"
+#include "comm/reduce/reduce.hpp"
+#include "transport/bootstrap/recovery.hpp"
 #include "transport/job/launch_info.hpp"
 
 namespace slip {
@@ -23,6 +25,67 @@ ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
     throw Error(Code::kInvalidValue,
                 "premulsum needs this rank's factor: pass slip::premul_sum(factor), or call all_reduce_scaled", here);
   return scale_of(type, *how.factor, here);
+}
+
+struct SplitChoice {
+  std::int32_t color = 0, key = 0;
+};
+
+// What the first rank of a colour tells the others: where it listens for its group.
+struct GroupRoot {
+  UniqueId id;
+  char failure[256] = {};  // why it does not listen
+};
+
+struct SplitGroup {
+  Membership membership;
+  std::set<int> members;  // ranks of the parent
+};
+
+// The ranks of a communicator that make a new one together: those with the same colour, in the order of their keys. All
+// ranks of the bootstrap call it. None for a colour below 0.
+std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, const SetupCall& call) {
+  const std::vector<SplitChoice> choices = bootstrap.all_gather(SplitChoice{color, key}, call);
+  std::vector<int> members;
+  for (int rank = 0; rank < bootstrap.nranks(); ++rank) {
+    if (choices[static_cast<std::size_t>(rank)].color == color) members.push_back(rank);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  GroupRoot own;
+  if (color >= 0 && members.front() == bootstrap.rank()) {
+    try {
+      own.id = make_root(bootstrap);
+    } catch (const std::exception& error) {  // tell the others, which wait for the root
+      std::string_view(error.what()).copy(own.failure, sizeof(own.failure) - 1);
+    }
+  }
+  const std::vector<GroupRoot> roots = bootstrap.all_gather(own, call);
+  if (color < 0) return std::nullopt;
+  const GroupRoot& root = roots[static_cast<std::size_t>(members.front())];
+  if (!root.id.valid())
+    throw Error(Code::kIo,
+                fmt::format("rank {}, the first of colour {}, could not listen for its group: {}", members.front(),
+                            color, root.failure),
+                {});
+  const auto place = std::find(members.begin(), members.end(), bootstrap.rank()) - members.begin();
+  return SplitGroup{{with_secret(bootstrap, root.id), static_cast<int>(place), static_cast<int>(members.size())},
+                    {members.begin(), members.end()}};
+}
+
+// Runs `make`. Its waits end when the parent loses a member of the group, or a member fails there. Throws what the
+// failure detector of the parent says, if that is why `make` failed.
+void make_in_parent(Bootstrap& parent, const SplitGroup& group, const Recovery::Make& make) {
+  const auto abort = std::make_shared<AbortFlag>();
+  parent.failures().on_trouble(abort, group.members);
+  try {
+    make(group.membership, abort);
+  } catch (const Error& error) {
+    parent.failures().on_trouble(nullptr, {});
+    throw parent.with_cause(error);
+  }
+  parent.failures().on_trouble(nullptr, {});
 }
 
 }  // namespace
@@ -95,7 +158,7 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
   state(here).require_usable(here);
   std::shared_ptr<State> made;
   const auto make = [&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
-    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
   };
   try {
     Bootstrap& parent = state_->bootstrap;
@@ -103,7 +166,7 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
     if (!group) return std::nullopt;
     make_in_parent(parent, *group, make);
   } catch (const Error& error) {
-    fail(error.code(), bare_text(error));  // the others need not wait for this rank
+    fail(error.code(), bare_text(error));  // so that the others do not wait for this rank
     throw;
   }
   return Communicator(std::move(made));
@@ -114,7 +177,7 @@ Communicator Communicator::shrink(const std::vector<int>& excluded, Here here) {
   std::shared_ptr<State> made;
   Recovery(state_->bootstrap, excluded).run([&](const Membership& group, const std::shared_ptr<AbortFlag>& abort) {
     made.reset();
-    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->stands_for);
+    made = std::make_shared<State>(group, state_->device, state_->options, here, abort, state_->topology_device);
   });
   return Communicator(std::move(made));
 }
@@ -134,9 +197,9 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   try {
     const SetupCall call = state_->bootstrap.begin(SetupKind::kAllocate);
     if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
-    else state_->bootstrap.barrier(call);  // as it is between processes of one host
+    else state_->bootstrap.barrier(call);  // it synchronizes the ranks, as the allocation between processes does
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // of which all ranks know
+    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // out of memory: all ranks know it
     throw;
   }
   if (!is_shared) {
@@ -149,7 +212,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
 
 void Communicator::abort() noexcept {
   if (!state_) return;
-  state_->calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  state_->calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
   state_->seat->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
@@ -222,11 +285,11 @@ void Communicator::barrier(StreamRef stream, Here here) {
 }
 
 void Communicator::send(Range buffer, int peer, StreamRef stream, Here here) {
-  take_letter(state(here), {true, peer, buffer, stream, here});
+  submit_or_keep(state(here), {true, peer, buffer, stream, here});
 }
 
 void Communicator::recv(Range buffer, int peer, StreamRef stream, Here here) {
-  take_letter(state(here), {false, peer, buffer, stream, here});
+  submit_or_keep(state(here), {false, peer, buffer, stream, here});
 }
 
 void Communicator::all_to_all_v(std::span<const Range> to, std::span<const Range> from, StreamRef stream, Here here) {

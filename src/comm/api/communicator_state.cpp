@@ -4,62 +4,20 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <set>
+#include <cstring>
 
-#include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
-#include "base/log.hpp"
-#include "comm/link/measure_links.hpp"
-#include "comm/placement/places.hpp"
-#include "comm/plan/overlaps.hpp"
+#include "base/terminal.hpp"
+#include "comm/plan/message_program.hpp"
+#include "runtime/capture.hpp"
 #include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
 
 namespace slip {
 namespace {
 
-// How many cores a rank has. Below 1: who waits gives its core away.
-struct Crowds {
-  double cores_each = 1;  // on this rank's machine
-  bool anywhere = false;  // more ranks than cores
-};
-Crowds find_crowds(const Bootstrap& bootstrap, const std::vector<Presence>& ranks) {
-  struct Machine {
-    const Placement* of = nullptr;
-    CoreSet cores;
-    std::size_t ranks = 0;
-    double cores_each() const { return static_cast<double>(cores.count()) / static_cast<double>(ranks); }
-  };
-  std::vector<Machine> machines;
-  const std::vector<Placement>& placements = bootstrap.placements();
-  const auto machine_of = [&](const Placement& placement) {
-    return std::find_if(machines.begin(), machines.end(),
-                        [&](const Machine& one) { return same_host(*one.of, placement); });
-  };
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    auto machine = machine_of(placements[rank]);
-    if (machine == machines.end()) machine = machines.insert(machine, Machine{&placements[rank], {}, 0});
-    machine->cores |= ranks[rank].cores;
-    ++machine->ranks;
-  }
-  return {machine_of(placements[static_cast<std::size_t>(bootstrap.rank())])->cores_each(),
-          std::any_of(machines.begin(), machines.end(), [](const Machine& one) { return one.cores_each() < 1; })};
-}
-
-// Within what was asked for, what is useful.
-void set_channels(const Wishes& wishes, const std::vector<int>& hosts, bool crowded, Site& site) {
-  std::map<int, int> ranks;
-  for (const int host : hosts) ++ranks[host];
-  int each = site.nranks;
-  for (const auto& [host, count] : ranks) each = std::min(each, count);
-  const int most = wishes.max_channels == 0 ? kMaxChannels : wishes.max_channels;
-  site.min_channels = std::max(wishes.min_channels, 1);
-  site.max_channels =
-      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, crowded), site.min_channels, most);
-}
-
-// Made once: a name is looked up when it is made.
+// Made once, because making a name looks it up in a table.
 const std::array kNames = [] {
   std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
@@ -67,181 +25,232 @@ const std::array kNames = [] {
 }();
 Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
-// Whether the input of this rank is its part of the output, or the other way round. `own`: where that part begins.
+// Whether the input of this rank is its part of the output, or the output its part of the input. `own`: the offset of
+// that part in bytes.
 bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
   if (from.bytes == to.bytes) return address(to) == address(from);
   return from.bytes > to.bytes ? address(to) == address(from) + own : address(from) == address(to) + own;
 }
 
-// Memory that only the ops of its device may touch.
+// Whether only ops of the device may touch the memory, so that other ranks cannot.
 bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
+}
+
+const Name& message_name() {
+  static const Name kName(collective_name(Collective::kMessage));
+  return kName;
+}
+
+// A kernel and no copy op: a copy between host buffers would block the host thread (rule 36).
+const Kernel& own_message() {
+  static const Kernel kKernel{"message to itself", [](const Args& args) {
+                                const std::span<const std::byte> from = args.in<std::byte>(0);
+                                std::memmove(args.out<std::byte>(0).data(), from.data(), from.size());
+                              }};
+  return kKernel;
+}
+
+// The i-th send of a rank to itself goes to its i-th receive.
+void require_pairs(int rank, std::span<const Range> out, std::span<const Range> in, Here here) {
+  if (out.size() != in.size())
+    throw Error(Code::kInvalidValue,
+                fmt::format("rank {} sends {} messages to itself and receives {}: a group must have both", rank,
+                            out.size(), in.size()),
+                here);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (out[i].bytes != in[i].bytes)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("rank {} sends {} bytes to itself and receives {}", rank, out[i].bytes, in[i].bytes),
+                  here);
+  }
+}
+
+// The user's messages that this rank has begun with one other rank.
+struct MessageCounts {
+  std::uint32_t sent = 0, received = 0;
+};
+
+std::string difference_text(int rank, const CallHistory::Snapshot& own, int other_rank,
+                            const CallHistory::Snapshot& other) {
+  if (own.count != other.count) {
+    const bool more = own.count > other.count;
+    const Signature* const call =
+        (more ? own : other).find(static_cast<std::uint32_t>(std::min(own.count, other.count) + 1));
+    return fmt::format("rank {} made {} calls and rank {} made {}{}", rank, own.count, other_rank, other.count,
+                       call ? fmt::format(": rank {} alone called {}", more ? rank : other_rank, call->text()) : "");
+  }
+  return fmt::format("rank {} and rank {} made {} calls each, and a call before the last {} differs", rank, other_rank,
+                     own.count, CallHistory::kCalls);
+}
+
+// If the calls of two ranks differ, every rank differs from one of the two. So each rank finds an error itself.
+void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const SetupCall& call, Here here) {
+  const int rank = bootstrap.rank();
+  const CallHistory::Snapshot own = history.snapshot();
+  const std::vector<CallHistory::Snapshot> all = bootstrap.all_gather(own, call);
+  for (int other = 0; other < bootstrap.nranks(); ++other) {
+    const CallHistory::Snapshot& theirs = all[static_cast<std::size_t>(other)];
+    if (theirs.count == own.count && theirs.digest == own.digest) continue;
+    if (const auto difference = first_difference(own, theirs))
+      throw CallMismatch(rank, difference->first, other, difference->second);
+    throw Error(Code::kMismatch,
+                difference_text(rank, own, other, theirs) +
+                    ": all ranks of a communicator must make the same calls in the same order",
+                here);
+  }
+}
+
+// Between two ranks only the number of messages can differ: the receiver has compared sizes and order.
+void require_all_received(Bootstrap& bootstrap, const RunningState& state, const SetupCall& call, Here here) {
+  const auto nranks = static_cast<std::size_t>(bootstrap.nranks()), rank = static_cast<std::size_t>(bootstrap.rank());
+  std::vector<MessageCounts> counts(nranks * nranks);
+  bool any = false;
+  for (std::size_t other = 0; other < nranks; ++other) {
+    MessageCounts& row = counts[rank * nranks + other];
+    row.sent = static_cast<std::uint32_t>(state.sent[other].messages);
+    row.received = static_cast<std::uint32_t>(state.received[other].messages);
+    any = any || row.sent != 0 || row.received != 0;
+  }
+  const std::vector<char> used = bootstrap.all_gather(static_cast<char>(any ? 1 : 0), call);
+  if (std::find(used.begin(), used.end(), 1) == used.end()) return;
+  bootstrap.all_gather(std::as_writable_bytes(std::span(counts)), nranks * sizeof(MessageCounts), call);
+  for (std::size_t from = 0; from < nranks; ++from) {
+    for (std::size_t to = 0; to < nranks; ++to) {
+      const std::uint32_t out = counts[from * nranks + to].sent, in = counts[to * nranks + from].received;
+      if (out == in) continue;
+      // All ranks have found the same pair. Only the sender knows the size of the last message.
+      const std::vector<std::uint64_t> bytes = bootstrap.all_gather(state.sent[to].bytes, call);
+      throw Error(Code::kMismatch,
+                  fmt::format("rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
+                              "never received",
+                              from, out, to, in, bytes[from]),
+                  here);
+    }
+  }
 }
 
 }  // namespace
 
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
-                           std::shared_ptr<AbortFlag> abort, int stood_for)
-    : device(on),
-      world(on.info().world),
-      options(opts),
-      wishes(Wishes::of(options, here)),
-      bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
-  bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
-  try {
-    set_up(stood_for, here);
-  } catch (const Error& error) {
-    const bool is_consequence = error.code() == Code::kRankLost || error.code() == Code::kAborted;
-    const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
-    // A mismatch is found by each rank. Of anything else the others would only see that this rank left.
-    if (cause.code() != Code::kMismatch) bootstrap.fail(cause.code(), bare_text(cause));
-    throw cause;
-  }
-  bootstrap.set_call({});
+                           std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
+    : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
+      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *seat, cores_each < 1,
+            timeout_ns()) {
+  calls.one_thread = sim != nullptr;
+  calls.history = &monitor->history;
 }
 
-void Communicator::State::set_up(int stood_for, Here here) {
-  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  require_same_heartbeat(bootstrap, options, here);
-  const std::vector<Wishes> all = bootstrap.all_gather(wishes);
-  require_same_wishes(all, rank, here);
-  const Places places = find_places(bootstrap, hosts_of(bootstrap.placements(), all), Presence::own(options, stood_for),
-                                    topology_file(options), here);
-  stands_for = places.device_of(rank);
-  const std::vector<int>& hosts = places.hosts;
-  std::vector<int> members;
-  for (int other = 0; other < nranks; ++other) {
-    if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
-  }
-  site.nranks = nranks;
-  // Without shared memory a relay would be a second way through the network.
-  const std::set<int> apart(hosts.begin(), hosts.end());
-  site.hosts = wishes.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
-  const Crowds crowds = find_crowds(bootstrap, places.ranks);
-  set_channels(wishes, hosts, crowds.anywhere, site);
-  const bool whole = members.size() == static_cast<std::size_t>(nranks);
-  if (nranks == 1 || (wishes.transport == Transport::kAuto && members.size() > 1))
-    host.emplace(bootstrap, members, site.max_channels);
-  all_share = host && whole;
-  if (all_share) memory.emplace(bootstrap, options.direct);
-  formations = agree_on_formations(bootstrap, places, site.max_channels, here);
-  const std::int64_t timeout = std::chrono::nanoseconds(options.timeout).count();
-  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout, site.max_channels);
-  site.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
-  seat = std::make_shared<LedgerSeat>(LedgerSeat::Who{bootstrap.id(), rank, nranks, device.info().name});
-  witness = std::make_shared<CallWitness>(seat);
-  bootstrap.set_witness(witness);
-  const SharedCalls::Shared shared{host ? &*host : nullptr, memory ? &*memory : nullptr};
-  cores_each = crowds.cores_each;
-  calls.emplace(bootstrap, shared, *links, *seat, cores_each < 1, timeout);
-  sim = SimRanks::meet(bootstrap, device, {site, formations, wishes.algorithm, wishes.deterministic}, here);
-  calls->in_turns = sim != nullptr;
-  calls->history = &witness->history;
-}
-
-SharedRun& Communicator::State::take_run() {
+CallRun& Communicator::State::take_run() {
   for (const auto& run : runs) {
-    if (!load_acquire(run->free)) continue;             // acquire: the call that used it has left it
-    run->free.store(false, std::memory_order_relaxed);  // relaxed: only who holds the lock takes one
+    if (!load_acquire(run->free)) continue;             // acquire: the call that used it has ended
+    run->free.store(false, std::memory_order_relaxed);  // relaxed: only a holder of `mutex` takes one
     return *run;
   }
-  runs.push_back(std::make_unique<SharedRun>(*calls));
-  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: nobody else knows it
+  runs.push_back(std::make_unique<CallRun>(calls));
+  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows it
   return *runs.back();
 }
 
-bool Communicator::State::is_shared(const Call& call) const {
-  return all_share && (bootstrap.nranks() == 1 || wishes.algorithm == Algorithm::kAuto ||
-                       wishes.algorithm == Algorithm::kDirect || find_recipe(wishes.algorithm, call.kind) == nullptr);
+SimRun& Communicator::State::sim_run_of(CallRun& run) {
+  std::unique_ptr<SimRun>& found = sim_runs[&run];
+  if (!found) found = std::make_unique<SimRun>(*sim, calls, run);
+  return *found;
 }
 
-Choice Communicator::State::choice_of(const Call& call, bool explain) const {
-  return choose(call, site, wishes.algorithm, wishes.deterministic, explain);
+void Communicator::State::require_device(const DeviceCore& core, std::string_view what, Here here) const {
+  require_rank_device(core.info, what, here);
+  if (core.info.world == world) return;
+  throw Error(Code::kUnsupported,
+              fmt::format("{} on device '{}': the communicator's ranks are on '{}', with another clock", what,
+                          core.info.name, device.info().name),
+              here);
 }
 
-// On devices that run no functions the ranks only meet.
+// On devices that run no functions the call becomes a barrier: the ranks meet and move no bytes.
 void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
-  static const Call kMeet;
-  const Call& call = moves_bytes() ? asked : kMeet;
+  static const Call kBarrier;
+  const Call& call = moves_bytes() ? asked : kBarrier;
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   if (is_shared(call)) {
-    plan.emplace<HostPlan>(call, next_shared, chunks, rank, nranks);
+    plan.emplace<HostProgramBuilder>(call, next_shared, chunks, rank, nranks);
     return;
   }
   const bool explain = env().debugs("tune");
-  const Choice choice = choice_of(call, explain);
+  const ScheduleChoice choice = choice_of(call, explain);
   if (explain && rank == 0 && explained.insert(choice.text).second) log_line(choice.text);
-  plan.emplace<MessagePlan>(*choice.recipe, Task{call, rank, nranks, in_place, choice.chunk_bytes},
-                            std::span(formations).first(static_cast<std::size_t>(choice.channels)));
+  plan.emplace<MessageProgramBuilder>(*choice.schedule, Task{call, rank, nranks, in_place, choice.chunk_bytes},
+                                      std::span(graphs).first(static_cast<std::size_t>(choice.channels)));
 }
 
-std::uint64_t Communicator::State::start_run(SharedRun& run, Op& op, StreamState& stream, Door& door) {
+std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, StreamState& stream, Submit& submit) {
   std::uint64_t position = 0;
-  op.exchange = sim ? static_cast<Exchange*>(&in_virtual_time(run)) : &run;
+  op.exchange = sim ? static_cast<Exchange*>(&sim_run_of(run)) : &run;
   try {
-    position = door(stream, op);
+    position = submit(stream, op);
   } catch (...) {
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  seat->enqueue(turn, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
-  ++turn;
+  seat->enqueue(ticket, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
+  ++ticket;
   return position;
 }
 
-std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamState& stream, Door& door) {
+std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamState& stream, Submit& submit) {
   const Range* const from = op.reads.empty() ? nullptr : &op.reads[0];
   const Range* const to = op.writes.empty() ? nullptr : &op.writes[0];
   std::byte* const output = to ? address(*to) : nullptr;
   const std::byte* const input = from ? address(*from) : nullptr;
   const std::uint64_t own = static_cast<std::uint64_t>(bootstrap.rank()) * call.block_bytes();
   const bool in_place = from && to && is_in_place(*to, *from, own);
-  SharedRun& run = take_run();
+  CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
-  const auto* const shared = std::get_if<HostPlan>(&run.plan());
-  const std::uint64_t filled = shared ? shared->chunks() : 0;  // the run may be another call's once it is started
+  const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
+  const std::uint64_t filled =
+      shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
-  run.prepare(call, turn, next, {output, input, hidden});
-  if (sim) in_virtual_time(run).prepare(turn, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
+  run.prepare(call, ticket, next, {output, input, hidden});
+  if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
   const Signature signature = run.signature();
-  const std::uint64_t position = start_run(run, op, stream, door);
-  witness->history.add(signature, next);
+  const std::uint64_t position = start_run(run, op, stream, submit);
+  monitor->history.add(signature, next);
   ++next;
   if (shared) ++next_shared;
   chunks += filled;
   return position;
 }
 
-std::uint64_t Communicator::State::start_letters(SharedRun& run, Op& op, StreamState& stream, Door& door) {
+std::uint64_t Communicator::State::start_messages(CallRun& run, Op& op, StreamState& stream, Submit& submit) {
   const Range *from = op.reads.begin(), *to = op.writes.begin();
   std::uint64_t bytes = 0;
-  std::vector<SimCall::Letter> simulated;
-  for (Parcel& parcel : run.parcels) {
+  std::vector<SimCall::Message> simulated;
+  for (UserMessage& message : run.messages) {
     Range range;
-    if (parcel.bytes > 0) range = *(parcel.out ? from : to)++;
-    if (sim) simulated.push_back({parcel.out, parcel.rank, range});
-    bytes += parcel.bytes;
-    if (!moves_bytes()) parcel.bytes = 0;
-    if (parcel.bytes > 0) parcel.data = address(range);
+    if (message.bytes > 0) range = *(message.out ? from : to)++;
+    if (sim) simulated.push_back({message.out, message.rank, range});
+    bytes += message.bytes;
+    if (!moves_bytes()) message.bytes = 0;
+    if (message.bytes > 0) message.data = address(range);
   }
-  run.plan().emplace<MessagePlan>(run.parcels);
-  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, turn, 0, {});
-  if (sim) in_virtual_time(run).prepare(turn, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
-  return start_run(run, op, stream, door);
+  run.plan().emplace<MessageProgramBuilder>(run.messages);
+  run.prepare({.kind = Collective::kMessage, .type = DataType::kU8, .elements = bytes}, ticket, 0, {});
+  if (sim) sim_run_of(run).prepare(ticket, {{.kind = Collective::kMessage}, {}, std::move(simulated)});
+  return start_run(run, op, stream, submit);
 }
 
 std::optional<Error> Communicator::State::error() const {
-  const bool aborted = calls->aborted.load(std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  const bool aborted = calls.aborted.load(std::memory_order_relaxed);  // relaxed: nothing is passed with it
   if (!aborted && !(host && host->failed()) && !bootstrap.broken()) return std::nullopt;
   const std::lock_guard lock(error_mutex);
   if (first_error) return first_error;
   const std::optional<Loss> loss = bootstrap.lost();
-  const std::optional<RankFailure> told = bootstrap.failure();
+  const std::optional<RankFailure> reported = bootstrap.failure();
   const auto text = [&](const std::string& what) {
     return fmt::format("rank {} of {}: {}", bootstrap.rank(), bootstrap.nranks(), what);
   };
   if (host && host->failed()) first_error = host->why();
-  else if (told) first_error.emplace(told->code, told->text, Here{});
+  else if (reported) first_error.emplace(reported->code, reported->text, Here{});
   else if (aborted) first_error.emplace(Code::kAborted, text("aborted by this rank"), Here{});
   else if (loss) first_error.emplace(loss->code(), text(loss->text()), Here{});
   else first_error.emplace(Code::kIo, text("its connections to the other ranks failed"), Here{});
@@ -262,31 +271,30 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
   try {
     seat->fail(LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.fail(code, text);
-  } catch (const std::exception&) {                         // no memory for the text: it ends all the same
-    calls->aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  } catch (const std::exception&) {                        // no memory for the text: abort without one
+    calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
     bootstrap.abort();
   }
 }
 
-// Returns when the device has given back all calls, with or without success.
 void Communicator::State::drain() {
   const auto busy = [&] {
     const std::lock_guard lock(mutex);
     for (const auto& run : runs) {
-      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: it is not used any more
+      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call that used it has ended
     }
     return false;
   };
   for (int look = 0; busy(); ++look) {
     try {
       device.sync();
-    } catch (const Error&) {  // was told where it happened
+    } catch (const Error&) {  // the call that failed has reported it
     }
     spin(look);
   }
 }
 
-// Sizes are those that the call's blocks say; a range that does not count for this rank is left out.
+// Checks the ranges against the blocks of the call. A range that the call does not use on this rank is ignored.
 void Communicator::State::issue_call(const Call& call, Range to, Range from, StreamRef stream, Here here) {
   require_usable(here);
   StreamState& state = *stream.state(here);
@@ -329,6 +337,149 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   if (state.capture.load(std::memory_order_relaxed)) return capture(state, op, call, {});
   const std::lock_guard lock(mutex);
   start_call(call, op, state, issue);
+}
+
+// Fills in `issued`. Throws if a message cannot be sent or received.
+Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<const PendingSendRecv> messages,
+                                                                    StreamState& state) {
+  static const Name kSend("send"), kRecv("recv");
+  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
+  const Here here = messages.front().here;
+  OwnMessages own;
+  issued.sent.clear();
+  issued.received.clear();
+  issued.messages.clear();
+  for (const PendingSendRecv& message : messages) {
+    const Name name = message.out ? kSend : kRecv;
+    if (message.rank < 0 || message.rank >= nranks)
+      throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), message.rank, nranks),
+                  message.here);
+    if (message.range.bytes > 0) require_kernel_range(*state.core, message.range, name, message.here);
+    if (message.rank == rank) {
+      (message.out ? own.out : own.in).push_back(message.range);
+      continue;
+    }
+    if (message.range.bytes > 0) (message.out ? issued.sent : issued.received).push_back(message.range);
+    issued.messages.push_back({message.out, message.rank, nullptr, message.range.bytes});
+  }
+  require_apart(issued.sent, issued.received, issued.sorted, here);
+  require_pairs(rank, own.out, own.in, here);
+  return own;
+}
+
+StreamState& Communicator::State::require_stream_for(std::span<const PendingSendRecv> messages,
+                                                     StreamRef stream) const {
+  const Here here = messages.front().here;
+  require_usable(here);
+  StreamState& state = *stream.state(here);
+  if (state.core->info.world != world) [[unlikely]]
+    require_device(*state.core, message_name().text(), here);
+  return state;
+}
+
+void Communicator::State::check_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
+  StreamState& state = require_stream_for(messages, stream);
+  for (const PendingSendRecv& message : messages) require_stream(*message.stream.state(message.here), message.here);
+  const std::lock_guard lock(mutex);
+  static_cast<void>(sort_messages(messages, state));
+}
+
+// Messages of this rank to itself become copy kernels, the others one exchange.
+void Communicator::State::issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
+  StreamState& state = require_stream_for(messages, stream);
+  const Here here = messages.front().here;
+  const std::lock_guard lock(mutex);
+  const OwnMessages own = sort_messages(messages, state);
+  for (std::size_t i = 0; i < own.in.size(); ++i) {
+    const std::uint64_t bytes = own.in[i].bytes;
+    if (bytes > 0)
+      stream.launch(own_message(), {.reads = {own.out[i]}, .writes = {own.in[i]}}, {.bytes = 2 * bytes}, here);
+  }
+  if (issued.messages.empty()) return;
+  std::uint64_t bytes = 0;
+  for (const UserMessage& message : issued.messages) bytes += message.bytes;
+  Op op{.kind = OpKind::kExchange,
+        .engine = Engine::kCommunication,
+        .name = message_name(),
+        .here = here,
+        .reads = issued.sent,
+        .writes = issued.received,
+        .cost = {.bytes = bytes}};
+  if (state.capture.load(std::memory_order_relaxed))
+    return capture(state, op, {.kind = Collective::kMessage}, issued.messages);
+  CallRun& run = take_run();
+  std::swap(run.messages, issued.messages);
+  start_messages(run, op, state, issue);
+}
+
+class Communicator::State::CapturedCall final : public ExchangeSource {
+ public:
+  CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> messages)
+      : comm_(comm), line_(comm.get()), name_(op.name), call_(call), messages_(std::move(messages)) {
+    for (const Range& range : op.reads) reads_.push_back(range.bytes);
+    for (const Range& range : op.writes) writes_.push_back(range.bytes);
+  }
+
+  void require(const DeviceCore& core, Ranges reads, Ranges writes, Here here) const override {
+    const std::shared_ptr<State> comm = communicator(here);
+    comm->require_usable(here);
+    comm->require_device(core, name_.text(), here);
+    const auto bytes_of_range = [](const Range& range) { return range.bytes; };
+    if (!std::ranges::equal(reads, reads_, {}, bytes_of_range) ||
+        !std::ranges::equal(writes, writes_, {}, bytes_of_range))
+      throw Error(Code::kInvalidValue, fmt::format("{} of a plan: its ranges have other sizes", name_.text()), here);
+  }
+
+  std::uint64_t enqueue(StreamState& stream, const Op& op) const override {
+    const std::shared_ptr<State> comm = communicator(op.here);
+    Op own = op;
+    const std::lock_guard lock(comm->mutex);
+    if (call_.kind != Collective::kMessage) return comm->start_call(call_, own, stream, slip::enqueue);
+    CallRun& run = comm->take_run();
+    run.messages = messages_;
+    return comm->start_messages(run, own, stream, slip::enqueue);
+  }
+
+  const void* line() const override { return line_; }
+
+ private:
+  std::shared_ptr<State> communicator(Here here) const {
+    if (std::shared_ptr<State> comm = comm_.lock()) return comm;
+    throw Error(Code::kInvalidHandle, fmt::format("{} of a plan: its communicator was destroyed", name_.text()), here);
+  }
+
+  const std::weak_ptr<State> comm_;
+  const void* const line_;
+  const Name name_;
+  const Call call_;
+  const std::vector<UserMessage> messages_;    // of messages
+  std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
+};
+
+void Communicator::State::capture(StreamState& stream, const Op& op, const Call& call,
+                                  std::vector<UserMessage> messages) {
+  require_stream(stream, op.here);
+  stream.capture
+      .load(std::memory_order_acquire)  // acquire: the capture is built
+      ->add(stream, op, std::make_shared<CapturedCall>(shared_from_this(), op, call, std::move(messages)));
+}
+
+void Communicator::State::finalize(Here here) {
+  require_usable(here);
+  drain();
+  require_usable(here);
+  const SetupCall call = bootstrap.begin(SetupKind::kFinalize, options.timeout);
+  bootstrap.barrier(call);
+  try {
+    require_same_calls(bootstrap, monitor->history, call, here);
+    require_all_received(bootstrap, calls.running, call, here);
+  } catch (const Error& error) {
+    if (error.code() != Code::kMismatch) throw;
+    const std::string text = bare_text(error);
+    fail(error.code(), text);  // so later calls throw it, too
+    throw Error(error.code(), text, here);
+  }
+  finalized.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace slip

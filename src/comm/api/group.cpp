@@ -2,144 +2,192 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error_text.hpp"
-#include "base/log.hpp"
-#include "comm/api/failed_op.hpp"
+#include "base/terminal.hpp"
 #include "comm/api/group.hpp"
+#include "runtime/capture.hpp"
+#include "runtime/core.hpp"
+#include "runtime/exchange.hpp"
 #include "slip/stream.hpp"
 
 namespace slip {
 namespace {
 
-// The messages of a thread's group. Memory and the last communicator are kept from group to group, so that a group
-// allocates nothing and counts no references.
-struct Kept {
-  struct Office {
-    PostOffice* office = nullptr;
-    std::weak_ptr<PostOffice> alive;  // empty once the communicator is destroyed: then `office` dangles
-    bool is(const PostOffice& other) const { return office == &other && !alive.expired(); }
+// The sends and receives of a thread's open groups. A thread has one, whose memory and last communicator are kept from
+// group to group. So a group allocates nothing and counts no references.
+struct MessageBatch {
+  struct Target {
+    SendRecvIssuer* issuer = nullptr;
+    std::weak_ptr<SendRecvIssuer> alive;  // expired once the communicator is destroyed: then `issuer` dangles
+    bool is(const SendRecvIssuer& other) const { return issuer == &other && !alive.expired(); }
   };
-  int depth = 0;
-  std::vector<Office> offices;  // each communicator once
-  std::vector<Letter> letters;
-  std::vector<std::size_t> office_of;  // of each letter: index in `offices`
+  int depth = 0;                // open groups of this thread, one within the other
+  std::vector<Target> targets;  // each communicator once
+  std::vector<PendingSendRecv> messages;
+  std::vector<std::size_t> target_of;  // of each message: index in `targets`
 
-  void add(PostOffice& office, const Letter& letter) {
-    if (letters.empty() && !(offices.size() == 1 && offices.front().is(office))) offices.clear();
+  void add(SendRecvIssuer& issuer, const PendingSendRecv& message) {
+    if (messages.empty() && !(targets.size() == 1 && targets.front().is(issuer))) targets.clear();
     std::size_t index = 0;
-    while (index < offices.size() && !offices[index].is(office)) ++index;
-    if (index == offices.size()) offices.push_back({&office, office.weak()});
-    letters.push_back(letter);
-    office_of.push_back(index);
+    while (index < targets.size() && !targets[index].is(issuer)) ++index;
+    if (index == targets.size()) targets.push_back({&issuer, issuer.weak()});
+    messages.push_back(message);
+    target_of.push_back(index);
   }
   void drop_from(std::size_t count) {
-    letters.erase(letters.begin() + static_cast<std::ptrdiff_t>(count), letters.end());
-    office_of.resize(count);
+    messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(count), messages.end());
+    target_of.resize(count);
   }
 };
 
-Kept& kept() {
-  thread_local Kept of_thread;
-  return of_thread;
+MessageBatch& thread_batch() {
+  thread_local MessageBatch batch;
+  return batch;
 }
 
-// The group is over, with or without success.
-struct Emptied {
-  Kept& kept;
-  ~Emptied() { kept.drop_from(0); }
+// Empties the batch when the group is over, with or without success.
+struct EmptyAtEnd {
+  MessageBatch& batch;
+  ~EmptyAtEnd() { batch.drop_from(0); }
 };
 
-std::vector<StreamRef> streams_of(std::span<const Letter> letters) {
+std::vector<StreamRef> streams_of(std::span<const PendingSendRecv> messages) {
   std::vector<StreamRef> streams;
-  for (const Letter& letter : letters) {
-    if (std::find(streams.begin(), streams.end(), letter.stream) == streams.end()) streams.push_back(letter.stream);
+  for (const PendingSendRecv& message : messages) {
+    if (std::find(streams.begin(), streams.end(), message.stream) == streams.end()) streams.push_back(message.stream);
   }
   return streams;
 }
 
-// The first stream carries them all; the others wait for it, and it for them.
-void issue_together(PostOffice& office, std::span<const Letter> letters) {
-  const std::vector<StreamRef> streams = streams_of(letters);
+// The messages become an op of the first stream. It waits for the other streams before, and they wait for it after.
+void issue_together(SendRecvIssuer& issuer, std::span<const PendingSendRecv> messages) {
+  const std::vector<StreamRef> streams = streams_of(messages);
   const StreamRef stream = streams.front();
   const auto others = std::span(streams).subspan(1);
   for (const StreamRef& other : others) stream.wait(other.record());
-  office.issue_letters(letters, stream);
+  issuer.issue_messages(messages, stream);
   if (others.empty()) return;
   const Event done = stream.record();
   for (const StreamRef& other : others) other.wait(done);
 }
 
-// Another thread that destroys the communicator now would be a race with any other call, too.
-PostOffice& office_at(const Kept& all, std::size_t index) {
-  const Kept::Office& one = all.offices[index];
+// Throws if the communicator was destroyed. A thread that destroys it at this moment would race with any call of it.
+SendRecvIssuer& issuer_at(const MessageBatch& batch, std::size_t index) {
+  const MessageBatch::Target& one = batch.targets[index];
   if (!one.alive.expired()) [[likely]]
-    return *one.office;
-  const auto first = std::find(all.office_of.begin(), all.office_of.end(), index) - all.office_of.begin();
+    return *one.issuer;
+  const auto first = std::find(batch.target_of.begin(), batch.target_of.end(), index) - batch.target_of.begin();
   throw Error(Code::kInvalidHandle, "the communicator of this message was destroyed before the group ended",
-              all.letters[static_cast<std::size_t>(first)].here);
+              batch.messages[static_cast<std::size_t>(first)].here);
 }
 
-// Nothing is issued if any of them is refused.
-void issue_all(const Kept& all) {
-  const StreamRef stream = all.letters.front().stream;
-  const auto is_other = [&](const Letter& letter) { return !(letter.stream == stream); };
-  if (all.offices.size() == 1 && std::none_of(all.letters.begin(), all.letters.end(), is_other))
-    return office_at(all, 0).issue_letters(all.letters, stream);
-  std::vector<std::pair<PostOffice*, std::vector<Letter>>> batches;
-  for (std::size_t office = 0; office < all.offices.size(); ++office) {
-    std::vector<Letter> letters;
-    for (std::size_t i = 0; i < all.letters.size(); ++i) {
-      if (all.office_of[i] == office) letters.push_back(all.letters[i]);
+// If one message is refused, none is issued.
+void issue_all(const MessageBatch& batch) {
+  const StreamRef stream = batch.messages.front().stream;
+  const auto is_other = [&](const PendingSendRecv& message) { return !(message.stream == stream); };
+  if (batch.targets.size() == 1 && std::none_of(batch.messages.begin(), batch.messages.end(), is_other))
+    return issuer_at(batch, 0).issue_messages(batch.messages, stream);
+  std::vector<std::pair<SendRecvIssuer*, std::vector<PendingSendRecv>>> batches;
+  for (std::size_t issuer = 0; issuer < batch.targets.size(); ++issuer) {
+    std::vector<PendingSendRecv> messages;
+    for (std::size_t i = 0; i < batch.messages.size(); ++i) {
+      if (batch.target_of[i] == issuer) messages.push_back(batch.messages[i]);
     }
-    if (!letters.empty()) batches.emplace_back(&office_at(all, office), std::move(letters));
+    if (!messages.empty()) batches.emplace_back(&issuer_at(batch, issuer), std::move(messages));
   }
-  for (const auto& [office, letters] : batches) office->check_letters(letters, letters.front().stream);
-  for (const auto& [office, letters] : batches) issue_together(*office, letters);
+  for (const auto& [issuer, messages] : batches) issuer->check_messages(messages, messages.front().stream);
+  for (const auto& [issuer, messages] : batches) issue_together(*issuer, messages);
 }
 
-// The error of a group that ended in its destructor: whoever uses its communicators or streams next gets it.
-void stick(const Kept& all, const Error& error) {
-  const std::string text = bare_text(error);
-  for (const Kept::Office& one : all.offices) {
-    if (const std::shared_ptr<PostOffice> office = one.alive.lock()) office->fail(error.code(), "a group: " + text);
+// An op that fails: how an error that no call could throw reaches a stream.
+class FailedExchange final : public Exchange {
+ public:
+  explicit FailedExchange(const Error& error) : code_(error.code()), text_(bare_text(error)), here_(error.here()) {}
+  bool advance(By) noexcept override { return true; }
+  bool can_advance() noexcept override { return true; }
+  std::int64_t began_ns() const noexcept override { return 0; }
+  void finish(const Failure* cause) override {
+    const std::shared_ptr<FailedExchange> last = std::move(self);
+    if (!cause) throw Error(code_, text_, here_);
   }
-  for (const StreamRef& stream : streams_of(all.letters)) enqueue_failure(stream, error);
+
+  std::shared_ptr<FailedExchange> self;  // keeps the object until finish()
+
+ private:
+  // Not an Error: copies of an Error share their text, and another thread throws this one.
+  const Code code_;
+  const std::string text_;
+  const Here here_;
+};
+
+// Ops that the stream had before still run; then the stream fails with this error, and so do streams that wait for it.
+// A capture becomes invalid. Does nothing if the stream has failed or was destroyed: its calls throw that already.
+void enqueue_failure(const StreamRef& stream, const Error& error) {
+  static const Name kName("group");
+  try {
+    StreamState& state = *stream.state(error.here());
+    // acquire: the capture is built.
+    if (Capture* const capture = state.capture.load(std::memory_order_acquire))
+      return capture->invalidate("a group of messages was refused");
+    const auto exchange = std::make_shared<FailedExchange>(error);
+    exchange->self = exchange;
+    try {
+      issue(state, {.kind = OpKind::kExchange,
+                    .engine = Engine::kCommunication,
+                    .name = kName,
+                    .here = error.here(),
+                    .exchange = exchange.get()});
+    } catch (const Error&) {  // the op was not enqueued, or has ended and issue() waited for it
+      exchange->self = nullptr;
+    }
+  } catch (const Error&) {  // the stream is closed
+  }
+}
+
+// Keeps the error of a group that ended in its destructor: the next call of its communicators and streams throws it.
+void make_sticky(const MessageBatch& batch, const Error& error) {
+  const std::string text = bare_text(error);
+  for (const MessageBatch::Target& one : batch.targets) {
+    if (const std::shared_ptr<SendRecvIssuer> issuer = one.alive.lock()) issuer->fail(error.code(), "a group: " + text);
+  }
+  for (const StreamRef& stream : streams_of(batch.messages)) enqueue_failure(stream, error);
 }
 
 }  // namespace
 
-void take_letter(PostOffice& office, const Letter& letter) {
-  Kept& now = kept();
-  if (now.depth == 0) return office.issue_letters({&letter, 1}, letter.stream);
-  now.add(office, letter);
+void submit_or_keep(SendRecvIssuer& issuer, const PendingSendRecv& message) {
+  MessageBatch& batch = thread_batch();
+  if (batch.depth == 0) return issuer.issue_messages({&message, 1}, message.stream);
+  batch.add(issuer, message);
 }
 
 Group::Group() : exceptions_(std::uncaught_exceptions()) {
-  Kept& now = kept();
-  before_ = now.letters.size();
-  ++now.depth;
+  MessageBatch& batch = thread_batch();
+  before_ = batch.messages.size();
+  ++batch.depth;
 }
 
 Group::~Group() {
   if (!open_) return;
-  Kept& now = kept();
-  --now.depth;
+  MessageBatch& batch = thread_batch();
+  --batch.depth;
   if (std::uncaught_exceptions() > exceptions_) {  // cancelled
-    now.drop_from(std::min(before_, now.letters.size()));
+    batch.drop_from(std::min(before_, batch.messages.size()));
     return;
   }
-  if (now.depth > 0 || now.letters.empty()) return;
-  const Emptied emptied{now};
+  if (batch.depth > 0 || batch.messages.empty()) return;
+  const EmptyAtEnd empty_at_end{batch};
   try {
     try {
-      issue_all(now);
+      issue_all(batch);
     } catch (const Error& error) {
       log_line(error.what());
-      stick(now, error);
+      make_sticky(batch, error);
     }
   } catch (const std::exception& error) {  // no memory even for the failure
     log_line(error.what());
@@ -147,10 +195,10 @@ Group::~Group() {
 }
 
 void Group::end() {
-  Kept& now = kept();
-  if (!std::exchange(open_, false) || --now.depth > 0 || now.letters.empty()) return;
-  const Emptied emptied{now};
-  issue_all(now);
+  MessageBatch& batch = thread_batch();
+  if (!std::exchange(open_, false) || --batch.depth > 0 || batch.messages.empty()) return;
+  const EmptyAtEnd empty_at_end{batch};
+  issue_all(batch);
 }
 
 }  // namespace slip

@@ -1,39 +1,41 @@
-// What a Group keeps until it ends.
+// The sends and receives that a Group keeps until it ends, and the interface by which it issues them.
+// Communicator::State implements the interface, so that groups need not know communicators.
 #pragma once
 
 #include <memory>
 #include <span>
 
-#include "comm/plan/message_plan.hpp"
+#include "comm/plan/message_program.hpp"
 #include "slip/device.hpp"
 
 namespace slip {
 
-// A send or receive as the user asked for it.
-struct Letter {
+// A send or receive as the user called it.
+struct PendingSendRecv {
   bool out = true;
-  int rank = 0;  // the other one
+  int rank = 0;  // the other rank
   Range range;
   StreamRef stream;
   Here here;
 };
 
-// Who can begin letters, together, as one op of a stream: a communicator.
-class PostOffice {
+// A communicator, as groups use it.
+class SendRecvIssuer {
  public:
-  virtual void issue_letters(std::span<const Letter> letters, StreamRef stream) = 0;
-  // Throws what issue_letters() would refuse before it enqueues anything.
-  virtual void check_letters(std::span<const Letter> letters, StreamRef stream) = 0;
-  // Letters of a group could not be issued: the communicator has failed, on all ranks.
+  // Enqueues the messages together, as one op of the stream.
+  virtual void issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) = 0;
+  // Throws if issue_messages() would refuse a message. Enqueues nothing.
+  virtual void check_messages(std::span<const PendingSendRecv> messages, StreamRef stream) = 0;
+  // The messages of a group could not be issued, so the communicator fails on all ranks.
   virtual void fail(Code code, const std::string& text) noexcept = 0;
-  // For a group, which may outlive the communicator.
-  virtual std::weak_ptr<PostOffice> weak() = 0;
+  // A group may outlive the communicator.
+  virtual std::weak_ptr<SendRecvIssuer> weak() = 0;
 
  protected:
-  ~PostOffice() = default;
+  ~SendRecvIssuer() = default;
 };
 
-// Now, or when the thread's group ends.
-void take_letter(PostOffice& office, const Letter& letter);
+// Issues the message now, or keeps it until the thread's outermost group ends.
+void submit_or_keep(SendRecvIssuer& issuer, const PendingSendRecv& message);
 
 }  // namespace slip

@@ -16,14 +16,14 @@ struct Beat {
   friend bool operator==(const Beat&, const Beat&) = default;
 };
 
-void require_channels(int least, int most, Here here) {
+void require_channels(int min, int max, Here here) {
   const auto possible = [](int count) { return count >= 0 && count <= kMaxChannels; };
-  if (possible(least) && possible(most) && (most == 0 || least <= most)) return;
+  if (possible(min) && possible(max) && (max == 0 || min <= max)) return;
   throw Error(Code::kInvalidValue,
               fmt::format("min_channels {} and max_channels {} of a communicator (or SLIP_MIN_CHANNELS and "
                           "SLIP_MAX_CHANNELS): each must be 1 to {}, the first not more than the second; 0 leaves it "
                           "to the communicator",
-                          least, most, kMaxChannels),
+                          min, max, kMaxChannels),
               here);
 }
 
@@ -42,12 +42,12 @@ std::optional<Transport> transport_of(std::string_view name) {
   return std::nullopt;
 }
 
-Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
-  Wishes result{.algorithm = options.algorithm,
-                .transport = options.transport,
-                .deterministic = options.deterministic,
-                .min_channels = options.min_channels != 0 ? options.min_channels : env().min_channels,
-                .max_channels = options.max_channels != 0 ? options.max_channels : env().max_channels};
+RequestedOptions RequestedOptions::of(const CommunicatorOptions& options, Here here) {
+  RequestedOptions result{.algorithm = options.algorithm,
+                          .transport = options.transport,
+                          .deterministic = options.deterministic,
+                          .min_channels = options.min_channels != 0 ? options.min_channels : env().min_channels,
+                          .max_channels = options.max_channels != 0 ? options.max_channels : env().max_channels};
   require_channels(result.min_channels, result.max_channels, here);
   if (const std::string& name = env().algorithm; !name.empty() && result.algorithm == Algorithm::kAuto) {
     const std::optional<Algorithm> found = algorithm_of(name);
@@ -67,7 +67,7 @@ Wishes Wishes::of(const CommunicatorOptions& options, Here here) {
   return result;
 }
 
-std::string Wishes::text() const {
+std::string RequestedOptions::text() const {
   const auto channels = [](int count) { return count == 0 ? "any" : std::to_string(count); };
   return fmt::format("algorithm {}, transport {}, {}, min_channels {}, max_channels {}", algorithm_name(algorithm),
                      transport == Transport::kNet ? "net" : "auto",
@@ -92,11 +92,12 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
   positive(options.init_timeout, "init_timeout");
   positive(options.heartbeat, "heartbeat");
   if (options.silence <= options.heartbeat)
-    throw Error(Code::kInvalidValue,
-                fmt::format("silence of a communicator is {} ms and heartbeat {} ms: a rank is lost after a silence, "
-                            "which must be longer",
-                            options.silence.count(), options.heartbeat.count()),
-                here);
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("silence of a communicator is {} ms and heartbeat {} ms: a rank counts as lost after a silence, "
+                    "so silence must be longer than heartbeat",
+                    options.silence.count(), options.heartbeat.count()),
+        here);
   if (options.sockets < 0 || options.sockets > kNetMaxSockets)
     throw Error(Code::kInvalidValue,
                 fmt::format("a communicator with {} sockets to each rank: 1 to {} are possible, or 0 for the default",
@@ -109,7 +110,7 @@ void check_options(const CommunicatorOptions& options, int nranks, Here here) {
                     "-1 leaves it to the rank's number on its host",
                     options.topo_device),
         here);
-  constexpr int kMax = std::numeric_limits<decltype(Place::rank)>::max();
+  constexpr int kMax = std::numeric_limits<decltype(BufferLocation::rank)>::max();
   if (nranks > kMax)
     throw Error(Code::kUnsupported, fmt::format("a communicator of {} ranks: at most {} are possible", nranks, kMax),
                 here);
@@ -120,6 +121,7 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
   result.timeout = options.init_timeout;
   result.heartbeat = {options.heartbeat, options.silence};
   result.abort = std::move(abort);
+  result.setup_follows = true;  // until the communicator is set up
   return result;
 }
 
@@ -149,9 +151,9 @@ void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& opt
   }
 }
 
-void require_same_wishes(const std::vector<Wishes>& all, int rank, Here here) {
+void require_same_requests(const std::vector<RequestedOptions>& all, int rank, Here here) {
   for (std::size_t other = 0; other < all.size(); ++other) {
-    const Wishes& mine = all[static_cast<std::size_t>(rank)];
+    const RequestedOptions& mine = all[static_cast<std::size_t>(rank)];
     if (all[other].algorithm == mine.algorithm && all[other].transport == mine.transport &&
         all[other].deterministic == mine.deterministic && all[other].min_channels == mine.min_channels &&
         all[other].max_channels == mine.max_channels)

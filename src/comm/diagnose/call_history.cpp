@@ -23,7 +23,7 @@ const Signature* CallHistory::Snapshot::find(std::uint32_t number) const {
 
 std::optional<Signature> CallHistory::read(const Entry& entry) {
   const Signature call{entry.elements.load(std::memory_order_relaxed), entry.rest.load(std::memory_order_relaxed)};
-  if (call.number() == 0 || entry.tie.load(std::memory_order_relaxed) != tie_of(call)) return std::nullopt;
+  if (call.number() == 0 || entry.check.load(std::memory_order_relaxed) != check_of(call)) return std::nullopt;
   return call;
 }
 
@@ -45,13 +45,13 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
   for (const Signature& call : own.last) {
     const Signature* const theirs = other.find(call.number());
     if (!theirs || *theirs == call) continue;
-    // The difference as a signed number: numbers of calls go round after 2^32.
+    // The difference as a signed number, because call numbers wrap around after 2^32.
     if (!first || static_cast<std::int32_t>(call.number() - first->first.number()) < 0) first.emplace(call, *theirs);
   }
   return first;
 }
 
-std::vector<std::byte> CallWitness::answer() {
+std::vector<std::byte> CallMonitor::answer() {
   std::vector<std::byte> result = seat_->answer();
   const CallHistory::Snapshot calls = history.snapshot();
   const auto bytes = std::as_bytes(std::span(&calls, 1));
@@ -59,11 +59,11 @@ std::vector<std::byte> CallWitness::answer() {
   return result;
 }
 
-std::optional<LedgerView> CallWitness::view_in(std::span<const std::byte> answer) {
+std::optional<LedgerView> CallMonitor::view_in(std::span<const std::byte> answer) {
   return read_at<LedgerView>(answer, 0);
 }
 
-std::optional<CallHistory::Snapshot> CallWitness::history_in(std::span<const std::byte> answer) {
+std::optional<CallHistory::Snapshot> CallMonitor::history_in(std::span<const std::byte> answer) {
   return read_at<CallHistory::Snapshot>(answer, sizeof(LedgerView));
 }
 

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
 
-// Untouched memory of a segment costs nothing, so there is a pipe for each two ranks and channel from the begin.
+// Untouched memory of a segment costs nothing, so each pair of ranks and each channel has a pipe from the start.
 constexpr std::size_t kPipeBytes = (sizeof(PipeMemory) + 4095) / 4096 * 4096;
 
 std::size_t segment_bytes(std::size_t members, bool whole, std::size_t channels) {
-  return kHeaderBytes + (whole ? members * SharedLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
+  return kHeaderBytes + (whole ? members * StagingLayout::kRankBytes : 0) + channels * members * members * kPipeBytes;
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ SharedHost::SharedHost(Bootstrap& bootstrap, std::vector<int> members, int chann
       known_(static_cast<std::size_t>(nranks_), 0),
       compared_(known_) {
   static_assert(sizeof(Failure) <= kHeaderBytes);
-  static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so it means the same in every process
+  static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so that it works between processes
 }
 
 int SharedHost::index_of(int rank) const {
@@ -41,7 +41,7 @@ int SharedHost::index_of(int rank) const {
 
 PipeMemory& SharedHost::pipe(int from, int to, int channel) const {
   const std::size_t members = members_.size();
-  std::byte* const pipes = regions_ + (whole_ ? members * SharedLayout::kRankBytes : 0);
+  std::byte* const pipes = regions_ + (whole_ ? members * StagingLayout::kRankBytes : 0);
   const std::size_t index =
       (static_cast<std::size_t>(channel) * members + static_cast<std::size_t>(index_of(from))) * members +
       static_cast<std::size_t>(index_of(to));
@@ -57,12 +57,13 @@ bool SharedHost::all_have_posted(std::uint64_t number) {
   return true;
 }
 
-void SharedHost::post(std::uint64_t number, const Signature& signature, const Offer* offer) {
+void SharedHost::post(std::uint64_t number, const Signature& signature, const PublishedBuffers* buffers) {
   Slot& own = slot(rank_, number);
   own.signature = signature;
-  static_assert(sizeof(Offer) <= sizeof(own.data));
-  if (offer) std::memcpy(own.data, offer, sizeof(Offer));
-  own.number.store(number, std::memory_order_release);  // the signature and the box are seen by who sees the number
+  static_assert(sizeof(PublishedBuffers) <= sizeof(own.data));
+  if (buffers) std::memcpy(own.data, buffers, sizeof(PublishedBuffers));
+  own.number.store(number,
+                   std::memory_order_release);  // a rank that sees the number sees the signature and the staged input
   posted_ = number;
 }
 
@@ -73,22 +74,22 @@ void SharedHost::compare_posted() {
   }
 }
 
-Offer SharedHost::offered(int rank, std::uint64_t number) const {
-  Offer offer;
-  std::memcpy(&offer, slot(rank, number).data, sizeof(offer));
-  return offer;
+PublishedBuffers SharedHost::published(int rank, std::uint64_t number) const {
+  PublishedBuffers result;
+  std::memcpy(&result, slot(rank, number).data, sizeof(result));
+  return result;
 }
 
 std::uint64_t SharedHost::last_posted(int rank) const {
   std::uint64_t last = 0;
-  for (std::uint64_t turn = 0; turn < SharedLayout::kSlots; ++turn)
-    last = std::max(last, slot(rank, turn).number.load(std::memory_order_acquire));
+  for (std::uint64_t index = 0; index < StagingLayout::kSlots; ++index)
+    last = std::max(last, slot(rank, index).number.load(std::memory_order_acquire));
   return last;
 }
 
 bool SharedHost::fail(Code code, const std::string& text) const {
   std::uint32_t none = 0;
-  // relaxed: only who is first matters; the text is published below.
+  // relaxed: only the first rank writes; the release store below publishes the text.
   if (!failure().state.compare_exchange_strong(none, 1, std::memory_order_relaxed)) return false;
   failure().code = static_cast<std::int32_t>(code);
   const std::size_t bytes = std::min(text.size(), sizeof(failure().text) - 1);
@@ -99,8 +100,8 @@ bool SharedHost::fail(Code code, const std::string& text) const {
 }
 
 Error SharedHost::why() const {
-  // A rank that was killed while it wrote leaves the text unfinished: not waited for long.
-  for (int turn = 0; turn < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++turn) spin(turn);
+  // A rank that is killed while it writes leaves the text unfinished, so this wait is bounded.
+  for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) spin(look);
   if (failure().state.load(std::memory_order_acquire) != 2)
     return {Code::kRankLost, "a rank failed and could not say why", {}};
   return {static_cast<Code>(failure().code), failure().text, {}};

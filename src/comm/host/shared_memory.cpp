@@ -18,7 +18,7 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes() - 1) /
 
 }  // namespace
 
-// The buffer goes before the part that it lies in.
+// After the swap `other` destroys the old buffer before the part that holds its memory.
 SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
   std::swap(part_, other.part_);
   std::swap(buffer_, other.buffer_);
@@ -29,7 +29,7 @@ void SharedRegistry::add(const std::shared_ptr<SharedMapping>& mapping) {
   const std::lock_guard lock(lock_);
   by_id_[mapping->id] = mapping;
   if (mapping->bytes > 0) by_address_[mapping->segment.data() + mapping->begin] = mapping;
-  else mapping->freed().fetch_add(1, std::memory_order_release);  // as remove() does
+  else mapping->freed().fetch_add(1, std::memory_order_release);  // see remove()
 }
 
 void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexcept {
@@ -38,12 +38,12 @@ void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexc
     by_address_.erase(mapping->segment.data() + mapping->begin);
   }
   mapping->segment.drop(mapping->begin, whole_pages(mapping->bytes));
-  mapping->freed().fetch_add(1, std::memory_order_release);  // this rank's calls have ended before
+  mapping->freed().fetch_add(1, std::memory_order_release);  // release: this rank's calls have ended before
   unmap_freed();
 }
 
 void SharedRegistry::unmap_freed() {
-  std::vector<Mapping> gone;  // destroyed after the lock is given back
+  std::vector<Mapping> gone;  // destroyed after the lock is released
   const std::lock_guard lock(lock_);
   std::erase_if(by_id_, [&](const auto& entry) {
     if (entry.second->freed().load(std::memory_order_acquire) < entry.second->ranks) return false;
@@ -59,7 +59,7 @@ void SharedRegistry::clear() noexcept {
   by_address_.clear();
 }
 
-Reach SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
+SharedAddress SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
   const std::lock_guard lock(lock_);
   auto after = by_address_.upper_bound(data);
   if (after == by_address_.begin()) return {};
@@ -69,13 +69,13 @@ Reach SharedRegistry::find(const std::byte* data, std::uint64_t bytes) const {
   return {offset, mapping.id};
 }
 
-std::byte* SharedRegistry::at(const Reach& reach, std::uint64_t bytes) const {
+std::byte* SharedRegistry::at(const SharedAddress& address, std::uint64_t bytes) const {
   const std::lock_guard lock(lock_);
-  const auto found = by_id_.find(reach.segment);
+  const auto found = by_id_.find(address.segment);
   if (found == by_id_.end()) return nullptr;
   const Segment& segment = found->second->segment;
-  if (reach.offset > segment.bytes() || bytes > segment.bytes() - reach.offset) return nullptr;
-  return segment.data() + reach.offset;
+  if (address.offset > segment.bytes() || bytes > segment.bytes() - address.offset) return nullptr;
+  return segment.data() + address.offset;
 }
 
 SharedMemory::SharedMemory(Bootstrap& bootstrap, bool direct) : bootstrap_(bootstrap), direct_(direct) {
@@ -91,7 +91,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const Setu
     if (static_cast<int>(rank) == bootstrap_.rank()) own = whole;
     const std::size_t part = wanted[rank] < memory ? whole_pages(wanted[rank]) : memory;
     whole += part;
-    if (whole > memory)  // the system might promise it and then end a rank that uses it
+    if (whole > memory)  // Linux might grant it and kill a rank that touches it
       throw Error(Code::kOutOfMemory,
                   fmt::format("ranks ask for more shared memory together than the host has: rank {} for {} bytes, the "
                               "host has {}",
@@ -103,7 +103,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const Setu
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto mapping = std::make_shared<SharedMapping>();
   mapping->segment = Segment::share(bootstrap_, ranks, whole, call);
-  mapping->id = ++made_;
+  mapping->id = ++allocations_;
   mapping->ranks = static_cast<std::uint32_t>(wanted.size());
   mapping->begin = own;
   mapping->bytes = bytes;
@@ -119,25 +119,25 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const Setu
   const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(got ? 1 : 0), call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != 1)
-      throw Error(
-          Code::kOutOfMemory,
-          fmt::format("rank {} got no {} bytes of shared memory{}{}", rank, wanted[rank], why.empty() ? "" : ": ", why),
-          here);
+      throw Error(Code::kOutOfMemory,
+                  fmt::format("rank {} could not get {} bytes of shared memory{}{}", rank, wanted[rank],
+                              why.empty() ? "" : ": ", why),
+                  here);
   }
   registry_->add(mapping);
   if (bytes == 0) return nullptr;
   return std::make_shared<SharedPart>(registry_, mapping);
 }
 
-Reach SharedMemory::find(const std::byte* data, std::uint64_t bytes, bool hidden) const {
+SharedAddress SharedMemory::find(const std::byte* data, std::uint64_t bytes, bool hidden) const {
   if (!direct_) return {};
   if (!one_process_) return registry_->find(data, bytes);
-  return hidden ? Reach{} : Reach{reinterpret_cast<std::uintptr_t>(data), Reach::kAddress};
+  return hidden ? SharedAddress{} : SharedAddress{reinterpret_cast<std::uintptr_t>(data), SharedAddress::kAddress};
 }
 
-std::byte* SharedMemory::at(const Reach& reach, std::uint64_t bytes) const {
-  if (reach.segment == Reach::kAddress) return reinterpret_cast<std::byte*>(reach.offset);
-  return registry_->at(reach, bytes);
+std::byte* SharedMemory::at(const SharedAddress& address, std::uint64_t bytes) const {
+  if (address.segment == SharedAddress::kAddress) return reinterpret_cast<std::byte*>(address.offset);
+  return registry_->at(address, bytes);
 }
 
 }  // namespace slip

@@ -1,18 +1,28 @@
-// SharedMemory: the memory that ranks of one host have allocated together, and how each finds what is another's.
+// SharedMemory: buffers that the ranks of one host allocate together (Communicator::allocate), so that each rank can
+// map the others' parts. PeerBuffers uses it to find a peer's buffer.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "base/sync.hpp"
-#include "comm/host/offer.hpp"
 #include "transport/memory/segment.hpp"
 
 namespace slip {
 
-// What one call of allocate has made: a part for each rank, behind a page that counts who has freed its part.
+// A position in memory of one rank that its peers can reach.
+struct SharedAddress {
+  static constexpr std::uint32_t kNowhere = 0;                  // no peer can reach it
+  static constexpr std::uint32_t kAddress = ~std::uint32_t{0};  // all ranks are one process: `offset` is the address
+
+  std::uint64_t offset = 0;  // bytes from the start of the segment
+  std::uint32_t segment = kNowhere;
+};
+
+// The segment of one allocation: a page with the count of ranks that have freed their part, then a part for each rank.
 struct SharedMapping {
   Segment segment;
   std::uint32_t id = 0;
@@ -22,26 +32,26 @@ struct SharedMapping {
   std::atomic<std::uint32_t>& freed() const { return *reinterpret_cast<std::atomic<std::uint32_t>*>(segment.data()); }
 };
 
-// Mappings by their number, and this rank's parts by their address. Any thread.
+// The mappings by id, and this rank's parts by address. Any thread.
 class SharedRegistry {
  public:
   void add(const std::shared_ptr<SharedMapping>& mapping);
-  void remove(const std::shared_ptr<SharedMapping>& mapping) noexcept;  // this rank has freed its part
-  // Those that every rank has freed: no call can name them any more.
+  void remove(const std::shared_ptr<SharedMapping>& mapping) noexcept;  // this rank frees its part
+  // Unmaps the segments that every rank has freed: no call can name them any more.
   void unmap_freed();
   void clear() noexcept;
-  Reach find(const std::byte* data, std::uint64_t bytes) const;
-  std::byte* at(const Reach& reach, std::uint64_t bytes) const;  // null: there is no such memory
+  SharedAddress find(const std::byte* data, std::uint64_t bytes) const;
+  std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;  // null: the address is not valid
 
  private:
   using Mapping = std::shared_ptr<SharedMapping>;
 
   mutable SpinLock lock_;
   std::map<std::uint32_t, Mapping> by_id_;
-  std::map<const std::byte*, Mapping> by_address_;  // own parts that are not freed
+  std::map<const std::byte*, Mapping> by_address_;  // this rank's parts that are not freed
 };
 
-// This rank's part, until it is freed.
+// Owns this rank's part of a mapping; the destructor frees the part.
 class SharedPart {
  public:
   SharedPart(std::shared_ptr<SharedRegistry> registry, std::shared_ptr<SharedMapping> mapping)
@@ -60,27 +70,27 @@ class SharedPart {
 
 class SharedMemory {
  public:
-  // `direct`: whether this rank wants others at its memory at all.
+  // `direct`: whether other ranks may work in this rank's memory at all.
   SharedMemory(Bootstrap& bootstrap, bool direct);
   ~SharedMemory() { registry_->clear(); }
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Any memory of one rank is in reach of all.
+  // All ranks are threads of one process, so each can reach any memory of the others.
   bool one_process() const { return one_process_; }
-  // All ranks call it, in the same order; each says how much it wants. Null: nothing.
+  // All ranks call it, in the same order, each with the size of its own part. Null: this rank asked for 0 bytes.
   std::shared_ptr<SharedPart> allocate(std::size_t bytes, const SetupCall& call, Here here);
 
-  // Where others find these bytes of this rank. `hidden`: their pages are protected while no op of this rank runs.
-  Reach find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
-  // The bytes that another rank has told so.
-  std::byte* at(const Reach& reach, std::uint64_t bytes) const;
+  // Where peers find these bytes of this rank. `hidden`: the pages are protected while no op of this rank runs.
+  SharedAddress find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
+  // The bytes that another rank published under this address, in this process. Null: there are none.
+  std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;
 
  private:
   Bootstrap& bootstrap_;
   const bool direct_;
   bool one_process_ = true;
-  std::uint32_t made_ = 0;
+  std::uint32_t allocations_ = 0;
   const std::shared_ptr<SharedRegistry> registry_ = std::make_shared<SharedRegistry>();
 };
 

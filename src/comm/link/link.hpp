@@ -1,25 +1,24 @@
-// Links: one way for messages from this rank to another, and one back. Messages come in the order in which they were
-// sent; which is which follows from the programs of the two ranks. Nothing here waits: messages are begun, move while
-// somebody drives them, and are counted when they are done.
+// LinkEnd: this rank's end of a one-way channel of messages to or from another rank. Messages arrive in the order in
+// which they were sent; the programs of the two ranks say which message is which. Nothing here waits: begin() starts a
+// message, drive() moves it, done() counts it.
 //
-// The first message of a call carries the call's signature. Who receives it checks it before a byte is taken.
+// The first message of a call carries the call's signature. The receiver checks it before it takes a byte.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "base/sleeper.hpp"
+#include "base/sync.hpp"
 #include "comm/api/call.hpp"
 #include "slip/error.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip {
 
-// What one side does with its messages, sends or receives.
 class LinkEnd {
  public:
-  static constexpr std::uint64_t kDepth = 16;  // messages that may be begun and not done
+  static constexpr std::uint64_t kDepth = 16;  // messages that may be under way
 
   virtual ~LinkEnd() = default;
   LinkEnd() = default;
@@ -30,34 +29,27 @@ class LinkEnd {
   std::uint64_t begun() const { return begun_; }
   std::uint64_t done() const { return done_; }
 
-  // Not while full. The bytes stay as they are until it is done. `signature`: null unless it is the call's first.
+  // REQUIRES: not full(). The caller leaves the bytes alone until the message is done. `signature`: null unless the
+  // message is the first of a call.
   virtual void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) = 0;
-  // Moves what goes now. False: nothing. Throws what is wrong with the link, and what does not match.
+  // Moves as many bytes as possible without waiting. False: none. Throws if the link failed or a signature does not
+  // match.
   virtual bool drive() = 0;
-  // Whether the caller will drive it again and again, or nobody for a while, though messages are under way.
-  virtual void attend(bool attended) = 0;
-  // After a call that failed: when this returns, nobody touches the bytes of its messages any more. Nothing is begun or
-  // driven afterwards.
+  // True: the caller drives the link in a loop. False: no caller will for a while, though messages are under way; a
+  // network link is then driven by the proxy.
+  virtual void set_driven(bool driven) = 0;
+  // After a call that failed: once this returns, no thread or process touches the bytes of its messages. The caller
+  // begins and drives nothing afterwards.
   virtual void close() noexcept = 0;
-  // What can make drive() move something, for who wants to sleep meanwhile. False: nothing tells.
-  virtual bool watch(std::vector<pollfd>&) { return false; }
-  // Who is told when drive() may move something that others have left; null: nobody. False: nothing tells.
-  virtual bool tell(Sleeper*) { return false; }
-  // Whether drive() itself finds that the other end has left, behind all that it sent.
-  virtual bool says_when_over() const { return false; }
+  // Adds the file descriptors that become ready when drive() may move bytes. False: the link has none.
+  virtual bool add_poll_fds(std::vector<pollfd>&) { return false; }
+  // Wakes the sleeper when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.
+  virtual bool notify(Sleeper*) { return false; }
+  // Whether drive() itself throws when the other rank has left, after it has delivered everything sent before.
+  virtual bool reports_departure() const { return false; }
 
  protected:
   std::uint64_t begun_ = 0, done_ = 0;
 };
-
-// Two ranks made different calls. Both are in the text.
-struct CallMismatch : Error {
-  CallMismatch(int rank, const Signature& own, int other_rank, const Signature& other);
-  int other_rank;
-  Signature own, other;
-};
-
-// Throws CallMismatch if a rank asks for something else than this one.
-void require_same(int rank, const Signature& own, int other_rank, const Signature& other);
 
 }  // namespace slip

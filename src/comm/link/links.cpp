@@ -1,16 +1,85 @@
 #include "comm/link/links.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/sync.hpp"
 #include "comm/link/net_link.hpp"
 #include "comm/link/pipe.hpp"
 
 namespace slip {
 namespace {
-constexpr std::int64_t kRestNs = 1'000'000;  // a failure elsewhere is not told by a link
+
+constexpr std::int64_t kSleepNs =
+    1'000'000;  // sleep() returns this often, because a failure of another rank wakes no link
+
+constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
+constexpr int kPings = 16, kLarge = 3;
+constexpr std::uint64_t kPingBytes = 8, kMinBytes = 64 << 10, kMaxBytes = 1 << 20;
+constexpr double kLongUs = 2000;  // if kMinBytes take longer, the network is slow and its rate is known well enough
+
+class Pair {
+ public:
+  Pair(Bootstrap& bootstrap, Links& links, int peer, std::int64_t deadline_ns)
+      : bootstrap_(bootstrap), links_(links), peer_(peer), deadline_ns_(deadline_ns) {}
+
+  // The byte that the other rank wrote in the last exchange, and the byte that it will read in the next.
+  std::byte& said() { return in_[0]; }
+  std::byte& say() { return out_[0]; }
+  // Both ranks send and receive so many bytes at the same time.
+  double exchange_us(std::uint64_t bytes) {
+    const std::int64_t begun = now_ns();
+    links_.from(peer_).begin(in_.data(), bytes, nullptr);
+    links_.to(peer_).begin(out_.data(), bytes, nullptr);
+    for (int look = 0;
+         links_.from(peer_).done() < links_.from(peer_).begun() || links_.to(peer_).done() < links_.to(peer_).begun();
+         ++look) {
+      if (links_.drive()) continue;
+      spin(look);
+      if (bootstrap_.broken()) bootstrap_.throw_if_broken();
+      if (now_ns() > deadline_ns_)
+        throw Error(
+            Code::kTimeout,
+            fmt::format("rank {} measured its link to rank {}, which did not answer before the deadline of init",
+                        bootstrap_.rank(), peer_),
+            {});
+    }
+    return static_cast<double>(now_ns() - begun) / 1e3;
+  }
+
+ private:
+  Bootstrap& bootstrap_;
+  Links& links_;
+  const int peer_;
+  const std::int64_t deadline_ns_;
+  std::vector<std::byte> out_ = std::vector<std::byte>(kMaxBytes), in_ = std::vector<std::byte>(kMaxBytes);
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
+
+// Both ranks of the pair run this. The `first` one decides whether large messages are measured, too.
+LinkRates measure(Pair& pair, bool first) {
+  std::vector<double> small, large;
+  for (int i = 0; i < kPings; ++i) small.push_back(pair.exchange_us(kPingBytes));
+  const double min_us = pair.exchange_us(kMinBytes);
+  pair.say() = std::byte{min_us < kLongUs};
+  static_cast<void>(pair.exchange_us(kPingBytes));
+  const bool goes_on = (first ? pair.say() : pair.said()) != std::byte{0};
+  for (int i = 0; goes_on && i < kLarge; ++i) large.push_back(pair.exchange_us(kMaxBytes));
+  const double latency = std::max(median(small), 0.1);
+  const double bytes = static_cast<double>(goes_on ? kMaxBytes : kMinBytes);
+  const double us = goes_on ? median(large) : min_us;
+  return {.latency_us = latency, .gbps = bytes / (std::max(us - latency, 1.0) * 1e3), .message_us = latency / 4};
+}
+
+}  // namespace
 
 Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns, int channels)
     : bootstrap_(bootstrap),
@@ -24,7 +93,7 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int6
   lines_.rank = bootstrap.rank();
   lines_.host = bootstrap.host();
   lines_.key = bootstrap.derive("slip lines");
-  // Everybody must decide the same: what one rank alone can reach is not enough.
+  // All ranks must take the same decision: if one of them needs the network, all listen.
   bool own = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
@@ -69,7 +138,7 @@ std::unique_ptr<NetSender> Links::connect(int rank, int channel) {
                              {now_ns() + timeout_ns_, &bootstrap_.broken_flag()});
   } catch (const Error& error) {
     failed_ = rank;
-    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // which says why
+    if (error.code() == Code::kAborted) bootstrap_.throw_if_broken();  // throws the reason
     throw;
   }
 }
@@ -102,35 +171,50 @@ void Links::close() noexcept {
   for (const Made& one : made_) one.end->close();
 }
 
-bool Links::rest() {
+bool Links::sleep() {
   watched_.clear();
   for (const Made& one : made_) {
-    if (one.end->begun() != one.end->done() && !one.end->watch(watched_)) return false;
+    if (one.end->begun() != one.end->done() && !one.end->add_poll_fds(watched_)) return false;
   }
-  wait_for_any(watched_, kRestNs);
+  wait_for_any(watched_, kSleepNs);
   return true;
 }
 
-bool Links::tell(Sleeper& sleeper) {
+bool Links::notify(Sleeper& sleeper) {
   bool any = false;
   for (const Made& one : made_) {
     if (one.end->begun() == one.end->done()) continue;
     any = true;
-    if (one.end->tell(&sleeper)) continue;
-    tell_nobody();
+    if (one.end->notify(&sleeper)) continue;
+    stop_notifying();
     return false;
   }
   return any;
 }
 
-void Links::tell_nobody() {
-  for (const Made& one : made_) static_cast<void>(one.end->tell(nullptr));
+void Links::stop_notifying() {
+  for (const Made& one : made_) static_cast<void>(one.end->notify(nullptr));
 }
 
-void Links::attend(bool attended) {
+void Links::set_driven(bool driven) {
   for (const Made& one : made_) {
-    if (one.end->begun() != one.end->done()) one.end->attend(attended);
+    if (one.end->begun() != one.end->done()) one.end->set_driven(driven);
   }
+}
+
+LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns) {
+  int peer = -1;  // of rank 0
+  for (int rank = bootstrap.nranks() - 1; rank > 0; --rank) {
+    if (bootstrap.rank() == 0 && !links.through_memory(rank)) peer = rank;
+  }
+  const std::vector<int> peers = bootstrap.all_gather(peer);
+  if (peers[0] < 0) return kPipes;
+  LinkRates rates;
+  if (bootstrap.rank() == 0 || bootstrap.rank() == peers[0]) {
+    Pair pair(bootstrap, links, bootstrap.rank() == 0 ? peers[0] : 0, deadline_ns);
+    rates = measure(pair, bootstrap.rank() == 0);
+  }
+  return bootstrap.all_gather(rates)[0];
 }
 
 }  // namespace slip

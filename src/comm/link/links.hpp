@@ -1,5 +1,5 @@
-// Links: how this rank reaches each of the others. Ranks that can share memory get pipes, the others lines of a
-// network; both are made when they are first used.
+// Links: the links of this rank to and from all other ranks, by rank and channel. Ranks that share memory get pipes
+// (pipe.hpp), others network connections (net_link.hpp). Each link is made when it is first used. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -7,31 +7,34 @@
 
 #include "comm/host/shared_host.hpp"
 #include "comm/link/link.hpp"
+#include "comm/plan/tuning.hpp"
 #include "transport/net/net.hpp"
 
 namespace slip {
 
 class Links {
  public:
-  // All ranks make theirs together. `host`: null if no two ranks are to share memory, else with as many channels.
-  // `lines`: how those that this rank sends on are made; its rank and host are filled in.
+  // All ranks construct theirs together. `host`: null if no ranks share memory, otherwise with as many channels.
+  // `lines`: options of the connections on which this rank sends; rank, host and key are filled in here.
   Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns, int channels = 1);
 
   LinkEnd& to(int rank, int channel = 0) { return end(outlets_, rank, channel, true); }
   LinkEnd& from(int rank, int channel = 0) { return end(inlets_, rank, channel, false); }
-  // Those that were used and have messages under way move on. False: none did.
+  // Drives all links that were used, or one of them. False: nothing moved.
   bool drive();
   bool drive(LinkEnd& end, int rank);
-  void attend(bool attended);  // see LinkEnd
-  void close() noexcept;       // see LinkEnd
-  // Whether `sleeper` is told of all that is under way, and there is something. Until it is told of nothing any more.
-  bool tell(Sleeper& sleeper);
-  void tell_nobody();
+  void set_driven(bool driven);  // see LinkEnd
+  void close() noexcept;         // see LinkEnd
+  // Until stop_notifying(), the sleeper is woken when a link under way may move. False: nothing is under way, or one of
+  // the links cannot wake a thread; then none does.
+  bool notify(Sleeper& sleeper);
+  void stop_notifying();
   int channels() const { return channels_; }
-  // Sleeps until a link under way may move, or for a moment. False: nothing would tell, and it did not.
-  bool rest();
+  // Sleeps until a link under way may move, at most for a millisecond. False: a link cannot be polled, so it did not
+  // sleep.
+  bool sleep();
   bool through_memory(int rank) const;
-  int failed() const { return failed_; }  // the rank of the link that threw; -1: none did
+  int failed() const { return failed_; }  // the rank of the link that threw last; -1: none did
 
  private:
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
@@ -51,15 +54,20 @@ class Links {
   const int channels_;
   std::unique_ptr<NetListener> listener_;
   std::vector<NetHandle> handles_;
-  std::vector<std::unique_ptr<NetReceiver>> arrived_;  // connected, and not asked for yet
-  Ends outlets_, inlets_;                              // these three by channel and rank
+  std::vector<std::unique_ptr<NetReceiver>> arrived_;  // connections that no link has taken yet
+  Ends outlets_, inlets_;                              // arrived_, outlets_, inlets_: by channel and rank
   struct Made {
     LinkEnd* end = nullptr;
     int rank = 0;
   };
   std::vector<Made> made_;
-  std::vector<pollfd> watched_;  // kept, so that nothing is allocated
+  std::vector<pollfd> watched_;  // kept, so that sleep() allocates nothing
   int failed_ = -1;
 };
+
+// Measures the figures of the tuning model. All ranks call it when they make a communicator. Rank 0 measures with the
+// first rank that it reaches only over the network, and tells the others. Without a network the result is the constants
+// for pipes of one host. Takes a few milliseconds, on slow networks some tens.
+LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns);
 
 }  // namespace slip

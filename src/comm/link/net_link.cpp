@@ -5,34 +5,38 @@
 namespace slip {
 namespace {
 
-static_assert(2 * LinkEnd::kDepth <= ProxyLine::kDepth);  // a signature and a message each: there is always room
+static_assert(
+    2 * LinkEnd::kDepth <=
+    ProxyConnection::kDepth);  // each message posts at most a signature and its bytes, so the line always has room
 
 std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
 
-void attend(ProxyLine* line, bool attended) {
+void set_line_driven(ProxyConnection* line, bool driven) {
   if (!line) return;
-  if (attended) line->attend();
-  else line->leave();
+  if (driven) line->begin_drive();
+  else line->end_drive();
 }
 
-bool tell(ProxyLine* line, Sleeper* sleeper) {
-  if (line) line->tell(sleeper);
+bool notify_by(ProxyConnection* line, Sleeper* sleeper) {
+  if (line) line->set_sleeper(sleeper);
   return line != nullptr;
 }
 
-void post(ProxyLine& line, std::span<std::byte> bytes, ProxyLine::Next next = ProxyLine::Next::kCompute) {
+void post(ProxyConnection& line, std::span<std::byte> bytes,
+          ProxyConnection::Next next = ProxyConnection::Next::kCompute) {
   static_cast<void>(line.post(bytes, next));
 }
 
 }  // namespace
 
 void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
-  if (!line_) line_ = std::make_unique<ProxyLine>(Proxy::of_process(), connect_());
-  line_->attend();
+  if (!line_) line_ = std::make_unique<ProxyConnection>(Proxy::of_process(), connect_());
+  line_->begin_drive();
   const std::uint64_t slot = begun_ % kDepth;
   if (signature) {
     signatures_[slot] = *signature;
-    post(*line_, bytes_of(signatures_[slot]), bytes > 0 ? ProxyLine::Next::kPost : ProxyLine::Next::kCompute);
+    post(*line_, bytes_of(signatures_[slot]),
+         bytes > 0 ? ProxyConnection::Next::kPost : ProxyConnection::Next::kCompute);
   }
   if (bytes > 0) post(*line_, {data, bytes});
   ends_[slot] = line_->posted();
@@ -46,8 +50,8 @@ bool NetOutlet::drive() {
   return moved;
 }
 
-void NetOutlet::attend(bool attended) { slip::attend(line_.get(), attended); }
-bool NetOutlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
+void NetOutlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
+bool NetOutlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
 
 void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   Message& message = messages_[begun_ % kDepth];
@@ -57,14 +61,14 @@ void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sign
   message.signed_ = signature != nullptr;
   if (signature) message.expected = *signature;
   ++begun_;
-  if (line_) line_->attend();
+  if (line_) line_->begin_drive();
 }
 
-// True: the line was asked for its bytes.
-bool NetInlet::ask(Message& message) {
+// False: the signature has not arrived, so the bytes cannot be posted yet.
+bool NetInlet::post_receive(Message& message) {
   if (message.signed_) {
     if (message.signature_end == 0) {
-      post(*line_, bytes_of(message.said));
+      post(*line_, bytes_of(message.received));
       message.signature_end = line_->posted();
     }
     if (line_->done() < message.signature_end) return false;
@@ -74,7 +78,7 @@ bool NetInlet::ask(Message& message) {
                               "same calls in the same order",
                               rank_, message.expected.text(), from_),
                   {});
-    require_same(rank_, message.expected, from_, message.said);
+    require_same(rank_, message.expected, from_, message.received);
   }
   if (message.bytes > 0) post(*line_, {message.data, message.bytes});
   message.end = line_->posted();
@@ -86,12 +90,12 @@ bool NetInlet::drive() {
   if (!line_) {
     std::unique_ptr<NetReceiver> receiver = accept_();
     if (!receiver) return false;
-    line_ = std::make_unique<ProxyLine>(Proxy::of_process(), std::move(receiver));
-    line_->attend();
+    line_ = std::make_unique<ProxyConnection>(Proxy::of_process(), std::move(receiver));
+    line_->begin_drive();
   }
   bool moved = line_->drive();
-  while (asked_ < begun_ && ask(messages_[asked_ % kDepth])) ++asked_;
-  for (; done_ < asked_; ++done_) {
+  while (posted_ < begun_ && post_receive(messages_[posted_ % kDepth])) ++posted_;
+  for (; done_ < posted_; ++done_) {
     const Message& message = messages_[done_ % kDepth];
     if (line_->done() < message.end) break;
     if (message.bytes > 0 && line_->moved(message.end - 1) != message.bytes)
@@ -104,7 +108,7 @@ bool NetInlet::drive() {
   return moved;
 }
 
-void NetInlet::attend(bool attended) { slip::attend(line_.get(), attended); }
-bool NetInlet::tell(Sleeper* sleeper) { return slip::tell(line_.get(), sleeper); }
+void NetInlet::set_driven(bool driven) { set_line_driven(line_.get(), driven); }
+bool NetInlet::notify(Sleeper* sleeper) { return notify_by(line_.get(), sleeper); }
 
 }  // namespace slip

@@ -1,5 +1,5 @@
-// Links over a network: each end is a line of its own, made when it is first used and kept moving by the proxy while
-// nobody drives it.
+// NetOutlet and NetInlet: the two ends of a link over the network. Links makes them. Each has a connection
+// (ProxyConnection) of its own, opened at the first message; the proxy thread drives it while no caller does.
 #pragma once
 
 #include <array>
@@ -16,47 +16,47 @@ class NetOutlet final : public LinkEnd {
   explicit NetOutlet(std::function<std::unique_ptr<NetSender>()> connect) : connect_(std::move(connect)) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void attend(bool attended) override;
+  void set_driven(bool driven) override;
   void close() noexcept override { line_ = nullptr; }
-  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
-  bool tell(Sleeper* sleeper) override;
-  bool says_when_over() const override { return line_ != nullptr; }
+  bool add_poll_fds(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
+  bool notify(Sleeper* sleeper) override;
+  bool reports_departure() const override { return line_ != nullptr; }
 
  private:
   const std::function<std::unique_ptr<NetSender>()> connect_;
-  std::unique_ptr<ProxyLine> line_;
+  std::unique_ptr<ProxyConnection> line_;
   std::array<Signature, kDepth> signatures_;
-  std::array<std::uint64_t, kDepth> ends_{};  // the count of the line at which a message is done
+  std::array<std::uint64_t, kDepth> ends_{};  // a message is done when the line's count reaches this
 };
 
 class NetInlet final : public LinkEnd {
  public:
-  // `accept`: null while the other rank has not connected.
+  // `accept` returns null while the other rank has not connected.
   NetInlet(std::function<std::unique_ptr<NetReceiver>()> accept, int rank, int from)
       : accept_(std::move(accept)), rank_(rank), from_(from) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void attend(bool attended) override;
+  void set_driven(bool driven) override;
   void close() noexcept override { line_ = nullptr; }
-  bool watch(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
-  bool tell(Sleeper* sleeper) override;
-  bool says_when_over() const override { return line_ != nullptr; }
+  bool add_poll_fds(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
+  bool notify(Sleeper* sleeper) override;
+  bool reports_departure() const override { return line_ != nullptr; }
 
  private:
   struct Message {
     std::byte* data = nullptr;
     std::uint64_t bytes = 0;
-    Signature expected, said;
+    Signature expected, received;
     bool signed_ = false;
-    std::uint64_t signature_end = 0, end = 0;  // counts of the line at which they are there; 0: not asked for yet
+    std::uint64_t signature_end = 0, end = 0;  // the line's counts at which they have arrived; 0: not posted yet
   };
-  bool ask(Message& message);
+  bool post_receive(Message& message);
 
   const std::function<std::unique_ptr<NetReceiver>()> accept_;
   const int rank_, from_;
-  std::unique_ptr<ProxyLine> line_;
+  std::unique_ptr<ProxyConnection> line_;
   std::array<Message, kDepth> messages_;
-  std::uint64_t asked_ = 0;  // messages whose bytes the line was asked for
+  std::uint64_t posted_ = 0;  // messages whose receive the line has
 };
 
 }  // namespace slip

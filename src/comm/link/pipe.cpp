@@ -7,30 +7,17 @@
 
 #include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "comm/host/copy.hpp"
-#include "transport/memory/process_memory.hpp"
+#include "comm/reduce/reduce.hpp"
+#include "transport/memory/segment.hpp"
 
 namespace slip {
 namespace {
 
-// Large messages: at first both ways in turns, then one goes the other way now and then, for things may have changed.
-constexpr std::uint64_t kInTurns = 8, kTryEvery = 32;
+// Large messages between processes: the first ones alternate between both ways, so that both get measured. Later every
+// kTryEvery-th message takes the slower way, because the figures may have changed.
+constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
 
 }  // namespace
-
-CallMismatch::CallMismatch(int rank, const Signature& mine, int there, const Signature& theirs)
-    : Error(Code::kMismatch,
-            fmt::format("rank {} calls {}, rank {} calls {}: all ranks of a communicator must make the same calls in "
-                        "the same order",
-                        rank, mine.text(), there, theirs.text()),
-            {}),
-      other_rank(there),
-      own(mine),
-      other(theirs) {}
-
-void require_same(int rank, const Signature& own, int other_rank, const Signature& other) {
-  if (other != own) throw CallMismatch(rank, own, other_rank, other);
-}
 
 void PipeOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
   messages_[begun_ % kDepth] = {
@@ -40,7 +27,7 @@ void PipeOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* si
 
 bool PipeOutlet::has_room() {
   if (filled_ - taken_ < PipeMemory::kCells) return true;
-  taken_ = load_acquire(memory_.taken);  // acquire: the receiver has read the cells, they may be written
+  taken_ = load_acquire(memory_.taken);  // acquire: the receiver has read the cells, so the sender may write them
   return filled_ - taken_ < PipeMemory::kCells;
 }
 
@@ -48,7 +35,7 @@ bool PipeOutlet::goes_by_address(const Message& message) {
   if (message.bytes < by_address_) return false;
   if (by_address_ == PipeReach::kThreads) return true;
   const std::uint64_t number = large_++;
-  const bool tries = number % (number < kInTurns ? 2 : kTryEvery) == 0;
+  const bool tries = number % (number < kAlternating ? 2 : kTryEvery) == 0;
   return memory_.cells_are_quicker.load(std::memory_order_relaxed) == tries;  // relaxed: only a hint
 }
 
@@ -71,24 +58,27 @@ void PipeOutlet::fill_cell(Message& message) {
     message.gone += bytes;
   }
   ++filled_;
-  head.number.store(filled_, std::memory_order_release);  // the head and the cell are seen by who sees the number
-  __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells], 1);  // the receiver has read it some messages ago
+  head.number.store(filled_, std::memory_order_release);  // a receiver that sees the number sees the head and the cell
+  __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells],
+                     1);  // the receiver's core has this line, which it read some messages ago
   if (message.gone < message.bytes) return;
   message.all_in = true;
   message.last_cell = head.by_address ? filled_ : 0;
 }
 
-// The receiver could not read the bytes of the oldest message that is in the pipe. It will not be able to read others.
+// The receiver could not read the bytes of the oldest message in the pipe, and will not be able to read later ones.
+// Passes the next window of that message.
 bool PipeOutlet::fill_window(Message& message) {
-  const std::uint64_t filled = memory_.windows_filled.load(std::memory_order_relaxed);  // relaxed: its own
+  const std::uint64_t filled =
+      memory_.windows_filled.load(std::memory_order_relaxed);            // relaxed: only this end writes it
   if (load_acquire(memory_.refused) != message.last_cell) return false;  // acquire: the windows before it are counted
-  // acquire: the window was read, and may be written.
+  // acquire: the receiver has read the window, so the sender may write it.
   if (message.shown == message.bytes || load_acquire(memory_.windows_taken) != filled) return false;
   by_address_ = PipeReach::kNever;
   const std::uint64_t bytes = std::min(message.bytes - message.shown, PipeMemory::kCellBytes);
   slip::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.shown, bytes);
   message.shown += bytes;
-  memory_.windows_filled.store(filled + 1, std::memory_order_release);  // the bytes are seen by who sees the count
+  memory_.windows_filled.store(filled + 1, std::memory_order_release);  // a receiver that sees the count sees the bytes
   return true;
 }
 
@@ -110,12 +100,13 @@ bool PipeOutlet::drive() {
   return moved;
 }
 
-// The receiver waits for nobody while it reads, so neither does this one for long.
+// The receiver waits for no other rank while it reads, so this wait is short.
 void PipeOutlet::close() noexcept {
   memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
   full_fence();
-  if (by_address_ != PipeReach::kThreads) return;  // another process may be killed as it reads, and does no harm here
-  for (int turn = 0; load_acquire(memory_.reading); ++turn) spin(turn);  // acquire: it has read what it read
+  if (by_address_ != PipeReach::kThreads)
+    return;  // another process may be killed while it reads, and its read does no harm here
+  for (int look = 0; load_acquire(memory_.reading); ++look) spin(look);  // acquire: the receiver's reads are done
 }
 
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
@@ -123,7 +114,7 @@ void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
   ++begun_;
 }
 
-// False: the bytes of this cell are still to come.
+// False: the bytes of this cell have not arrived yet.
 bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (refused_) return take_window(message);
   if (message.signed_ && message.come == 0) {
@@ -145,34 +136,37 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   return true;
 }
 
-void PipeInlet::note_pace(PipePace& way, std::uint64_t began, std::uint64_t bytes) {
-  way.note(ticks() - began, bytes);
+void PipeInlet::note_pace(PipePace& pace, std::uint64_t began, std::uint64_t bytes) {
+  pace.note(ticks() - began, bytes);
   if (!cells_.known() || !address_.known()) return;
   const bool quicker = cells_ < address_;
   if (memory_.cells_are_quicker.load(std::memory_order_relaxed) != quicker)
     memory_.cells_are_quicker.store(quicker, std::memory_order_relaxed);  // relaxed, both: only a hint
 }
 
-// A sender that has given up may have written something else to where its message was. Between threads it may even have
-// freed it: either it sees that its bytes are read, and waits, or this thread sees that it has given up.
+// A sender that has given up may have overwritten the message; between threads it may even have freed the memory.
+// Store, fence, load on both sides: either the sender sees `reading` and waits in close(), or this thread sees
+// `given_up`.
 bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   const std::byte* at = nullptr;
   std::memcpy(&at, head.data, sizeof(at));
   const std::uint64_t began = ticks();
-  memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, both: the fence orders them
+  memory_.reading.store(true,
+                        std::memory_order_relaxed);  // relaxed, like the load of `given_up`: the fence orders them
   full_fence();
   bool read = false;
   if (!memory_.given_up.load(std::memory_order_relaxed)) {
     if (process_ == 0) copy(message.data, at, message.bytes);
     read = process_ == 0 || read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
   }
-  memory_.reading.store(false, std::memory_order_release);  // the bytes are read before the sender goes on
-  acquire_fence();                                          // and before this look
+  memory_.reading.store(false,
+                        std::memory_order_release);  // the reads are done before the sender sees false and goes on
+  acquire_fence();                                   // the reads are done before this load
   if (memory_.given_up.load(std::memory_order_relaxed))
     throw Error(Code::kRankLost, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
   if (!read) {
     refused_ = true;
-    memory_.refused.store(taken_ + 1, std::memory_order_release);  // behind the counts of windows
+    memory_.refused.store(taken_ + 1, std::memory_order_release);  // after the counts of earlier windows
     return false;
   }
   if (process_ != 0) note_pace(address_, began, message.bytes);
@@ -181,13 +175,15 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
 }
 
 bool PipeInlet::take_window(Message& message) {
-  const std::uint64_t taken = memory_.windows_taken.load(std::memory_order_relaxed);  // relaxed: its own
-  if (load_acquire(memory_.windows_filled) == taken) return false;                    // acquire: the bytes are seen
+  const std::uint64_t taken =
+      memory_.windows_taken.load(std::memory_order_relaxed);        // relaxed: only this end writes it
+  if (load_acquire(memory_.windows_filled) == taken) return false;  // acquire: the sender's bytes are visible
   const std::uint64_t bytes = std::min(message.bytes - message.come, PipeMemory::kCellBytes);
   slip::copy(message.data + message.come, memory_.cells[taken_ % PipeMemory::kCells], bytes);
   message.come += bytes;
-  memory_.windows_taken.store(taken + 1,
-                              std::memory_order_release);  // what was read is read before it is written again
+  memory_.windows_taken.store(
+      taken + 1,
+      std::memory_order_release);  // the reads are done before the sender may write the memory again
   refused_ = message.come < message.bytes;
   return !refused_;
 }
@@ -196,11 +192,12 @@ bool PipeInlet::drive() {
   bool moved = false;
   while (done_ < begun_) {
     const PipeMemory::Head& head = memory_.heads[taken_ % PipeMemory::kCells];
-    if (load_acquire(head.number) != taken_ + 1) break;  // acquire: the sender's head and cell are seen
+    if (load_acquire(head.number) != taken_ + 1) break;  // acquire: the sender's head and cell are visible
     Message& message = messages_[done_ % kDepth];
     if (!take_cell(message, head)) break;
     ++taken_;
-    memory_.taken.store(taken_, std::memory_order_release);  // what was read is read before it is written again
+    memory_.taken.store(taken_,
+                        std::memory_order_release);  // the reads are done before the sender may write the memory again
     if (message.come == message.bytes) ++done_;
     moved = true;
   }

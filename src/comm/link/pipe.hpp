@@ -1,9 +1,14 @@
-// Pipe: messages from one rank to another of the same host, through cells in memory that both map. A message of up to
-// kInHead bytes travels in the cache line that says that it is there; larger ones are copied in by the one and out by
-// the other, cell by cell, so that both work at the same time. Between threads of one process only the address travels,
-// and the receiver copies; between processes, too, if the message is large, and the kernel copies. A receiver that the
-// kernel does not let do so refuses: the bytes then come through the cell that the address came with, window by window.
-// The kernel looks up every page, so which way is the quicker one depends on the pages: the receiver measures both.
+// PipeOutlet and PipeInlet: the two ends of a link between ranks of one host, a ring of cells in memory that both map.
+// One sender and one receiver; neither blocks.
+//
+// A message travels in one of three ways:
+//   in the head     up to kInHead bytes, in the cache line that announces the cell.
+//   in cells        the sender copies in and the receiver copies out, cell by cell, so that both work at the same time.
+//   by address      the sender passes only the address. A thread of the same process copies from there; another process
+//                   lets the kernel copy (process_vm_readv), if the message is large.
+// The kernel looks up every page, so the faster way between processes depends on the pages: the receiver measures both.
+// If the kernel refuses, the receiver refuses the cell. The sender then passes the bytes through that cell's memory,
+// one window (up to kCellBytes) after the other.
 #pragma once
 
 #include <algorithm>
@@ -18,39 +23,40 @@ struct PipeMemory {
   static constexpr std::uint64_t kCells = 8, kCellBytes = 32 << 10, kInHead = 24;
 
   struct alignas(64) Head {
-    std::atomic<std::uint64_t> number{0};  // of the cell that is in it, from 1 on
+    std::atomic<std::uint64_t> number{0};  // of the cell that the head announces, from 1 on
     std::uint32_t bytes = 0;
-    bool by_address = false;  // `data` is where they are
-    bool signed_ = false;     // the message begins here, and has a signature
+    bool by_address = false;  // `data` holds the address of the bytes
+    bool signed_ = false;     // a message with a signature begins here
     Signature signature;
     std::byte data[kInHead] = {};
   };
   static_assert(sizeof(Head) == 64);
 
   Head heads[kCells];
-  alignas(64) std::atomic<std::uint64_t> taken{0};  // cells, by the receiver
-  std::atomic<std::uint64_t> refused{0};            // the last cell whose address it could not read
+  alignas(64) std::atomic<std::uint64_t> taken{
+      0};  // cells that the receiver has read; the receiver writes this and the next four
+  std::atomic<std::uint64_t> refused{0};  // the last cell whose address the receiver could not read
   std::atomic<std::uint64_t> windows_taken{0};
-  std::atomic<bool> cells_are_quicker{false};                // found by the receiver
-  std::atomic<bool> reading{false};                          // it is where an address leads to
-  alignas(64) std::atomic<std::uint64_t> windows_filled{0};  // by the sender
-  std::atomic<bool> given_up{false};                         // its bytes are its own again, once nobody reads them
+  std::atomic<bool> cells_are_quicker{false};                // a hint for the sender
+  std::atomic<bool> reading{false};                          // the receiver reads the sender's memory
+  alignas(64) std::atomic<std::uint64_t> windows_filled{0};  // the sender writes this and the next
+  std::atomic<bool> given_up{false};                         // the call failed: the sender will reuse its memory
   alignas(64) std::byte cells[kCells][kCellBytes];
 };
 
-// From where on only the address of a message travels.
+// From which size on, in bytes, a message travels by address.
 struct PipeReach {
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   static constexpr std::uint64_t kThreads = PipeMemory::kInHead + 1, kProcesses = 128 << 10;
 };
 
-// What a byte takes by one of the two ways: the least of the last messages, for a thread that loses its core for a
-// while says nothing about the way.
+// Ticks per byte in one of the two ways: the minimum of the recent messages, because a thread may lose its core during
+// a message.
 class PipePace {
  public:
   void note(std::uint64_t ticks, std::uint64_t bytes) {
     const double now = static_cast<double>(ticks) / static_cast<double>(bytes);
-    pace_ = pace_ == 0 ? now : std::min(now, pace_ * 1.05);  // older ones count less and less
+    pace_ = pace_ == 0 ? now : std::min(now, pace_ * 1.05);  // so that an old minimum is forgotten
   }
   bool known() const { return pace_ != 0; }
   friend bool operator<(const PipePace& a, const PipePace& b) { return a.pace_ < b.pace_; }
@@ -61,19 +67,19 @@ class PipePace {
 
 class PipeOutlet final : public LinkEnd {
  public:
-  // `memory`: zeroed at first, in use by this one sender and one receiver. `by_address`: see PipeReach.
+  // `memory`: zeroed at first, used by one sender and one receiver only. `by_address`: see PipeReach.
   PipeOutlet(PipeMemory& memory, std::uint64_t by_address) : memory_(memory), by_address_(by_address) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void attend(bool) override {}
+  void set_driven(bool) override {}
   void close() noexcept override;
 
  private:
   struct Message {
     const std::byte* data = nullptr;
     std::uint64_t bytes = 0, gone = 0;
-    std::uint64_t last_cell = 0;  // by address: done when it was taken
-    std::uint64_t shown = 0;      // of a message that was refused
+    std::uint64_t last_cell = 0;  // by address: the message is done when the receiver has taken this cell
+    std::uint64_t shown = 0;      // bytes passed in windows, after the receiver refused the address
     bool signed_ = false, all_in = false;
     Signature signature;
   };
@@ -84,21 +90,21 @@ class PipeOutlet final : public LinkEnd {
 
   PipeMemory& memory_;
   std::uint64_t by_address_;
-  std::uint64_t large_ = 0;  // messages that might go by address
+  std::uint64_t large_ = 0;  // messages so far that were large enough to go by address
   std::array<Message, kDepth> messages_;
-  std::uint64_t in_ = 0;                  // messages that are in the pipe
-  std::uint64_t filled_ = 0, taken_ = 0;  // cells; `taken_`: at least
+  std::uint64_t in_ = 0;                  // messages that are in the pipe completely
+  std::uint64_t filled_ = 0, taken_ = 0;  // cells; `taken_` may lag behind memory_.taken
 };
 
 class PipeInlet final : public LinkEnd {
  public:
-  // `process`: the sender's, if it is another one than this; else 0.
+  // `process`: the sender's process id, or 0 if the sender is a thread of this process.
   PipeInlet(PipeMemory& memory, int rank, int from, std::int32_t process)
       : memory_(memory), rank_(rank), from_(from), process_(process) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
-  void attend(bool) override {}
-  void close() noexcept override {}  // only drive() touches its bytes
+  void set_driven(bool) override {}
+  void close() noexcept override {}  // only drive() touches the bytes
 
  private:
   struct Message {
@@ -106,19 +112,19 @@ class PipeInlet final : public LinkEnd {
     std::uint64_t bytes = 0, come = 0;
     bool signed_ = false;
     Signature signature;
-    std::uint64_t began = 0;  // in ticks: its first cell was taken, if it has several
+    std::uint64_t began = 0;  // in ticks: when the first of several cells was taken
   };
   bool take_cell(Message& message, const PipeMemory::Head& head);
   bool take_address(Message& message, const PipeMemory::Head& head);
   bool take_window(Message& message);
-  void note_pace(PipePace& way, std::uint64_t began, std::uint64_t bytes);
+  void note_pace(PipePace& pace, std::uint64_t began, std::uint64_t bytes);
 
   PipeMemory& memory_;
   const int rank_, from_;
   const std::int32_t process_;
   std::array<Message, kDepth> messages_;
   std::uint64_t taken_ = 0;
-  bool refused_ = false;  // the cell that comes next
+  bool refused_ = false;  // this end has refused the next cell
   PipePace cells_, address_;
 };
 

@@ -1,16 +1,13 @@
 #include "comm/plan/algorithm.hpp"
 
 #include <algorithm>
-#include <utility>
-
-#include "topo/trees.hpp"
 
 namespace slip {
 namespace {
 
 using C = Collective;
 
-constexpr Recipe kRecipes[] = {
+constexpr Schedule kSchedules[] = {
     {Algorithm::kRing, C::kAllReduce, false, true, ring::loops, ring::write_loop, ring::loop_scratch},
     {Algorithm::kRing, C::kReduceScatter, false, true, ring::loops, ring::write_loop, ring::loop_scratch},
     {Algorithm::kRing, C::kAllGather, true, true, ring::loops, ring::write_loop, ring::loop_scratch},
@@ -35,25 +32,13 @@ constexpr Recipe kRecipes[] = {
 
 }  // namespace
 
-std::span<const Recipe> recipes() { return kRecipes; }
+std::span<const Schedule> schedules() { return kSchedules; }
 
-const Recipe* find_recipe(Algorithm algorithm, Collective kind) {
-  for (const Recipe& recipe : kRecipes) {
-    if (recipe.algorithm == algorithm && recipe.kind == kind) return &recipe;
+const Schedule* find_schedule(Algorithm algorithm, Collective kind) {
+  for (const Schedule& schedule : kSchedules) {
+    if (schedule.algorithm == algorithm && schedule.kind == kind) return &schedule;
   }
   return nullptr;
-}
-
-Formation Formation::of(std::vector<int> order) {
-  Formation result;
-  const auto count = static_cast<int>(order.size());
-  result.position.resize(order.size());
-  for (int i = 0; i < count; ++i) result.position[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
-  result.order = std::move(order);
-  for (std::vector<int>& parents : topo::double_binary_parents(count))
-    result.trees.push_back(topo::tree_of(std::move(parents)));
-  result.rooted = topo::tree_of(topo::heap_parents(count));
-  return result;
 }
 
 Task::Span Task::share() const {

@@ -1,71 +1,64 @@
-// Algorithms: how a collective is done by messages between two ranks each. Each is a function that writes a rank's
-// program, piece by piece, and a row of the table in algorithm.cpp.
+// Algorithms: collectives by messages between pairs of ranks. Each algorithm has functions that write the program of a
+// rank piece by piece, and for each collective a Schedule in the table of algorithm.cpp. The functions are in the .cpp
+// file with the name of the algorithm.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
 #include "comm/api/call.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/primitive.hpp"
-#include "comm/plan/relays.hpp"
 #include "slip/communicator.hpp"
 #include "slip/topology.hpp"
 
 namespace slip {
 
-// Who is whose neighbour; the same on all ranks.
-struct Formation {
-  std::vector<int> order;       // the ring: ranks of one host are next to each other
-  std::vector<int> position;    // of each rank in it
-  std::vector<CommTree> trees;  // of positions; each carries half of the chunks
-  CommTree rooted;              // of positions as counted from the root on
-  Relays relays;
-  static Formation of(std::vector<int> order);
-};
-
-// A call as an algorithm sees it.
+// A call, as an algorithm sees it on one rank and channel.
 struct Task {
   Call call;
   int rank = 0, nranks = 1;
   bool in_place = false;
-  std::uint64_t chunk_bytes = 0;  // at most; a multiple of 64
-  const Formation* formation = nullptr;
-  int channel = 0, channels = 1;  // each moves its share of every block
+  std::uint64_t chunk_bytes = 0;  // the maximum; a multiple of 64
+  const CommGraph* graph = nullptr;
+  int channel = 0, channels = 1;  // each channel moves its share of every block
 
   std::uint64_t block() const { return call.block_bytes(); }
   bool is_root() const { return rank == call.root; }
   bool scales() const { return reduces(call.kind) && call.op == ReduceOp::kPreMulSum; }
-  int position() const { return formation->position[static_cast<std::size_t>(rank)]; }
-  int at(int position) const {  // counted round and round
-    return formation->order[static_cast<std::size_t>((position % nranks + nranks) % nranks)];
+  int position() const { return graph->position[static_cast<std::size_t>(rank)]; }
+  int at(int position) const {  // the rank at a position of the ring, modulo nranks
+    return graph->order[static_cast<std::size_t>((position % nranks + nranks) % nranks)];
   }
   struct Span {
     std::uint64_t begin = 0, bytes = 0;
     std::uint64_t end() const { return begin + bytes; }
   };
-  Span share() const;  // of a block: whole lines of the cache but for the last; nothing, if there are not enough
+  Span share() const;  // the channel's bytes of a block: whole cache lines except at the end; may be empty
   std::uint64_t chunks() const { return (share().bytes + chunk_bytes - 1) / chunk_bytes; }
-  Span chunk(std::uint64_t index) const;  // of the share
+  Span chunk(std::uint64_t index) const;  // a part of the share
 };
 
-struct Recipe {
+// How an algorithm does one kind of collective.
+
+struct Schedule {
   Algorithm algorithm;
   Collective kind;
-  bool rank_order;   // values are reduced in the order of the ranks
-  bool by_channels;  // the formation is what counts, so there may be several, each with a share of the data
+  bool rank_order;   // values are reduced in the order of the ranks, so the bits depend on nothing else
+  bool by_channels;  // the call may use several channels, each with its own graph and a share of the data
   std::uint64_t (*pieces)(const Task& task);
   void (*write)(const Task& task, std::uint64_t piece, Program& program);
   std::uint64_t (*scratch)(const Task& task);  // bytes
 };
 
-const Recipe* find_recipe(Algorithm algorithm, Collective kind);  // null: it cannot do that
-std::span<const Recipe> recipes();
+const Schedule* find_schedule(Algorithm algorithm, Collective kind);  // null: the algorithm cannot do the collective
+std::span<const Schedule> schedules();
 
-inline Place input_at(std::uint64_t offset) { return {Space::kInput, 0, offset}; }
-inline Place output_at(std::uint64_t offset) { return {Space::kOutput, 0, offset}; }
-inline Place scratch_at(std::uint64_t offset) { return {Space::kScratch, 0, offset}; }
+inline BufferLocation input_at(std::uint64_t offset) { return {BufferSpace::kInput, 0, offset}; }
+inline BufferLocation output_at(std::uint64_t offset) { return {BufferSpace::kOutput, 0, offset}; }
+inline BufferLocation scratch_at(std::uint64_t offset) { return {BufferSpace::kScratch, 0, offset}; }
 
-// The writers; see their files.
+// The functions of each algorithm.
 namespace ring {
 std::uint64_t loops(const Task& task);
 void write_loop(const Task& task, std::uint64_t loop, Program& program);

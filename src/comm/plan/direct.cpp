@@ -1,6 +1,6 @@
-// Direct: each rank exchanges with each other one at once, beginning with its neighbours so that not all go to the
-// same. Values are reduced in the order of the ranks, so the bits depend on nothing else. all_to_all, gather and
-// scatter are always done so.
+// The direct algorithm: each rank exchanges with all others at once, starting with its neighbours so that not all send
+// to the same rank. Values are reduced in the order of the ranks, so the bits depend on nothing else. gather and
+// scatter always use it.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 using Span = Task::Span;
 
-// Of all_reduce: a chunk is cut into a slice for each rank, which reduces it.
+// all_reduce cuts a chunk into slices; each rank reduces one.
 Span slice_of(const Task& task, const Span& chunk, int rank) {
   const auto n = static_cast<std::uint64_t>(task.nranks);
   const std::uint64_t share = ((chunk.bytes + n - 1) / n + 63) / 64 * 64;
@@ -40,12 +40,12 @@ bool takes_from(const Task& task, int rank) {
   }
 }
 
-// Where the bytes for a rank are, and those from it go.
-Place given(const Task& task, int rank, std::uint64_t begin) {
+// Where the bytes for a rank are, and where the bytes from a rank go.
+BufferLocation given(const Task& task, int rank, std::uint64_t begin) {
   const bool blocks = task.call.kind == Collective::kAllToAll || task.call.kind == Collective::kScatter;
   return input_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
 }
-Place taken(const Task& task, int rank, std::uint64_t begin) {
+BufferLocation taken(const Task& task, int rank, std::uint64_t begin) {
   const bool blocks = task.call.kind != Collective::kBroadcast && task.call.kind != Collective::kScatter;
   return output_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
 }
@@ -55,33 +55,37 @@ void each_other(const Task& task, auto&& body) {
     body((task.rank + step) % task.nranks, (task.rank - step + task.nranks) % task.nranks);
 }
 
-// In scratch memory: what came from a rank.
-Place come(const Task& task, int rank) { return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes); }
+// The scratch memory for the chunk received from a rank.
+BufferLocation incoming(const Task& task, int rank) {
+  return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes);
+}
 
-// What was sent from this rank's output's place is still its input there: it must be gone before something comes.
+// In place, a received block would overwrite input that is still being sent. So blocks are received in scratch memory
+// and copied when all sends are done.
 void exchange_in_place(const Task& task, const Span& chunk, Program& program) {
   each_other(task, [&](int to, int from) {
     program.send(to, given(task, to, chunk.begin), chunk.bytes);
-    program.receive(from, come(task, from), chunk.bytes);
+    program.receive(from, incoming(task, from), chunk.bytes);
   });
   each_other(task, [&](int to, int from) {
     program.received(from);
     program.sent(to);
   });
-  each_other(task, [&](int, int from) { program.copy(taken(task, from, chunk.begin), come(task, from), chunk.bytes); });
+  each_other(task,
+             [&](int, int from) { program.copy(taken(task, from, chunk.begin), incoming(task, from), chunk.bytes); });
 }
 
-void reduce_own(const Task& task, Place to, const Span& own, Program& program) {
+void reduce_own(const Task& task, BufferLocation to, const Span& own, Program& program) {
   if (own.bytes == 0) return;
-  const std::span<Place> from = program.reduce({to}, task.nranks, own.bytes);
+  const std::span<BufferLocation> from = program.reduce({to}, task.nranks, own.bytes);
   for (int rank = 0; rank < task.nranks; ++rank)
-    from[static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : come(task, rank);
+    from[static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : incoming(task, rank);
 }
 
-// Scaled input for others, one place for each: theirs may not see the plain one.
-Place scaled(const Task& task, int rank, const Span& part, Program& program) {
+// The input for another rank, scaled into scratch memory (one chunk for each rank), because peers add it as it is.
+BufferLocation scaled(const Task& task, int rank, const Span& part, Program& program) {
   if (!task.scales()) return input_at(part.begin);
-  const Place there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);
+  const BufferLocation there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);
   program.copy(there, input_at(part.begin), part.bytes);
   return there;
 }
@@ -108,7 +112,7 @@ void write_copies(const Task& task, std::uint64_t piece, Program& program) {
       task.call.kind == Collective::kAllGather || task.call.kind == Collective::kAllToAll || task.is_root();
   if (own && !task.in_place)
     program.copy(taken(task, task.rank, chunk.begin), given(task, task.rank, chunk.begin), chunk.bytes);
-  const std::uint64_t left = last ? 0 : 1;  // the next chunk begins while this one is under way
+  const std::uint64_t left = last ? 0 : 1;  // this chunk may still be under way while the next one begins
   each_other(task, [&](int to, int from) {
     if (takes_from(task, from)) program.received(from, left);
     if (gives_to(task, to)) program.sent(to, left);
@@ -118,14 +122,14 @@ void write_copies(const Task& task, std::uint64_t piece, Program& program) {
 void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
   const Span chunk = task.chunk(piece);
   const Collective kind = task.call.kind;
-  const auto wanted = [&](int rank) -> Span {  // of this rank's input, by another
+  const auto wanted = [&](int rank) -> Span {  // the part of the input that `rank` reduces
     if (kind == Collective::kReduce) return rank == task.call.root ? chunk : Span{};
     if (kind == Collective::kReduceScatter)
       return {static_cast<std::uint64_t>(rank) * task.block() + chunk.begin, chunk.bytes};
     return slice_of(task, chunk, rank);
   };
   const Span own = wanted(task.rank);
-  const auto all_sent = [&] {  // nothing goes to others than the root
+  const auto all_sent = [&] {  // in a reduce, ranks send to the root only
     each_other(task, [&](int to, int) {
       if (kind != Collective::kReduce || to == task.call.root) program.sent(to);
     });
@@ -134,18 +138,18 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
   each_other(task, [&](int to, int from) {
     const Span part = wanted(to);
     if (part.bytes > 0) program.send(to, scaled(task, to, part, program), part.bytes);
-    if (own.bytes > 0) program.receive(from, come(task, from), own.bytes);
+    if (own.bytes > 0) program.receive(from, incoming(task, from), own.bytes);
   });
   if (own.bytes > 0) each_other(task, [&](int, int from) { program.received(from); });
   reduce_own(task, output_at(kind == Collective::kAllReduce ? own.begin : chunk.begin), own, program);
   if (kind == Collective::kAllReduce) {
-    if (task.in_place && !task.scales()) all_sent();  // what comes goes where they are sent from
+    if (task.in_place && !task.scales()) all_sent();  // results are received where the input was sent from
     each_other(task, [&](int to, int from) {
       if (own.bytes > 0) program.send(to, output_at(own.begin), own.bytes);
       const Span part = wanted(from);
       if (part.bytes > 0) program.receive(from, output_at(part.begin), part.bytes);
     });
-    // The next chunk begins while these are under way; its own receives wait for them, too.
+    // These may be under way while the next chunk begins: its waits cover them.
     if (piece + 1 == task.chunks()) each_other(task, [&](int, int from) { program.received(from); });
   }
   if (piece + 1 == task.chunks()) all_sent();

@@ -1,5 +1,5 @@
-// Primitives: what collectives are made of. An algorithm writes a program of them for each rank; one loop runs it, and
-// because it is data it can be checked and timed without running it.
+// Primitives: the steps that collectives consist of. An algorithm writes a program of primitives for each rank, and
+// ProgramRunner runs it. Because a program is data, it can also be proven and timed without running it (ProgramPlayer).
 #pragma once
 
 #include <cstdint>
@@ -9,66 +9,69 @@
 
 namespace slip {
 
-enum class Space : std::uint8_t {
-  kInput,       // what the call gives, of this rank alone
-  kOutput,      // what the call makes, of this rank alone
-  kStaging,     // of `rank`; all ranks of a host reach it
-  kPeerInput,   // what another rank gives, where it lies
-  kPeerOutput,  // and what it gets
-  kScratch,     // of this rank alone
-  kAddress,     // of this rank alone: the offset is the address
+enum class BufferSpace : std::uint8_t {
+  kInput,       // the input of this rank
+  kOutput,      // the output of this rank
+  kStaging,     // the staging memory of `rank`, which all ranks of the host reach
+  kPeerInput,   // the input of `rank`, accessed in place
+  kPeerOutput,  // the output of `rank`, accessed in place
+  kScratch,     // scratch memory of this rank
+  kAddress,     // the offset is an address of this process
 };
 
-struct Place {
-  Space space = Space::kInput;
+// A byte in one of the buffers that a program works on.
+struct BufferLocation {
+  BufferSpace space = BufferSpace::kInput;
   std::uint16_t rank = 0;    // kStaging, kPeerInput, kPeerOutput
   std::uint64_t offset = 0;  // bytes
 };
 
-inline constexpr std::uint64_t kEverybody = ~std::uint64_t{0};
+inline constexpr std::uint64_t kAllPeers = ~std::uint64_t{0};
 
 struct Primitive {
   enum class Kind : std::uint8_t {
-    kCopy,    // `bytes` from one place to another
-    kReduce,  // of several sources, in their order, into each of several places
-    kRoom,    // until all others have come to the call `value` calls before this one, and so have ended what was before
-    kPost,    // this rank has come to the call, and what it put into its box is there
-    kMeet,    // until `whom` have come, and ask for the same
-    kSignal,  // this rank has reached phase `value` of the call
-    kWait,    // until `whom` have
-    kEnter,   // kSignal, from where on this rank touches what is others' until its next kSignal: not after a failure
-    // Messages between two ranks, `whom` is the other one. They come in the order in which they were sent.
-    kSend,      // begins: `bytes` of a place go there
-    kReceive,   // begins: `bytes` come from there into a place
-    kSent,      // until all sends there are done, but for the last `value`
-    kReceived,  // until all receives from there are done, but for the last `value`
+    kCopy,    // copies `bytes` from one location to another
+    kReduce,  // reduces several sources, in their order, into each of several targets
+    // Ranks of one host.
+    kRoom,    // waits until all peers have joined the call `value` calls ago, so they have ended all calls before it
+    kPost,    // publishes that this rank has joined the call and that its staged data is complete
+    kMeet,    // waits until `peer` has posted this call, and checks that it asks for the same
+    kSignal,  // publishes that this rank has reached phase `value` of the call
+    kWait,    // waits until `peer` has reached phase `value`
+    kEnter,   // kSignal; then this rank accesses peers' buffers until its next kSignal. It never runs after a failure
+    // Messages between this rank and `peer`. They arrive in the order in which they were sent.
+    kSend,      // begins to send `bytes` from a location
+    kReceive,   // begins to receive `bytes` into a location
+    kSent,      // waits until all sends to `peer` are done, except the last `value`
+    kReceived,  // waits until all receives from `peer` are done, except the last `value`
   };
   Kind kind = Kind::kCopy;
-  bool whole = false;         // kReduce: the sources are all ranks, so an average is divided here
-  bool begins = false;        // kSend, kReceive: a message of the user's begins here, of `value` bytes in all
-  std::uint16_t targets = 0;  // in Program::places, from `first` on; then the sources
+  bool whole = false;         // kReduce: the result covers all ranks, so an average is divided here
+  bool begins = false;        // kSend, kReceive: the first part of a user's message, which has `value` bytes in all
+  std::uint16_t targets = 0;  // in Program::locations from `first` on, followed by the sources
   std::uint16_t sources = 0;
   std::uint32_t first = 0;
   std::uint64_t bytes = 0;
   std::uint64_t value = 0;
-  std::uint64_t whom = kEverybody;  // of the other ranks, or one alone
+  std::uint64_t peer = kAllPeers;  // one rank, or all other ranks
 };
 
-// A piece of a call as one rank runs it, one primitive after the other.
+// The primitives that one rank runs for a call or a piece of it, one after the other.
 struct Program {
   std::vector<Primitive> steps;
-  std::vector<Place> places;
+  std::vector<BufferLocation> locations;
 
   void clear() {
     steps.clear();
-    places.clear();
+    locations.clear();
   }
-  void copy(Place to, Place from, std::uint64_t bytes) {
+  void copy(BufferLocation to, BufferLocation from, std::uint64_t bytes) {
     if (bytes == 0) return;
     add({.kind = Primitive::Kind::kCopy, .targets = 1, .sources = 1, .bytes = bytes}, {to})[0] = from;
   }
-  // The caller fills in the sources. `whole`: they are of all ranks. Not with 0 bytes.
-  std::span<Place> reduce(std::initializer_list<Place> to, int sources, std::uint64_t bytes, bool whole = true) {
+  // Returns the sources, which the caller fills in. `whole`: see Primitive. REQUIRES: bytes > 0.
+  std::span<BufferLocation> reduce(std::initializer_list<BufferLocation> to, int sources, std::uint64_t bytes,
+                                   bool whole = true) {
     return add({.kind = Primitive::Kind::kReduce,
                 .whole = whole,
                 .targets = static_cast<std::uint16_t>(to.size()),
@@ -76,50 +79,52 @@ struct Program {
                 .bytes = bytes},
                to);
   }
-  // The same into several places: the caller fills in these first, then the sources.
-  std::span<Place> reduce_to(int targets, int nranks, std::uint64_t bytes) {
+  // The same with several targets: returns the targets, then the sources, and the caller fills in both.
+  std::span<BufferLocation> reduce_to(int targets, int nranks, std::uint64_t bytes) {
     Primitive step{.kind = Primitive::Kind::kReduce,
                    .whole = true,
                    .targets = static_cast<std::uint16_t>(targets),
                    .sources = static_cast<std::uint16_t>(nranks),
-                   .first = static_cast<std::uint32_t>(places.size()),
+                   .first = static_cast<std::uint32_t>(locations.size()),
                    .bytes = bytes};
-    places.resize(places.size() + step.targets + step.sources);
+    locations.resize(locations.size() + step.targets + step.sources);
     steps.push_back(step);
-    return {places.data() + step.first, static_cast<std::size_t>(step.targets) + step.sources};
+    return {locations.data() + step.first, static_cast<std::size_t>(step.targets) + step.sources};
   }
-  void send(int rank, Place from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
-  void receive(int rank, Place to, std::uint64_t bytes) { message(Primitive::Kind::kReceive, rank, to, bytes); }
+  void send(int rank, BufferLocation from, std::uint64_t bytes) { message(Primitive::Kind::kSend, rank, from, bytes); }
+  void receive(int rank, BufferLocation to, std::uint64_t bytes) {
+    message(Primitive::Kind::kReceive, rank, to, bytes);
+  }
   void sent(int rank, std::uint64_t left = 0) {
-    steps.push_back({.kind = Primitive::Kind::kSent, .value = left, .whom = static_cast<std::uint64_t>(rank)});
+    steps.push_back({.kind = Primitive::Kind::kSent, .value = left, .peer = static_cast<std::uint64_t>(rank)});
   }
   void received(int rank, std::uint64_t left = 0) {
-    steps.push_back({.kind = Primitive::Kind::kReceived, .value = left, .whom = static_cast<std::uint64_t>(rank)});
+    steps.push_back({.kind = Primitive::Kind::kReceived, .value = left, .peer = static_cast<std::uint64_t>(rank)});
   }
   void room(std::uint64_t calls_before) { steps.push_back({.kind = Primitive::Kind::kRoom, .value = calls_before}); }
   void post() { steps.push_back({.kind = Primitive::Kind::kPost}); }
-  void meet(std::uint64_t whom = kEverybody) { steps.push_back({.kind = Primitive::Kind::kMeet, .whom = whom}); }
+  void meet(std::uint64_t peer = kAllPeers) { steps.push_back({.kind = Primitive::Kind::kMeet, .peer = peer}); }
   void signal(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kSignal, .value = phase}); }
   void enter(std::uint64_t phase) { steps.push_back({.kind = Primitive::Kind::kEnter, .value = phase}); }
-  void wait(std::uint64_t phase, std::uint64_t whom = kEverybody) {
-    steps.push_back({.kind = Primitive::Kind::kWait, .value = phase, .whom = whom});
+  void wait(std::uint64_t phase, std::uint64_t peer = kAllPeers) {
+    steps.push_back({.kind = Primitive::Kind::kWait, .value = phase, .peer = peer});
   }
 
  private:
-  void message(Primitive::Kind kind, int rank, Place place, std::uint64_t bytes) {
+  void message(Primitive::Kind kind, int rank, BufferLocation place, std::uint64_t bytes) {
     steps.push_back({.kind = kind,
-                     .first = static_cast<std::uint32_t>(places.size()),
+                     .first = static_cast<std::uint32_t>(locations.size()),
                      .bytes = bytes,
-                     .whom = static_cast<std::uint64_t>(rank)});
-    places.push_back(place);
+                     .peer = static_cast<std::uint64_t>(rank)});
+    locations.push_back(place);
   }
-  // The step with its targets; returns the places of its sources.
-  std::span<Place> add(Primitive step, std::initializer_list<Place> to) {
-    step.first = static_cast<std::uint32_t>(places.size());
-    places.insert(places.end(), to);
-    places.resize(places.size() + step.sources);
+  // Adds the step and its targets, and returns its sources.
+  std::span<BufferLocation> add(Primitive step, std::initializer_list<BufferLocation> to) {
+    step.first = static_cast<std::uint32_t>(locations.size());
+    locations.insert(locations.end(), to);
+    locations.resize(locations.size() + step.sources);
     steps.push_back(step);
-    return {places.data() + step.first + step.targets, step.sources};
+    return {locations.data() + step.first + step.targets, step.sources};
   }
 };
 

@@ -1,11 +1,12 @@
-// Relay: all_to_all between hosts with few messages. What the ranks of a host have for a rank of another goes to one
-// of them first, which stands beside the net on the receiver's rail; that one sends it all as one message, and the
-// receiver puts the blocks where they belong. Where the receiver's own way would crowd the net's switch, another rank
-// of its host takes the message and hands it on. Who hands over to whom is the formation's (`relays`).
+// The relay algorithm: all_to_all between hosts with few messages. The ranks of a host hand their blocks for a rank of
+// another host to a relay, a rank of their own host beside the net on the receiver's rail. The relay sends all blocks
+// as one message, and the receiver copies them to its output. If the receiver's own path would overload the switch of
+// the net, another rank of its host receives the message and hands it on. CommGraph::relays says which rank relays
+// what.
 //
-// On a link what is handed over comes first, then what is sent, then what is handed on. Where a link carries several
-// messages of a kind they go in rounds, in which each rank gives and takes: so nobody waits for room on a link that
-// others have not come to.
+// On each link the blocks handed over come first, then the messages between hosts, then the messages handed on. If a
+// link carries several messages of one kind, they go in rounds: in each round every rank sends and receives one. So no
+// rank waits for room on a link whose other end has not begun to receive.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -15,17 +16,16 @@ namespace {
 
 using Span = Task::Span;
 
-// The blocks of some ranks of one host for `to`, as one message on the link to or from `peer`; with its place in
-// scratch memory if it needs one.
-struct Bundle {
+// One message on the link to or from `peer`: the blocks of some ranks of one host for the rank `to`.
+struct BlockMessage {
   int peer = 0, to = 0;
   std::vector<int> from;
-  std::uint64_t scratch = 0;  // bytes
+  std::uint64_t scratch = 0;  // its offset in scratch memory
   bool in_scratch = false;
   bool is_joint() const { return from.size() > 1; }
 };
 
-// The ranks whose blocks for `to` the rank `by` carries, in order.
+// The ranks whose blocks for `to` go through the rank `by`, in order.
 std::vector<int> carried(const Relays& relays, int by, int to) {
   std::vector<int> from;
   for (const int rank : relays.beside(by)) {
@@ -34,20 +34,20 @@ std::vector<int> carried(const Relays& relays, int by, int to) {
   return from;
 }
 
-// What `by` sends to `peer`, in order: for that one itself, and for those behind it.
-std::vector<Bundle> sent_to(const Relays& relays, int by, int peer) {
+// The messages that `by` sends to `peer`, in order: for `peer` itself, and for ranks to which `peer` hands them on.
+std::vector<BlockMessage> sent_to(const Relays& relays, int by, int peer) {
   if (relays.none() || relays.same_host(by, peer)) return {{peer, peer, {by}}};
-  std::vector<Bundle> result;
+  std::vector<BlockMessage> result;
   for (const int to : relays.beside(peer)) {
     if (relays.arrival(to) != peer) continue;
-    if (Bundle one{peer, to, carried(relays, by, to)}; !one.from.empty()) result.push_back(std::move(one));
+    if (BlockMessage one{peer, to, carried(relays, by, to)}; !one.from.empty()) result.push_back(std::move(one));
   }
   return result;
 }
 
-// For whom a rank hands its blocks to another one of its host, in order.
+// The receivers whose blocks the rank `from` hands to the rank `by` of its host, in order.
 std::vector<int> handed(const Task& task, int from, int by) {
-  const Relays& relays = task.formation->relays;
+  const Relays& relays = task.graph->relays;
   std::vector<int> to;
   if (relays.none() || !relays.same_host(from, by)) return to;
   for (int rank = 0; rank < task.nranks; ++rank) {
@@ -56,11 +56,11 @@ std::vector<int> handed(const Task& task, int from, int by) {
   return to;
 }
 
-class Exchange {
+class RelayProgram {
  public:
-  explicit Exchange(const Task& task) : task_(task) {
-    const Relays& relays = task.formation->relays;
-    for (int step = 1; step < task.nranks; ++step) {  // neighbours first, so that not all go to the same
+  explicit RelayProgram(const Task& task) : task_(task) {
+    const Relays& relays = task.graph->relays;
+    for (int step = 1; step < task.nranks; ++step) {  // neighbours first, so that not all ranks send to the same one
       const int to = (task.rank + step) % task.nranks, from = (task.rank - step + task.nranks) % task.nranks;
       give_.push_back({to, handed(task, task.rank, to)});
       take_.push_back({from, handed(task, from, task.rank)});
@@ -75,52 +75,52 @@ class Exchange {
   void write(const Span& chunk, Program& program) const {
     hand_over(chunk, program);
     for (const Link& link : out_) {
-      if (link.bundles.size() == 1 && !link.bundles[0].is_joint()) send(link.bundles[0], chunk, program);
+      if (link.messages.size() == 1 && !link.messages[0].is_joint()) send(link.messages[0], chunk, program);
     }
     for (const Link& link : in_) {
-      if (link.bundles.size() == 1) receive(link.bundles[0], chunk, program);
+      if (link.messages.size() == 1) receive(link.messages[0], chunk, program);
     }
     if (!task_.in_place) program.copy(output(task_.rank, chunk), input(task_.rank, chunk), chunk.bytes);
     pass_on(chunk, program);
     for (const Link& link : in_) program.received(link.peer);
     hand_on(chunk, program);
     for (const Link& link : out_) program.sent(link.peer);
-    for (const Handed& one : give_) {
+    for (const HandOver& one : give_) {
       if (!one.to.empty()) program.sent(one.rank);
     }
     for (const Link& link : on_out_) program.sent(link.peer);
     for (const std::vector<Link>* const links : {&in_, &on_in_}) {
       for (const Link& link : *links) {
-        for (const Bundle& one : link.bundles) scatter(one, chunk, program);
+        for (const BlockMessage& one : link.messages) scatter(one, chunk, program);
       }
     }
   }
 
  private:
-  struct Handed {
+  struct HandOver {
     int rank = 0;
     std::vector<int> to;
   };
   struct Link {
     int peer = 0;
-    std::vector<Bundle> bundles;  // in the order in which they go
+    std::vector<BlockMessage> messages;  // in the order in which they go
   };
 
-  void add_link(std::vector<Link>& links, int peer, std::vector<Bundle> bundles, bool lands) {
-    if (bundles.empty()) return;
-    for (Bundle& one : bundles) {
+  void add_link(std::vector<Link>& links, int peer, std::vector<BlockMessage> messages, bool lands) {
+    if (messages.empty()) return;
+    for (BlockMessage& one : messages) {
       one.peer = peer;
       if (one.is_joint() || lands || (&links == &in_ && one.to != task_.rank)) keep(one);
     }
-    links.push_back({peer, std::move(bundles)});
+    links.push_back({peer, std::move(messages)});
   }
-  void keep(Bundle& one) {
+  void keep(BlockMessage& one) {
     one.in_scratch = true;
     one.scratch = scratch_;
     scratch_ += one.from.size() * task_.chunk_bytes;
   }
 
-  // What this rank takes for others of its host, and what others take for it; by the rank it comes from.
+  // Adds the messages that this rank hands on to ranks of its host, and those that are handed on to it.
   void add_hand_ons(const Relays& relays) {
     for (const int other : relays.beside(task_.rank)) {
       if (other == task_.rank) continue;
@@ -128,39 +128,39 @@ class Exchange {
       for (int from = 0; from < task_.nranks; ++from) {
         const auto link = std::find_if(in_.begin(), in_.end(), [&](const Link& one) { return one.peer == from; });
         if (link == in_.end()) continue;
-        for (const Bundle& one : link->bundles) {
+        for (const BlockMessage& one : link->messages) {
           if (one.to != other) continue;
-          out.bundles.push_back(one);
-          out.bundles.back().peer = other;
+          out.messages.push_back(one);
+          out.messages.back().peer = other;
         }
       }
-      if (!out.bundles.empty()) on_out_.push_back(std::move(out));
+      if (!out.messages.empty()) on_out_.push_back(std::move(out));
       if (relays.arrival(task_.rank) != other) continue;
-      std::vector<Bundle> come;
+      std::vector<BlockMessage> incoming;
       for (int from = 0; from < task_.nranks; ++from) {
         if (relays.same_host(from, other)) continue;
-        for (const Bundle& one : sent_to(relays, from, other)) {
-          if (one.to == task_.rank) come.push_back(one);
+        for (const BlockMessage& one : sent_to(relays, from, other)) {
+          if (one.to == task_.rank) incoming.push_back(one);
         }
       }
-      add_link(on_in_, other, std::move(come), task_.in_place);
+      add_link(on_in_, other, std::move(incoming), task_.in_place);
     }
   }
 
-  Place input(int rank, const Span& chunk) const {
+  BufferLocation input(int rank, const Span& chunk) const {
     return input_at(static_cast<std::uint64_t>(rank) * task_.block() + chunk.begin);
   }
-  Place output(int rank, const Span& chunk) const {
+  BufferLocation output(int rank, const Span& chunk) const {
     return output_at(static_cast<std::uint64_t>(rank) * task_.block() + chunk.begin);
   }
-  // Where a part of a message in scratch memory is: they lie one behind the other.
-  static Place part(const Bundle& one, std::size_t index, const Span& chunk) {
+  // Where a block of a message in scratch memory is: the blocks are contiguous.
+  static BufferLocation part(const BlockMessage& one, std::size_t index, const Span& chunk) {
     return scratch_at(one.scratch + index * chunk.bytes);
   }
-  // Where this rank keeps what `from` hands it for `to`.
-  Place slot(int to, int from, const Span& chunk) const {
+  // Where this rank keeps the block that `from` hands it for `to`.
+  BufferLocation slot(int to, int from, const Span& chunk) const {
     for (const Link& link : out_) {
-      for (const Bundle& one : link.bundles) {
+      for (const BlockMessage& one : link.messages) {
         const auto place = std::find(one.from.begin(), one.from.end(), from);
         if (one.to == to && place != one.from.end())
           return part(one, static_cast<std::size_t>(place - one.from.begin()), chunk);
@@ -169,10 +169,10 @@ class Exchange {
     return {};
   }
 
-  void send(const Bundle& one, const Span& chunk, Program& program) const {
+  void send(const BlockMessage& one, const Span& chunk, Program& program) const {
     program.send(one.peer, one.in_scratch ? part(one, 0, chunk) : input(one.to, chunk), one.from.size() * chunk.bytes);
   }
-  void receive(const Bundle& one, const Span& chunk, Program& program) const {
+  void receive(const BlockMessage& one, const Span& chunk, Program& program) const {
     program.receive(one.peer, one.in_scratch ? part(one, 0, chunk) : output(one.from[0], chunk),
                     one.from.size() * chunk.bytes);
   }
@@ -192,70 +192,70 @@ class Exchange {
       }
     }
   }
-  static const std::vector<int>& items(const Handed& one) { return one.to; }
-  static const std::vector<Bundle>& items(const Link& link) { return link.bundles; }
+  static const std::vector<int>& items(const HandOver& one) { return one.to; }
+  static const std::vector<BlockMessage>& items(const Link& link) { return link.messages; }
 
   void hand_over(const Span& chunk, Program& program) const {
     in_rounds(
         give_, take_,
-        [&](const Handed& one, std::size_t i) { program.send(one.rank, input(one.to[i], chunk), chunk.bytes); },
-        [&](const Handed& one, std::size_t i) {
+        [&](const HandOver& one, std::size_t i) { program.send(one.rank, input(one.to[i], chunk), chunk.bytes); },
+        [&](const HandOver& one, std::size_t i) {
           program.receive(one.rank, slot(one.to[i], one.rank, chunk), chunk.bytes);
         });
   }
 
-  // What was handed to this rank goes on, with its own.
+  // Sends the blocks that were handed to this rank, together with its own.
   void pass_on(const Span& chunk, Program& program) const {
     for (const Link& link : out_) {
-      for (const Bundle& one : link.bundles) {
+      for (const BlockMessage& one : link.messages) {
         for (std::size_t i = 0; one.in_scratch && i < one.from.size(); ++i) {
           if (one.from[i] == task_.rank) program.copy(part(one, i, chunk), input(one.to, chunk), chunk.bytes);
         }
       }
     }
-    for (const Handed& one : take_) {
-      if (!one.to.empty()) program.received(one.rank, 1);  // its own message comes behind them
+    for (const HandOver& one : take_) {
+      if (!one.to.empty()) program.received(one.rank, 1);  // all but the last: that is the rank's own message
     }
     for (const Link& link : out_) {
-      if (link.bundles.size() == 1 && link.bundles[0].is_joint()) send(link.bundles[0], chunk, program);
+      if (link.messages.size() == 1 && link.messages[0].is_joint()) send(link.messages[0], chunk, program);
     }
     in_rounds(
         out_, in_,
         [&](const Link& link, std::size_t i) {
-          if (link.bundles.size() > 1) send(link.bundles[i], chunk, program);
+          if (link.messages.size() > 1) send(link.messages[i], chunk, program);
         },
         [&](const Link& link, std::size_t i) {
-          if (link.bundles.size() > 1) receive(link.bundles[i], chunk, program);
+          if (link.messages.size() > 1) receive(link.messages[i], chunk, program);
         });
   }
 
-  // What this rank took for others goes to them.
+  // Sends the messages that this rank received for others on to them.
   void hand_on(const Span& chunk, Program& program) const {
     in_rounds(
-        on_out_, on_in_, [&](const Link& link, std::size_t i) { send(link.bundles[i], chunk, program); },
-        [&](const Link& link, std::size_t i) { receive(link.bundles[i], chunk, program); });
+        on_out_, on_in_, [&](const Link& link, std::size_t i) { send(link.messages[i], chunk, program); },
+        [&](const Link& link, std::size_t i) { receive(link.messages[i], chunk, program); });
     for (const Link& link : on_in_) program.received(link.peer);
   }
 
-  // Puts the blocks of a message for this rank where they belong.
-  void scatter(const Bundle& one, const Span& chunk, Program& program) const {
+  // Copies the blocks of a message for this rank from scratch memory to the output.
+  void scatter(const BlockMessage& one, const Span& chunk, Program& program) const {
     for (std::size_t i = 0; one.in_scratch && one.to == task_.rank && i < one.from.size(); ++i)
       program.copy(output(one.from[i], chunk), part(one, i, chunk), chunk.bytes);
   }
 
   const Task& task_;
-  std::vector<Link> out_, in_;        // of what is sent, by peer
-  std::vector<Link> on_out_, on_in_;  // of what is handed on
-  std::vector<Handed> give_, take_;
+  std::vector<Link> out_, in_;        // messages to and from each peer
+  std::vector<Link> on_out_, on_in_;  // messages that are handed on within the host
+  std::vector<HandOver> give_, take_;
   std::uint64_t scratch_ = 0;
 };
 
 }  // namespace
 
 std::uint64_t pieces(const Task& task) { return task.chunks(); }
-std::uint64_t scratch(const Task& task) { return Exchange(task).scratch(); }
+std::uint64_t scratch(const Task& task) { return RelayProgram(task).scratch(); }
 void write(const Task& task, std::uint64_t piece, Program& program) {
-  Exchange(task).write(task.chunk(piece), program);
+  RelayProgram(task).write(task.chunk(piece), program);
 }
 
 }  // namespace slip::relay

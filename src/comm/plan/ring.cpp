@@ -1,8 +1,8 @@
-// The ring: each rank receives from the one before it and sends to the one after it, what it has just received or
-// reduced. A loop moves a slice for each rank once round (and once more for all_reduce); slices go in parts, so that a
-// part is on its way while the one before it is being reduced.
+// The ring algorithm: each rank receives from the previous rank of the ring and sends what it has received or reduced
+// to the next. A loop moves one slice for each rank round the ring (twice for all_reduce: once to reduce, once to
+// gather). A slice goes in parts, so that one part is on its way while the previous one is being reduced.
 //
-// Rooted calls use the ring as a chain: from the root on, or towards it.
+// Collectives with a root use the ring as a chain that starts or ends at the root.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -18,7 +18,7 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t grain) { return (bytes
 
 bool by_blocks(const Task& task) { return task.call.kind != Collective::kAllReduce; }
 
-// The slice that ends up at a position, or comes from it.
+// The slice that the rank at this position gets (or, in all_gather, contributes).
 Span slice_of(const Task& task, std::uint64_t loop, int position) {
   const auto n = static_cast<std::uint64_t>(task.nranks);
   const int rank = task.at(position);
@@ -61,7 +61,8 @@ class Loop {
       const bool last = step + 2 == task_.nranks;
       const bool goes_on = !last || task_.call.kind == Collective::kAllReduce;
       if (!last && by_blocks(task_) && step + 1 >= 2) program_.sent(next_, begun_since(position + 2));
-      const Place to = last && by_blocks(task_) ? output_at(task_.chunk(loop_).begin) : partial(slice, step + 1);
+      const BufferLocation to =
+          last && by_blocks(task_) ? output_at(task_.chunk(loop_).begin) : partial(slice, step + 1);
       const std::uint64_t part = part_bytes(slice.bytes);
       const std::uint64_t count = parts_of(slice.bytes);
       for (std::uint64_t i = 0; i < count; ++i)
@@ -69,9 +70,9 @@ class Loop {
       for (std::uint64_t i = 0; i < count; ++i) {
         const std::uint64_t bytes = std::min(part, slice.bytes - i * part);
         program_.received(previous_, count - 1 - i);
-        Place there = to;
+        BufferLocation there = to;
         there.offset += i * part;
-        const std::span<Place> from = program_.reduce({there}, 2, bytes, last);
+        const std::span<BufferLocation> from = program_.reduce({there}, 2, bytes, last);
         from[0] = scratch_at(i * part);
         from[1] = input_at(slice.begin + i * part);
         if (goes_on) send(there, bytes);
@@ -80,11 +81,11 @@ class Loop {
     }
   }
 
-  // `sent`: the own slice has been sent.
+  // `sent`: the own slice has already been sent.
   void all_gather(bool sent) {
     if (!sent) {
       const Span own = slice_of(task_, loop_, position_);
-      const Place from = input_at(task_.chunk(loop_).begin);
+      const BufferLocation from = input_at(task_.chunk(loop_).begin);
       if (!task_.in_place) program_.copy(output_at(own.begin), from, own.bytes);
       send_all(from, own.bytes);
       note_sent(position_);
@@ -92,7 +93,7 @@ class Loop {
     for (int step = 0; step + 1 < task_.nranks; ++step) {
       const int position = position_ - 1 - step;
       const Span slice = slice_of(task_, loop_, position);
-      // What was sent from there while it was reduced, or is the input itself, must be gone.
+      // The slice is received where this rank has sent a partial sum or its input from: those sends must be done.
       if (sent) program_.sent(next_, begun_since(position));
       const std::uint64_t part = part_bytes(slice.bytes), count = parts_of(slice.bytes);
       for (std::uint64_t i = 0; i < count; ++i)
@@ -105,11 +106,11 @@ class Loop {
   }
 
  private:
-  void send(Place from, std::uint64_t bytes) {
+  void send(BufferLocation from, std::uint64_t bytes) {
     program_.send(next_, from, bytes);
     ++begun_;
   }
-  void send_all(Place from, std::uint64_t bytes) {
+  void send_all(BufferLocation from, std::uint64_t bytes) {
     const std::uint64_t part = part_bytes(bytes);
     for (std::uint64_t done = 0; done < bytes; done += part) {
       send(from, std::min(part, bytes - done));
@@ -119,15 +120,15 @@ class Loop {
   std::size_t index(int position) const {
     return static_cast<std::size_t>((position % task_.nranks + task_.nranks) % task_.nranks);
   }
-  // That all parts of the slice have been given to be sent.
+  // Remembers that the sends of all parts of the slice have begun.
   void note_sent(int position) {
     sent_.resize(static_cast<std::size_t>(task_.nranks));
     sent_[index(position)] = begun_;
   }
   std::uint64_t begun_since(int position) const { return begun_ - sent_[index(position)]; }
 
-  // Where a slice is kept that is not reduced by all yet: in the output, if that has room for all slices.
-  Place partial(const Span& slice, int step) const {
+  // Where a partial sum of the slice is kept: in the output if it has room for all slices, else in scratch memory.
+  BufferLocation partial(const Span& slice, int step) const {
     if (!by_blocks(task_)) return output_at(slice.begin);
     return scratch_at(task_.chunk_bytes * static_cast<std::uint64_t>(1 + step % 2));
   }
@@ -137,7 +138,7 @@ class Loop {
   const std::uint64_t loop_;
   const int position_, next_, previous_;
   std::uint64_t begun_ = 0;          // sends of this loop
-  std::vector<std::uint64_t> sent_;  // by position of the slice: how many had begun by then
+  std::vector<std::uint64_t> sent_;  // by position of the slice: the value of begun_ after its last part
 };
 
 }  // namespace
@@ -150,7 +151,7 @@ std::uint64_t loops(const Task& task) {
 
 void write_loop(const Task& task, std::uint64_t loop, Program& program) {
   const int next = task.at(task.position() + 1);
-  // Partial sums of the loop before may still be on their way out of scratch memory.
+  // The previous loop may still be sending partial sums from scratch memory.
   if (loop > 0 && task.call.kind == Collective::kReduceScatter) program.sent(next);
   Loop one(task, loop, program);
   if (reduces(task.call.kind)) one.reduce_scatter();
@@ -168,7 +169,7 @@ std::uint64_t chain_scratch(const Task& task) {
 }
 
 void write_broadcast(const Task& task, std::uint64_t piece, Program& program) {
-  const int root = task.formation->position[static_cast<std::size_t>(task.call.root)];
+  const int root = task.graph->position[static_cast<std::size_t>(task.call.root)];
   const int distance = (task.position() - root + task.nranks) % task.nranks;
   const int next = task.at(task.position() + 1), previous = task.at(task.position() - 1);
   const bool last = piece + 1 == task.chunks(), sends = distance + 1 < task.nranks;
@@ -178,37 +179,37 @@ void write_broadcast(const Task& task, std::uint64_t piece, Program& program) {
     if (!last) program.receive(previous, output_at(task.chunk(piece + 1).begin), task.chunk(piece + 1).bytes);
     program.received(previous, last ? 0 : 1);
   }
-  const Place from = distance == 0 ? input_at(chunk.begin) : output_at(chunk.begin);
+  const BufferLocation from = distance == 0 ? input_at(chunk.begin) : output_at(chunk.begin);
   if (sends) program.send(next, from, chunk.bytes);
   if (distance == 0 && !task.in_place) program.copy(output_at(chunk.begin), from, chunk.bytes);
   if (sends && last) program.sent(next);
 }
 
 void write_reduce(const Task& task, std::uint64_t piece, Program& program) {
-  const int root = task.formation->position[static_cast<std::size_t>(task.call.root)];
-  const int distance = (root - task.position() + task.nranks) % task.nranks;  // that it still goes
+  const int root = task.graph->position[static_cast<std::size_t>(task.call.root)];
+  const int distance = (root - task.position() + task.nranks) % task.nranks;  // hops to the root
   const int next = task.at(task.position() + 1), previous = task.at(task.position() - 1);
   const bool first = distance + 1 == task.nranks, last = piece + 1 == task.chunks();
   const Span chunk = task.chunk(piece);
   const std::uint64_t turn = piece % 2;
-  const Place made = scratch_at(task.chunk_bytes * turn);
-  const auto come = [&](std::uint64_t index) { return scratch_at(task.chunk_bytes * (2 + index % 2)); };
+  const BufferLocation sum = scratch_at(task.chunk_bytes * turn);
+  const auto incoming = [&](std::uint64_t index) { return scratch_at(task.chunk_bytes * (2 + index % 2)); };
   if (first) {
     if (task.scales()) {
       if (piece >= 2) program.sent(next, 1);
-      program.copy(made, input_at(chunk.begin), chunk.bytes);
+      program.copy(sum, input_at(chunk.begin), chunk.bytes);
     }
-    program.send(next, task.scales() ? made : input_at(chunk.begin), chunk.bytes);
+    program.send(next, task.scales() ? sum : input_at(chunk.begin), chunk.bytes);
   } else {
-    if (piece == 0) program.receive(previous, come(0), chunk.bytes);
-    if (!last) program.receive(previous, come(piece + 1), task.chunk(piece + 1).bytes);
+    if (piece == 0) program.receive(previous, incoming(0), chunk.bytes);
+    if (!last) program.receive(previous, incoming(piece + 1), task.chunk(piece + 1).bytes);
     program.received(previous, last ? 0 : 1);
     if (distance > 0 && piece >= 2) program.sent(next, 1);
-    const std::span<Place> from =
-        program.reduce({distance == 0 ? output_at(chunk.begin) : made}, 2, chunk.bytes, distance == 0);
-    from[0] = come(piece);
+    const std::span<BufferLocation> from =
+        program.reduce({distance == 0 ? output_at(chunk.begin) : sum}, 2, chunk.bytes, distance == 0);
+    from[0] = incoming(piece);
     from[1] = input_at(chunk.begin);
-    if (distance > 0) program.send(next, made, chunk.bytes);
+    if (distance > 0) program.send(next, sum, chunk.bytes);
   }
   if (distance > 0 && last) program.sent(next);
 }

@@ -1,6 +1,6 @@
-// Trees: chunks go up, reduced at each rank, and down again. all_reduce uses two trees, in each of which a rank is a
-// leaf of at least one, and they take turns; rooted calls use one, with their root at the top. A chunk goes down while
-// later ones go up.
+// The tree algorithm: chunks go up the tree, reduced at each rank, and down again. all_reduce uses two trees in turn;
+// each rank is a leaf in at least one of them. Collectives with a root use one tree, whose root is theirs. One chunk
+// goes down while later ones go up.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -8,17 +8,17 @@
 namespace slip::tree {
 namespace {
 
-// This rank's place in the tree of a chunk; others as ranks.
+// This rank's neighbours in the tree of a chunk.
 struct Node {
   int parent = kNobody;
   std::vector<int> children;
 };
 
 Node node_of(const Task& task, std::uint64_t chunk) {
-  const Formation& formation = *task.formation;
+  const CommGraph& graph = *task.graph;
   const bool rooted = has_root(task.call.kind);
-  const int root = rooted ? formation.position[static_cast<std::size_t>(task.call.root)] : 0;
-  const CommTree& tree = rooted ? formation.rooted : formation.trees[chunk % formation.trees.size()];
+  const int root = rooted ? graph.position[static_cast<std::size_t>(task.call.root)] : 0;
+  const CommTree& tree = rooted ? graph.rooted : graph.trees[chunk % graph.trees.size()];
   const auto own = static_cast<std::size_t>((task.position() - root + task.nranks) % task.nranks);
   Node node;
   if (tree.parent[own] != kNobody) node.parent = task.at(root + tree.parent[own]);
@@ -29,7 +29,7 @@ Node node_of(const Task& task, std::uint64_t chunk) {
 bool goes_up(const Task& task) { return reduces(task.call.kind); }
 bool goes_down(const Task& task) { return task.call.kind != Collective::kReduce; }
 
-// How many chunks go up before the first comes down.
+// The number of chunks that go up before the first comes down.
 std::uint64_t delay(const Task& task) {
   if (!goes_up(task) || !goes_down(task)) return 0;
   std::uint64_t levels = 1;
@@ -41,28 +41,30 @@ void up(const Task& task, std::uint64_t index, Program& program) {
   const Node node = node_of(task, index);
   const Task::Span chunk = task.chunk(index);
   const bool is_top = node.parent == kNobody;
-  // Who has no output of the call, or sends two chunks at once, keeps it in scratch memory.
+  // Below the root of a reduce a rank has no output, and two chunks are sent at once: partial sums are in scratch
+  // memory.
   const bool to_output = task.call.kind == Collective::kAllReduce || is_top;
-  const Place made = to_output ? output_at(chunk.begin) : scratch_at((index % 2) * task.chunk_bytes);
+  const BufferLocation sum = to_output ? output_at(chunk.begin) : scratch_at((index % 2) * task.chunk_bytes);
   if (!to_output && index >= 2) program.sent(node.parent, 1);
   if (node.children.empty()) {
-    if (task.scales()) program.copy(made, input_at(chunk.begin), chunk.bytes);
-    return program.send(node.parent, task.scales() ? made : input_at(chunk.begin), chunk.bytes);
+    if (task.scales()) program.copy(sum, input_at(chunk.begin), chunk.bytes);
+    return program.send(node.parent, task.scales() ? sum : input_at(chunk.begin), chunk.bytes);
   }
   for (std::size_t i = 0; i < node.children.size(); ++i)
     program.receive(node.children[i], scratch_at((2 + i) * task.chunk_bytes), chunk.bytes);
   for (const int child : node.children) program.received(child);
-  const std::span<Place> from = program.reduce({made}, static_cast<int>(node.children.size()) + 1, chunk.bytes, is_top);
+  const std::span<BufferLocation> from =
+      program.reduce({sum}, static_cast<int>(node.children.size()) + 1, chunk.bytes, is_top);
   from[0] = input_at(chunk.begin);
   for (std::size_t i = 0; i < node.children.size(); ++i) from[1 + i] = scratch_at((2 + i) * task.chunk_bytes);
-  if (!is_top) program.send(node.parent, made, chunk.bytes);
+  if (!is_top) program.send(node.parent, sum, chunk.bytes);
 }
 
 void down(const Task& task, std::uint64_t index, Program& program) {
   const Node node = node_of(task, index);
   const Task::Span chunk = task.chunk(index);
   if (node.parent != kNobody) {
-    if (goes_up(task)) program.sent(node.parent);  // what went up from where it comes down to
+    if (goes_up(task)) program.sent(node.parent);  // the partial sum was sent from where the result is received
     program.receive(node.parent, output_at(chunk.begin), chunk.bytes);
     program.received(node.parent);
   } else if (!goes_up(task) && !task.in_place) {
@@ -80,7 +82,7 @@ std::uint64_t pieces(const Task& task) { return task.chunks() + delay(task); }
 std::uint64_t scratch(const Task& task) {
   if (!goes_up(task)) return 0;
   std::size_t children = 0;
-  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.formation->trees.size();
+  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.graph->trees.size();
   for (std::uint64_t tree = 0; tree < trees; ++tree) children = std::max(children, node_of(task, tree).children.size());
   return (2 + children) * task.chunk_bytes;
 }
@@ -89,7 +91,7 @@ void write(const Task& task, std::uint64_t piece, Program& program) {
   if (goes_up(task) && piece < task.chunks()) up(task, piece, program);
   if (goes_down(task) && piece >= delay(task)) down(task, piece - delay(task), program);
   if (piece + 1 < pieces(task)) return;
-  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.formation->trees.size();
+  const std::uint64_t trees = has_root(task.call.kind) ? 1 : task.graph->trees.size();
   for (std::uint64_t tree = 0; tree < std::min(trees, task.chunks()); ++tree) {
     const Node node = node_of(task, tree);
     if (goes_up(task) && node.parent != kNobody) program.sent(node.parent);

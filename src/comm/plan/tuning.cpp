@@ -9,35 +9,35 @@
 namespace slip {
 namespace {
 
-// Large enough that a message's own cost does not count, small enough that the ranks of a chain soon all work.
-// Direct all_reduce cuts a chunk into a slice for each rank.
+// Chunks are large enough that the cost of a message is negligible, and small enough that all ranks of a chain soon
+// work. The direct all_reduce cuts a chunk into one slice for each rank.
 constexpr std::uint64_t kChunkBytes = 512 << 10, kDirectChunkBytes = 1 << 20, kSliceBytes = 512 << 10;
 
-constexpr double kReduceGbps = kMemoryGbps / 3;  // two in, one out
+constexpr double kReduceGbps = kMemoryGbps / 3;  // reads two values, writes one
 
-// A relay keeps a chunk of each rank of its host for each that it relays to: about one of every rank.
+// A relay holds one chunk of each rank of its host for each receiver that it relays to: about one chunk for each rank.
 constexpr std::uint64_t kRelayBytes = 16 << 20, kMinRelayChunk = 16 << 10;
 
-std::uint64_t chunk_bytes(const Recipe& recipe, int nranks) {
+std::uint64_t chunk_bytes(const Schedule& schedule, int nranks) {
   const auto n = static_cast<std::uint64_t>(nranks);
-  if (recipe.algorithm == Algorithm::kRelay)
+  if (schedule.algorithm == Algorithm::kRelay)
     return std::clamp(kRelayBytes / n / 64 * 64, kMinRelayChunk, kDirectChunkBytes);
-  if (recipe.algorithm != Algorithm::kDirect) return kChunkBytes;
-  return recipe.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
+  if (schedule.algorithm != Algorithm::kDirect) return kChunkBytes;
+  return schedule.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
 }
 
-constexpr std::uint64_t kMinShare = 512 << 10;  // of a channel: less is all latency
+constexpr std::uint64_t kMinShare = 512 << 10;  // of a channel: a smaller one costs mainly latency
 
 int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
 }  // namespace
 
-double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site) {
-  const int nranks = site.nranks;
-  const LinkRates& rates = site.rates;
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const TuningInputs& tuning) {
+  const int nranks = tuning.nranks;
+  const LinkRates& rates = tuning.rates;
   const double n = nranks, levels = log2_up(nranks), block = static_cast<double>(bytes) / (rates.gbps * 1e3);
-  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // of a block and another
-  const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of a pipeline's hop
+  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // to add two blocks
+  const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of one pipeline hop
   const bool all = kind == Collective::kAllReduce;
   switch (algorithm) {
     case Algorithm::kRing:
@@ -45,7 +45,7 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
       if (kind == Collective::kBroadcast || kind == Collective::kReduce)
         return (n - 1) * (rates.latency_us + fill) + block - fill + sum;
       return (n - 1) * (rates.latency_us + rates.message_us + block + sum);
-    case Algorithm::kTree:  // an inner rank takes from two and gives to two
+    case Algorithm::kTree:  // an inner rank receives from two ranks and sends to two
       return (all ? 2 : 1) * levels * (rates.latency_us + fill) +
              (all          ? 2
               : nranks > 2 ? 2
@@ -59,9 +59,9 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
       if (all) return 2 * (rates.latency_us + messages) + 2 * (n - 1) / n * block + (n - 1) / n * sum;
       return rates.latency_us + messages + (n - 1) * (block + sum);
     }
-    case Algorithm::kRelay: {  // a message for each rank that this one relays to, all bytes through memory twice more
-      if (site.hosts < 2 || site.hosts == nranks) break;  // nobody could relay
-      const double each = n / site.hosts, far = n - each;
+    case Algorithm::kRelay: {  // one message for each rank that it relays to; all bytes pass memory twice more
+      if (tuning.hosts < 2 || tuning.hosts == nranks) break;  // no rank could relay
+      const double each = n / tuning.hosts, far = n - each;
       return rates.latency_us + kPipeLatencyUs + (far / each - 1) * rates.message_us + n * kPipeMessageUs +
              (n - 1) * block + 2 * far * static_cast<double>(bytes) / (kPipeGbps * 1e3);
     }
@@ -70,37 +70,39 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
   return std::numeric_limits<double>::infinity();
 }
 
-int useful_channels(int hosts, int each, bool crowded) {
-  constexpr int kMax = 4;
-  return hosts < 2 || crowded ? 1 : std::clamp(each, 1, kMax);
+int useful_channels(int hosts, int each, bool oversubscribed) {
+  constexpr int kMaxChannels = 4;
+  return hosts < 2 || oversubscribed ? 1 : std::clamp(each, 1, kMaxChannels);
 }
 
-Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain) {
-  const int nranks = site.nranks;
-  // Nothing to move, but all ranks come to it and ask for the same.
+ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain) {
+  const int nranks = tuning.nranks;
+  // A call without bytes still synchronises the ranks and compares what they ask for: it runs as a barrier.
   const bool empty = call.block_bytes() == 0;
   const Collective kind = empty ? Collective::kBarrier : call.kind;
-  Choice choice;
-  double least = std::numeric_limits<double>::infinity();
+  ScheduleChoice choice;
+  double best_us = std::numeric_limits<double>::infinity();
   std::string said;
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.kind != kind || (rank_order && !recipe.rank_order)) continue;
-    const double us = predicted_us(recipe.algorithm, kind, call.block_bytes(), site);
-    if (explain) said += fmt::format("{}{} {:.1f} us", said.empty() ? "" : ", ", algorithm_name(recipe.algorithm), us);
-    const bool forced = recipe.algorithm == wanted;
-    if (!forced && us >= least) continue;
-    choice.recipe = &recipe;
-    least = forced ? -1 : us;
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.kind != kind || (rank_order && !schedule.rank_order)) continue;
+    const double us = predicted_us(schedule.algorithm, kind, call.block_bytes(), tuning);
+    if (explain)
+      said += fmt::format("{}{} {:.1f} us", said.empty() ? "" : ", ", algorithm_name(schedule.algorithm), us);
+    const bool forced = schedule.algorithm == wanted;
+    if (!forced && us >= best_us) continue;
+    choice.schedule = &schedule;
+    best_us = forced ? -1 : us;
   }
-  choice.chunk_bytes = chunk_bytes(*choice.recipe, nranks);
-  if (choice.recipe->by_channels) {
+  choice.chunk_bytes = chunk_bytes(*choice.schedule, nranks);
+  if (choice.schedule->by_channels) {
     const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kMinShare, 1000));
-    choice.channels = std::clamp(worth, site.min_channels, site.max_channels);
+    choice.channels = std::clamp(worth, tuning.min_channels, tuning.max_channels);
   }
   if (explain)
-    choice.text = fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
-                              call.block_bytes(), nranks, said, algorithm_name(choice.recipe->algorithm),
-                              least < 0 ? " (asked for)" : "", choice.channels, site.min_channels, site.max_channels);
+    choice.text =
+        fmt::format("{} of {} bytes, {} ranks: {}: {}{}, {} of {} to {} channels", collective_name(call.kind),
+                    call.block_bytes(), nranks, said, algorithm_name(choice.schedule->algorithm),
+                    best_us < 0 ? " (asked for)" : "", choice.channels, tuning.min_channels, tuning.max_channels);
   return choice;
 }
 

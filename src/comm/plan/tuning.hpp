@@ -1,5 +1,5 @@
-// Tuning: which algorithm a call uses. A model of what each costs, with a latency and a rate of the links that were
-// measured between ranks, and the least wins; all ranks have the same figures, so they choose the same.
+// Tuning: chooses the algorithm of a call. A model predicts the time of each algorithm from the measured latency and
+// rate of the links, and the fastest wins. All ranks have the same inputs, so they make the same choice.
 #pragma once
 
 #include <string>
@@ -8,40 +8,40 @@
 
 namespace slip {
 
-// Of pipes between ranks of one host, roughly.
+// Typical values of pipes between ranks of one host.
 inline constexpr double kPipeLatencyUs = 0.4, kPipeGbps = 10, kPipeMessageUs = 0.1;
-// Of a core: bytes read and written.
+// What one core copies: bytes read and written, together.
 inline constexpr double kMemoryGbps = 36;
 
 struct LinkRates {
   double latency_us = 10;  // of a small message
-  double gbps = 4;         // of large ones, while the other direction is in use, too
-  double message_us = 2;   // a rank's own time for one more message at the same time
+  double gbps = 4;         // of large messages, while the other direction is in use, too
+  double message_us = 2;   // the time a rank spends on each further message that is under way at the same time
 };
 
-// Where the ranks are, and what a link between them does.
-struct Site {
+// The inputs of the model, the same on all ranks.
+struct TuningInputs {
   int nranks = 1;
   int hosts = 1;
   LinkRates rates = {};
   int min_channels = 1, max_channels = 1;
 };
 
-// By the model, in microseconds. `bytes`: of a block.
-double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const Site& site);
+// The model's time in microseconds. `bytes`: of a block.
+double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const TuningInputs& tuning);
 
-// How many channels are worth it: so many that each rank of a host has its own way to the next one, where each has a
-// core for it. `each`: the fewest ranks of a host.
-int useful_channels(int hosts, int each, bool crowded);
+// The number of channels that pays off: each rank of a host can drive its own channel to the next host, if it has a
+// core for it. `each`: the minimum number of ranks on a host.
+int useful_channels(int hosts, int each, bool oversubscribed);
 
-struct Choice {
-  const Recipe* recipe = nullptr;
+struct ScheduleChoice {
+  const Schedule* schedule = nullptr;
   std::uint64_t chunk_bytes = 0;
   int channels = 1;
-  std::string text;  // why, for who wants to see it; only if asked for
+  std::string text;  // the reason, for SLIP_DEBUG=tune; only with `explain`
 };
-// `wanted`: kAuto, or what was asked for, where it can do the call. `rank_order`: only those that reduce in the order
-// of the ranks.
-Choice choose(const Call& call, const Site& site, Algorithm wanted, bool rank_order, bool explain);
+// `wanted`: kAuto, or the algorithm that the user asked for, used if it has a schedule for the call. `rank_order`: only
+// schedules that reduce in the order of the ranks.
+ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain);
 
 }  // namespace slip

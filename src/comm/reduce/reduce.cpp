@@ -4,18 +4,23 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "base/small_floats.hpp"
-#include "comm/host/copy.hpp"
 #include "comm/reduce/reduce_kernel.hpp"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace slip {
 namespace {
 
-// Of a chunk: what several passes over many sources keep in the nearest cache, with room for the sources beside it.
+// With many sources the kernel passes over each chunk several times: a chunk and its sources must fit the L1 cache.
 constexpr std::size_t kChunkBytes = 4096;
 
-constexpr std::uint64_t kMaxPowerOfTwo = 1 << 14;  // its inverse is a number of every float that is computed with
+constexpr std::uint64_t kMaxPowerOfTwo = 1 << 14;  // every float type that kernels compute with holds its inverse
 
 constexpr std::array<const char*, 6> kOpNames = {"sum", "prod", "min", "max", "avg", "premulsum"};
 
@@ -36,25 +41,25 @@ void check(const Reduction& how, std::span<void* const> to, std::span<const void
   if (how.divisor == 0) throw Error(Code::kInvalidValue, "an average over 0 ranks; the divisor is their number", here);
 }
 
-Extra extra_of(const Reduction& how) {
-  if (how.op == ReduceOp::kPreMulSum && !how.scales.empty()) return Extra::kScales;
+ReduceExtra extra_of(const Reduction& how) {
+  if (how.op == ReduceOp::kPreMulSum && !how.scales.empty()) return ReduceExtra::kScales;
   if (how.op == ReduceOp::kAvg && how.divisor > 1) {
     const bool exact = std::has_single_bit(how.divisor) && how.divisor <= kMaxPowerOfTwo;
-    return exact ? Extra::kPowerOfTwo : Extra::kDivisor;
+    return exact ? ReduceExtra::kPowerOfTwo : ReduceExtra::kDivisor;
   }
-  return Extra::kNone;
+  return ReduceExtra::kNone;
 }
 
-// The kernels for this processor, found once: finding one takes as long as adding a hundred values.
-Kernel kernel_of(DataType type, ReduceOp op, Extra extra) {
+// The table of kernels for this processor, filled once: to find one takes as long as to add a hundred values.
+ReduceKernel kernel_of(DataType type, ReduceOp op, ReduceExtra extra) {
   constexpr std::size_t kTypes = static_cast<std::size_t>(DataType::kF64) + 1, kExtras = 4;
   static const auto kKernels = [] {
-    std::array<Kernel, kTypes * kOpNames.size()* kExtras> all = {};
+    std::array<ReduceKernel, kTypes * kOpNames.size()* kExtras> all = {};
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto of = static_cast<DataType>(i / kExtras / kOpNames.size());
       if (can_reduce(of))
         all[i] = reduce_kernel(of, static_cast<ReduceOp>(i / kExtras % kOpNames.size()),
-                               static_cast<Extra>(i % kExtras), best_instructions());
+                               static_cast<ReduceExtra>(i % kExtras), best_instructions());
     }
     return all;
   }();
@@ -62,20 +67,20 @@ Kernel kernel_of(DataType type, ReduceOp op, Extra extra) {
                   static_cast<std::size_t>(extra)];
 }
 
-// The steps of one reduction over one chunk. More sources than a kernel takes are done in turns, whose results pass
-// through `carry_`: they are rounded to the type after each source anyway, so nothing is lost on the way.
+// Reduces one chunk after the other. A kernel takes at most kMaxSources, so more sources take several passes, which
+// hand their result on in `carry_`. Each pass rounds to the type after each source anyway, so no precision is lost.
 class Steps {
  public:
   Steps(const Reduction& how, std::span<const void* const> from)
       : how_(how), from_(from), width_(bytes_of(how.type)), extra_(extra_of(how)) {
     last_ = kernel_of(how.type, how.op, extra_);
-    before_last_ = extra_ == Extra::kScales ? last_ : kernel_of(how.type, how.op, Extra::kNone);
+    before_last_ = extra_ == ReduceExtra::kScales ? last_ : kernel_of(how.type, how.op, ReduceExtra::kNone);
   }
 
-  bool is_copy() const { return from_.size() == 1 && extra_ == Extra::kNone; }
+  bool is_copy() const { return from_.size() == 1 && extra_ == ReduceExtra::kNone; }
   std::size_t width() const { return width_; }
 
-  // Whole blocks of `bytes`, which begin at `offset` in each source.
+  // Reduces `bytes` (whole blocks) that begin at `offset` in each source.
   void run(std::byte* to, std::size_t offset, std::size_t bytes) {
     KernelCall call{.bytes = bytes, .divisor = how_.divisor};
     std::size_t taken = 0;
@@ -84,7 +89,7 @@ class Steps {
       if (taken > 0) add(call, carry_.data(), ReduceScale::one(how_.type));
       while (call.sources < kMaxSources && taken < from_.size()) {
         const auto* source = static_cast<const std::byte*>(from_[taken]) + offset;
-        add(call, source, extra_ == Extra::kScales ? how_.scales[taken] : ReduceScale{});
+        add(call, source, extra_ == ReduceExtra::kScales ? how_.scales[taken] : ReduceScale{});
         ++taken;
       }
       const bool last = taken == from_.size();
@@ -93,7 +98,7 @@ class Steps {
     }
   }
 
-  // Less than a block, in one that is padded.
+  // Reduces the last bytes, less than a block, in padded copies.
   void run_rest(std::byte* to, std::size_t offset, std::size_t bytes) {
     KernelCall call{.bytes = kBlockBytes, .divisor = how_.divisor};
     alignas(kBlockBytes) std::array<std::array<std::byte, kBlockBytes>, kMaxSources> padded;
@@ -105,7 +110,7 @@ class Steps {
         std::byte* source = padded[call.sources].data();
         padded[call.sources] = {};
         std::memcpy(source, static_cast<const std::byte*>(from_[taken]) + offset, bytes);
-        add(call, source, extra_ == Extra::kScales ? how_.scales[taken] : ReduceScale{});
+        add(call, source, extra_ == ReduceExtra::kScales ? how_.scales[taken] : ReduceScale{});
         ++taken;
       }
       call.to = padded[0].data();
@@ -124,16 +129,27 @@ class Steps {
   const Reduction& how_;
   std::span<const void* const> from_;
   std::size_t width_;
-  Extra extra_;
-  Kernel last_, before_last_;
+  ReduceExtra extra_;
+  ReduceKernel last_, before_last_;
   alignas(kBlockBytes) std::array<std::byte, kChunkBytes> carry_;
 };
+
+template <class T>
+ReduceScale whole_scale(double factor, DataType type, Here here) {
+  // Compared as doubles: 2^63 and 2^64, which the largest 64-bit numbers round to, do not fit.
+  constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
+  constexpr double kTooLarge = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
+  if (!(factor >= kMin && factor < kTooLarge))
+    throw Error(Code::kInvalidValue,
+                fmt::format("the factor {} is out of range for type {}", factor, data_type_name(type)), here);
+  return ReduceScale::of(static_cast<T>(factor));
+}
 
 std::byte* at(void* target, std::size_t offset) { return static_cast<std::byte*>(target) + offset; }
 
 }  // namespace
 
-// Signatures of calls come from other processes: an op that does not exist has a name, too.
+// Call signatures come from other processes, so the op may be out of range.
 const char* reduce_op_name(ReduceOp op) {
   const auto index = static_cast<std::size_t>(op);
   return index < kOpNames.size() ? kOpNames[index] : "unknown op";
@@ -155,8 +171,64 @@ ReduceScale ReduceScale::one(DataType type) {
     case DataType::kBF16: return of(from_float<Bf16>(1));
     case DataType::kF8E4M3: return of(from_float<F8E4M3>(1));
     case DataType::kF8E5M2: return of(from_float<F8E5M2>(1));
-    default: return of(std::uint64_t{1});  // its first bytes are those of any integer
+    default: return of(std::uint64_t{1});  // little-endian: its first bytes are a 1 of any integer type
   }
+}
+
+ReduceScale scale_of(DataType type, double factor, Here here) {
+  switch (type) {
+    case DataType::kU8: return whole_scale<std::uint8_t>(factor, type, here);
+    case DataType::kI8: return whole_scale<std::int8_t>(factor, type, here);
+    case DataType::kU32: return whole_scale<std::uint32_t>(factor, type, here);
+    case DataType::kI32: return whole_scale<std::int32_t>(factor, type, here);
+    case DataType::kU64: return whole_scale<std::uint64_t>(factor, type, here);
+    case DataType::kI64: return whole_scale<std::int64_t>(factor, type, here);
+    case DataType::kF16: return ReduceScale::of(from_float<F16>(static_cast<float>(factor)));
+    case DataType::kBF16: return ReduceScale::of(from_float<Bf16>(static_cast<float>(factor)));
+    case DataType::kF8E4M3: return ReduceScale::of(from_float<F8E4M3>(static_cast<float>(factor)));
+    case DataType::kF8E5M2: return ReduceScale::of(from_float<F8E5M2>(static_cast<float>(factor)));
+    case DataType::kF32: return ReduceScale::of(static_cast<float>(factor));
+    case DataType::kF64: return ReduceScale::of(factor);
+    case DataType::kBool:
+    case DataType::kU16:
+    case DataType::kI16: break;
+  }
+  throw Error(Code::kInvalidValue, fmt::format("values of {} cannot be reduced", data_type_name(type)), here);
+}
+
+bool has_instructions(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::kBase: return true;
+#if defined(__x86_64__)
+    case InstructionSet::kAvx2: return __builtin_cpu_supports("avx2");
+    case InstructionSet::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+    case InstructionSet::kArmHalf:
+      return (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0 && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0 &&
+             arm_half_kernel(DataType::kF16, ReduceOp::kSum, ReduceExtra::kNone) != nullptr;
+#endif
+    default: return false;
+  }
+}
+
+InstructionSet best_instructions() {
+  static const InstructionSet kBest = [] {
+    for (const InstructionSet some : {InstructionSet::kAvx512, InstructionSet::kAvx2, InstructionSet::kArmHalf}) {
+      if (has_instructions(some)) return some;
+    }
+    return InstructionSet::kBase;
+  }();
+  return kBest;
+}
+
+ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set) {
+  if (set == InstructionSet::kArmHalf) {
+    if (const ReduceKernel kernel = arm_half_kernel(type, op, extra)) return kernel;
+  }
+  return portable_kernel(type, op, extra, set);
 }
 
 void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements,
@@ -170,7 +242,7 @@ void reduce(const Reduction& how, std::span<void* const> to, std::span<const voi
     return;
   }
   const std::size_t rest = bytes % kBlockBytes, whole = bytes - rest;
-  // A single pass needs no chunks.
+  // A single pass over each source needs no chunks.
   const std::size_t chunk = to.size() == 1 && from.size() <= kMaxSources ? whole : kChunkBytes;
   for (std::size_t offset = 0; offset < whole; offset += chunk) {
     const std::size_t part = std::min(chunk, whole - offset);

@@ -1,6 +1,6 @@
-// The arithmetic of collectives on the cpu: what include/slip/reduction.hpp says, at the speed of memory.
+// The arithmetic of collectives on the CPU, as include/slip/reduction.hpp defines it, at the speed of memory.
 //
-// Pure functions of memory; any thread. Nothing is allocated.
+// All functions are pure functions of memory: any thread may call them, and they allocate nothing.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace slip {
 
-// A factor of kPreMulSum: one value of the data type, as its bytes.
+// A factor of kPreMulSum: the bytes of one value of the data type.
 struct ReduceScale {
   std::array<std::byte, 8> bytes{};
 
@@ -32,29 +32,39 @@ struct ReduceScale {
     std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
-  static ReduceScale one(DataType type);  // for a source that is a sum already
+  static ReduceScale one(DataType type);  // for a source that is already a scaled sum
 };
 
-// One step of a reduction: the sources are values of ranks, or what earlier steps made of some.
+// The factor of kPreMulSum as a value of the type. Throws kInvalidValue if the type has no such value.
+ReduceScale scale_of(DataType type, double factor, Here here);
+
+// One step of a reduction. The sources are inputs of ranks or results of earlier steps.
 struct Reduction {
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  // kAvg: the number of ranks, in the step that makes the end result; 1 in the steps before it.
+  // kAvg: the number of ranks in the last step, 1 in all steps before it.
   std::uint64_t divisor = 1;
-  // kPreMulSum: one for each source, or none if all are sums already.
+  // kPreMulSum: one factor for each source, or none if all sources are already scaled.
   std::span<const ReduceScale> scales = {};
 };
 
-// to = from[0] op from[1] op ..., in this order, with each byte of memory touched once. Any alignment. Each target is
-// disjoint from all others and from each source, or is one of the sources; all targets get the same values, which costs
-// less than a copy afterwards. Throws kInvalidValue for a type that cannot be reduced, no source or no target, a number
-// of scales that is not that of the sources, or a divisor of 0; then nothing is written.
+// Computes to = from[0] op from[1] op ..., in this order, and touches each byte of memory once. Any alignment.
+// Every target gets the result, which costs less than a copy afterwards.
+// REQUIRES: each target is one of the sources, or disjoint from all sources and all other targets.
+// Throws kInvalidValue, and writes nothing, if the type cannot be reduced, there is no source or no target, the number
+// of scales is not the number of sources, or the divisor is 0.
 void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements,
             Here here = Here::at());
 
 inline void reduce(const Reduction& how, void* to, std::span<const void* const> from, std::size_t elements,
                    Here here = Here::at()) {
   reduce(how, std::span<void* const>(&to, 1), from, elements, here);
+}
+
+// `to` equals `from`, or is disjoint from it. Stores that bypass the caches gain nothing over memcpy: on a Neoverse V1
+// memcpy reaches 33.2, 26.8 and 23.9 GB/s for 4, 32 and 128 MiB, stnp 31.4, 27.2 and 22.8.
+inline void copy(void* to, const void* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace slip

@@ -1,6 +1,6 @@
-// Small floats with the instructions that most 64-bit Arm servers have: arithmetic in f16, conversion to bf16. Compiled
-// for these alone; who calls has asked the processor. Their portable twins are in reduce_small_floats.cpp, and both
-// give the same bits.
+// Kernels for small floats with two extensions that most 64-bit Arm servers have: f16 arithmetic and bf16 conversion.
+// Only this file is compiled for them; reduce.cpp asks the processor before it calls one. The portable kernels in
+// reduce_kernels.cpp give the same bits.
 #include "comm/reduce/reduce_kernel.hpp"
 
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
@@ -11,7 +11,7 @@
 namespace slip {
 namespace {
 
-// Each op is rounded once, as computing in f32 and rounding to f16 would.
+// f16 arithmetic rounds each op once, which gives the same bits as computing in f32 and rounding to f16.
 struct ArmF16 {
   using Stored = uint16x8_t;
   using Carried = float16x8_t;
@@ -24,7 +24,7 @@ struct ArmF16 {
   static Value scale(const ReduceScale& scale) { return number(to_float(scale.as<F16>())); }
 };
 
-// Not every number of ranks is an f16, but it is an f32.
+// Divides in f32, because not every number of ranks has an f16 value.
 struct DivideArmF16 {
   float32x4_t divisor;
   explicit DivideArmF16(const KernelCall& call) : divisor(vdupq_n_f32(static_cast<float>(call.divisor))) {}
@@ -59,8 +59,9 @@ struct ArmBf16 {
   static Value scale(const ReduceScale& scale) { return number(to_float(scale.as<Bf16>())); }
 };
 
-// An f8 is computed as f16: sums and products of two have so few bits that rounding twice is rounding once. The tests
-// try all pairs. An e5m2 is the upper byte of an f16; an e4m3 has another bias, which a factor of 256 makes up for.
+// f8 values are computed as f16. Sums and products of two have so few bits that the second rounding changes nothing;
+// the tests try all pairs. An e5m2 is the upper byte of an f16. An e4m3 has another exponent bias: a factor of 256
+// corrects it.
 template <class T>
 struct ArmF8 {
   static constexpr bool kE4M3 = std::is_same_v<T, F8E4M3>;
@@ -91,8 +92,8 @@ struct ArmF8 {
   }
 
   static uint8x8_t narrow(float16x8_t value) {
-    const float16x8_t most = vdupq_n_f16(static_cast<float16_t>(kE4M3 ? 448.0F : 57344.0F));
-    float16x8_t held = vmaxq_f16(vminq_f16(value, most), -most);  // a NaN stays
+    const float16x8_t max = vdupq_n_f16(static_cast<float16_t>(kE4M3 ? 448.0F : 57344.0F));
+    float16x8_t held = vmaxq_f16(vminq_f16(value, max), -max);  // NaN stays NaN
     if constexpr (kE4M3) held = held * vdupq_n_f16(static_cast<float16_t>(1 / 256.0F));
     const uint16x8_t bits = vreinterpretq_u16_f16(held);
     const uint16x8_t odd = vandq_u16(vshrq_n_u16(bits, kShift), vdupq_n_u16(1));
@@ -103,26 +104,26 @@ struct ArmF8 {
   }
 };
 
-// Without a Divisor the twin divides.
+// Without a Divisor the portable kernel is used for averages.
 template <class Format, class Divisor = void>
-Kernel arm_kernel(ReduceOp op, Extra extra) {
-  using AsIs = AsTheyAre<Format>;
+ReduceKernel arm_kernel(ReduceOp op, ReduceExtra extra) {
+  using AsIs = Unscaled<Format>;
   using Whole = Undivided<Format>;
-  if (op == ReduceOp::kProd) return Loop<Format, Product, AsIs, Whole>::base;
+  if (op == ReduceOp::kProd) return ReduceLoop<Format, Product, AsIs, Whole>::base;
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return nullptr;
   switch (extra) {
-    case Extra::kNone: return Loop<Format, Sum, AsIs, Whole>::base;
-    case Extra::kScales: return Loop<Format, Sum, Scaled<Format>, Whole>::base;
-    case Extra::kPowerOfTwo: return Loop<Format, Sum, AsIs, MultiplyByInverse<Format>>::base;
+    case ReduceExtra::kNone: return ReduceLoop<Format, Sum, AsIs, Whole>::base;
+    case ReduceExtra::kScales: return ReduceLoop<Format, Sum, Scaled<Format>, Whole>::base;
+    case ReduceExtra::kPowerOfTwo: return ReduceLoop<Format, Sum, AsIs, MultiplyByInverse<Format>>::base;
     default: break;
   }
-  if constexpr (!std::is_void_v<Divisor>) return Loop<Format, Sum, AsIs, Divisor>::base;
+  if constexpr (!std::is_void_v<Divisor>) return ReduceLoop<Format, Sum, AsIs, Divisor>::base;
   return nullptr;
 }
 
 }  // namespace
 
-Kernel reduce_arm(DataType type, ReduceOp op, Extra extra) {
+ReduceKernel arm_half_kernel(DataType type, ReduceOp op, ReduceExtra extra) {
   switch (type) {
     case DataType::kF16: return arm_kernel<ArmF16, DivideArmF16>(op, extra);
     case DataType::kBF16: return arm_kernel<ArmBf16, Divide<ArmBf16>>(op, extra);
@@ -137,7 +138,7 @@ Kernel reduce_arm(DataType type, ReduceOp op, Extra extra) {
 #else
 
 namespace slip {
-Kernel reduce_arm(DataType, ReduceOp, Extra) { return nullptr; }
+ReduceKernel arm_half_kernel(DataType, ReduceOp, ReduceExtra) { return nullptr; }
 }  // namespace slip
 
 #endif

@@ -1,4 +1,5 @@
-// What does the reducing of a few sources, one function for each type, op and instruction set (reduce_loop.hpp).
+// ReduceKernel: a function that reduces a few sources into one target. There is one for each data type, op, extra step
+// and instruction set; reduce.cpp chooses among them. The loops themselves are in reduce_loop.hpp.
 #pragma once
 
 #include <array>
@@ -9,37 +10,37 @@
 
 namespace slip {
 
-constexpr std::size_t kMaxSources = 5;  // of one call; eight take two calls, one of them with a result of the other
+constexpr std::size_t kMaxSources = 5;  // of one kernel call; eight sources take two calls, the second reads the
+                                        // first's result
 
 struct KernelCall {
   std::byte* to = nullptr;
   std::array<const std::byte*, kMaxSources> from = {};
   std::size_t sources = 0;  // 1 to kMaxSources
-  std::size_t bytes = 0;    // of each; whole blocks of kBlockBytes
+  std::size_t bytes = 0;    // of each source; a multiple of kBlockBytes
   std::array<ReduceScale, kMaxSources> scales = {};
   std::uint64_t divisor = 1;
 };
 
-// Elements are reduced in whole blocks only; the caller pads the last one. So each element goes through the same
-// instructions wherever it lies, and there is no second loop that could round another way or pick another NaN.
+// Kernels reduce whole blocks only; the caller pads the last one. So each element goes through the same instructions
+// wherever it lies: there is no second loop for the tail that could round differently or pick another NaN.
 constexpr std::size_t kBlockBytes = 64;
 
-// What is done beside adding; kPowerOfTwo: that divisor.
-enum class Extra : std::uint8_t { kNone, kScales, kDivisor, kPowerOfTwo };
+// What a kernel does besides adding: multiply each source by its factor, or divide the sum. kPowerOfTwo: the divisor is
+// a power of two, so the kernel multiplies by its inverse.
+enum class ReduceExtra : std::uint8_t { kNone, kScales, kDivisor, kPowerOfTwo };
 
-using Kernel = void (*)(const KernelCall&);
+using ReduceKernel = void (*)(const KernelCall&);
 
-// kArmHalf: f16 arithmetic and bf16 conversion; where they are of no use it is kBase.
-enum class Instructions : std::uint8_t { kBase, kAvx2, kAvx512, kArmHalf };
-bool has_instructions(Instructions instructions);  // compiled in, and this processor has them
-Instructions best_instructions();
+// kArmHalf: f16 arithmetic and bf16 conversion. Types that gain nothing by them use kBase.
+enum class InstructionSet : std::uint8_t { kBase, kAvx2, kAvx512, kArmHalf };
+bool has_instructions(InstructionSet set);  // they are compiled in, and this processor has them
+InstructionSet best_instructions();
 
-// Of instructions that there are. `extra` is for sums only.
-Kernel reduce_kernel(DataType type, ReduceOp op, Extra extra, Instructions instructions);
-// Its parts; null: not of this part.
-Kernel reduce_integers(DataType type, ReduceOp op, Extra extra, Instructions instructions);
-Kernel reduce_floats(DataType type, ReduceOp op, Extra extra, Instructions instructions);
-Kernel reduce_small_floats(DataType type, ReduceOp op, Extra extra, Instructions instructions);
-Kernel reduce_arm(DataType type, ReduceOp op, Extra extra);
+// REQUIRES: has_instructions(set). `extra` is for sums only. Returns null if the type cannot be reduced.
+ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set);
+// The two sources of kernels; null: this one has none for the type and op.
+ReduceKernel portable_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set);
+ReduceKernel arm_half_kernel(DataType type, ReduceOp op, ReduceExtra extra);
 
 }  // namespace slip

@@ -1,22 +1,207 @@
-// The loops, and the table of them for one type. Included by the reduce_*.cpp, which are compiled with -O3 and without
-// fused multiply-add: the compiler vectorises them for each instruction set.
+// The loops that reduce elements, as templates. reduce_kernels.cpp and reduce_arm.cpp instantiate them for each data
+// type and op. Both are compiled with -O3 and without fused multiply-add: the compiler vectorises the loops for each
+// instruction set, and all instruction sets give the same bits.
+//
+// A format says how a stored element is carried from one source to the next (Carried), with which type it is computed
+// (Value), and how a result is rounded and stored. A carried value is rounded already.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
 #include <utility>
 
-#include "comm/reduce/reduce_formats.hpp"
+#include "base/small_floats.hpp"
+#include "comm/reduce/reduce_kernel.hpp"
 
 namespace slip {
 
-// An element at any address.
+// Signed integers are added and multiplied as unsigned ones, because unsigned overflow is defined to wrap around.
 template <class T>
-struct __attribute__((packed, may_alias)) Loose {
+struct IntegerFormat {
+  using Stored = T;
+  using Carried = std::make_unsigned_t<T>;
+  using Value = Carried;
+  static Carried lift(Stored stored) { return static_cast<Carried>(stored); }
+  static Value open(Carried carried) { return carried; }
+  static Carried round(auto value) { return static_cast<Carried>(value); }
+  static Stored store(Carried carried) { return static_cast<Stored>(carried); }
+  static Value scale(const ReduceScale& scale) { return scale.as<Value>(); }
+  static Value number(std::uint64_t value) { return static_cast<Value>(value); }
+};
+
+// f32 and f64; also integers where they are only compared.
+template <class T>
+struct PlainFormat {
+  using Stored = T;
+  using Carried = T;
+  using Value = T;
+  static Carried lift(Stored stored) { return stored; }
+  static Value open(Carried carried) { return carried; }
+  static Carried round(Value value) { return value; }
+  static Stored store(Carried carried) { return carried; }
+  static Value scale(const ReduceScale& scale) { return scale.as<Value>(); }
+  static Value number(double value) { return static_cast<Value>(value); }
+};
+
+template <class T>
+struct SmallFormat {
+  using Stored = decltype(T::bits);
+  using Carried = Stored;
+  using Value = float;
+  static Carried lift(Stored stored) { return stored; }
+  static Value open(Carried carried) { return to_float(T{carried}); }
+  static Carried round(Value value) { return from_float<T>(value).bits; }
+  static Stored store(Carried carried) { return carried; }
+  static Value scale(const ReduceScale& scale) { return to_float(scale.as<T>()); }
+  static Value number(double value) { return static_cast<Value>(value); }
+};
+
+// Small floats mapped to integers of the same order, for min and max: -0 is below +0, and every NaN is mapped to the
+// end where it loses the comparison. kInfinity: a magnitude with larger bits is NaN.
+template <class Bits, Bits kInfinity, bool kIsMin>
+struct OrderedFormat {
+  using Stored = Bits;
+  using Value = std::make_signed_t<Bits>;
+  using Carried = Value;
+  static constexpr Value kMagnitude = static_cast<Value>(static_cast<Bits>(~Bits{0}) >> 1);
+  static constexpr Value kLoser = kIsMin ? kMagnitude : static_cast<Value>(~kMagnitude);
+
+  static Carried lift(Stored stored) {
+    const auto value = static_cast<Value>(stored);
+    const auto magnitude = static_cast<Value>(value & kMagnitude);
+    return magnitude > static_cast<Value>(kInfinity) ? kLoser : fold(value);
+  }
+  static Value open(Carried carried) { return carried; }
+  static Carried round(Value value) { return value; }
+  static Stored store(Carried carried) { return static_cast<Stored>(fold(carried)); }
+
+ private:
+  // Reverses the order of negative numbers. The function is its own inverse.
+  static Value fold(Value value) {
+    return static_cast<Value>(value ^ (static_cast<Value>(value >> (8 * sizeof(Value) - 1)) & kMagnitude));
+  }
+};
+
+struct Sum {
+  template <class T>
+  static auto of(T a, T b) {
+    return a + b;
+  }
+};
+struct Product {
+  template <class T>
+  static auto of(T a, T b) {
+    return a * b;
+  }
+};
+struct Min {
+  template <class T>
+  static T of(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  static T of(T a, T b) {
+    return a < b ? b : a;
+  }
+};
+
+// Min and max of floats by comparisons, because the min instructions of different processors disagree on zeros and NaN.
+// Equal numbers have equal bits except zeros: `or` keeps the sign bit for min, `and` drops it for max. Comparisons with
+// NaN are false, so if `a` is NaN the result is `b`.
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+struct MinFloat {
+  template <class T>
+  static T of(T a, T b) {
+    const auto x = std::bit_cast<BitsOf<T>>(a), y = std::bit_cast<BitsOf<T>>(b);
+    const auto number = a == a ? x : y;
+    const auto other = a == b ? x | y : number;
+    return std::bit_cast<T>(b < a ? y : other);
+  }
+};
+struct MaxFloat {
+  template <class T>
+  static T of(T a, T b) {
+    const auto x = std::bit_cast<BitsOf<T>>(a), y = std::bit_cast<BitsOf<T>>(b);
+    const auto number = a == a ? x : y;
+    const auto other = a == b ? x & y : number;
+    return std::bit_cast<T>(a < b ? y : other);
+  }
+};
+
+// Divides the complete sum by the number of ranks and rounds once.
+template <class Format>
+class Divide {
+ public:
+  explicit Divide(const KernelCall& call) : divisor_(Format::number(static_cast<double>(call.divisor))) {}
+  typename Format::Carried apply(typename Format::Carried sum) const {
+    return Format::round(Format::open(sum) / divisor_);
+  }
+
+ private:
+  using Value = typename Format::Value;
+  Value divisor_;
+};
+
+// Gives the same bits as Divide if the divisor is a power of two, and is several times as fast.
+template <class Format>
+class MultiplyByInverse {
+ public:
+  explicit MultiplyByInverse(const KernelCall& call)
+      : inverse_(Format::number(1 / static_cast<double>(call.divisor))) {}
+  typename Format::Carried apply(typename Format::Carried sum) const {
+    return Format::round(Format::open(sum) * inverse_);
+  }
+
+ private:
+  using Value = typename Format::Value;
+  Value inverse_;
+};
+
+// Divides integers of up to 32 bits as doubles. (|x| + 1/2) / d is at least 1/2d away from any integer, and its
+// rounding error is below 2^-18 / d. So truncation is exact, and no integer division is needed.
+template <class T>
+requires(sizeof(T) <= 4) class Divide<IntegerFormat<T>> {
+ public:
+  explicit Divide(const KernelCall& call) : inverse_(1.0 / static_cast<double>(call.divisor)) {}
+  std::make_unsigned_t<T> apply(std::make_unsigned_t<T> sum) const {
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int32_t, std::int64_t>;
+    const auto number = static_cast<T>(sum);
+    const double half = std::is_signed_v<T> && number < 0 ? -0.5 : 0.5;
+    return static_cast<std::make_unsigned_t<T>>(static_cast<Wide>((static_cast<double>(number) + half) * inverse_));
+  }
+
+ private:
+  double inverse_;
+};
+
+template <class T>
+requires(sizeof(T) == 8) class Divide<IntegerFormat<T>> {
+ public:
+  explicit Divide(const KernelCall& call) : divisor_(call.divisor) {}
+  std::uint64_t apply(std::uint64_t sum) const {
+    const bool negative = std::is_signed_v<T> && sum >> 63;
+    const std::uint64_t quotient = (negative ? -sum : sum) / divisor_;
+    return negative ? -quotient : quotient;
+  }
+
+ private:
+  std::uint64_t divisor_;
+};
+
+// An element at an address of any alignment.
+template <class T>
+struct __attribute__((packed, may_alias)) Unaligned {
   T value;
 };
 
 template <class Format>
-struct AsTheyAre {
-  explicit AsTheyAre(const KernelCall&) {}
+struct Unscaled {
+  explicit Unscaled(const KernelCall&) {}
   template <std::size_t>
   typename Format::Carried apply(typename Format::Stored stored) const {
     return Format::lift(stored);
@@ -45,22 +230,22 @@ struct Undivided {
 };
 
 template <class Format, class Op, class Before, class After>
-struct Loop {
+struct ReduceLoop {
   using Stored = typename Format::Stored;
 
-  // The sources in order; kRest are the indices after the first.
+  // Reduces the sources in order. kRest: the indices of all sources but the first.
   template <std::size_t... kRest>
   [[gnu::always_inline]] static inline void run(const KernelCall& call, std::index_sequence<kRest...>) {
     const Before before(call);
     const After after(call);
-    auto* to = reinterpret_cast<Loose<Stored>*>(call.to);
-    const auto* first = reinterpret_cast<const Loose<Stored>*>(call.from[0]);
-    [[maybe_unused]] const Loose<Stored>* const rest[] = {reinterpret_cast<const Loose<Stored>*>(call.from[kRest])...,
-                                                          nullptr};
-    // So the compiler knows that nothing is left over.
+    auto* to = reinterpret_cast<Unaligned<Stored>*>(call.to);
+    const auto* first = reinterpret_cast<const Unaligned<Stored>*>(call.from[0]);
+    [[maybe_unused]] const Unaligned<Stored>* const rest[] = {
+        reinterpret_cast<const Unaligned<Stored>*>(call.from[kRest])..., nullptr};
+    // This form tells the compiler that the count is a multiple of the vector length, so it emits no tail loop.
     const std::size_t elements = (call.bytes / kBlockBytes) * (kBlockBytes / sizeof(Stored));
-#if !defined(__clang__)  // which compares the addresses first
-#pragma GCC ivdep        // a target that is a source is the same element, never a neighbour
+#if !defined(__clang__)  // clang checks at run time that the ranges do not overlap
+#pragma GCC ivdep        // a target that is also a source is read and written at the same element, never at a neighbour
 #endif
     for (std::size_t i = 0; i < elements; ++i) {
       typename Format::Carried sum = before.template apply<0>(first[i].value);
@@ -87,58 +272,56 @@ struct Loop {
   [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] static void avx512(const KernelCall& call) { run_any(call); }
 #endif
 
-  static Kernel with(Instructions instructions) {
+  static ReduceKernel with(InstructionSet set) {
 #if defined(__x86_64__)
-    if (instructions == Instructions::kAvx512) return avx512;
-    if (instructions == Instructions::kAvx2) return avx2;
+    if (set == InstructionSet::kAvx512) return avx512;
+    if (set == InstructionSet::kAvx2) return avx2;
 #endif
-    (void)instructions;
+    (void)set;
     return base;
   }
 };
 
-// All that a type can be asked for.
-template <class Format, class MinLoop, class GreatestLoop, class PowerOfTwo = Divide<Format>>
-Kernel kernel_of(ReduceOp op, Extra extra, Instructions instructions) {
+// The kernel of one type for an op and an extra step.
+template <class Format, class MinLoop, class MaxLoop, class PowerOfTwo = Divide<Format>>
+ReduceKernel kernel_of(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using None = Undivided<Format>;
   switch (op) {
-    case ReduceOp::kProd: return Loop<Format, Product, AsTheyAre<Format>, None>::with(instructions);
-    case ReduceOp::kMin: return MinLoop::with(instructions);
-    case ReduceOp::kMax: return GreatestLoop::with(instructions);
+    case ReduceOp::kProd: return ReduceLoop<Format, Product, Unscaled<Format>, None>::with(set);
+    case ReduceOp::kMin: return MinLoop::with(set);
+    case ReduceOp::kMax: return MaxLoop::with(set);
     default: break;
   }
   switch (extra) {
-    case Extra::kScales: return Loop<Format, Sum, Scaled<Format>, None>::with(instructions);
-    case Extra::kDivisor: return Loop<Format, Sum, AsTheyAre<Format>, Divide<Format>>::with(instructions);
-    case Extra::kPowerOfTwo: return Loop<Format, Sum, AsTheyAre<Format>, PowerOfTwo>::with(instructions);
-    default: return Loop<Format, Sum, AsTheyAre<Format>, None>::with(instructions);
+    case ReduceExtra::kScales: return ReduceLoop<Format, Sum, Scaled<Format>, None>::with(set);
+    case ReduceExtra::kDivisor: return ReduceLoop<Format, Sum, Unscaled<Format>, Divide<Format>>::with(set);
+    case ReduceExtra::kPowerOfTwo: return ReduceLoop<Format, Sum, Unscaled<Format>, PowerOfTwo>::with(set);
+    default: return ReduceLoop<Format, Sum, Unscaled<Format>, None>::with(set);
   }
 }
 
 template <class Format, class Op>
-using Compare = Loop<Format, Op, AsTheyAre<Format>, Undivided<Format>>;
+using Compare = ReduceLoop<Format, Op, Unscaled<Format>, Undivided<Format>>;
 
 template <class T>
-Kernel integer_kernel(ReduceOp op, Extra extra, Instructions instructions) {
-  return kernel_of<IntegerFormat<T>, Compare<PlainFormat<T>, Least>, Compare<PlainFormat<T>, Greatest>>(op, extra,
-                                                                                                        instructions);
+ReduceKernel integer_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
+  return kernel_of<IntegerFormat<T>, Compare<PlainFormat<T>, Min>, Compare<PlainFormat<T>, Max>>(op, extra, set);
 }
 
 template <class T>
-Kernel plain_float_kernel(ReduceOp op, Extra extra, Instructions instructions) {
+ReduceKernel plain_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using Format = PlainFormat<T>;
-  return kernel_of<Format, Compare<Format, MinFloat>, Compare<Format, GreatestFloat>, MultiplyByInverse<Format>>(
-      op, extra, instructions);
+  return kernel_of<Format, Compare<Format, MinFloat>, Compare<Format, MaxFloat>, MultiplyByInverse<Format>>(op, extra,
+                                                                                                            set);
 }
 
 // kInfinity: see OrderedFormat.
 template <class T, auto kInfinity>
-Kernel small_float_kernel(ReduceOp op, Extra extra, Instructions instructions) {
+ReduceKernel small_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using Format = SmallFormat<T>;
   using Bits = decltype(T::bits);
-  return kernel_of<Format, Compare<OrderedFormat<Bits, kInfinity, true>, Least>,
-                   Compare<OrderedFormat<Bits, kInfinity, false>, Greatest>, MultiplyByInverse<Format>>(op, extra,
-                                                                                                        instructions);
+  return kernel_of<Format, Compare<OrderedFormat<Bits, kInfinity, true>, Min>,
+                   Compare<OrderedFormat<Bits, kInfinity, false>, Max>, MultiplyByInverse<Format>>(op, extra, set);
 }
 
 }  // namespace slip

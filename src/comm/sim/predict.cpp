@@ -6,28 +6,77 @@
 #include <map>
 #include <set>
 
-#include "comm/placement/formations.hpp"
+#include "backend/sim/sim.hpp"
+#include "comm/api/communicator_state.hpp"
+#include "comm/placement/comm_graph.hpp"
 #include "comm/plan/tuning.hpp"
+#include "comm/sim/program_simulation.hpp"
+#include "runtime/observers.hpp"
 #include "slip/stream.hpp"
 
 namespace slip {
 namespace {
 
-constexpr double kMaxSteps = 1e6;  // some seconds, and a gigabyte
+constexpr double kMaxSteps = 1e6;  // of predict(): some seconds, and a gigabyte
+// Of a CallPredictor: ranks, and steps that take a second or two.
+constexpr int kMaxRanks = 64;
+constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
-// Of a sim device. Streams that share one would wait for each other, and a wire that is pipelined is four.
-constexpr std::size_t kQueues = 128, kMaxPipelined = 31, kMaxWires = 126;
+// Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire is four streams.
+constexpr int kQueues = 128;
+constexpr std::size_t kMaxPipelined = 31, kMaxWires = 126;
 
-// A switch reduces what comes while it passes on.
+// In bytes per second: whole megabytes, and at least the one that a sim link must have.
+std::uint64_t link_rate(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)) * sim::kMinRate; }
+Picos picos(double us) { return static_cast<Picos>(std::max(us, 0.0) * 1e6); }
+
+WireKind wire_kind(std::size_t wires_of_rank) {
+  return wires_of_rank > kMaxPipelined ? WireKind::kRendezvous : WireKind::kPipelined;
+}
+
+// A sim machine of ranks: its links, and the routes over them.
+class RankMachine {
+ public:
+  void add_link(const std::string& name, double gbps) { peers_.links[name] = link_rate(gbps); }
+  void add_path(int from, int to, double latency_us, std::vector<std::string> links) {
+    peers_.routes.push_back({from, to, picos(latency_us), std::move(links)});
+  }
+  std::vector<Device> open(int devices, double memory_gbps) const {
+    const sim::Description description{
+        .name = "rank",
+        .memory = 900'000'000'000'000,
+        .queues = kQueues,
+        .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+        .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+        .peers = peers_};
+    return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
+  }
+
+ private:
+  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
+};
+
+// In microseconds of virtual time.
+double run(ProgramSimulation& simulation, const Device& device) {
+  Plan plan = simulation.plan();
+  const Stream stream = device.stream(StreamFlags::kNonBlocking);
+  const Picos begun = device.now();
+  stream.launch(plan);
+  stream.sync();
+  return static_cast<double>(device.now() - begun) / 1e6;
+}
+
+// --- machines of a topology ---
+
+// A switch in the network reduces messages while it forwards them, so its program has no reduce steps.
 void make_switch(Program& program) {
   std::erase_if(program.steps, [](const Primitive& step) { return step.kind == Primitive::Kind::kReduce; });
 }
 
-// The ways of messages over the links of the cluster, as the description of a sim world with a device for each track
-// of each rank.
-class WorldOfLinks {
+// A sim machine with the links of the cluster and one device for each track of each rank.
+class ClusterLinks {
  public:
-  WorldOfLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
+  ClusterLinks(const Cluster& cluster, const PredictedCosts& costs, int tracks, bool rails)
       : cluster_(cluster), costs_(costs), tracks_(tracks), rails_(rails) {
     for (const TopoSystem& system : cluster.nodes) {
       const auto known = std::find_if(paths_.begin(), paths_.end(), [&](const auto& one) {
@@ -38,7 +87,7 @@ class WorldOfLinks {
     }
   }
 
-  // `channel`: whose nets are used; null: each rank's nearest.
+  // Adds the path from one rank to another, over the nets of `channel`; null: over each rank's nearest net.
   void add(int from, int to, int track, const Channel* channel) {
     if (!added_.insert({from, to, track}).second) return;
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
@@ -48,12 +97,12 @@ class WorldOfLinks {
                               kMaxWires),
                   {});
     const RankPlace a = place_of(from), b = place_of(to);
-    std::vector<std::string> ways;
+    std::vector<std::string> names;
     const auto cross = [&](int node, int source, int target) {
       for (const int link : paths(node).between(source, target).links) {
         const std::string name = fmt::format("{}.{}", node, link);
-        if (std::find(ways.begin(), ways.end(), name) != ways.end()) continue;
-        ways.push_back(name);
+        if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+        names.push_back(name);
         rates_[name] = system(node).links[static_cast<std::size_t>(link)].gbps;
       }
     };
@@ -66,29 +115,18 @@ class WorldOfLinks {
       if (a.node != kInNetwork) cross(a.node, device(a), net(a.node, by_rail ? in : net_of(a, channel)));
       if (b.node != kInNetwork) cross(b.node, net(b.node, in), device(b));
     }
-    if (ways.empty()) {  // two ranks on one device, or a net without a way to it
-      ways.push_back(fmt::format("memory of {}.{}", a.node, a.device));
-      rates_[ways.back()] = memory_gbps();
+    if (names.empty()) {  // two ranks on one device, or a net that no link reaches
+      names.push_back(fmt::format("memory of {}.{}", a.node, a.device));
+      rates_[names.back()] = memory_gbps();
     }
-    std::string names;
-    for (const std::string& way : ways) names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", way);
-    routes_ += fmt::format("{}{{\"from\": {}, \"to\": {}, \"latency\": \"{} ps\", \"links\": [{}]}}",
-                           routes_.empty() ? "" : ",\n", from * tracks_ + track, to * tracks_ + track,
-                           picos(within ? costs_.latency_us : costs_.net_latency_us), names);
+    machine_.add_path(from * tracks_ + track, to * tracks_ + track, within ? costs_.latency_us : costs_.net_latency_us,
+                      names);
   }
 
-  Wires wires() const { return max_wires_ > kMaxPipelined ? Wires::kRendezvous : Wires::kPipelined; }
-  std::vector<Device> open(int ranks) const {
-    std::string links;
-    for (const auto& [name, gbps] : rates_)
-      links += fmt::format("{}\"{}\": \"{} MB/s\"", links.empty() ? "" : ", ", name, megabytes(gbps));
-    const std::string text = fmt::format(
-        "{{\"name\": \"{}\", \"memory\": \"900 TB\", \"queues\": {},"
-        " \"compute\": {{\"flops\": \"1000 TFLOP/s\", \"bandwidth\": \"{} MB/s\"}},"
-        " \"copies\": {{\"in\": \"100 GB/s\", \"out\": \"100 GB/s\"}},"
-        " \"peers\": {{\"form\": \"links\", \"links\": {{{}}}, \"paths\": [{}]}}}}",
-        "rank", kQueues, megabytes(memory_gbps() / tracks_), links, routes_);
-    return Device::open_all("sim:" + text, ranks * tracks_, {.queue_depth = kQueueDepth, .run_functions = false});
+  WireKind wires() const { return wire_kind(max_wires_); }
+  std::vector<Device> open(int ranks) {
+    for (const auto& [name, gbps] : rates_) machine_.add_link(name, gbps);
+    return machine_.open(ranks * tracks_, memory_gbps() / tracks_);
   }
 
  private:
@@ -109,7 +147,7 @@ class WorldOfLinks {
                   fmt::format("prediction: machine {} ({}) has no net to reach others", node, system(node).name), {});
     return nets[number % nets.size()];
   }
-  // Which of its machine's a rank uses. Of equally near nets neighbours take different ones.
+  // The net of its machine that a rank uses. Neighbouring ranks take different ones of equally near nets.
   std::size_t net_of(const RankPlace& place, const Channel* channel) const {
     const std::vector<int>& nets = system(place.node).nets;
     if (nets.empty()) return 0;
@@ -135,8 +173,6 @@ class WorldOfLinks {
     const bool gpus = first.nodes[static_cast<std::size_t>(first.devices.front())].kind == TopoKind::kGpu;
     return gpus ? 2000 : 20;
   }
-  static std::uint64_t megabytes(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)); }
-  static std::uint64_t picos(double us) { return static_cast<std::uint64_t>(std::max(us, 0.0) * 1e6); }
 
   const Cluster& cluster_;
   const PredictedCosts& costs_;
@@ -148,28 +184,28 @@ class WorldOfLinks {
   std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
   std::size_t max_wires_ = 0;
   std::map<std::string, double> rates_;
-  std::string routes_;
+  RankMachine machine_;
 };
 
-void add_routes(WorldOfLinks& world, const Scene& scene, int track, const Channel* channel) {
-  for (std::size_t rank = 0; rank < scene.programs.size(); ++rank) {
-    for (const Primitive& step : scene.programs[rank].steps) {
+void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const Channel* channel) {
+  for (std::size_t rank = 0; rank < programs.by_rank.size(); ++rank) {
+    for (const Primitive& step : programs.by_rank[rank].steps) {
       if (step.kind == Primitive::Kind::kSend)
-        world.add(static_cast<int>(rank), static_cast<int>(step.whom), track, channel);
+        links.add(static_cast<int>(rank), static_cast<int>(step.peer), track, channel);
     }
   }
 }
 
-// Channel `index` of `count` carries these elements.
+// The number of elements that channel `index` of `count` carries.
 std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t count) {
   return elements * (index + 1) / count - elements * index / count;
 }
 
-// By the first piece of the first rank: before the programs are written, which alone could fill the memory.
-void require_few(const Practice& practice, const Formation& formation, std::size_t tracks, Here here) {
-  const auto nranks = static_cast<int>(formation.order.size());
-  const MessagePlan plan(*practice.recipe, {practice.call, 0, nranks, practice.in_place, practice.chunk_bytes},
-                         {&formation, 1});
+// Estimates the number of steps from the first piece of rank 0, because the programs of all ranks might not fit memory.
+void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t tracks, Here here) {
+  const auto nranks = static_cast<int>(graph.order.size());
+  const MessageProgramBuilder plan(*spec.schedule, {spec.call, 0, nranks, spec.in_place, spec.chunk_bytes},
+                                   {&graph, 1});
   Program first;
   plan.write(0, 0, first);
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
@@ -182,26 +218,14 @@ void require_few(const Practice& practice, const Formation& formation, std::size
                 here);
 }
 
-// All at once, each a track. In microseconds.
-double simulate(std::span<const Scene> scenes, const std::vector<Device>& devices, Wires wires) {
-  Rehearsal rehearsal(devices, wires, static_cast<int>(scenes.size()));
-  for (std::size_t track = 0; track < scenes.size(); ++track) rehearsal.add(scenes[track], static_cast<int>(track));
-  Plan plan = rehearsal.plan();
-  const Stream stream = devices.front().stream(StreamFlags::kNonBlocking);
-  const Picos begun = devices.front().now();
-  stream.launch(plan);
-  stream.sync();
-  return static_cast<double>(devices.front().now() - begun) / 1e6;
-}
-
 }  // namespace
 
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked, Here here) {
   const auto nranks = static_cast<int>(cluster.ranks.size());
-  const Recipe* const recipe = find_recipe(asked.algorithm, asked.call.kind);
+  const Schedule* const schedule = find_schedule(asked.algorithm, asked.call.kind);
   const bool by_tree = asked.algorithm == Algorithm::kTree && asked.call.kind == Collective::kAllReduce;
   const bool has_switch = by_tree && !plan.channels.empty() && !plan.channels.front().switch_tree.parent.empty();
-  if (!recipe || nranks < 2 || asked.call.block_bytes() == 0 || (asked.through_switch && !has_switch))
+  if (!schedule || nranks < 2 || asked.call.block_bytes() == 0 || (asked.through_switch && !has_switch))
     throw Error(Code::kInvalidValue,
                 fmt::format("prediction: {} of {} bytes by {}{} among {} ranks", collective_name(asked.call.kind),
                             asked.call.block_bytes(), algorithm_name(asked.algorithm),
@@ -213,23 +237,101 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   const std::uint64_t chunk = asked.chunk_bytes > 0
                                   ? asked.chunk_bytes
                                   : choose(asked.call, {.nranks = nranks}, asked.algorithm, false, false).chunk_bytes;
-  WorldOfLinks world(cluster, asked.costs, static_cast<int>(tracks), asked.rails);
-  std::vector<Scene> scenes;
+  ClusterLinks links(cluster, asked.costs, static_cast<int>(tracks), asked.rails);
+  std::vector<RankPrograms> sequence;
   CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
   for (std::size_t track = 0; track < tracks; ++track) {
     const Channel& channel = plan.channels[track];
-    Practice practice{recipe, asked.call, true, chunk};
-    practice.call.elements = share_of(asked.call.elements, track, tracks);
-    Formation formation = asked.through_switch ? switch_formation_of(channel) : formation_of(channel);
-    if (asked.algorithm == Algorithm::kRelay) formation.relays = relays_of(cluster);
-    require_few(practice, formation, tracks, here);
-    scenes.push_back(scene_of(practice, formation));
-    if (asked.through_switch) make_switch(scenes.back().programs.back());
-    for (const Program& program : scenes.back().programs) result.steps += program.steps.size();
-    add_routes(world, scenes.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
+    CallSpec spec{schedule, asked.call, true, chunk};
+    spec.call.elements = share_of(asked.call.elements, track, tracks);
+    CommGraph graph = asked.through_switch ? switch_comm_graph(channel) : comm_graph(channel);
+    if (asked.algorithm == Algorithm::kRelay) graph.relays = relays_of(cluster);
+    require_few(spec, graph, tracks, here);
+    sequence.push_back(rank_programs(spec, graph));
+    if (asked.through_switch) make_switch(sequence.back().by_rank.back());
+    for (const Program& program : sequence.back().by_rank) result.steps += program.steps.size();
+    add_routes(links, sequence.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
   }
-  result.us = simulate(scenes, world.open(nranks + (asked.through_switch ? 1 : 0)), world.wires());
+  const std::vector<Device> devices = links.open(nranks + (asked.through_switch ? 1 : 0));
+  ProgramSimulation simulation(devices, links.wires(), static_cast<int>(tracks));
+  for (std::size_t track = 0; track < tracks; ++track) simulation.add(sequence[track], static_cast<int>(track));
+  result.us = run(simulation, devices.front());
   return result;
+}
+
+// --- the links of a communicator ---
+
+// Each rank sends at the rate of a link and receives at the same time. Between ranks of one host the cores move the
+// bytes, so all messages there share the cores. Ranks that have less than a core each copy and reduce more slowly.
+std::vector<Device> CallPredictor::open_ranks() const {
+  const int nranks = comm_.bootstrap.nranks();
+  const std::vector<Placement>& placements = comm_.bootstrap.placements();
+  const LinkRates& rates = comm_.tuning.rates;
+  RankMachine machine;
+  std::vector<int> hosts;
+  for (int rank = 0; rank < nranks; ++rank) {
+    const auto same = [&](const Placement& one) { return same_host(one, placements[static_cast<std::size_t>(rank)]); };
+    hosts.push_back(static_cast<int>(std::find_if(placements.begin(), placements.end(), same) - placements.begin()));
+    machine.add_link(fmt::format("out {}", rank), rates.gbps);
+    machine.add_link(fmt::format("in {}", rank), rates.gbps);
+    if (hosts.back() != rank) continue;
+    const auto ranks_there = static_cast<double>(std::count_if(placements.begin(), placements.end(), same));
+    machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
+  }
+  for (int from = 0; from < nranks; ++from) {
+    for (int to = 0; to < nranks; ++to) {
+      if (from == to) continue;
+      std::vector<std::string> names = {fmt::format("out {}", from), fmt::format("in {}", to)};
+      const int host = hosts[static_cast<std::size_t>(from)];
+      if (host == hosts[static_cast<std::size_t>(to)]) names.push_back(fmt::format("cores {}", host));
+      machine.add_path(from, to, rates.latency_us, names);
+    }
+  }
+  return machine.open(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0));
+}
+
+std::vector<RankPrograms> CallPredictor::programs_of(const Call& call, bool reachable, int calls) const {
+  const int nranks = comm_.bootstrap.nranks();
+  const auto count = static_cast<std::size_t>(calls);
+  if (nranks < 2 || nranks > kMaxRanks) return {};
+  if (comm_.is_shared(call)) {
+    Reachable buffers;
+    if (reachable || comm_.memory->one_process()) buffers.offers = [](std::size_t, int) { return true; };
+    return host_rank_programs(std::vector<Call>(count, call), nranks, buffers);
+  }
+  const ScheduleChoice choice = comm_.choice_of(call, false);
+  const CallSpec spec{choice.schedule, call, false, choice.chunk_bytes};
+  const std::span<const CommGraph> graphs(comm_.graphs);
+  return std::vector<RankPrograms>(count, rank_programs(spec, graphs.first(static_cast<std::size_t>(choice.channels))));
+}
+
+double CallPredictor::us(const Call& call, bool reachable, int calls, Here here) const {
+  const int nranks = comm_.bootstrap.nranks();
+  const std::vector<RankPrograms> sequence = programs_of(call, reachable, calls);
+  std::size_t steps = 0;
+  int channels = 1;
+  for (const RankPrograms& programs : sequence) {
+    for (const Program& program : programs.by_rank) steps += program.steps.size();
+    channels = std::max(channels, programs.channels);
+  }
+  if (steps == 0 || steps > kMaxCommSteps)
+    throw Error(Code::kInvalidValue,
+                fmt::format("prediction: {} steps of {} ranks; at most {} of 2 to {} ranks are simulated", steps,
+                            nranks, kMaxCommSteps, kMaxRanks),
+                here);
+  const PrivateScope predicting;  // keeps the simulation out of the program's trace
+  const std::vector<Device> devices = open_ranks();
+  for (std::size_t i = 0; i < devices.size(); ++i) {  // each rank reads the staging memory of the others
+    for (std::size_t j = 0; j < devices.size(); ++j) {
+      if (i != j) devices[i].enable_peer_access(devices[j]);
+    }
+  }
+  std::vector<Device> tracks;  // the channels of a rank share its device
+  for (const Device& device : devices) tracks.insert(tracks.end(), static_cast<std::size_t>(channels), device);
+  ProgramSimulation simulation(tracks, wire_kind(static_cast<std::size_t>(nranks)), channels);
+  simulation.set_flag_latency(static_cast<Picos>(comm_.tuning.rates.latency_us * 1e6));
+  for (const RankPrograms& programs : sequence) simulation.add(programs);
+  return run(simulation, devices.front()) / calls;
 }
 
 }  // namespace slip

@@ -1,25 +1,27 @@
-// What a collective would take on machines that are described and need not be there: its programs, rehearsed on sim
-// devices with the links of the topology, which messages share max-min fair.
+// Predicted times of collectives: the programs that the ranks would run, simulated on sim devices (ProgramSimulation).
+// Messages share the links max-min fair. predict() takes machines from topology files, which need not exist;
+// CallPredictor takes the links that a communicator has measured.
 #pragma once
 
 #include "comm/plan/algorithm.hpp"
-#include "comm/sim/rehearsal.hpp"
+#include "comm/sim/program_simulation.hpp"
+#include "slip/communicator.hpp"
 
 namespace slip {
 
-// What topology files do not say.
+// Costs that topology files do not state.
 struct PredictedCosts {
-  double latency_us = 1.5;    // of a message within a machine,
-  double net_latency_us = 6;  // and to another
-  double memory_gbps = 0;     // of a device, reads and writes together; 0: 2000 of a GPU, 20 of a core
+  double latency_us = 1.5;    // of a message within a machine
+  double net_latency_us = 6;  // of a message to another machine
+  double memory_gbps = 0;     // of a device, reads and writes together; 0: 2000 for a GPU, 20 for a core
 };
 
 struct PredictionAsked {
   Call call;
-  Algorithm algorithm = Algorithm::kRing;  // one that has a recipe for the call
-  bool through_switch = false;             // all_reduce: by the plan's trees whose root is a switch that reduces
-  // Between machines only nets of the same number reach each other: what is for another rail's rank crosses its own
-  // machine first, the processor's way, unless a relay takes it. Rings and trees have nets of their own.
+  Algorithm algorithm = Algorithm::kRing;  // there must be a schedule for the call
+  bool through_switch = false;             // all_reduce: by the plan's trees whose root is a reducing switch
+  // Between machines only nets of the same number reach each other. A message for a rank on another rail first crosses
+  // its own machine through the CPU, unless a relay takes it. Rings and trees use the nets of their channel instead.
   bool rails = false;
   std::uint64_t chunk_bytes = 0;  // 0: as communicators choose it
   PredictedCosts costs = {};
@@ -27,14 +29,29 @@ struct PredictionAsked {
 
 struct CallPrediction {
   double us = 0;
-  int channels = 1;         // that carry a share of the data each
-  std::uint64_t steps = 0;  // primitives, of all ranks
+  int channels = 1;         // each carries a share of the data
+  std::uint64_t steps = 0;  // primitives of all ranks
 };
 
-// Rings and trees are those of `plan`, all its channels at once. The others do not know channels: each rank uses the
-// net that is nearest to it, and relays are those of rail_routes(). Throws kInvalidValue when that would be too much to
-// simulate.
+// Rings and trees are those of `plan`, with all its channels at once. Other algorithms have one channel: each rank uses
+// its nearest net, and relays are those of rail_routes(). Throws kInvalidValue if there are too many steps to simulate.
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
                        Here here = Here::at());
+
+// Predicts calls of a communicator, over the links by which it chooses algorithms: measured when it was made, or
+// typical pipes of one host. It must not outlive the communicator.
+class CallPredictor {
+ public:
+  explicit CallPredictor(const Communicator& comm) : comm_(comm.state()) {}
+
+  // Microseconds for one of `calls` equal calls, one after the other. `reachable`: all buffers are from
+  // Communicator::allocate. Throws kInvalidValue if there are too many steps to simulate.
+  double us(const Call& call, bool reachable, int calls, Here here = Here::at()) const;
+
+ private:
+  std::vector<Device> open_ranks() const;
+  std::vector<RankPrograms> programs_of(const Call& call, bool reachable, int calls) const;
+  const Communicator::State& comm_;
+};
 
 }  // namespace slip

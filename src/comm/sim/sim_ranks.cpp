@@ -7,8 +7,8 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/error_text.hpp"
-#include "base/log.hpp"
 #include "base/sync.hpp"
+#include "base/terminal.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -18,24 +18,24 @@ namespace slip {
 void SimRun::prepare(std::uint64_t turn, SimCall call) {
   turn_ = turn;
   call_ = std::move(call);
-  come_ = moved_ = begun_ = false;
-  unmatched_ = call_.letters.size();
-  ways_.clear();
+  joined_ = moved_ = begun_ = false;
+  unmatched_ = call_.messages.size();
+  transfers_.clear();
   deadline_ns_ = 0;
   trouble_.reset();
 }
 
 bool SimRun::advance(By) noexcept {
   try {
-    if (!come_) {
-      if (ranks_.seat(rank_).turn < turn_) return false;  // an earlier call of this rank is under way
-      ranks_.come(*this);
+    if (!joined_) {
+      if (ranks_.slot(rank_).turn < turn_) return false;  // an earlier call of this rank is under way
+      ranks_.join(*this);
     }
     while (ranks_.move()) continue;
     if (!begun_ && !failed()) ranks_.try_begin(*this);
     if (!begun_ && moved_ && !failed()) look_for_trouble();
     if (!over()) return false;
-    while (!moved_) {  // a network may be slower than virtual time; the run has a deadline of its own
+    while (!moved_) {  // a network may be slower than virtual time; the CallRun enforces its own deadline
       if (!ranks_.move()) yield_thread();
     }
   } catch (const Error& error) {
@@ -47,19 +47,20 @@ bool SimRun::advance(By) noexcept {
 }
 
 bool SimRun::concerns(int rank) const {
-  const auto same = [&](const SimCall::Letter& letter) { return letter.rank == rank; };
-  return rank != rank_ && (!is_message() || std::any_of(call_.letters.begin(), call_.letters.end(), same));
+  const auto same = [&](const SimCall::Message& message) { return message.rank == rank; };
+  return rank != rank_ && (!is_message() || std::any_of(call_.messages.begin(), call_.messages.end(), same));
 }
 
-// As long as its bytes are not there the run does it. A root's may be there before all have come.
+// Throws if peers cannot join any more. Until the bytes have moved the CallRun checks this; but the bytes of a root may
+// move before all ranks have joined.
 void SimRun::look_for_trouble() {
-  if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
+  if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is read because of it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted", rank_), {});
   calls_.throw_failure();
   if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
   std::string missing;
   for (int rank = 0; rank < calls_.nranks; ++rank) {
-    const SimRun* const other = ranks_.seat(rank).here;
+    const SimRun* const other = ranks_.slot(rank).here;
     if (!concerns(rank) || (!is_message() && other && !other->begun_)) continue;
     missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", rank);
     if (calls_.bootstrap.has_left(rank))
@@ -73,32 +74,34 @@ void SimRun::look_for_trouble() {
                 {});
 }
 
-bool SimRun::can_advance() noexcept { return come_ ? over() : ranks_.seat(rank_).turn >= turn_; }
+bool SimRun::can_advance() noexcept { return joined_ ? over() : ranks_.slot(rank_).turn >= turn_; }
 
 bool SimRun::over() const {
   if (failed()) return true;
   if (!begun_) return false;
   if (!is_message()) return ranks_.wires_->played(rank_);
-  return std::all_of(ways_.begin(), ways_.end(),
-                     [&](const Way& way) { return ranks_.wires_->carried(way.from, way.to, way.number); });
+  return std::all_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
+    return ranks_.wires_->carried(transfer.from, transfer.to, transfer.number);
+  });
 }
 
-// The run may be another call's as soon as it is finished.
+// Once the CallRun is finished another call may use it.
 void SimRun::finish(const Failure* cause) {
   ranks_.leave(*this);
   if (!trouble_) return run_.finish(cause);
   const Error error = *trouble_;
   const Failure own{.code = error.code(), .text = error.what(), .position = 0, .here = {}};
-  run_.finish(cause ? cause : &own);  // the other ranks are told
+  run_.finish(cause ? cause : &own);  // notifies the other ranks
   if (!cause) throw error;
 }
 
 // --- the ranks ---
 
-SimRanks::SimRanks(Manner manner) : manner_(std::move(manner)), seats_(static_cast<std::size_t>(manner_.site.nranks)) {}
+SimRanks::SimRanks(Settings settings)
+    : settings_(std::move(settings)), slots_(static_cast<std::size_t>(settings_.tuning.nranks)) {}
 
-// One makes it, and the others find it where that one says.
-std::shared_ptr<SimRanks> SimRanks::meet(Bootstrap& bootstrap, const Device& device, Manner manner, Here here) {
+// Rank 0 makes the object; the other ranks get its address, since all are in one process.
+std::shared_ptr<SimRanks> SimRanks::meet(Bootstrap& bootstrap, const Device& device, Settings settings, Here here) {
   const std::vector<std::uint64_t> worlds = bootstrap.all_gather(device.info().world);
   const std::vector<Placement>& places = bootstrap.placements();
   if (std::all_of(worlds.begin(), worlds.end(), [](std::uint64_t world) { return world == 0; })) return nullptr;
@@ -111,10 +114,10 @@ std::shared_ptr<SimRanks> SimRanks::meet(Bootstrap& bootstrap, const Device& dev
                 here);
   }
   std::shared_ptr<SimRanks> ranks;
-  if (bootstrap.rank() == 0) ranks = std::make_shared<SimRanks>(std::move(manner));
+  if (bootstrap.rank() == 0) ranks = std::make_shared<SimRanks>(std::move(settings));
   const std::vector<std::uint64_t> at = bootstrap.all_gather(std::uint64_t{reinterpret_cast<std::uintptr_t>(&ranks)});
   if (bootstrap.rank() != 0) ranks = *reinterpret_cast<const std::shared_ptr<SimRanks>*>(at[0]);
-  ranks->seat(bootstrap.rank()).device = device;
+  ranks->slot(bootstrap.rank()).device = device;
   bootstrap.barrier();
   if (bootstrap.rank() == 0) ranks->begin();
   bootstrap.barrier();
@@ -123,31 +126,31 @@ std::shared_ptr<SimRanks> SimRanks::meet(Bootstrap& bootstrap, const Device& dev
 
 void SimRanks::begin() {
   std::vector<Device> devices;
-  for (const Seat& one : seats_) devices.push_back(*one.device);
+  for (const RankSlot& one : slots_) devices.push_back(*one.device);
   wires_.emplace(std::move(devices));
-  if (seats_.size() > 1) manner_.site.rates = wires_->measure();
+  if (slots_.size() > 1) settings_.tuning.rates = wires_->measure();
 }
 
-void SimRanks::come(SimRun& run) {
-  run.come_ = true;
-  seat(run.rank_).here = &run;
-  if (run.is_message()) post_letters(run);
+void SimRanks::join(SimRun& run) {
+  run.joined_ = true;
+  slot(run.rank_).here = &run;
+  if (run.is_message()) post_messages(run);
 }
 
 void SimRanks::leave(SimRun& run) {
-  Seat& own = seat(run.rank_);
+  RankSlot& own = slot(run.rank_);
   if (own.here == &run) own.here = nullptr;
   own.turn = std::max(own.turn, run.turn_ + 1);
   if (run.unmatched_ == 0) return;
-  for (auto* const all : {&out_, &in_}) {  // it failed: nobody will find it there
-    for (auto& [ranks, letters] : *all)
-      std::erase_if(letters, [&](const Letters::value_type& one) { return one.first == &run; });
+  for (auto* const all : {&out_, &in_}) {  // the call failed: no peer may match its messages
+    for (auto& [ranks, messages] : *all)
+      std::erase_if(messages, [&](const PendingMessages::value_type& one) { return one.first == &run; });
   }
 }
 
 bool SimRanks::move() {
   bool any = false;
-  for (Seat& one : seats_) {
+  for (RankSlot& one : slots_) {
     SimRun* const run = one.here;
     if (!run || run->moved_ || !run->run_.can_advance()) continue;
     run->moved_ = run->run_.advance(Exchange::By::kWorker);
@@ -157,19 +160,19 @@ bool SimRanks::move() {
 }
 
 void SimRanks::try_begin(SimRun& run) {
-  if (run.is_message()) return;  // match() does
-  const auto waits = [](const Seat& one) { return one.here && !one.here->is_message() && !one.here->begun_; };
-  if (std::all_of(seats_.begin(), seats_.end(), waits)) begin_collective();
+  if (run.is_message()) return;  // match() begins it
+  const auto waits = [](const RankSlot& one) { return one.here && !one.here->is_message() && !one.here->begun_; };
+  if (std::all_of(slots_.begin(), slots_.end(), waits)) begin_collective();
 }
 
-// All ranks are here, so all are compared, whomever the call waits for.
+// All ranks have joined, so it compares all of them, even those that the call does not wait for.
 bool SimRanks::ask_for_the_same() {
-  const Signature& first = seats_.front().here->run_.signature();
-  const auto other =
-      std::find_if(seats_.begin(), seats_.end(), [&](const Seat& one) { return one.here->run_.signature() != first; });
-  if (other == seats_.end()) return true;
-  const CallMismatch mismatch(0, first, static_cast<int>(other - seats_.begin()), other->here->run_.signature());
-  for (Seat& one : seats_) {
+  const Signature& first = slots_.front().here->run_.signature();
+  const auto other = std::find_if(slots_.begin(), slots_.end(),
+                                  [&](const RankSlot& one) { return one.here->run_.signature() != first; });
+  if (other == slots_.end()) return true;
+  const CallMismatch mismatch(0, first, static_cast<int>(other - slots_.begin()), other->here->run_.signature());
+  for (RankSlot& one : slots_) {
     one.here->run_.fail(mismatch.code(), bare_text(mismatch));
     one.here->trouble_ = mismatch;
   }
@@ -178,46 +181,46 @@ bool SimRanks::ask_for_the_same() {
 
 void SimRanks::begin_collective() {
   if (!ask_for_the_same()) return;
-  const auto moved = [](const Seat& one) { return one.here->moved_; };
-  while (!std::all_of(seats_.begin(), seats_.end(), moved)) {  // they wait for nobody but each other
+  const auto moved = [](const RankSlot& one) { return one.here->moved_; };
+  while (!std::all_of(slots_.begin(), slots_.end(), moved)) {  // they wait only for each other
     if (!move()) yield_thread();
   }
-  if (std::any_of(seats_.begin(), seats_.end(), [](const Seat& one) { return one.here->failed(); })) return;
-  const Call& call = seats_.front().here->call_.call;
-  std::vector<SimWires::Memory> memory;
-  for (const Seat& one : seats_) memory.push_back(one.here->call_.memory);
+  if (std::any_of(slots_.begin(), slots_.end(), [](const RankSlot& one) { return one.here->failed(); })) return;
+  const Call& call = slots_.front().here->call_.call;
+  std::vector<RankBuffers> memory;
+  for (const RankSlot& one : slots_) memory.push_back(one.here->call_.memory);
   try {
-    wires_->play(call, choice_of(call), manner_.formations, memory);
-  } catch (const Error& error) {  // nobody is left waiting
-    for (Seat& one : seats_) one.here->trouble_ = error;
+    wires_->play(call, choice_of(call), settings_.graphs, memory);
+  } catch (const Error& error) {  // no rank is left waiting
+    for (RankSlot& one : slots_) one.here->trouble_ = error;
   }
-  for (Seat& one : seats_) one.here->begun_ = true;
+  for (RankSlot& one : slots_) one.here->begun_ = true;
 }
 
-Choice SimRanks::choice_of(const Call& call) {
+ScheduleChoice SimRanks::choice_of(const Call& call) {
   const bool explain = env().debugs("tune");
-  Choice choice = choose(call, manner_.site, manner_.algorithm, manner_.rank_order, explain);
+  ScheduleChoice choice = choose(call, settings_.tuning, settings_.algorithm, settings_.rank_order, explain);
   if (explain && explained_.insert(choice.text).second) log_line("in virtual time: " + choice.text);
   return choice;
 }
 
-void SimRanks::post_letters(SimRun& run) {
-  for (const SimCall::Letter& letter : run.call_.letters) {
-    const int from = letter.out ? run.rank_ : letter.rank, to = letter.out ? letter.rank : run.rank_;
-    (letter.out ? out_ : in_)[{from, to}].emplace_back(&run, letter.range);
+void SimRanks::post_messages(SimRun& run) {
+  for (const SimCall::Message& message : run.call_.messages) {
+    const int from = message.out ? run.rank_ : message.rank, to = message.out ? message.rank : run.rank_;
+    (message.out ? out_ : in_)[{from, to}].emplace_back(&run, message.range);
     match(from, to);
   }
 }
 
-// The first that was sent is the first that is received. If their sizes differ the runs find it, before this counts.
+// Messages match in order. If their sizes differ, the CallRuns report it before virtual time matters.
 void SimRanks::match(int from, int to) {
-  Letters &sent = out_[{from, to}], &received = in_[{from, to}];
+  PendingMessages &sent = out_[{from, to}], &received = in_[{from, to}];
   while (!sent.empty() && !received.empty()) {
     const auto [sender, out] = sent.front();
     const auto [receiver, in] = received.front();
     const std::uint64_t number = wires_->carry(from, to, out, in);
     for (SimRun* run : {sender, receiver}) {
-      run->ways_.push_back({from, to, number});
+      run->transfers_.push_back({from, to, number});
       run->begun_ = --run->unmatched_ == 0;
     }
     sent.pop_front();

@@ -1,12 +1,12 @@
-// SimRanks: the ranks of a communicator on sim devices, all in one process and of one world.
+// SimRanks: the ranks of a communicator on sim devices. All are in one process and in one sim world.
 //
-// A call is the same run as on the cpu device (SharedRun), which moves the bytes, compares what the ranks ask for, and
-// knows deadlines; it goes on when the world does, without a thread that waits. In virtual time a rank comes when its
-// stream does. When all have come the bytes are there at once, as functions of sim ops run when their op starts, and
-// from then on the call takes what its programs take on the wires (SimWires). So bits are those of the cpu device with
-// the same options, whatever algorithm the model chooses for the links.
+// A call is the same CallRun as on the cpu device: it moves the bytes, compares what the ranks ask for and enforces
+// deadlines. It advances when the sim world does; no thread waits for it. In virtual time a rank joins a call when its
+// stream reaches it. When all ranks have joined, the bytes move at once, and the call then takes the time that its
+// programs take on the links (SimWires). So the results have the same bits as on the cpu device with the same options,
+// whatever algorithm the model chooses for the links.
 //
-// Who drives the world is the only one to use it, once all ranks have joined.
+// Once all ranks have joined the communicator, only the thread that drives the sim world uses it.
 #pragma once
 
 #include <deque>
@@ -18,31 +18,31 @@
 #include <utility>
 #include <vector>
 
-#include "comm/host/shared_run.hpp"
+#include "comm/host/call_run.hpp"
 #include "comm/sim/sim_wires.hpp"
 
 namespace slip {
 
 class SimRanks;
 
-// What a call is to virtual time.
+// What virtual time needs to know of a call.
 struct SimCall {
-  struct Letter {
+  struct Message {
     bool out = true;
-    int rank = 0;  // the other one
+    int rank = 0;  // the peer
     Range range;   // empty: no bytes
   };
   Call call;
-  SimWires::Memory memory;
-  std::vector<Letter> letters;  // kMessage
+  RankBuffers memory;
+  std::vector<Message> messages;  // of Collective::kMessage
 };
 
-// A call of one rank under way.
+// A call of one rank that is under way.
 class SimRun final : public Exchange {
  public:
-  SimRun(SimRanks& ranks, SharedCalls& calls, SharedRun& run)
+  SimRun(SimRanks& ranks, CallContext& calls, CallRun& run)
       : ranks_(ranks), calls_(calls), run_(run), rank_(calls.rank) {}
-  // After the run's own. `turn`: as there.
+  // After the preparation of the CallRun. `turn`: the number of the call on this rank.
   void prepare(std::uint64_t turn, SimCall call);
 
   bool advance(By thread) noexcept override;
@@ -59,65 +59,65 @@ class SimRun final : public Exchange {
   bool concerns(int rank) const;
   void look_for_trouble();
 
-  struct Way {  // of a letter that moves
+  struct Transfer {  // of a message that moves
     int from, to;
     std::uint64_t number;
   };
   SimRanks& ranks_;
-  SharedCalls& calls_;
-  SharedRun& run_;
+  CallContext& calls_;
+  CallRun& run_;
   const int rank_;
   std::uint64_t turn_ = 0;
   SimCall call_;
-  bool come_ = false;
-  bool moved_ = false;         // its bytes are there, or it failed
-  bool begun_ = false;         // in virtual time: the others are there
-  std::size_t unmatched_ = 0;  // of its letters
-  std::vector<Way> ways_;
-  std::int64_t deadline_ns_ = 0;  // by which the others must come, when its bytes are there before; 0: not yet
-  std::optional<Error> trouble_;  // of virtual time itself
+  bool joined_ = false;
+  bool moved_ = false;         // its bytes have moved, or it failed
+  bool begun_ = false;         // in virtual time: all ranks that it needs have joined
+  std::size_t unmatched_ = 0;  // of its messages
+  std::vector<Transfer> transfers_;
+  std::int64_t deadline_ns_ = 0;  // for the peers to join, if its bytes have moved before they did; 0: none yet
+  std::optional<Error> trouble_;  // an error of virtual time itself
 };
 
 class SimRanks {
  public:
-  // How the model chooses.
-  struct Manner {
-    Site site;
-    std::vector<Formation> formations;
+  // What the model needs to choose schedules.
+  struct Settings {
+    TuningInputs tuning;
+    std::vector<CommGraph> graphs;
     Algorithm algorithm = Algorithm::kAuto;
     bool rank_order = false;
   };
-  // All ranks call it, and get the same. Null if they are not in virtual time; throws on all of them if not all are in
-  // the same. Measures the links, in virtual time.
-  static std::shared_ptr<SimRanks> meet(Bootstrap& bootstrap, const Device& device, Manner manner, Here here);
+  // Collective: all ranks call it and get the same object, or null if no rank is in virtual time. Throws on all ranks
+  // if they are not in the same sim world. Measures the links, in virtual time.
+  static std::shared_ptr<SimRanks> meet(Bootstrap& bootstrap, const Device& device, Settings settings, Here here);
 
-  explicit SimRanks(Manner manner);
+  explicit SimRanks(Settings settings);
 
  private:
   friend class SimRun;
-  struct Seat {
+  struct RankSlot {
     std::optional<Device> device;
-    std::uint64_t turn = 1;  // of the call that may come
-    SimRun* here = nullptr;
+    std::uint64_t turn = 1;  // the number of the call that may join next
+    SimRun* here = nullptr;  // the call that has joined
   };
-  using Letters = std::deque<std::pair<SimRun*, Range>>;
+  using PendingMessages = std::deque<std::pair<SimRun*, Range>>;
   void begin();
-  Seat& seat(int rank) { return seats_[static_cast<std::size_t>(rank)]; }
-  void come(SimRun& run);
+  RankSlot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
+  void join(SimRun& run);
   void leave(SimRun& run);
-  bool move();  // the bytes of those that are here, as far as they go; false: nothing moved
+  bool move();  // moves bytes of all calls that have joined, as far as possible; false: nothing moved
   void try_begin(SimRun& run);
   void begin_collective();
-  bool ask_for_the_same();  // false: they do not, and all calls have failed
-  void post_letters(SimRun& run);
+  bool ask_for_the_same();  // false: they differ, and all calls have failed
+  void post_messages(SimRun& run);
   void match(int from, int to);
-  Choice choice_of(const Call& call);
+  ScheduleChoice choice_of(const Call& call);
 
-  Manner manner_;
-  std::vector<Seat> seats_;
+  Settings settings_;
+  std::vector<RankSlot> slots_;
   std::optional<SimWires> wires_;
-  std::map<std::pair<int, int>, Letters> out_, in_;  // by ranks from and to: not matched yet
-  std::set<std::string> explained_;                  // SLIP_DEBUG=tune: each choice once
+  std::map<std::pair<int, int>, PendingMessages> out_, in_;  // by sender and receiver: not matched yet
+  std::set<std::string> explained_;                          // SLIP_DEBUG=tune: choices that were logged
 };
 
 }  // namespace slip

@@ -6,29 +6,30 @@
 #include <cmath>
 #include <set>
 
-#include "flow/weights/op_size.hpp"
+#include "backend/sim/arithmetic.hpp"
+#include "flow/costs/op_memory.hpp"
 
 namespace slip {
 namespace {
 
 constexpr double kPicosPerSecond = 1e12;
-constexpr double kMax = 4e18;  // of times made from rates: half of what Picos hold
+constexpr double kMax = 4e18;  // limit for computed times: half of the range of Picos
 
 Picos rounded(double time) { return static_cast<Picos>(std::llround(std::clamp(time, 0.0, kMax))); }
 
-// 0 where one of them says nothing, so that the other quantity decides.
+// 0 if either amount is unknown, so that the other quantity decides.
 double ratio(std::uint64_t of, std::uint64_t to) {
   return of == 0 || to == 0 ? 0.0 : static_cast<double>(of) / static_cast<double>(to);
 }
 
-// `wanted` at the rates of `sample`: the scarcer of computing and moving bytes decides.
+// The time of `wanted` at the rates of `sample`: the slower of computing and moving bytes decides.
 Picos scaled(const CostSample& sample, const CostSample& wanted) {
   const double factor = std::max(ratio(wanted.flops, sample.flops), ratio(wanted.bytes, sample.bytes));
   return factor > 0 ? std::max<Picos>(rounded(static_cast<double>(sample.time) * factor), 1) : sample.time;
 }
 
-// Ops of one kernel as points of a line: by flops, or by bytes where an op has no flops.
-struct Line {
+// The size by which samples of one kernel are interpolated: flops, or bytes if the op has no flops.
+struct SampleSize {
   bool by_flops;
   std::uint64_t operator()(const CostSample& sample) const { return by_flops ? sample.flops : sample.bytes; }
 };
@@ -38,7 +39,7 @@ Picos between(const CostSample& below, const CostSample& above, double share) {
   return rounded(low + (high - low) * share);
 }
 
-// How far two amounts are apart, alike in both directions.
+// The distance of two amounts on a logarithmic scale.
 double distance(std::uint64_t a, std::uint64_t b) {
   return std::abs(std::log(static_cast<double>(a) + 1) - std::log(static_cast<double>(b) + 1));
 }
@@ -51,23 +52,23 @@ const CostSample* nearest(const std::vector<const CostSample*>& samples, const C
   return *std::min_element(samples.begin(), samples.end(), nearer);
 }
 
-Picos on_the_line(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
-  const Line at{wanted.flops > 0};
+Picos interpolated(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
+  const SampleSize at{wanted.flops > 0};
   const CostSample *below = nullptr, *above = nullptr;
   for (const CostSample* sample : samples) {
     if (at(*sample) <= at(wanted) && (!below || at(*sample) > at(*below))) below = sample;
     if (at(*sample) >= at(wanted) && (!above || at(*sample) < at(*above))) above = sample;
   }
   if (!below || !above || at(*below) == at(*above)) return scaled(*nearest(samples, wanted), wanted);
-  const auto way = static_cast<double>(at(wanted) - at(*below));
-  return between(*below, *above, way / static_cast<double>(at(*above) - at(*below)));
+  const auto past_below = static_cast<double>(at(wanted) - at(*below));
+  return between(*below, *above, past_below / static_cast<double>(at(*above) - at(*below)));
 }
 
 [[noreturn]] void refuse_unknown(const Costs& costs, const GraphOp& op) {
   std::set<std::string> known;
   for (const CostSample& sample : costs.samples) known.insert(sample.kernel);
   throw Error(Code::kInvalidValue,
-              fmt::format("op '{}': the costs of '{}' have no sample of its kernel '{}', but of {}; measure the graph "
+              fmt::format("op '{}': the costs of '{}' have no sample of its kernel '{}', only of {}; measure the graph "
                           "again with measure_costs",
                           op.name, costs.device, op.kernel->name.text(),
                           known.empty() ? std::string("none") : fmt::format("{}", fmt::join(known, ", "))),
@@ -79,7 +80,8 @@ Picos on_the_line(const std::vector<const CostSample*>& samples, const CostSampl
 Picos LinkCost::time_for(std::uint64_t bytes) const {
   if (!(bytes_per_second > 0))
     throw Error(Code::kInvalidValue,
-                fmt::format("the time for {} bytes at {} bytes/s: the rate of this way is not known; measure_link it",
+                fmt::format("no time for {} bytes at {} bytes/s: the rate of this link is not known; measure it with "
+                            "measure_link",
                             bytes, bytes_per_second),
                 {});
   return latency + rounded(static_cast<double>(bytes) / bytes_per_second * kPicosPerSecond);
@@ -95,7 +97,7 @@ Picos Costs::time_of(const Graph& graph, const GraphOp& op) const {
     if (sample.weight_bytes == wanted.weight_bytes) of_weight.push_back(&sample);
   }
   if (of_kernel.empty()) refuse_unknown(*this, op);
-  return of_weight.empty() ? scaled(*nearest(of_kernel, wanted), wanted) : on_the_line(of_weight, wanted);
+  return of_weight.empty() ? scaled(*nearest(of_kernel, wanted), wanted) : interpolated(of_weight, wanted);
 }
 
 double Costs::slowdown_of(const Graph& graph) const {
@@ -110,6 +112,42 @@ double Costs::slowdown_of(const Graph& graph) const {
     beside += static_cast<double>(slowed.time_of(graph, op));
   }
   return alone > 0 ? std::max(0.0, beside / alone - 1) : 0;
+}
+
+namespace {
+
+constexpr std::string_view kPrefix = "sim:";
+
+double share(std::uint32_t ppm) { return static_cast<double>(ppm) / sim::kPpm; }
+
+}  // namespace
+
+// Uses the arithmetic of the sim device, so that a simulated run takes exactly as long.
+Costs model_costs(const Graph& graph, std::string_view device, Here here) {
+  if (!device.starts_with(kPrefix))
+    throw Error(Code::kInvalidValue,
+                fmt::format("'{}' has no description to model costs from: name a sim device such as sim:h200, or "
+                            "measure with measure_costs",
+                            device),
+                here);
+  const std::string_view rest = device.substr(kPrefix.size());
+  const sim::Description description = sim::load_description(rest);
+  const auto link = [&](std::uint64_t rate) { return LinkCost{static_cast<double>(rate), description.copies.latency}; };
+  Costs costs;
+  costs.device = sim::is_description_text(rest) ? fmt::format("{}{}", kPrefix, description.name) : std::string(device);
+  costs.load = link(description.copies.in);
+  costs.unload = link(description.copies.out);
+  costs.kernel_slowdown = share(description.compute.copy_slowdown_ppm);
+  costs.load_slowdown = share(description.copies.kernel_slowdown_ppm);
+  for (const GraphOp& op : graph.ops()) {
+    const Picos time = sim::kernel_time(description.compute, op.cost, op.cost.bytes);
+    CostSample sample = sample_of(graph, op, std::max<Picos>(time, 1));
+    const auto known = std::find_if(costs.samples.begin(), costs.samples.end(),
+                                    [&](const CostSample& other) { return same_size(sample, other); });
+    if (known == costs.samples.end()) costs.samples.push_back(std::move(sample));
+    else known->time = std::max(known->time, sample.time);  // the ops differ in width: the plan must hold for both
+  }
+  return costs;
 }
 
 }  // namespace slip

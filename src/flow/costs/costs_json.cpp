@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "backend/sim/description.hpp"
-#include "base/json_reader.hpp"
+#include "base/json_fields.hpp"
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "slip/costs.hpp"
@@ -17,95 +18,36 @@ namespace slip {
 namespace {
 
 constexpr Picos kMax = Picos{1} << 62;
+constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
 
 double slowdown_of(const CostSample& sample) {
   return sample.beside > 0 ? static_cast<double>(sample.beside) / static_cast<double>(sample.time) - 1 : 0;
 }
 
-class CostsReader {
- public:
-  CostsReader(const std::string& path, JsonReader::Source source, Here here) : json_(path, std::move(source), here) {}
+LinkCost read_link(JsonFields fields) {
+  LinkCost link;
+  link.bytes_per_second = fields.real("bytes_per_second", 0, 1e18);
+  link.latency = fields.integer("latency_ps", 0, kMax);
+  fields.finish();
+  return link;
+}
 
-  Costs read() {
-    Costs costs;
-    object("the costs",
-           {{"device", [&] { costs.device = name("device"); }},
-            {"load", [&] { read_link(costs.load); }},
-            {"unload", [&] { read_link(costs.unload); }},
-            {"read", [&] { read_link(costs.read); }},
-            {"kernel_slowdown", [&] { costs.kernel_slowdown = number("kernel_slowdown", sim::kMaxSlowdown); }},
-            {"load_slowdown", [&] { costs.load_slowdown = number("load_slowdown", sim::kMaxSlowdown); }},
-            {"samples", [&] { read_samples(costs.samples); }}});
-    json_.finish();
-    return costs;
-  }
-
- private:
-  struct Field {
-    std::string_view key;
-    std::function<void()> read;
-    bool seen = false;
-  };
-
-  void object(const char* what, std::vector<Field> fields) {
-    json_.begin_object();
-    std::string_view key;
-    while (json_.next_key(key)) {
-      Field* found = nullptr;
-      for (Field& field : fields) {
-        if (field.key == key) found = &field;
-      }
-      if (!found || found->seen) json_.fail(fmt::format("'{}' in {} is not known or is there twice", key, what));
-      found->seen = true;
-      found->read();
-    }
-    for (const Field& field : fields) {
-      if (!field.seen) json_.fail(fmt::format("{} lack '{}'", what, field.key));
-    }
-  }
-
-  void read_link(LinkCost& link) {
-    object("a link", {{"bytes_per_second", [&] { link.bytes_per_second = number("bytes_per_second", 1e18); }},
-                      {"latency_ps", [&] { link.latency = time("latency_ps", 0); }}});
-  }
-
-  void read_samples(std::vector<CostSample>& samples) {
-    json_.begin_array();
-    while (json_.next_item()) {
-      CostSample sample;
-      object("a sample", {{"kernel", [&] { sample.kernel = name("kernel"); }},
-                          {"weight_bytes", [&] { sample.weight_bytes = json_.unsigned_number(); }},
-                          {"flops", [&] { sample.flops = json_.unsigned_number(); }},
-                          {"bytes", [&] { sample.bytes = json_.unsigned_number(); }},
-                          {"time_ps", [&] { sample.time = time("time_ps", 1); }},
-                          {"beside_ps", [&] { sample.beside = time("beside_ps", 0); }}});
-      if (slowdown_of(sample) > sim::kMaxSlowdown)
-        json_.fail(fmt::format("beside_ps is {} where time_ps is {}: at most {} times as long is expected",
-                               sample.beside, sample.time, 1 + sim::kMaxSlowdown));
-      samples.push_back(std::move(sample));
-    }
-  }
-
-  // What is no UTF-8 could not be written again as it is.
-  std::string name(const char* what) {
-    std::string text(json_.text());
-    if (!is_utf8(text)) json_.fail(fmt::format("{} is a text that is not UTF-8", what));
-    return text;
-  }
-  double number(const char* what, double most) {
-    const double value = json_.real();
-    if (!(value >= 0 && value <= most)) json_.fail(fmt::format("{} is {}: 0 to {} is expected", what, value, most));
-    return value;
-  }
-  Picos time(const char* what, Picos least) {
-    const Picos value = json_.signed_number();
-    if (value < least || value > kMax)
-      json_.fail(fmt::format("{} is {}: {} to {} is expected", what, value, least, kMax));
-    return value;
-  }
-
-  JsonReader json_;
-};
+CostSample read_sample(JsonFields& fields) {
+  constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
+  CostSample sample;
+  sample.kernel = fields.text("kernel");
+  sample.weight_bytes = fields.number("weight_bytes", kAny);
+  sample.flops = fields.number("flops", kAny);
+  sample.bytes = fields.number("bytes", kAny);
+  sample.time = fields.integer("time_ps", 1, kMax);
+  sample.beside = fields.integer("beside_ps", 0, kMax);
+  fields.finish();
+  if (slowdown_of(sample) > sim::kMaxSlowdown)
+    fields.refuse(
+        "beside_ps", sample.beside,
+        fmt::format("at most {} times time_ps, which is {}, is expected", 1 + sim::kMaxSlowdown, sample.time));
+  return sample;
+}
 
 class CostsWriter {
  public:
@@ -161,18 +103,18 @@ void require_writable(const Costs& costs, Here here) {
 }  // namespace
 
 Costs read_costs(const std::string& path, Here here) {
-  const File file = File::open(path, here);
-  std::uint64_t at = 0;
-  return CostsReader(
-             path,
-             [&](char* into, std::size_t bytes) {
-               const std::size_t count = std::min<std::uint64_t>(bytes, file.size() - at);
-               if (count > 0) file.read(at, into, count, here);
-               at += count;
-               return count;
-             },
-             here)
-      .read();
+  const Json json = parse_json(read_text(path, kMaxBytes, "costs", here), path, kMaxBytes, here);
+  JsonFields fields(json, path, here);
+  Costs costs;
+  costs.device = fields.text("device");
+  costs.load = read_link(fields.object("load"));
+  costs.unload = read_link(fields.object("unload"));
+  costs.read = read_link(fields.object("read"));
+  costs.kernel_slowdown = fields.real("kernel_slowdown", 0, sim::kMaxSlowdown);
+  costs.load_slowdown = fields.real("load_slowdown", 0, sim::kMaxSlowdown);
+  for (JsonFields& sample : fields.objects("samples")) costs.samples.push_back(read_sample(sample));
+  fields.finish();
+  return costs;
 }
 
 void write_costs(const Costs& costs, const std::string& path, Here here) {

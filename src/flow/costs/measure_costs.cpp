@@ -1,4 +1,5 @@
-// Costs by measuring: each different op on memory of its own, the ways to the device, and both beside each other.
+// measure_costs and measure_link: each different op of a graph by itself, the links between host and device, and how
+// much ops and loads slow each other when they run concurrently.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,18 +7,22 @@
 #include <vector>
 
 #include "flow/costs/interference.hpp"
+#include "flow/costs/op_memory.hpp"
 #include "flow/costs/stopwatch.hpp"
-#include "flow/costs/sustained.hpp"
-#include "flow/weights/host_ring.hpp"
-#include "flow/weights/op_memory.hpp"
-#include "flow/weights/op_size.hpp"
+#include "flow/weights/loader.hpp"
+#include "model/safetensors.hpp"
+#include "runtime/core.hpp"
 #include "runtime/observers.hpp"
+#include "slip/costs.hpp"
+#include "slip/runner.hpp"
+#include "store/reader.hpp"
 
 namespace slip {
 namespace {
 
-// So many places for a small op, one after the other: a single one would stay in a cache that the real run has not.
-constexpr std::uint64_t kMaxPlaces = 16;
+// A small op is measured on up to this many copies of its values in turn. A single copy would stay in a cache, which
+// the real run cannot count on.
+constexpr std::uint64_t kMaxCopies = 16;
 
 constexpr const char *kKernelsBeside = "kernels beside loads take", *kLoadsBeside = "loads beside kernels take";
 
@@ -39,10 +44,10 @@ std::vector<const GraphOp*> different_ops(const Graph& graph) {
   return result;
 }
 
-// One op at a time, in the memory of the largest.
-class Bench {
+// Measures one op at a time, in memory that is large enough for each of them.
+class OpBench {
  public:
-  Bench(const Graph& graph, const Device& device, std::uint64_t bytes)
+  OpBench(const Graph& graph, const Device& device, std::uint64_t bytes)
       : graph_(graph), device_(device), memory_(device.alloc(bytes, MemoryKind::kDevice, "op")), watch_(device) {}
 
   Picos time(const GraphOp& op) {
@@ -51,17 +56,17 @@ class Bench {
     return watch_.time(launcher(values));
   }
 
-  // How much longer the op takes beside loads, and they beside it, each at least as long as alone.
+  // Measures the slowdown of the op while loads run, and of loads while the op runs.
   void interfere(const GraphOp& op, Picos op_time, const Stopwatch::Issue& load, Picos load_time, Costs& costs) {
     const OpMemory values(graph_, op);
     prepare(values);
     const Stopwatch::Issue launch = launcher(values);
-    // The first time alone is known; when it has to be measured again, so has the time alone.
+    // The time alone is known for the first measurement; each repeat measures it again.
     const auto slowdown = [&](Stopwatch::Work main, const Stopwatch::Work& beside, const char* what) {
       bool first = true;
-      const TimesBeside times = measure_beside([&] {
+      const InterferenceTimes times = measure_interference([&] {
         if (!std::exchange(first, false)) main.time = watch_.time(main.issue);
-        return TimesBeside{main.time, watch_.time_beside(main, beside)};
+        return InterferenceTimes{main.time, watch_.time_beside(main, beside)};
       });
       return plausible_slowdown(times, what);
     };
@@ -71,18 +76,18 @@ class Bench {
 
  private:
   void prepare(const OpMemory& values) {
-    places_ = std::clamp<std::uint64_t>(memory_.bytes() / values.bytes(), 1, kMaxPlaces);
+    copies_ = std::clamp<std::uint64_t>(memory_.bytes() / values.bytes(), 1, kMaxCopies);
     const Stream stream = device_.stream(StreamFlags::kNonBlocking);
-    fill_with_numbers(device_, stream, memory_.slice(0, places_ * values.bytes()));
-    for (std::uint64_t i = 0; i < places_; ++i) values.clear_integers(stream, place(values, i));
+    fill_with_numbers(device_, stream, memory_.slice(0, copies_ * values.bytes()));
+    for (std::uint64_t i = 0; i < copies_; ++i) values.clear_integers(stream, copy_of(values, i));
     stream.sync();
   }
-  Range place(const OpMemory& values, std::uint64_t index) const {
-    return memory_.slice(index % places_ * values.bytes(), values.bytes());
+  Range copy_of(const OpMemory& values, std::uint64_t index) const {
+    return memory_.slice(index % copies_ * values.bytes(), values.bytes());
   }
   Stopwatch::Issue launcher(const OpMemory& values) const {
     return [this, &values](StreamRef stream, int index) {
-      values.launch(stream, place(values, static_cast<std::uint64_t>(index)));
+      values.launch(stream, copy_of(values, static_cast<std::uint64_t>(index)));
     };
   }
 
@@ -90,10 +95,11 @@ class Bench {
   const Device& device_;
   const Buffer memory_;
   Stopwatch watch_;
-  std::uint64_t places_ = 1;
+  std::uint64_t copies_ = 1;
 };
 
-// Ops of one size may differ in scalars, as the parts of a weight do: their mean, so that sums over a graph are right.
+// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do: their sample has the mean
+// time, so that sums over a graph are right.
 class Samples {
  public:
   void add(CostSample sample) {
@@ -116,7 +122,7 @@ class Samples {
   std::vector<Times> times_;
 };
 
-// Bursts give the ops' shares, the long run their sum and what stands in each other's way.
+// The samples keep their ratios, which short bursts have measured; the sustained run gives their sum and the slowdowns.
 void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   Picos sum = 0;
   for (const GraphOp& op : graph.ops()) sum += costs.time_of(graph, op);
@@ -135,7 +141,7 @@ void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load, Here here) {
   if (load.piece_bytes == 0)
     throw Error(Code::kInvalidValue, "measure_costs: loads of 0 bytes; give LoadProbe::piece_bytes", here);
-  const PrivateScope measuring;  // no part of the program's trace
+  const PrivateScope measuring;  // keeps these ops out of the program's trace
   Costs costs;
   costs.device = device.info().name;
   const Buffer piece = device.alloc(load.piece_bytes, MemoryKind::kDevice, "piece", here);
@@ -157,21 +163,147 @@ Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& l
   const Stopwatch::Issue one_load = [&](StreamRef stream, int) { issue_load(stream, load.piece_bytes); };
   const Picos load_time = costs.load.time_for(load.piece_bytes);
   {
-    Bench bench(graph, device, largest);
-    const GraphOp* dearest = nullptr;
+    OpBench bench(graph, device, largest);
+    const GraphOp* slowest = nullptr;
     Picos longest = 0;
     Samples samples;
     for (const GraphOp* op : ops) {
       const Picos time = bench.time(*op);
-      if (time > longest) longest = time, dearest = op;
+      if (time > longest) longest = time, slowest = op;
       samples.add(sample_of(graph, *op, time));
     }
     costs.samples = samples.take();
-    bench.interfere(*dearest, longest, one_load, load_time, costs);
+    bench.interfere(*slowest, longest, one_load, load_time, costs);
   }
   const SustainedTimes sustained = sustained_times(
       graph, device, [&](StreamRef stream) { one_load(stream, 0); }, load_time);
   if (sustained.ops.alone > 0) apply(graph, sustained, costs);
+  return costs;
+}
+
+namespace {
+
+constexpr double kPicosPerSecond = 1e12;
+
+struct TimedTransfer {
+  double bytes, time;
+};
+
+// Fits time = latency + bytes x slope with the least relative errors. With absolute errors the largest transfer alone
+// would decide.
+LinkCost fit(const std::vector<TimedTransfer>& pieces) {
+  double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
+  for (const TimedTransfer& piece : pieces) {
+    const double weight = 1 / (piece.time * piece.time);
+    weights += weight;
+    bytes += weight * piece.bytes;
+    times += weight * piece.time;
+    squares += weight * piece.bytes * piece.bytes;
+    products += weight * piece.bytes * piece.time;
+  }
+  const double spread = weights * squares - bytes * bytes;
+  double slope = spread > 0 ? (weights * products - bytes * times) / spread : 0;
+  double latency = (times - slope * bytes) / weights;
+  if (slope <= 0 || latency < 0) {  // noise, or a single size
+    const TimedTransfer& largest = *std::max_element(
+        pieces.begin(), pieces.end(), [](const TimedTransfer& a, const TimedTransfer& b) { return a.bytes < b.bytes; });
+    slope = largest.time / largest.bytes;
+    latency = 0;
+  }
+  return {kPicosPerSecond / slope, static_cast<Picos>(latency + 0.5)};
+}
+
+}  // namespace
+
+LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
+                  std::uint64_t piece_bytes, std::uint64_t unit_bytes, Here here) {
+  if (unit_bytes == 0 || piece_bytes < unit_bytes || !issue)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("measure_link: transfers of {} bytes in multiples of {}{}; give at least one multiple and a "
+                    "function that issues the transfer",
+                    piece_bytes, unit_bytes, issue ? "" : ", and no function"),
+        here);
+  Stopwatch watch(device);
+  std::vector<TimedTransfer> pieces;
+  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the smallest shows the latency
+    const std::uint64_t bytes = piece_bytes / parts / unit_bytes * unit_bytes;
+    if (bytes == 0) break;
+    const Picos time = watch.time([&](StreamRef stream, int) { issue(stream, bytes); });
+    pieces.push_back({static_cast<double>(bytes), static_cast<double>(time)});
+  }
+  return fit(pieces);
+}
+
+namespace {
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
+
+// Reads the weights of a graph one after the other, in a cycle, so that the data is not in the processor's cache.
+struct FileProbe {
+  std::shared_ptr<const TensorFiles> files;
+  std::vector<const TensorInfo*> tensors;
+  BlockReader reader;
+  std::size_t next = 0;      // tensor to read from
+  std::uint64_t offset = 0;  // in that tensor
+
+  FileProbe(std::shared_ptr<const TensorFiles> from, const Graph& graph, const ReaderOptions& options, Here here)
+      : files(std::move(from)), reader(options, here) {
+    for (const GraphValue& value : graph.values()) {
+      if (value.role != ValueRole::kWeight) continue;
+      const TensorInfo& one = files->at(value.name, here);
+      if (one.bytes > 0) tensors.push_back(&one);
+    }
+  }
+  std::uint64_t piece_bytes() const {
+    std::uint64_t largest = 0;
+    for (const TensorInfo* one : tensors) largest = std::max(largest, one->bytes);
+    return std::min(kPieceBytes, largest);
+  }
+  void read(std::byte* into, std::uint64_t bytes) {
+    while (bytes > 0) {
+      const TensorInfo& tensor = *tensors[next];
+      const std::uint64_t part = std::min(bytes, tensor.bytes - offset);
+      reader.read(file_of(*files, tensor, {}), tensor.offset + offset, part, {into, part});
+      into += part, bytes -= part, offset += part;
+      if (offset == tensor.bytes) next = (next + 1) % tensors.size(), offset = 0;
+    }
+  }
+};
+
+void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range to) {
+  stream.host([probe, into = address(to), bytes = to.bytes] { probe->read(into, bytes); },
+              {.reads = {}, .writes = {to}, .scalars = {}, .name = "read"});
+}
+
+}  // namespace
+
+// Loads as the runner's Loader does on this device, so that the plan is made from what will happen.
+Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here) {
+  source.check(graph, here);
+  const PrivateScope measuring;  // keeps these ops out of the program's trace
+  const std::shared_ptr<const TensorFiles> files = source.files_;
+  if (!files) return measure_costs(graph, device, LoadProbe{}, here);
+  LoadProbe load;
+  const bool direct_reads = is_host_memory(device);
+  ReaderOptions options;
+  options.threads = direct_reads ? 1 : 4;
+  options.between_loops = direct_reads;
+  if (direct_reads) {
+    const auto cached = std::make_shared<FileProbe>(files, graph, options, here);
+    if (!cached->tensors.empty()) {
+      load.piece_bytes = cached->piece_bytes();
+      load.issue = [cached](StreamRef stream, Range to) { issue_read(cached, stream, to); };
+    }
+  }
+  Costs costs = measure_costs(graph, device, load, here);
+  options.cache = ReaderOptions::Cache::kNever;
+  const auto cold = std::make_shared<FileProbe>(files, graph, options, here);
+  if (cold->tensors.empty()) return costs;
+  const Buffer landing = device.alloc(cold->piece_bytes(), MemoryKind::kPinned, "read", here);
+  costs.read = measure_link(
+      device, [&](StreamRef stream, std::uint64_t bytes) { issue_read(cold, stream, landing.slice(0, bytes)); },
+      cold->piece_bytes(), 1, here);
   return costs;
 }
 

@@ -8,10 +8,10 @@ namespace slip {
 namespace {
 
 constexpr Picos kMilli = 1'000'000'000;
-constexpr Picos kBatch = 2 * kMilli;  // long enough that the gate's opening does not count
-constexpr Picos kLong = 50 * kMilli;  // work that is measured less often
-// What a gate may hold back: a full queue would hold the host, who is to open it. A GPU takes about a thousand
-// launches; other devices count cells, of which an op has several.
+constexpr Picos kBatch = 2 * kMilli;  // long enough that the time to open the gate does not count
+constexpr Picos kLong = 50 * kMilli;  // longer work is measured in fewer batches
+// Limit for the pieces behind a gate: a full queue would block the host thread that has to open the gate. A GPU takes
+// about a thousand launches; the queues of other devices count cells, of which an op takes several.
 constexpr int kMaxHeld = 128;
 constexpr std::size_t kCellsOfOp = 32;
 constexpr int kMaxInBatch = 64;
@@ -35,7 +35,7 @@ Picos between(const TimedEvent& begin, const TimedEvent& end) { return Picos{(en
 
 }  // namespace
 
-// Opens when it goes, too: a stream held for ever would hold whoever frees its memory.
+// The destructor opens the gate, too: otherwise a free of the stream's memory would wait for ever.
 class Stopwatch::Gate {
  public:
   explicit Gate(Stopwatch& watch) : watch_(watch) { ++watch_.round_; }
@@ -43,17 +43,18 @@ class Stopwatch::Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  void hold(StreamRef stream) const { stream.wait_value(watch_.word_, watch_.round_, "gate"); }
+  void hold(StreamRef stream) const { stream.wait_value(watch_.gate_value_, watch_.round_, "gate"); }
   void open() {
-    // In virtual time nothing has been looked at yet: without this the gate would never have been seen closed.
+    // A device in virtual time looks at its queue only when it is asked: without this call the stream would find the
+    // gate open when it gets there.
     if (watch_.device_.info().virtual_time) static_cast<void>(watch_.main_.query());
     raise();
   }
 
  private:
   void raise() {
-    // release: what the host wrote before is there for the work that the gate held
-    std::atomic_ref(*static_cast<std::uint32_t*>(watch_.word_.native()))
+    // release: the work behind the gate sees what the host wrote before.
+    std::atomic_ref(*static_cast<std::uint32_t*>(watch_.gate_value_.native()))
         .store(watch_.round_, std::memory_order_release);
   }
 
@@ -63,15 +64,15 @@ class Stopwatch::Gate {
 Stopwatch::Stopwatch(const Device& device)
     : device_(device),
       room_(room_behind_gate(device)),
-      word_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")),
+      gate_value_(device.alloc(sizeof(std::uint32_t), MemoryKind::kPinned, "gate")),
       main_(device.stream(StreamFlags::kNonBlocking)),
       beside_(device.stream(StreamFlags::kNonBlocking)) {
-  word_.host_write<std::uint32_t>()[0] = 0;
+  gate_value_.host_write<std::uint32_t>()[0] = 0;
 }
 
 Picos Stopwatch::time(const Issue& issue) {
-  // Memory touched for the first time, code loaded. Not behind the gate: a GPU may wait for all of its work to load
-  // code.
+  // The warm-up touches memory for the first time and loads code. It is not behind the gate: to load code, a GPU may
+  // wait until all of its work is done.
   issue(main_, 0);
   main_.sync();
   const Picos first = batch(issue, 1);
@@ -93,7 +94,7 @@ Picos Stopwatch::batch(const Issue& issue, int count) {
 }
 
 Picos Stopwatch::time_beside(const Work& main, const Work& beside) {
-  // Twice as long as the main work alone: beside each other it may take longer, too.
+  // The other work lasts twice as long as the main work alone, since the main work may take longer beside it.
   const Picos held = beside.time * (room_ - 2) / 2;
   const int count = pieces(std::min(kBatch, held), main.time, std::min(kMaxInBatch, room_));
   const int needed = pieces(2 * count * main.time, beside.time, room_ - 2) + 2;

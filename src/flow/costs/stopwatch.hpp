@@ -1,7 +1,11 @@
-// Stopwatch: how long work takes on a device, by its own clock. Work is issued behind a closed gate, so that the host's
-// calls do not count, and in batches, of which the median counts. One thread.
+// Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
+// value that the stream waits for, and then opens the gate: so the time of the host's calls does not count. The result
+// is the median of several batches. One thread at a time.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 
 #include "slip/device.hpp"
@@ -10,7 +14,7 @@ namespace slip {
 
 class Stopwatch {
  public:
-  // Issues one piece of work, the `index`-th of its batch.
+  // Issues one piece of work, number `index` of its batch.
   using Issue = std::function<void(StreamRef stream, int index)>;
   struct Work {
     const Issue& issue;
@@ -19,9 +23,9 @@ class Stopwatch {
 
   explicit Stopwatch(const Device& device);
 
-  // Of one piece, after a warm-up; never 0. Throws the work's error.
+  // The time of one piece, after a warm-up; never 0. Throws the work's error.
   Picos time(const Issue& issue);
-  // Of one piece of `main` while pieces of `beside` run in another stream.
+  // The time of one piece of `main` while pieces of `beside` run in another stream.
   Picos time_beside(const Work& main, const Work& beside);
 
  private:
@@ -30,10 +34,35 @@ class Stopwatch {
   Picos batch_beside(const Issue& main, int main_count, const Issue& beside, int beside_count);
 
   Device device_;
-  int room_;     // pieces that a gate may hold back
-  Buffer word_;  // what the gate waits for
+  int room_;           // pieces that may be queued behind a gate
+  Buffer gate_value_;  // a 32-bit counter: the gate of round n opens when it is n
   std::uint32_t round_ = 0;
   Stream main_, beside_;
+};
+
+// HostRing: pinned memory for measuring copies, used piece by piece in a cycle. A single piece would stay in the
+// processor's caches, and memory that was never written would be one shared page of zeros.
+
+class HostRing {
+ public:
+  static constexpr std::uint64_t kEnough = std::uint64_t{64} << 20;  // larger than most caches
+
+  HostRing(const Device& device, std::uint64_t bytes, Here here)
+      : memory_(device.alloc(bytes, MemoryKind::kPinned, "host ring", here)) {
+    const HostView<std::byte> view = memory_.host_write<std::byte>(here);
+    std::fill(view.begin(), view.end(), std::byte{1});
+  }
+
+  Range next(std::uint64_t bytes) {
+    if (at_ + bytes > memory_.bytes()) at_ = 0;
+    const Range place = memory_.slice(at_, bytes);
+    at_ += bytes;
+    return place;
+  }
+
+ private:
+  Buffer memory_;
+  std::uint64_t at_ = 0;
 };
 
 }  // namespace slip

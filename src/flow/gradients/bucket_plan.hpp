@@ -14,9 +14,9 @@ constexpr std::uint64_t kMaxSlices = 256;
 // Throws kInvalidValue unless the buckets hold every byte once.
 void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here);
 
-// What borders can lie between: gradients, or slices of large ones. Borders are indices of units: bucket k has the
-// units from borders[k] up to borders[k + 1].
-struct PlanUnit {
+// What borders can lie between: gradients, or slices of large ones. Borders are indices of slices: bucket k has the
+// slices from borders[k] up to borders[k + 1].
+struct GradientSlice {
   std::uint64_t first = 0, bytes = 0;
   Picos arrival = 0, needed = 0;
   std::uint32_t group = 0;
@@ -24,16 +24,16 @@ struct PlanUnit {
 using Borders = std::vector<std::uint32_t>;
 
 // `slice_bytes` 0: gradients stay whole.
-std::vector<PlanUnit> units_of(const GradientProfile& profile, std::uint64_t slice_bytes, std::uint64_t granule);
+std::vector<GradientSlice> slices_of(const GradientProfile& profile, std::uint64_t slice_bytes, std::uint64_t granule);
 
 // The plan with these borders, its buckets in the best order that `nodes` steps of the search find.
-BucketPlan ordered(const std::vector<PlanUnit>& units, const Borders& borders, const ReduceCost& cost, int nodes);
+BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& borders, const ReduceCost& cost, int nodes);
 
-// Borders with which the last call ends first, if calls are made in the order of the units and no bucket of several
-// units has more than `max_bytes`: dynamic programming, exact.
-Borders earliest_end(const std::vector<PlanUnit>& units, const ReduceCost& cost, std::uint64_t max_bytes);
+// Borders with which the last call ends first, if calls are made in the order of the slices and no bucket of several
+// slices has more than `max_bytes`: dynamic programming, exact.
+Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost& cost, std::uint64_t max_bytes);
 
-// Of all borders and all orders of the units the best: for up to 14 units, to compare with.
-BucketPlan exhaustive_plan(const std::vector<PlanUnit>& units, const ReduceCost& cost);
+// Of all borders and all orders of the slices the best: for up to 14 slices, to compare with.
+BucketPlan exhaustive_plan(const std::vector<GradientSlice>& slices, const ReduceCost& cost);
 
 }  // namespace slip

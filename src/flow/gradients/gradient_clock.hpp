@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "flow/gradients/gradient_times.hpp"
+#include "flow/gradients/gradient_report.hpp"
 #include "slip/event.hpp"
 #include "slip/stream.hpp"
 

@@ -7,6 +7,59 @@
 namespace slip {
 namespace {
 
+StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::Wait& wait, StepAnalysis& analysis) {
+  const auto known = std::find_if(analysis.chains.begin(), analysis.chains.end(),
+                                  [&](const StepAnalysis::Chain& one) { return one.stream == wait.stream; });
+  if (known != analysis.chains.end()) return *known;
+  Picos last_gradient = -1;
+  for (std::size_t i = 0; i < times.arrivals.size(); ++i) {
+    if (times.sources[i] == wait.stream) last_gradient = std::max(last_gradient, times.arrivals[i]);
+  }
+  return analysis.chains.emplace_back(StepAnalysis::Chain{wait.stream, last_gradient, wait.reached, wait.reached, 0});
+}
+
+void note_need(StepAnalysis& analysis, std::size_t parameter, Picos due) {
+  Picos& needed = analysis.needed[parameter];
+  needed = analysis.known[parameter] ? std::min(needed, due) : due;
+  analysis.known[parameter] = 1;
+}
+
+}  // namespace
+
+// Each stream takes its waits one after the other; what lies between two of them is work that is there anyway.
+void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
+  analysis.backward_end = analysis.exposed = 0;
+  analysis.whose = 0;
+  for (const Picos arrival : times.arrivals) analysis.backward_end = std::max(analysis.backward_end, arrival);
+  analysis.needed.assign(times.arrivals.size(), analysis.backward_end);
+  analysis.known.assign(times.arrivals.size(), 0);
+  analysis.stalls.clear();
+  analysis.chains.clear();
+  Picos last = analysis.backward_end;
+  for (const GradientTimes::Wait& wait : times.waits) {
+    StepAnalysis::Chain& chain = chain_of(times, wait, analysis);
+    const Picos went_on = std::min(wait.left, std::max(wait.reached, times.ends[wait.call]));
+    chain.due = std::max(chain.due + (wait.reached - chain.left), analysis.backward_end);
+    chain.left = went_on;
+    const bool in_backward = wait.reached < chain.last_gradient;
+    const Picos from = in_backward ? wait.reached : std::max(wait.reached, analysis.backward_end);
+    analysis.stalls.push_back({from, std::max<Picos>(0, went_on - from)});
+    chain.stood += analysis.stalls.back().time;
+    if (wait.parameter == GradientTimes::kAll) {
+      for (std::size_t i = 0; i < analysis.needed.size(); ++i) note_need(analysis, i, chain.due);
+    } else {
+      note_need(analysis, wait.parameter, chain.due);
+    }
+    last = std::max(last, chain.due);
+    if (chain.stood > analysis.exposed) analysis.exposed = chain.stood, analysis.whose = chain.stream;
+  }
+  for (std::size_t i = 0; i < analysis.known.size(); ++i) {
+    if (!analysis.known[i]) analysis.needed[i] = last;
+  }
+}
+
+namespace {
+
 double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
 
 // Where the time went in which work stood still for a call, from the end of the backward pass on: before it could
@@ -28,8 +81,8 @@ std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
 GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, const BucketPlan& plan,
                          const ReduceCost& cost) {
   GradientReport report;
-  Needs needs;
-  find_needs(times, needs);
+  StepAnalysis analysis;
+  analyze_step(times, analysis);
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
     report.buckets.push_back({.bucket = plan.buckets[i], .start = times.starts[i], .end = times.ends[i]});
     report.communication += times.ends[i] - times.starts[i];
@@ -40,16 +93,16 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
       part.ready = std::max(part.ready, times.arrivals[parameter]);
     }
   }
-  report.exposed = needs.exposed;
-  report.used = needs.backward_end;
+  report.exposed = analysis.exposed;
+  report.used = analysis.backward_end;
   std::vector<Picos> from(report.buckets.size(), 0);
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
     const GradientTimes::Wait& wait = times.waits[i];
     report.used = std::max(report.used, wait.left);
-    if (wait.stream != needs.whose) continue;  // others stood still beside it
+    if (wait.stream != analysis.whose) continue;  // others stood still beside it
     GradientReport::Part& part = report.buckets[wait.call];
-    if (needs.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = needs.stalls[i].from;
-    part.exposed += needs.stalls[i].time;
+    if (analysis.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = analysis.stalls[i].from;
+    part.exposed += analysis.stalls[i].time;
   }
   for (std::size_t i = 0; i < report.buckets.size(); ++i) {
     GradientReport::Part& part = report.buckets[i];

@@ -24,43 +24,45 @@ void GradientStep::adopt(const GradientLayout& layout, const BucketPlan& plan, R
     call.marks.resize(1);  // most steps are of one stream
     call.done = before;
   }
-  std::vector<std::uint32_t> by_place(calls_.size());  // as they lie in memory
-  for (std::uint32_t i = 0; i < by_place.size(); ++i) by_place[i] = i;
-  std::sort(by_place.begin(), by_place.end(),
+  std::vector<std::uint32_t> by_address(calls_.size());  // as they lie in memory
+  for (std::uint32_t i = 0; i < by_address.size(); ++i) by_address[i] = i;
+  std::sort(by_address.begin(), by_address.end(),
             [&](std::uint32_t a, std::uint32_t b) { return plan.buckets[a].first < plan.buckets[b].first; });
-  places_.assign(parameters_.size(), {});
+  states_.assign(parameters_.size(), {});
   touches_.clear();
   std::size_t at = 0;
   for (const std::uint32_t parameter : layout.order()) {
-    Place& place = places_[parameter];
+    ParameterState& state = states_[parameter];
     const std::uint64_t first = layout.first(parameter), end = first + parameters_[parameter].bytes;
-    place.view = memory.slice(first, end - first);
-    place.first_touch = static_cast<std::uint32_t>(touches_.size());
-    const auto ends = [&](std::size_t i) { return plan.buckets[by_place[i]].first + plan.buckets[by_place[i]].bytes; };
+    state.view = memory.slice(first, end - first);
+    state.first_touch = static_cast<std::uint32_t>(touches_.size());
+    const auto ends = [&](std::size_t i) {
+      return plan.buckets[by_address[i]].first + plan.buckets[by_address[i]].bytes;
+    };
     while (ends(at) <= first) ++at;
-    for (std::size_t i = at; i < by_place.size() && plan.buckets[by_place[i]].first < end; ++i) {
-      touches_.push_back(by_place[i]);
-      ++place.touches;
-      ++calls_[by_place[i]].touched;
-      place.last_call = std::max(place.last_call, by_place[i]);
+    for (std::size_t i = at; i < by_address.size() && plan.buckets[by_address[i]].first < end; ++i) {
+      touches_.push_back(by_address[i]);
+      ++state.touches;
+      ++calls_[by_address[i]].touched;
+      state.last_call = std::max(state.last_call, by_address[i]);
     }
   }
   ended_ = true;
 }
 
 void GradientStep::ready(std::uint32_t parameter, StreamRef stream, GradientClock& clock, Here here) {
-  Place& place = places_[parameter];
+  ParameterState& state = states_[parameter];
   if (clock.records()) clock.arrived(parameter, stream, here);
-  place.ready = true;
-  for (std::uint32_t i = 0; i < place.touches; ++i) {
-    Call& call = calls_[touches_[place.first_touch + i]];
+  state.ready = true;
+  for (std::uint32_t i = 0; i < state.touches; ++i) {
+    Call& call = calls_[touches_[state.first_touch + i]];
     mark(call, stream, here);
     --call.pending;
   }
   for (; next_ < calls_.size() && calls_[next_].pending == 0; ++next_) make(next_, clock, here);
 }
 
-// A later record of the same stream takes the place of the one before.
+// A later record of the same stream takes the state of the one before.
 void GradientStep::mark(Call& call, StreamRef stream, Here here) {
   std::uint32_t i = 0;
   while (i < call.marked && call.marks[i].stream != stream.id()) ++i;
@@ -87,10 +89,10 @@ void GradientStep::set_done(const Event& event) {
 std::string GradientStep::text_of(std::uint32_t call, Detail detail) const {
   std::string text;
   std::uint32_t more = 0;
-  for (std::uint32_t parameter = 0; parameter < places_.size(); ++parameter) {
-    const Place& place = places_[parameter];
-    const auto begin = touches_.begin() + place.first_touch;
-    if (std::find(begin, begin + place.touches, call) == begin + place.touches) continue;
+  for (std::uint32_t parameter = 0; parameter < states_.size(); ++parameter) {
+    const ParameterState& state = states_[parameter];
+    const auto begin = touches_.begin() + state.first_touch;
+    if (std::find(begin, begin + state.touches, call) == begin + state.touches) continue;
     const Parameter& one = parameters_[parameter];
     if (text.empty()) text = detail == Detail::kSize ? one.text() : fmt::format("'{}'", one.name);
     else ++more;
@@ -99,11 +101,11 @@ std::string GradientStep::text_of(std::uint32_t call, Detail detail) const {
 }
 
 std::string GradientStep::missing(std::uint32_t call) const {
-  for (std::uint32_t parameter = 0; parameter < places_.size(); ++parameter) {
-    const Place& place = places_[parameter];
-    if (place.ready) continue;
-    for (std::uint32_t i = 0; i < place.touches; ++i) {
-      if (touches_[place.first_touch + i] <= call) return parameters_[parameter].text();
+  for (std::uint32_t parameter = 0; parameter < states_.size(); ++parameter) {
+    const ParameterState& state = states_[parameter];
+    if (state.ready) continue;
+    for (std::uint32_t i = 0; i < state.touches; ++i) {
+      if (touches_[state.first_touch + i] <= call) return parameters_[parameter].text();
     }
   }
   return "none";
@@ -111,12 +113,12 @@ std::string GradientStep::missing(std::uint32_t call) const {
 
 std::uint32_t GradientStep::first_missing() const {
   std::uint32_t parameter = 0;
-  while (parameter < places_.size() && places_[parameter].ready) ++parameter;
+  while (parameter < states_.size() && states_[parameter].ready) ++parameter;
   return parameter;
 }
 
 void GradientStep::begin() {
-  for (Place& place : places_) place.ready = false;
+  for (ParameterState& state : states_) state.ready = false;
   for (Call& call : calls_) {
     call.pending = call.touched;
     call.marked = 0;

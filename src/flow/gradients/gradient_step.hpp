@@ -20,14 +20,14 @@ class GradientStep {
   // Between steps. The memory is the layout's; without a scratch range there is none.
   void adopt(const GradientLayout& layout, const BucketPlan& plan, Range memory, Range scratch);
 
-  Range view(std::uint32_t parameter) const { return places_[parameter].view; }
+  Range view(std::uint32_t parameter) const { return states_[parameter].view; }
   std::size_t calls() const { return calls_.size(); }
   StreamRef stream() const { return stream_; }
-  bool is_ready(std::uint32_t parameter) const { return !ended_ && places_[parameter].ready; }
+  bool is_ready(std::uint32_t parameter) const { return !ended_ && states_[parameter].ready; }
   // The call after whose end all of the parameter is reduced.
-  std::uint32_t last_call(std::uint32_t parameter) const { return places_[parameter].last_call; }
+  std::uint32_t last_call(std::uint32_t parameter) const { return states_[parameter].last_call; }
   std::span<const std::uint32_t> calls_of(std::uint32_t parameter) const {
-    return std::span(touches_).subspan(places_[parameter].first_touch, places_[parameter].touches);
+    return std::span(touches_).subspan(states_[parameter].first_touch, states_[parameter].touches);
   }
   Range data(std::size_t call) const { return calls_[call].data; }
   DataType type(std::size_t call) const { return calls_[call].type; }
@@ -40,7 +40,7 @@ class GradientStep {
   // The gradient is there, and all calls are made that can be.
   void ready(std::uint32_t parameter, StreamRef stream, GradientClock& clock, Here here);
   // In a step that is not reduced.
-  void note(std::uint32_t parameter) { places_[parameter].ready = true; }
+  void note(std::uint32_t parameter) { states_[parameter].ready = true; }
   std::uint32_t made() const { return ended_ ? 0 : next_; }  // calls of this step
   bool is_made(std::uint32_t call) const { return ended_ || call < next_; }
   const Event& done(std::uint32_t call) const { return calls_[call].done; }
@@ -68,7 +68,7 @@ class GradientStep {
     std::vector<Mark> marks;
     Event done;
   };
-  struct Place {
+  struct ParameterState {
     Range view;
     bool ready = false;
     std::uint32_t first_touch = 0, touches = 0, last_call = 0;
@@ -80,7 +80,7 @@ class GradientStep {
   const ParameterList& parameters_;
   const GradientReduction& reduction_;
   Stream stream_;                       // all calls
-  std::vector<Place> places_;           // by parameter
+  std::vector<ParameterState> states_;  // by parameter
   std::vector<Call> calls_;             // in the order of the plan
   std::vector<std::uint32_t> touches_;  // calls, parameter by parameter
   std::uint32_t next_ = 0;              // the call to be made next

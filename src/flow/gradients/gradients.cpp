@@ -2,38 +2,94 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <numeric>
+#include <utility>
 
+#include "flow/gradients/gradient_norm.hpp"
+#include "flow/gradients/gradient_planner.hpp"
+#include "flow/gradients/gradient_reduction.hpp"
 #include "flow/gradients/gradient_report.hpp"
-#include "flow/gradients/gradients_state.hpp"
 
 namespace slip {
 
-Gradients::State::State(Communicator& communicator, const Device& on, GradientOptions asked)
-    : comm(communicator),
+struct Gradients::State {
+  State(Communicator communicator, const Device& on, GradientOptions asked);
+  ~State();
+
+  bool sealed() const { return count.plans > 0; }
+  void require_sealed(const char* call, Here here) const;
+  std::uint32_t index_of(ParameterId parameter, const char* call, Here here) const;
+  // Throws an error after which the ranks cannot go on together; every rank gets it.
+  [[noreturn]] void fail(Code code, const std::string& what, Here here);
+  void seal(Here here);
+  void begin_if_ended(StreamRef stream);
+  void note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here);
+  void end_step(Here here);
+  bool can_clip(double max_norm, Here here) const;
+  void set_memory(Here here);
+  void lay_out_anew(const std::vector<std::uint32_t>& order, Here here);
+  void plan_next(Here here);
+  void adopt(BucketPlan next, Here here);
+
+  // Shares the state of the program's Communicator, which may move or go.
+  struct CommunicatorHandle {
+    Communicator comm;
+    ~CommunicatorHandle() {
+      if (comm.state_.use_count() > 1) comm.state_.reset();  // calls of the program are not waited for here
+    }
+  } handle;
+  Communicator& comm = handle.comm;
+  const Device device;
+  const GradientOptions options;
+  const GradientReduction reduction;
+  ParameterList parameters;
+  const int exceptions = std::uncaught_exceptions();  // in flight when this object was made
+
+  // From seal() on.
+  GradientLayout layout;
+  SharedBuffer memory, scratch;
+  std::optional<GradientStep> step;
+  std::optional<GradientClock> clock;
+  std::optional<GradientNorm> norm;
+  std::optional<GradientPlanner> planner;  // BucketRule::kPlanned only
+  BucketPlan plan;
+
+  struct Counts {
+    std::uint64_t plans = 0, steps = 0, steps_of_plan = 0;
+    int paused = 0;         // NoSync objects
+    bool captured = false;  // this step becomes a Plan: nothing of it runs
+    bool clipped = false;   // in this step
+  } count;
+};
+
+Gradients::State::State(Communicator communicator, const Device& on, GradientOptions asked)
+    : handle{std::move(communicator)},
       device(on),
       options(std::move(asked)),
-      reduction(options.compression, options.hook),
-      cost(options.cost) {}
+      reduction(options.compression, options.hook) {}
 
 Gradients::State::~State() {
   if (!step) return;
-  // The other ranks wait for calls that never come when this one leaves in the middle, or by an exception.
-  const bool gives_up = std::uncaught_exceptions() > exceptions || (!step->ended() && !captured && paused == 0);
-  const auto tell_others = [&](Code code, const std::string& what) {
+  // If this rank leaves in the middle of a step, or by an exception, the other ranks would wait for calls that it never
+  // makes.
+  const bool gives_up =
+      std::uncaught_exceptions() > exceptions || (!step->ended() && !count.captured && count.paused == 0);
+  const auto notify_others = [&](Code code, const std::string& what) {
     if (!comm.error()) comm.fail(code, fmt::format("gradients, rank {} of {}: {}", comm.rank(), comm.nranks(), what));
   };
-  if (gives_up) tell_others(Code::kAborted, fmt::format("it gave up in step {}", steps));
+  if (gives_up) notify_others(Code::kAborted, fmt::format("it gave up in step {}", count.steps));
   try {
     step->stream().sync();
-  } catch (const Error& error) {  // was told to who waited for it
-    tell_others(error.code(), error.what());
+  } catch (const Error& error) {  // the stream reported it to its waiters already
+    notify_others(error.code(), error.what());
   }
 }
 
 void Gradients::State::require_sealed(const char* call, Here here) const {
-  if (!sealed) throw Error(Code::kNotReady, fmt::format("gradients: {} before seal()", call), here);
+  if (!sealed()) throw Error(Code::kNotReady, fmt::format("gradients: {} before seal()", call), here);
 }
 
 std::uint32_t Gradients::State::index_of(ParameterId parameter, const char* call, Here here) const {
@@ -45,14 +101,14 @@ std::uint32_t Gradients::State::index_of(ParameterId parameter, const char* call
   return index;
 }
 
-void Gradients::State::fail(Code code, const std::string& what, Here here) const {
+void Gradients::State::fail(Code code, const std::string& what, Here here) {
   const std::string text = fmt::format("gradients, rank {} of {}: {}", comm.rank(), comm.nranks(), what);
   comm.fail(code, text);
   throw Error(code, text, here);
 }
 
 void Gradients::State::seal(Here here) {
-  if (sealed) throw Error(Code::kInvalidValue, "gradients: sealed already", here);
+  if (sealed()) throw Error(Code::kInvalidValue, "gradients: sealed already", here);
   const Stream stream = device.stream(StreamFlags::kNonBlocking, 0, here);
   require_same(parameters, options, comm, device, stream, here);
   if (parameters.size() == 0) throw Error(Code::kInvalidValue, "gradients: no parameters", here);
@@ -60,34 +116,79 @@ void Gradients::State::seal(Here here) {
   std::iota(order.rbegin(), order.rend(), 0U);  // the last of the forward pass comes first
   layout = GradientLayout(parameters, order);
   const bool planned = options.buckets == BucketRule::kPlanned;
+  ReduceCost cost = options.cost;
   if (planned && !cost.known()) cost = measure_reduction(reduction, comm, stream, layout.bytes(), here);
-  cost_alone = cost;
   set_memory(here);
   step.emplace(comm, device, parameters, reduction);
   clock.emplace(parameters.size());
   if (options.norm) norm.emplace(device, parameters, here);
-  if (planned) agreement.emplace(comm, device, parameters.size(), here);
+  if (planned) {
+    const GradientPlanner::Options planning{.slices = !reduction.is_hook(), .check_every = options.check_every};
+    planner.emplace(comm, device, parameters.size(), std::move(cost), planning, here);
+  }
   const GradientProfile sizes = layout.profile();
   adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp), here);
-  sealed = true;
+}
+
+// Zeros, since a program may add to its gradients.
+void Gradients::State::set_memory(Here here) {
+  memory = comm.allocate(layout.bytes(), "gradients", here);
+  if (reduction.needs_scratch()) scratch = comm.allocate(layout.bytes(), "gradients: scratch", here);
+  const HostView<std::byte> view = memory.buffer().host_write<std::byte>(here);
+  std::fill(view.begin(), view.end(), std::byte{0});
+}
+
+// Moves the gradients, with their values, to memory in this order of parameters.
+void Gradients::State::lay_out_anew(const std::vector<std::uint32_t>& order, Here here) {
+  GradientLayout next(parameters, order);
+  if (next.order() == layout.order()) return;
+  device.sync(here);
+  const SharedBuffer before = std::move(memory);
+  const GradientLayout old = std::exchange(layout, std::move(next));
+  set_memory(here);
+  const HostView<const std::byte> from = before.buffer().host_read<std::byte>(here);
+  const HostView<std::byte> to = memory.buffer().host_write<std::byte>(here);
+  for (std::uint32_t i = 0; i < parameters.size(); ++i)
+    std::memcpy(to.begin() + layout.first(i), from.begin() + old.first(i), parameters[i].bytes);
+}
+
+void Gradients::State::adopt(BucketPlan next, Here here) {
+  plan = std::move(next);
+  step->adopt(layout, plan, memory, scratch.bytes() > 0 ? Range(scratch) : Range{});
+  if (options.measure || planner) clock->prepare(plan.buckets.size(), step->stream(), here);
+  ++count.plans;
+  count.steps_of_plan = 0;
+}
+
+// After a step. Until a step is recorded the plan stays DDP's.
+void Gradients::State::plan_next(Here here) {
+  const GradientPlanner::PlannedStep ended{count.steps, *step, *clock, layout, plan};
+  BucketPlan next;
+  if (count.steps > 1) {
+    if (planner->check(ended, next, here)) adopt(std::move(next), here);
+    return;
+  }
+  const std::optional<std::vector<std::uint32_t>> order = planner->order_of_arrival(ended, here);
+  if (!order) return;
+  lay_out_anew(*order, here);
+  if (planner->first_plan(layout, step->stream(), next, here)) adopt(std::move(next), here);
 }
 
 void Gradients::State::begin_if_ended(StreamRef stream) {
   if (!step->ended()) return;
-  captured = stream.capturing();
-  clipped = false;
-  const bool planned = options.buckets == BucketRule::kPlanned;
-  const bool wanted = options.measure || (planned && steps == 0) || check == Check::kRecord;
-  clock->begin_step(wanted && paused == 0 && !captured, step->calls());
+  count.captured = stream.capturing();
+  count.clipped = false;
+  const bool wanted = options.measure || (planner && planner->wants_recording(count.steps));
+  clock->begin_step(wanted && count.paused == 0 && !count.captured, step->calls());
   step->begin();
 }
 
-void Gradients::State::tell(std::uint32_t parameter, StreamRef stream, const char* call, Here here) {
+void Gradients::State::note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here) {
   if (step->is_ready(parameter))
     fail(Code::kInvalidValue,
-         fmt::format("{} twice in step {} for parameter {}", call, steps, parameters[parameter].text()), here);
+         fmt::format("{} twice in step {} for parameter {}", call, count.steps, parameters[parameter].text()), here);
   begin_if_ended(stream);
-  if (paused > 0) return step->note(parameter);
+  if (count.paused > 0) return step->note(parameter);
   const std::uint32_t before = step->made();
   try {
     step->ready(parameter, stream, *clock, here);
@@ -96,8 +197,9 @@ void Gradients::State::tell(std::uint32_t parameter, StreamRef stream, const cha
     if (comm.error()) throw;  // every rank has it already
     const auto* const own = dynamic_cast<const Error*>(&error);
     fail(own ? own->code() : Code::kLaunchFailed,
-         fmt::format("{} in step {} for parameter {}: {} of {} failed: {}", call, steps, parameters[parameter].text(),
-                     reduction.is_hook() ? "the hook" : "the reduction", step->text_of(step->made()), error.what()),
+         fmt::format("{} in step {} for parameter {}: {} of {} failed: {}", call, count.steps,
+                     parameters[parameter].text(), reduction.is_hook() ? "the hook" : "the reduction",
+                     step->text_of(step->made()), error.what()),
          here);
   }
 }
@@ -106,26 +208,24 @@ void Gradients::State::end_step(Here here) {
   require_sealed("step_end()", here);
   if (step->ended())
     fail(Code::kInvalidValue,
-         fmt::format("step {} ends without any gradient; the first that is missing is that of parameter {}", steps,
-                     parameters[0].text()),
+         fmt::format("step {} ends without any gradient; the first that is missing is that of parameter {}",
+                     count.steps, parameters[0].text()),
          here);
   const std::uint32_t missing = step->first_missing();
   if (missing < parameters.size())
     fail(Code::kInvalidValue,
-         fmt::format("step {} ends and parameter {} had neither ready() nor absent()", steps,
+         fmt::format("step {} ends and parameter {} had neither ready() nor absent()", count.steps,
                      parameters[missing].text()),
          here);
   step->end();
-  if (paused > 0) return;
-  if (norm && !clipped)
-    fail(Code::kInvalidValue, fmt::format("step {} ends without clip_norm(), which options.norm promised", steps),
+  if (count.paused > 0) return;
+  if (norm && !count.clipped)
+    fail(Code::kInvalidValue, fmt::format("step {} ends without clip_norm(), which options.norm promised", count.steps),
          here);
-  if (captured) return;
-  ++steps;
-  ++steps_of_plan;
-  if (options.buckets != BucketRule::kPlanned) return;
-  if (steps == 1) first_plan(here);
-  else check_plan(here);
+  if (count.captured) return;
+  ++count.steps;
+  ++count.steps_of_plan;
+  if (planner) plan_next(here);
 }
 
 Gradients::Gradients(Communicator& comm, const Device& device, GradientOptions options, Here here) {
@@ -133,14 +233,14 @@ Gradients::Gradients(Communicator& comm, const Device& device, GradientOptions o
     throw Error(Code::kInvalidValue, fmt::format("gradients: a check every {} steps", options.check_every), here);
   if (options.hook && options.compression != Compression::kNone)
     throw Error(Code::kInvalidValue, "gradients: a hook takes the place of compression; ask for one of them", here);
-  state_ = std::make_unique<State>(comm, device, std::move(options));
+  state_ = std::make_unique<State>(Communicator(comm.state_), device, std::move(options));
 }
 Gradients::Gradients(Gradients&&) noexcept = default;
 Gradients& Gradients::operator=(Gradients&&) noexcept = default;
 Gradients::~Gradients() = default;
 
 ParameterId Gradients::add(std::string_view name, std::uint64_t bytes, DataType type, Here here) {
-  if (state_->sealed)
+  if (state_->sealed())
     throw Error(Code::kInvalidValue, fmt::format("gradients: parameter '{}' comes after seal()", name), here);
   try {
     return ParameterId{state_->parameters.add(name, bytes, type, here)};
@@ -156,19 +256,19 @@ Range Gradients::view(ParameterId parameter, Here here) const {
 }
 
 void Gradients::ready(ParameterId parameter, StreamRef stream, Here here) {
-  state_->tell(state_->index_of(parameter, "ready()", here), stream, "ready()", here);
+  state_->note_ready(state_->index_of(parameter, "ready()", here), stream, "ready()", here);
 }
 
 void Gradients::absent(ParameterId parameter, StreamRef stream, Here here) {
   const std::uint32_t index = state_->index_of(parameter, "absent()", here);
-  if (state_->paused == 0) stream.fill(state_->step->view(index), 0, {}, here);
-  state_->tell(index, stream, "absent()", here);
+  if (state_->count.paused == 0) stream.fill(state_->step->view(index), 0, {}, here);
+  state_->note_ready(index, stream, "absent()", here);
 }
 
 void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
   const std::uint32_t index = state_->index_of(parameter, "wait()", here);
   GradientStep& step = *state_->step;
-  if (state_->paused > 0) return;
+  if (state_->count.paused > 0) return;
   const std::uint32_t call = step.last_call(index);
   if (!step.is_made(call))
     throw Error(
@@ -187,7 +287,7 @@ bool Gradients::State::can_clip(double most, Here here) const {
   require_sealed("clip_norm()", here);
   if (!norm) throw Error(Code::kInvalidValue, "gradients: clip_norm() without options.norm", here);
   if (!(most > 0)) throw Error(Code::kInvalidValue, fmt::format("gradients: a norm of at most {}", most), here);
-  if (paused > 0) return false;
+  if (count.paused > 0) return false;
   const auto last = static_cast<std::uint32_t>(step->calls() - 1);
   if (step->ended() || !step->is_made(last))
     throw Error(Code::kNotReady, fmt::format("gradients: clip_norm() waits for parameter {}", step->missing(last)),
@@ -198,7 +298,7 @@ bool Gradients::State::can_clip(double most, Here here) const {
 void Gradients::clip_norm(double most, StreamRef stream, Here here) {
   if (!state_->can_clip(most, here)) return;
   state_->norm->clip(most, *state_->step, stream, *state_->clock, here);
-  state_->clipped = true;
+  state_->count.clipped = true;
 }
 
 // Each group of ranks counts once: of n ranks with the same gradients each adds the n-th part.
@@ -219,37 +319,40 @@ void Gradients::clip_norm(std::span<Gradients* const> sets, Communicator& all, d
   all.all_reduce(total, total, DataType::kF64, ReduceOp::kSum, stream, here);
   for (Gradients* const set : sets) {
     set->state_->norm->scale(total, most, *set->state_->step, stream, here);
-    set->state_->clipped = true;
+    set->state_->count.clipped = true;
   }
 }
 
 Range Gradients::norm() const { return state_->norm ? state_->norm->norm() : Range{}; }
 void Gradients::step_end(Here here) { state_->end_step(here); }
-std::uint64_t Gradients::steps() const { return state_->steps; }
+std::uint64_t Gradients::steps() const { return state_->count.steps; }
 const BucketPlan& Gradients::plan() const { return state_->plan; }
-std::uint64_t Gradients::plans() const { return state_->plans; }
-const ReduceCost& Gradients::cost() const { return state_->cost; }
-const GradientProfile& Gradients::profile() const { return state_->profile; }
+std::uint64_t Gradients::plans() const { return state_->count.plans; }
+const ReduceCost& Gradients::cost() const { return state_->planner ? state_->planner->cost() : state_->options.cost; }
+const GradientProfile& Gradients::profile() const {
+  static const GradientProfile kNone;
+  return state_->planner ? state_->planner->profile() : kNone;
+}
 
 std::optional<GradientReport> Gradients::report() const {
-  if (!state_->sealed) return std::nullopt;
+  if (!state_->sealed()) return std::nullopt;
   GradientTimes times;
   for (const int ago : {1, 0}) {  // one that another step follows has its length
     const bool ends_here = ago == 0 && !state_->step->ended();
     // While a step is under way it has not been counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
-    if (ends_here || back >= state_->steps_of_plan || !state_->clock->look(ago, times)) continue;
+    if (ends_here || back >= state_->count.steps_of_plan || !state_->clock->look(ago, times)) continue;
     GradientReport report = report_of(
-        times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, state_->cost);
+        times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, cost());
     for (std::uint32_t call = 0; call < report.buckets.size(); ++call)
       report.buckets[call].gradients = state_->step->text_of(call, GradientStep::Detail::kName);
-    report.step = state_->steps - 1 - back;
+    report.step = state_->count.steps - 1 - back;
     return report;
   }
   return std::nullopt;
 }
 
-Gradients::NoSync::NoSync(Gradients& gradients) : gradients_(gradients) { ++gradients_.state_->paused; }
-Gradients::NoSync::~NoSync() { --gradients_.state_->paused; }
+Gradients::NoSync::NoSync(Gradients& gradients) : gradients_(gradients) { ++gradients_.state_->count.paused; }
+Gradients::NoSync::~NoSync() { --gradients_.state_->count.paused; }
 
 }  // namespace slip

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/sim/quantity.hpp"
+#include "backend/sim/sim.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 #include "flow/pipeline/pipeline_plan.hpp"
 #include "runtime/core.hpp"
@@ -26,21 +26,21 @@ bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind:
 
 Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<double>(time) * (1 + by) + 0.5); }
 
-// The stages as they are beside each other. Each chunk has one launch, which stands for all that it costs else.
-std::string description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
+// A device on which the stages take as long as they do while all of them run. The launch of a chunk's kernel also
+// stands for the other costs of a chunk.
+sim::Description description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
   const auto rate = [&](const LinkCost& link) {
-    const double bounded = std::clamp(link.bytes_per_second / (1 + stages.beside), 1e6, 1e15);  // what may be described
-    return sim::write_quantity(static_cast<std::uint64_t>(bounded), sim::Dimension::kBytesPerSecond);
+    const double shared = link.bytes_per_second / (1 + stages.beside);
+    return static_cast<std::uint64_t>(std::clamp<double>(shared, sim::kMinRate, static_cast<double>(sim::kMaxRate)));
   };
-  const auto time = [](Picos value) {
-    return sim::write_quantity(static_cast<std::uint64_t>(value), sim::Dimension::kTime);
-  };
-  return fmt::format(
-      R"({{"name": "pipeline", "memory": "{}", "compute": {{"flops": "1 TFLOP/s", "bandwidth": "1 TB/s"}},
-          "copies": {{"engines": {}, "in": "{}", "out": "{}", "latency": "{}"}}, "host": {{"launch": "{}"}}}})",
-      sim::write_quantity(std::max<std::uint64_t>(memory, 1'000'000), sim::Dimension::kBytes), copy_engines,
-      rate(stages.in), rate(stages.out), time(longer((stages.in.latency + stages.out.latency) / 2, stages.beside)),
-      time(stages.chunk));
+  return {.name = "pipeline",
+          .memory = std::max<std::uint64_t>(memory, 1'000'000),
+          .compute = {.flops = 1'000'000'000'000, .bandwidth = 1'000'000'000'000},
+          .copies = {.engines = copy_engines,
+                     .in = rate(stages.in),
+                     .out = rate(stages.out),
+                     .latency = longer((stages.in.latency + stages.out.latency) / 2, stages.beside)},
+          .host = {.launch = stages.chunk}};
 }
 
 }  // namespace
@@ -146,9 +146,9 @@ Picos Pipeline::predict(Here here) const {
     const Picos time = std::max<Picos>(longer(alone, stages.beside), 1);
     chunk.stream.launch(kStage, {.reads = {chunk.input}, .writes = {chunk.output}}, {.time = time});
   };
-  const std::string text = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);
+  const sim::Description description = description_of(stages, 2 * plan.memory, state_->device.info().copy_engines);
   const PrivateScope predicting;  // no part of the program's trace
-  const Device sim = Device::open("sim:" + text, {.run_functions = false}, here);
+  const Device sim = sim::open_device(description, {.run_functions = false}, here);
   const Buffer source = sim.alloc(plan.chunk * spec.bytes_in, MemoryKind::kPinned, "pipeline source", here);
   const Buffer sink = sim.alloc(plan.chunk * spec.bytes_out, MemoryKind::kPinned, "pipeline sink", here);
   PipelineLoop loop(sim, spec, plan, here);

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "flow/costs/stopwatch.hpp"
 #include "flow/pipeline/pipeline_loop.hpp"
 #include "flow/pipeline/pipeline_plan.hpp"
-#include "flow/weights/host_ring.hpp"
 
 namespace slip {
 namespace {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <vector>
 
-#include "flow/gradients/overlap.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {
@@ -39,7 +42,7 @@ std::vector<Life> lives_of(const Graph& graph) {
   return lives;
 }
 
-// Byte ranges that are taken, disjoint and in ascending order; ranges that touch are one.
+// Byte ranges that are taken: disjoint, in ascending order, and merged if they touch.
 class TakenRanges {
  public:
   void add(std::uint64_t begin, std::uint64_t end) {
@@ -56,7 +59,7 @@ class TakenRanges {
       ranges_.erase(first + 1, last);
     }
   }
-  // The lowest offset from `at` on where so many bytes are free.
+  // The lowest offset, not below `at`, where `bytes` bytes are free.
   std::uint64_t lowest_free(std::uint64_t at, std::uint64_t bytes) const {
     auto range = std::ranges::upper_bound(ranges_, at, {}, &Range::end);
     for (; range != ranges_.end() && range->begin < at + bytes; ++range) at = range->end;
@@ -71,22 +74,22 @@ class TakenRanges {
   std::vector<Range> ranges_;
 };
 
-// Which bytes are taken when: a segment tree over the ops. Asking for an interval of ops looks at O(log ops) nodes,
-// whose ranges are merged, instead of at every life placed so far.
+// The bytes that are taken at each op, as a segment tree over the ops. A query for an interval of ops looks at O(log
+// ops) nodes with merged ranges, instead of at every value placed so far.
 class Placements {
  public:
   explicit Placements(std::size_t ops) : last_(static_cast<std::uint32_t>(std::max<std::size_t>(ops, 1) - 1)) {
     nodes_.resize(2 * std::bit_ceil(std::max<std::size_t>(ops, 1)));
   }
 
-  // The lowest offset whose bytes no life placed so far takes at the same time.
+  // The lowest offset whose bytes no placed value takes while this one is live.
   std::uint64_t lowest_free(const Life& life) {
     found_.clear();
     find({1, 0, last_}, life);
     std::uint64_t at = 0;
     for (std::size_t agreed = 0, i = 0; agreed < found_.size(); i = (i + 1) % found_.size()) {
       const std::uint64_t next = found_[i]->lowest_free(at, life.bytes);
-      agreed = next == at ? agreed + 1 : 1;  // a higher offset must be free in all the others, too
+      agreed = next == at ? agreed + 1 : 1;  // a higher offset must be free in all other nodes, too
       at = next;
     }
     return at;
@@ -97,8 +100,8 @@ class Placements {
 
  private:
   struct Node {
-    TakenRanges whole;  // by lives that cover all ops of this node, and not all of its parent's
-    TakenRanges any;    // by lives that cover some op of this node, and not all of its parent's
+    TakenRanges whole;  // by values that are live at all ops of this node, but not at all of its parent's
+    TakenRanges any;    // by values that are live at some op of this node, but not at all of its parent's
   };
   struct Segment {
     std::size_t node;
@@ -135,7 +138,7 @@ class Placements {
   std::vector<const TakenRanges*> found_;
 };
 
-// The bytes that are there at each op.
+// The number of bytes that are live at each op.
 std::vector<std::uint64_t> bytes_by_op(const std::vector<Life>& lives, std::size_t ops) {
   std::vector<std::uint64_t> there(ops + 1, 0), gone(ops + 1, 0);
   for (const Life& life : lives) {
@@ -179,6 +182,31 @@ std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const 
   const auto both = find_overlap(placed);
   if (!both) return std::nullopt;
   return std::pair(Value{lives[both->first].value}, Value{lives[both->second].value});
+}
+
+std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const Placed> all) {
+  std::vector<std::size_t> begins(all.size());
+  std::iota(begins.begin(), begins.end(), std::size_t{0});
+  std::erase_if(begins, [&](std::size_t i) { return all[i].bytes == 0 || all[i].last < all[i].first; });
+  std::vector<std::size_t> ends = begins;
+  std::ranges::stable_sort(begins, {}, [&](std::size_t i) { return all[i].first; });
+  std::ranges::sort(ends, {}, [&](std::size_t i) { return all[i].last; });
+  // Op by op. As long as no overlap was found, the live ranges are disjoint; so a new range can only overlap its two
+  // neighbours.
+  std::map<std::uint64_t, std::size_t> there;  // by offset
+  auto over = ends.begin();
+  for (const std::size_t i : begins) {
+    const Placed& one = all[i];
+    for (; over != ends.end() && all[*over].last < one.first; ++over) there.erase(all[*over].offset);
+    const auto above = there.lower_bound(one.offset);
+    if (above != there.end() && above->first - one.offset < one.bytes) return std::pair(above->second, i);
+    if (above != there.begin()) {
+      const std::size_t below = std::prev(above)->second;
+      if (one.offset - all[below].offset < all[below].bytes) return std::pair(below, i);
+    }
+    there.emplace(one.offset, i);
+  }
+  return std::nullopt;
 }
 
 }  // namespace slip

@@ -1,12 +1,9 @@
-#include "flow/weights/check_plan.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "flow/gradients/overlap.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {
@@ -19,24 +16,24 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {
   return offset % kAlignment == 0 && offset <= room && bytes <= room - offset;
 }
 
-// Units follow from the graph alone.
-void check_units(const WeightsPlan& plan, const Graph& graph, Here here) {
-  const std::vector<WeightUnit> units = make_units(graph);
-  const auto same_part = [](const WeightUnit::Part& a, const WeightUnit::Part& b) {
+// The weight groups depend on the graph alone.
+void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
+  const std::vector<WeightGroup> groups = make_weight_groups(graph);
+  const auto same_part = [](const WeightGroup::Part& a, const WeightGroup::Part& b) {
     return a.offset == b.offset && a.bytes.value == b.bytes.value && a.bytes.offset == b.bytes.offset &&
            a.bytes.bytes == b.bytes.bytes;
   };
-  const auto same = [&](const WeightUnit& a, const WeightUnit& b) {
+  const auto same = [&](const WeightGroup& a, const WeightGroup& b) {
     return a.bytes == b.bytes && a.ops == b.ops && std::ranges::equal(a.parts, b.parts, same_part);
   };
-  if (!std::ranges::equal(plan.units, units, same))
-    refuse(
-        fmt::format("is for another graph: its {} units are not the {} of this one", plan.units.size(), units.size()),
-        here);
-  for (const WeightUnit& unit : plan.units) {
-    if (unit.resident && !fits(unit.offset, unit.bytes, plan.resident_bytes))
+  if (!std::ranges::equal(plan.units, groups, same))
+    refuse(fmt::format("is for another graph: its {} weight groups are not the {} of this graph", plan.units.size(),
+                       groups.size()),
+           here);
+  for (const WeightGroup& group : plan.units) {
+    if (group.resident && !fits(group.offset, group.bytes, plan.resident_bytes))
       refuse(fmt::format("puts weight '{}' of {} bytes at {}, which does not fit {} bytes of resident weights",
-                         graph[unit.parts.front().bytes.value].name, unit.bytes, unit.offset, plan.resident_bytes),
+                         graph[group.parts.front().bytes.value].name, group.bytes, group.offset, plan.resident_bytes),
              here);
   }
 }
@@ -47,11 +44,11 @@ void check_load(const WeightsPlan& plan, const Graph& graph, std::size_t index, 
   const auto refuse_load = [&](const std::string& why) {
     refuse(fmt::format("has a load {} that {}", index, why), here);
   };
-  if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of unit {} of {}", load.unit, plan.units.size()));
+  if (load.unit >= plan.units.size()) refuse_load(fmt::format("is of group {} of {}", load.unit, plan.units.size()));
   if (load.first_op >= ops || load.last_op >= ops || (load.after_op != kNoOp && load.after_op >= ops))
     refuse_load(fmt::format("names an op behind the last of {}", ops));
-  const WeightUnit& unit = plan.units[load.unit];
-  if (!fits(load.offset, unit.bytes + unit.room, plan.ring_bytes))
+  const WeightGroup& group = plan.units[load.unit];
+  if (!fits(load.offset, group.bytes + group.room, plan.ring_bytes))
     refuse_load(fmt::format("lies at {} and does not fit a ring of {} bytes", load.offset, plan.ring_bytes));
   if (load.last_op < load.first_op || (index > 0 && load.first_op < plan.loads[index - 1].first_op))
     refuse_load("is out of order");
@@ -71,27 +68,27 @@ void check_values(const WeightsPlan& plan, const Graph& graph, Here here) {
              here);
   }
   if (const auto both = arena_conflict(graph, plan.value_offsets))
-    refuse(fmt::format("puts values '{}' and '{}', which are there at the same time, on the same bytes",
+    refuse(fmt::format("puts values '{}' and '{}', which are live at the same time, on the same bytes",
                        graph[both->first].name, graph[both->second].name),
            here);
 }
 
 void check_resident(const WeightsPlan& plan, const Graph& graph, Here here) {
-  std::vector<const WeightUnit*> units;
-  for (const WeightUnit& unit : plan.units) {
-    if (unit.resident) units.push_back(&unit);
+  std::vector<const WeightGroup*> groups;
+  for (const WeightGroup& group : plan.units) {
+    if (group.resident) groups.push_back(&group);
   }
-  std::ranges::sort(units, {}, [](const WeightUnit* unit) { return unit->offset; });
-  for (std::size_t i = 1; i < units.size(); ++i) {
-    if (units[i - 1]->offset + units[i - 1]->bytes > units[i]->offset)
+  std::ranges::sort(groups, {}, [](const WeightGroup* group) { return group->offset; });
+  for (std::size_t i = 1; i < groups.size(); ++i) {
+    if (groups[i - 1]->offset + groups[i - 1]->bytes > groups[i]->offset)
       refuse(fmt::format("puts resident weights '{}' and '{}' on the same bytes, at {}",
-                         graph[units[i - 1]->parts.front().bytes.value].name,
-                         graph[units[i]->parts.front().bytes.value].name, units[i]->offset),
+                         graph[groups[i - 1]->parts.front().bytes.value].name,
+                         graph[groups[i]->parts.front().bytes.value].name, groups[i]->offset),
              here);
   }
 }
 
-// Every use of a streamed unit has a load, and no load lies on one that is still needed.
+// Every use of a streamed group has a load, and no load overwrites another one that is still needed.
 void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
   std::vector<std::vector<const WeightLoad*>> loads_of(plan.units.size());
   std::vector<Placed> placed;
@@ -99,7 +96,7 @@ void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
     loads_of[load.unit].push_back(&load);
     placed.push_back({load.first_op, load.last_op, load.offset, plan.units[load.unit].bytes});
   }
-  const auto name_of = [&](std::uint32_t unit) { return graph[plan.units[unit].parts.front().bytes.value].name; };
+  const auto name_of = [&](std::uint32_t group) { return graph[plan.units[group].parts.front().bytes.value].name; };
   for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
     if (plan.units[i].resident) continue;
     for (const std::uint32_t op : plan.units[i].ops) {
@@ -120,7 +117,7 @@ void check_loads(const WeightsPlan& plan, const Graph& graph, Here here) {
 }  // namespace
 
 void check_plan(const WeightsPlan& plan, const Graph& graph, Here here) {
-  check_units(plan, graph, here);
+  check_groups(plan, graph, here);
   check_resident(plan, graph, here);
   for (std::size_t i = 0; i < plan.loads.size(); ++i) check_load(plan, graph, i, here);
   check_loads(plan, graph, here);

@@ -1,4 +1,4 @@
-// A plan in words: what stays, what passes, what it takes, and what cannot be hidden.
+// describe(): a plan as text for people.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
                                  percent(plan.resident_bytes, weights), format_bytes(weights),
                                  format_bytes(plan.ring_bytes), format_bytes(plan.activation_bytes));
   if (plan.activation_bytes > plan.activation_bound)
-    text += fmt::format(" ({:.1f} % above what is there at once)",
+    text += fmt::format(" ({:.1f} % above the most that is live at once)",
                         percent(plan.activation_bytes - plan.activation_bound, plan.activation_bound));
   return text + "\n";
 }
 
-// What stands in the way, and what would help.
+// What limits the step, and what would shorten it.
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
   const std::string amounts =
@@ -33,7 +33,7 @@ std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loading <= plan.compute) {
     const Picos extra = plan.step - plan.compute;
     if (extra * 1000 <= plan.compute) return fmt::format("compute-bound: {}: all loads are hidden\n", amounts);
-    return fmt::format("compute-bound: {}: {} more than resident, for loads slow kernels down or come late\n", amounts,
+    return fmt::format("compute-bound: {}: {} more than resident, since loads slow kernels or come late\n", amounts,
                        format_time(extra));
   }
   return fmt::format(
@@ -49,14 +49,14 @@ std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
 
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs) {
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
-  const auto resident = std::ranges::count(plan.units, true, &WeightUnit::resident);
+  const auto resident = std::ranges::count(plan.units, true, &WeightGroup::resident);
   const auto from_disk =
-      std::ranges::count_if(plan.units, [](const WeightUnit& unit) { return !unit.resident && unit.from_disk; });
-  std::string text = fmt::format("graph          {} ops, {} of weights in {} units\n", graph.ops().size(),
+      std::ranges::count_if(plan.units, [](const WeightGroup& group) { return !group.resident && group.from_disk; });
+  std::string text = fmt::format("graph          {} ops, {} of weights in {} groups\n", graph.ops().size(),
                                  format_bytes(weights), plan.units.size());
   text += memory_line(plan, weights);
   if (plan.budget) text += fmt::format("budget         {}\n", format_bytes(*plan.budget));
-  text += fmt::format("units          {} stay, {} pass through the ring in {} loads a step", resident,
+  text += fmt::format("weight groups  {} stay, {} pass through the ring in {} loads a step", resident,
                       static_cast<std::int64_t>(plan.units.size()) - resident, plan.loads.size());
   text += from_disk > 0 ? fmt::format(", {} of them read from disk\n", from_disk) : "\n";
   text += fmt::format("step           {} predicted, {:.3f}x of all resident ({})\n", format_time(plan.step),

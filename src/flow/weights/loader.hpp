@@ -1,5 +1,7 @@
-// Loader: how the bytes of a unit come to the device. From host memory they are copied; what is left on disk is read,
-// on the cpu right into the ring, elsewhere into pinned memory while the piece before it is copied.
+// Loader: brings the bytes of weight groups to the device, for the runner and for the proof of what it issues.
+//
+// Groups in host memory are copied. Groups in files are read: straight into the ring where device memory is host memory
+// (cpu), otherwise into pinned slots, of which one is copied to the device while the next ones are read.
 #pragma once
 
 #include <array>
@@ -7,90 +9,144 @@
 #include <optional>
 #include <vector>
 
+#include "flow/weights/step.hpp"
 #include "slip/runner.hpp"
 #include "store/reader.hpp"
 
 namespace slip {
 
-class Loader {
+// Reads from disk on the way to a device that a read cannot write to: each goes to a pinned slot on a stream of its
+// own, and the stream of loads copies the slot to the device. One slot is copied while the others are read.
+class StagedReads {
  public:
-  // Units are loaded into `ring`.
-  Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource& source, Range ring,
-         Here here);
-  ~Loader();
+  enum class SlotMemory : unsigned char {
+    kOwn,     // each slot has bytes of its own
+    kShared,  // all slots are the same bytes: for a simulation, which moves none
+  };
+  // Reads have at most `max_bytes`.
+  StagedReads(const Device& device, std::uint64_t max_bytes, SlotMemory slots, Here here);
 
-  // Brings the resident units to their place, and returns when they are there.
-  void fill_resident(const Buffer& resident, Here here);
-  // Issues what brings a unit to `to`, in this stream, which waits for `used` if that is not null. Loads come in the
-  // plan's order, step after step. Allocates nothing.
-  void issue(StreamRef stream, Range to, std::uint32_t unit, const Event* used);
-  // A part that is read to `to` begins so many bytes behind its place, where the disk can write it.
-  std::uint64_t shift(Range to, std::uint32_t unit, std::size_t part) const;
+  // `read(stream, slot)` issues the read of `to.bytes` bytes into `slot`; the copy to `to` follows in `loads`.
+  template <class IssueRead>
+  void issue(StreamRef loads, Range to, Name name, const IssueRead& read) {
+    const std::size_t turn = next_++ % kSlots;
+    Slot& slot = slots_[turn];
+    const Range staged = memory_.slice(turn * slot_stride_, to.bytes);
+    stream_.wait(slot.copied);
+    read(StreamRef(stream_), staged);
+    stream_.record(slot.read);
+    loads.wait(slot.read);
+    loads.copy(to, staged, name);
+    loads.record(slot.copied);
+  }
+  StreamRef stream() const { return stream_; }
+  Range memory() const { return memory_; }
 
  private:
-  enum class Way : unsigned char {
-    kCopy,       // from pinned memory, one copy
-    kCopyParts,  // from the program's memory, part by part
-    kRead,       // from the file to the device's memory: the cpu
-    kReadCopy,   // from the file to pinned memory, then a copy
-  };
-  struct FilePart {
-    const File* file = nullptr;
-    std::uint64_t offset = 0, bytes = 0, at = 0;  // in the file; in the unit
-    std::uint64_t room = 0;                       // bytes from there on that are nobody else's
-  };
-  struct Unit {
-    Way way = Way::kCopy;
-    Name name, read_name;
-    Range pinned;                 // kCopy
-    std::vector<Range> memory;    // kCopyParts: by part
-    std::vector<FilePart> parts;  // kRead, kReadCopy
-  };
+  static constexpr std::size_t kSlots = 3;
   struct Slot {
     Event read, copied;
   };
-  static constexpr std::size_t kSlots = 3;  // of reads ahead of copies
-  struct Place {
-    std::uint32_t unit = 0;
-    std::uint32_t at = 0;  // in the ring or the slots, in units of kAlignment
+  std::uint64_t slot_stride_;  // bytes; 0: shared
+  Stream stream_;
+  Buffer memory_;
+  std::array<Slot, kSlots> slots_;
+  std::size_t next_ = 0;
+};
+
+class Loader final : public GroupLoader {
+ public:
+  enum class Purpose : unsigned char {
+    kRun,    // weights are read and kept in host memory
+    kProve,  // only the order of the ops counts: the loader reads no weight and keeps none
+  };
+  struct Options {
+    bool direct_reads = false;  // device memory is host memory: reads go straight into the ring
+    Purpose purpose = Purpose::kRun;
   };
 
+  // Groups are loaded into `ring`. A source may be missing (null) for a proof: then groups come from pinned memory or,
+  // if the plan leaves them on disk, from staged reads.
+  Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source, Range ring,
+         Options options, Here here);
+  ~Loader() override;
+
+  // Brings the resident groups to their place, and returns when they are there.
+  void fill_resident(const Buffer& resident, Here here);
+  // Allocates nothing.
+  void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) override;
+  // Direct reads put a part where the disk can write it without another copy.
+  std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const override;
+  // The loader's own streams, beside the one that issue() gets.
+  std::vector<StreamRef> streams() const;
+
+ private:
+  enum class LoadPath : unsigned char {
+    kCopy,          // from pinned memory, one copy
+    kCopyParts,     // from the program's memory, part by part
+    kReadIntoRing,  // from the file to device memory, which is host memory
+    kReadThenCopy,  // from the file to a pinned slot, then a copy
+  };
+  struct FilePart {
+    const File* file = nullptr;
+    std::uint64_t offset = 0;  // in the file
+    std::uint64_t bytes = 0;
+    std::uint64_t at = 0;          // in the group
+    std::uint64_t room_bytes = 0;  // from `at` on, that no other part uses
+  };
+  struct Group {
+    LoadPath path = LoadPath::kCopy;
+    Name name, read_name;
+    Range pinned;                 // kCopy
+    std::vector<Range> memory;    // kCopyParts: by part
+    std::vector<FilePart> parts;  // kReadIntoRing, kReadThenCopy
+  };
+  // A host function fits in two words with this: a group, and where its read writes to.
+  struct ReadTarget {
+    std::uint32_t group = 0;
+    std::uint32_t at = 0;  // in the ring or in the slots, in multiples of kAlignment
+  };
   // A part of a load; loads are numbered from the first step on.
   struct LoadPart {
     std::uint64_t load = 0;
     std::size_t part = 0;
   };
+  // kReadIntoRing: while one load is read, the reader begins the next ones if their place in the ring is free. A stream
+  // that waits for no load counts the free places in a word of pinned memory.
+  struct ReadAhead {
+    Stream stream;
+    Buffer free_places;        // a 32-bit counter: loads whose place in the ring is free
+    std::uint32_t issued = 0;  // loads; the value of the counter when all of them have their place
+    // The members below belong to the host function that reads; these run one at a time.
+    std::uint64_t begun = 0;  // loads
+    LoadPart next;            // the first part that the reader was not asked for
+  };
 
-  void read_in(StreamRef stream, Range to, std::uint32_t unit, Name name);
-  void read_next_load(Place place);
+  Group make_group(std::uint32_t index, Here here) const;
+  void keep_in_pinned_memory(Here here);
+  void wrap_program_memory(std::uint32_t index, Here here);
+  void fill(std::uint32_t group, std::byte* into);
+  void issue_read(StreamRef stream, Range to, std::uint32_t group, Name name);
+  void read_next_load(ReadTarget target);
   std::optional<ReadRequest> next_request();
   void pass(LoadPart part);
-  std::byte* place_of(Place place) const;
-  void fill(std::uint32_t unit, std::byte* into);
+  std::byte* address_of(ReadTarget target) const;
   static Landing landing_of(const FilePart& part, std::byte* place);
-  void keep_in_pinned_memory(Here here);
 
   const Device device_;
   const Graph& graph_;
   const WeightsPlan& plan_;
   const WeightSource source_;
-  std::vector<Unit> units_;
+  const Range ring_;
+  const Options options_;
+  std::vector<Group> groups_;
   std::vector<Buffer> host_;  // pinned memory, or the program's wrapped
   std::unique_ptr<BlockReader> reader_;
-  const Range ring_;
-  std::unique_ptr<Stream> reads_;  // kReadCopy
-  Buffer slots_;
-  std::size_t slot_bytes_ = 0;
-  std::array<Slot, kSlots> slot_events_;
-  std::size_t next_slot_ = 0;
-
-  // kRead: while a load is read, those behind it are begun if their place in the ring is free. That is told by a stream
-  // that waits for no load.
-  Buffer free_;  // a word: how many loads have their place
-  std::unique_ptr<Stream> places_;
-  std::uint32_t issued_ = 0;  // loads, as in that word
-  std::uint64_t begun_ = 0;   // loads; this and what follows belongs to the load that runs
-  LoadPart ahead_;            // the next that the reader has not been asked for
+  std::unique_ptr<StagedReads> staged_;    // if a group has the path kReadThenCopy
+  std::unique_ptr<ReadAhead> read_ahead_;  // if loads have the path kReadIntoRing
 };
+
+// Device memory is memory of the process: a read can write to it.
+bool is_host_memory(const Device& device);
 
 }  // namespace slip

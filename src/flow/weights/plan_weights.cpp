@@ -10,8 +10,7 @@
 #include "base/quantity_text.hpp"
 #include "flow/weights/arena.hpp"
 #include "flow/weights/resident.hpp"
-#include "flow/weights/ring.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "store/reader.hpp"
 
 namespace slip {
@@ -27,31 +26,31 @@ std::uint64_t times(std::uint64_t bytes, std::uint64_t count) {
   return bytes > UINT64_MAX / count ? UINT64_MAX : bytes * count;
 }
 
-// Marks the units that host memory has no room for, spread evenly, so that reads are, too.
-void leave_on_disk(std::vector<WeightUnit>& units, std::uint64_t host_memory) {
+// Marks the groups that host memory has no room for, spread evenly, so that reads are, too.
+void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) {
   double all = 0, owed = 0;
-  for (const WeightUnit& unit : units) all += static_cast<double>(unit.bytes);
+  for (const WeightGroup& group : groups) all += static_cast<double>(group.bytes);
   if (all <= static_cast<double>(host_memory)) return;
   const double share = static_cast<double>(host_memory) / all;
   std::uint64_t left = host_memory;
-  for (WeightUnit& unit : units) {
-    owed += static_cast<double>(unit.bytes) * share;
-    unit.from_disk = owed < static_cast<double>(unit.bytes) / 2 || unit.bytes > left;
-    if (unit.from_disk) continue;
-    left -= unit.bytes;
-    owed -= static_cast<double>(unit.bytes);
+  for (WeightGroup& group : groups) {
+    owed += static_cast<double>(group.bytes) * share;
+    group.from_disk = owed < static_cast<double>(group.bytes) / 2 || group.bytes > left;
+    if (group.from_disk) continue;
+    left -= group.bytes;
+    owed -= static_cast<double>(group.bytes);
   }
 }
 
 // On the cpu files are read right into the ring.
-void leave_room(std::vector<WeightUnit>& units) {
-  for (WeightUnit& unit : units) unit.room = unit.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
+void leave_room(std::vector<WeightGroup>& groups) {
+  for (WeightGroup& group : groups) group.room = group.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
 }
 
 // The weights that must be there at once at an op: its own, and those of other ops that are loaded with them.
-std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& units, const std::vector<WeightLoad>& loads,
-                         std::uint64_t bytes) {
-  const WorkingSet most = largest_working_set(units, loads);
+std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& groups,
+                         const std::vector<WeightLoad>& loads, std::uint64_t bytes) {
+  const WorkingSet most = largest_working_set(groups, loads);
   if (most.op == kNoOp) return fmt::format("{} for weights", format_bytes(bytes));
   const GraphOp& op = graph.ops()[most.op];
   std::uint64_t own = 0;
@@ -62,9 +61,9 @@ std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& unit
   bool joined = false;
   for (const WeightLoad& load : loads) {
     if (load.first_op > most.op || load.last_op < most.op) continue;
-    const WeightUnit& unit = units[load.unit];
-    others.insert(unit.ops.begin(), unit.ops.end());
-    joined = joined || unit.parts.size() > 1;
+    const WeightGroup& group = groups[load.unit];
+    others.insert(group.ops.begin(), group.ops.end());
+    joined = joined || group.parts.size() > 1;
   }
   others.erase(most.op);
   if (own >= most.bytes || others.empty())
@@ -82,21 +81,21 @@ std::string weights_text(const Graph& graph, const std::vector<WeightUnit>& unit
                             : "");
 }
 
-class Planner {
+class WeightsPlanner {
  public:
-  Planner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
+  WeightsPlanner(const Graph& graph, const Costs& costs, const WeightsOptions& options)
       : graph_(graph),
         options_(options),
-        units_(make_units(graph)),
-        loads_(make_loads(units_)),
+        groups_(make_weight_groups(graph)),
+        loads_(make_loads(groups_)),
         arena_(lay_arena(graph)) {
-    leave_on_disk(units_, options.host_memory);
-    if (costs.device == "cpu" && !options.ring) leave_room(units_);
-    pace_ = pace_of(graph, costs, units_);
-    for (const WeightUnit& unit : units_) all_bytes_ += aligned(unit.bytes);
-    for (const double op : pace_.ops) compute_ += op;
+    leave_on_disk(groups_, options.host_memory);
+    if (costs.device == "cpu" && !options.ring) leave_room(groups_);
+    step_costs_ = step_costs_of(graph, costs, groups_);
+    for (const WeightGroup& group : groups_) all_bytes_ += aligned(group.bytes);
+    for (const double op : step_costs_.ops) compute_ += op;
     smallest_ring_ = find_smallest_ring();
-    reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(units_, &WeightUnit::from_disk);
+    reads_into_ring_ = costs.device == "cpu" && std::ranges::any_of(groups_, &WeightGroup::from_disk);
   }
 
   std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
@@ -104,16 +103,16 @@ class Planner {
     return arena_.bytes + (options_.stream_all ? smallest_ring_ : std::min(all_bytes_, smallest_ring_));
   }
   const Arena& arena() const { return arena_; }
-  const std::vector<WeightUnit>& units() const { return units_; }
+  const std::vector<WeightGroup>& groups() const { return groups_; }
   const std::vector<WeightLoad>& loads() const { return loads_; }
-  WorkingSet working_set() const { return largest_working_set(units_, loads_); }
+  WorkingSet working_set() const { return largest_working_set(groups_, loads_); }
 
   // `budget` is at least smallest().
   WeightsPlan plan(std::uint64_t budget, Here here) const {
     const std::uint64_t for_weights = budget - arena_.bytes;
-    if (all_stay(for_weights)) return write_down(0, std::vector<char>(units_.size(), 1), {});
+    if (all_stay(for_weights)) return write_down(0, std::vector<char>(groups_.size(), 1), {});
     const std::uint64_t ring = best_ring(for_weights).first;
-    const ResidentProblem problem{pace_, units_, loads_, capacity(for_weights, ring), ring};
+    const ResidentProblem problem{step_costs_, groups_, loads_, capacity(for_weights, ring), ring};
     const ResidentChoice choice = search_resident(problem, options_.search_effort);
     if (!choice.found()) no_room(budget, here);
     std::vector<WeightLoad> loads;
@@ -143,7 +142,7 @@ class Planner {
  private:
   std::uint64_t ring_asked_for() const { return aligned(std::min(options_.ring.value_or(0), std::uint64_t{1} << 62)); }
   bool all_stay(std::uint64_t for_weights) const {
-    return units_.empty() || (all_bytes_ <= for_weights && !options_.stream_all);
+    return groups_.empty() || (all_bytes_ <= for_weights && !options_.stream_all);
   }
   std::uint64_t capacity(std::uint64_t for_weights, std::uint64_t ring) const {
     return options_.stream_all ? 0 : for_weights - ring;
@@ -156,7 +155,7 @@ class Planner {
         fmt::format("within {} a ring of {} cannot carry the weights: {}; give a larger ring, or none and let it "
                     "be chosen",
                     format_bytes(budget), format_bytes(options_.ring.value_or(0)),
-                    weights_text(graph_, units_, loads_, working_set().bytes)),
+                    weights_text(graph_, groups_, loads_, working_set().bytes)),
         here);
   }
 
@@ -167,19 +166,19 @@ class Planner {
     return choice.found() ? choice.step : std::numeric_limits<double>::infinity();
   }
 
-  // With all units streamed. A ring loses bytes at its end, so it may have to be larger than the working set.
+  // With all groups streamed. A ring loses bytes at its end, so it may have to be larger than the working set.
   std::uint64_t find_smallest_ring() const {
-    std::uint64_t bytes = largest_working_set(units_, loads_).bytes;
+    std::uint64_t bytes = largest_working_set(groups_, loads_).bytes;
     std::vector<WeightLoad> loads = loads_;
-    for (const std::uint64_t more = aligned(bytes / 16 + 1); !lay_ring(units_, loads, bytes);) bytes += more;
+    for (const std::uint64_t more = aligned(bytes / 16 + 1); !lay_ring(groups_, loads, bytes);) bytes += more;
     return bytes;
   }
 
-  // Sizes worth trying: a few units of the common sizes, and a few neighbours, each within what there is.
+  // Sizes worth trying: a few groups of the common sizes, and a few neighbours, each within what there is.
   std::vector<std::uint64_t> ring_sizes(std::uint64_t most) const {
     if (options_.ring) return {ring_asked_for()};
     std::vector<std::uint64_t> sizes;
-    for (const WeightUnit& unit : units_) sizes.push_back(ring_bytes_of(unit));
+    for (const WeightGroup& group : groups_) sizes.push_back(ring_bytes_of(group));
     std::ranges::sort(sizes);
     std::set<std::uint64_t> tries{std::min(smallest_ring_, most)};
     for (const std::size_t at : {sizes.size() / 2, sizes.size() * 3 / 4, sizes.size() - 1}) {
@@ -189,7 +188,7 @@ class Planner {
       std::uint64_t largest = 0;
       for (std::size_t i = 0; i + together <= loads_.size(); ++i) {
         std::uint64_t sum = 0;
-        for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(units_[loads_[i + k].unit]);
+        for (std::size_t k = 0; k < together; ++k) sum += ring_bytes_of(groups_[loads_[i + k].unit]);
         largest = std::max(largest, sum);
       }
       if (largest > 0) tries.insert(std::min(largest, most));
@@ -211,7 +210,7 @@ class Planner {
     std::pair<std::uint64_t, ResidentChoice> best{0, {}};
     for (const std::uint64_t ring : ring_sizes(for_weights)) {
       if (ring > for_weights) continue;
-      ResidentChoice choice = guess_resident({pace_, units_, loads_, capacity(for_weights, ring), ring});
+      ResidentChoice choice = guess_resident({step_costs_, groups_, loads_, capacity(for_weights, ring), ring});
       if (choice.found() && (!best.second.found() || choice.step * kAsGood < best.second.step))
         best = {ring, std::move(choice)};
     }
@@ -220,25 +219,25 @@ class Planner {
 
   WeightsPlan write_down(std::uint64_t ring, const std::vector<char>& resident, std::vector<WeightLoad> loads) const {
     WeightsPlan plan;
-    plan.units = units_;
-    for (std::size_t i = 0; i < units_.size(); ++i) {
+    plan.units = groups_;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
       if (!resident[i]) continue;
       plan.units[i].resident = true;
       plan.units[i].offset = plan.resident_bytes;
-      plan.resident_bytes += aligned(units_[i].bytes);
+      plan.resident_bytes += aligned(groups_[i].bytes);
     }
     plan.loads = std::move(loads);
     plan.ring_bytes = plan.loads.empty() ? 0 : ring;
     plan.value_offsets = arena_.offsets;
     plan.activation_bytes = arena_.bytes;
     plan.activation_bound = arena_.bound;
-    plan.step = rounded(period_of(pace_, plan.loads).step);
+    plan.step = rounded(steady_step_of(step_costs_, plan.loads).step);
     plan.bound = plan.step;
     plan.compute = rounded(compute_);
     double loading = 0;
     for (const WeightLoad& load : plan.loads) {
-      plan.streamed_bytes += units_[load.unit].bytes;
-      loading += pace_.loads[load.unit];
+      plan.streamed_bytes += groups_[load.unit].bytes;
+      loading += step_costs_.loads[load.unit];
     }
     plan.loading = rounded(loading);
     return plan;
@@ -246,8 +245,8 @@ class Planner {
 
   const Graph& graph_;
   const WeightsOptions& options_;
-  Pace pace_;
-  std::vector<WeightUnit> units_;
+  StepCosts step_costs_;
+  std::vector<WeightGroup> groups_;
   std::vector<WeightLoad> loads_;
   Arena arena_;
   std::uint64_t all_bytes_ = 0, smallest_ring_ = 0;
@@ -255,14 +254,14 @@ class Planner {
   double compute_ = 0;
 };
 
-[[noreturn]] void too_small(const Planner& planner, const Graph& graph, std::uint64_t budget, Here here) {
+[[noreturn]] void too_small(const WeightsPlanner& planner, const Graph& graph, std::uint64_t budget, Here here) {
   const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
   throw Error(
       Code::kOutOfMemory,
       fmt::format("a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
                   "for activations, most of them there at op '{}'",
                   budget, format_bytes(budget), planner.smallest(), format_bytes(planner.smallest()),
-                  weights_text(graph, planner.units(), planner.loads(), planner.smallest() - planner.arena().bytes),
+                  weights_text(graph, planner.groups(), planner.loads(), planner.smallest() - planner.arena().bytes),
                   format_bytes(planner.arena().bytes), arena_op),
       here);
 }
@@ -282,7 +281,7 @@ void check(const Graph& graph, const WeightsOptions& options, Here here) {
 
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
-  const Planner planner(graph, costs, options);
+  const WeightsPlanner planner(graph, costs, options);
   // A ring that was asked for may be larger than all weights.
   const std::uint64_t most =
       std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));

@@ -1,6 +1,7 @@
-// The length of a step in the steady state, without a device: ops one after the other, loads one after the other, an op
-// waits for its loads, a load for the op that used its place last, and each slows the other while both run. It is the
-// recurrence L_k = max(L_k-1, C_k-S) + l_k, C_k = max(C_k-1, L_k) + c_k, with bytes in place of slots.
+// The length of a step in the steady state, computed without a device. Ops run one after the other, and so do loads. An
+// op waits for its loads, a load for the last op that used its place in the ring, and ops and loads slow each other
+// while both run. With slots in place of bytes this is the recurrence L_k = max(L_k-1, C_k-S) + l_k, C_k = max(C_k-1,
+// L_k) + c_k.
 #pragma once
 
 #include <span>
@@ -10,23 +11,24 @@
 
 namespace slip {
 
-struct Pace {
+// The times of a step's parts.
+struct StepCosts {
   std::vector<double> ops;            // picoseconds, alone, by op
-  std::vector<double> loads;          // by unit
-  double kernel_slowdown = 0;         // while a load runs: takes 1 + this as long
-  double load_slowdown = 0;           // while an op runs
-  std::vector<double> inputs;         // of a step: they take the way of the loads, one after the other
-  std::uint32_t inputs_used = kNoOp;  // the last op that reads one: from then on the next step's may come
+  std::vector<double> loads;          // by group
+  double kernel_slowdown = 0;         // while a load runs, an op takes 1 + kernel_slowdown times as long
+  double load_slowdown = 0;           // while an op runs, a load takes 1 + load_slowdown times as long
+  std::vector<double> inputs;         // copies of a step's inputs; they share the copy engine with the loads
+  std::uint32_t inputs_used = kNoOp;  // the last op that reads an input: after it the next step's inputs may be copied
 };
-Pace pace_of(const Graph& graph, const Costs& costs, const std::vector<WeightUnit>& units);
+StepCosts step_costs_of(const Graph& graph, const Costs& costs, const std::vector<WeightGroup>& groups);
 
-struct Period {
+struct SteadyStep {
   double step = 0;     // picoseconds, in the steady state
-  double exposed = 0;  // of it: loads ran and no op did
+  double exposed = 0;  // part of it in which loads ran and no op did
 };
-Period period_of(const Pace& pace, std::span<const WeightLoad> loads);
+SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoad> loads);
 
-// No plan that computes so long and loads so long takes less.
-double min_period(const Pace& pace, double compute, double loading);
+// Lower bound for a step whose ops take `compute` and whose loads take `loading`.
+double min_steady_step(const StepCosts& step_costs, double compute, double loading);
 
 }  // namespace slip

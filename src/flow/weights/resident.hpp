@@ -1,5 +1,6 @@
-// Which weights stay on the device, so that a step takes least: some good guesses, improved by exchanges, then branch
-// and bound until it is proven that nothing is better or enough was tried.
+// The choice of the weights that stay resident, so that a step is as short as possible. The search starts from good
+// guesses, improves them by exchanges, and then runs branch and bound until the choice is proven best or the effort is
+// used up. plan_weights uses it.
 #pragma once
 
 #include <vector>
@@ -9,27 +10,27 @@
 namespace slip {
 
 struct ResidentProblem {
-  const Pace& pace;
-  const std::vector<WeightUnit>& units;
-  const std::vector<WeightLoad>& loads;  // if all units were streamed
-  std::uint64_t capacity = 0;            // bytes for resident units
-  std::uint64_t ring = 0;                // bytes for the others
+  const StepCosts& step_costs;
+  const std::vector<WeightGroup>& groups;
+  const std::vector<WeightLoad>& loads;  // of one step with all groups streamed
+  std::uint64_t capacity = 0;            // bytes for resident groups
+  std::uint64_t ring = 0;                // bytes for the loads of the other groups
 };
 
 struct ResidentChoice {
-  std::vector<char> resident;  // by unit; empty: nothing fits
+  std::vector<char> resident;  // by group; empty if no choice fits
   double step = 0;             // picoseconds
-  double bound = 0;            // no choice takes less
+  double bound = 0;            // lower bound for every choice
   std::uint64_t looked_at = 0;
   bool found() const { return !resident.empty(); }
 };
 
-// The best of the guesses alone; and with exchanges and branch and bound behind it, within an effort that is counted in
-// ops looked at.
+// guess_resident returns the best guess; search_resident also runs exchanges and branch and bound. `effort` limits the
+// ops looked at: unlike a time limit, it gives the same result on every machine.
 ResidentChoice guess_resident(const ResidentProblem& problem);
 ResidentChoice search_resident(const ResidentProblem& problem, std::uint64_t effort);
 
-// The loads that are left, laid out in the ring. Empty `loads` and false: they do not fit.
+// Sets `loads` to the loads of the groups that are not resident, placed in the ring. Returns false if they do not fit.
 bool streamed_loads(const ResidentProblem& problem, const std::vector<char>& resident, std::vector<WeightLoad>& loads);
 
 }  // namespace slip

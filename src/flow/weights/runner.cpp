@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "flow/weights/check_plan.hpp"
 #include "flow/weights/loader.hpp"
 #include "flow/weights/step.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "runtime/core.hpp"
 
 namespace slip {
@@ -34,13 +34,8 @@ struct Runner::State {
         graph(what),
         plan(checked(how, graph, here)),
         memory(device, plan),
-        loader(device, graph, plan, source, memory.ring, here),
-        steps(
-            device, graph, plan, memory,
-            [this](StreamRef stream, Range to, std::uint32_t unit, const Event* used) {
-              loader.issue(stream, to, unit, used);
-            },
-            [this](Range to, std::uint32_t unit, std::size_t part) { return loader.shift(to, unit, part); }) {
+        loader(device, graph, plan, &source, memory.ring, {.direct_reads = is_host_memory(device)}, here),
+        steps(device, graph, plan, memory, loader) {
     loader.fill_resident(memory.resident, here);
     for (Turn& turn : turns) {
       for (std::uint32_t i = 0; i < graph.values().size(); ++i) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "flow/weights/arena.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 
 namespace slip {
 namespace {
@@ -22,83 +22,91 @@ WeightsMemory::WeightsMemory(const Device& device, const WeightsPlan& plan)
       activations(alloc_some(device, plan.activation_bytes, "activations")) {}
 
 Steps::Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory,
-             LoadUnit load, const PartShift& shift)
+             GroupLoader& loader)
     : graph_(graph),
       plan_(plan),
-      load_unit_(std::move(load)),
+      loader_(loader),
       compute_(device.stream("compute", StreamFlags::kNonBlocking)),
       load_(device.stream("loads", StreamFlags::kNonBlocking)),
-      inputs_(device.stream("inputs", StreamFlags::kNonBlocking)),
-      results_(device.stream("outputs", StreamFlags::kNonBlocking)) {
-  for (const GraphOp& op : graph.ops()) costs_.push_back(op.cost);
-  prepare(graph, plan, memory, shift);
+      host_{.inputs = device.stream("inputs", StreamFlags::kNonBlocking),
+            .outputs = device.stream("outputs", StreamFlags::kNonBlocking)} {
+  place(memory);
+  prepare_launches(memory);
 }
 
-void Steps::prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, const PartShift& shift) {
-  values_.resize(graph.values().size());
-  const std::vector<bool> placed = placed_values(graph);
+void Steps::set_costs(std::span<const Cost> costs) {
+  for (std::size_t i = 0; i < launches_.size(); ++i) launches_[i].cost = costs[i];
+}
+
+void Steps::place(const WeightsMemory& memory) {
+  values_.resize(graph_.values().size());
+  const std::vector<bool> placed = placed_values(graph_);
   for (std::uint32_t i = 0; i < values_.size(); ++i) {
-    if (placed[i]) values_[i] = memory.activations.slice(plan.value_offsets[i], graph.values()[i].bytes);
+    if (placed[i]) values_[i].range = memory.activations.slice(plan_.value_offsets[i], graph_.values()[i].bytes);
   }
-  for (const WeightLoad& load : plan.loads)
-    load_targets_.push_back(memory.ring.slice(load.offset, plan.units[load.unit].bytes + plan.units[load.unit].room));
-  while (first_ahead_ < plan.loads.size() &&
-         (plan.loads[first_ahead_].after_op == kNoOp || plan.loads[first_ahead_].step_before))
+  for (const WeightLoad& load : plan_.loads) {
+    const WeightGroup& group = plan_.units[load.unit];
+    loads_.push_back({memory.ring.slice(load.offset, group.bytes + group.room), {}});
+  }
+  while (first_ahead_ < plan_.loads.size() &&
+         (plan_.loads[first_ahead_].after_op == kNoOp || plan_.loads[first_ahead_].step_before))
     ++first_ahead_;
-  loaded_.resize(plan.loads.size());
-  used_.resize(graph.ops().size());
-  last_readers_.assign(values_.size(), kNoOp);
-  first_writers_.assign(values_.size(), kNoOp);
+}
+
+void Steps::prepare_launches(const WeightsMemory& memory) {
   std::uint32_t loads = 0;
-  const Places places(graph, plan);
-  for (std::uint32_t i = 0; i < graph.ops().size(); ++i) {
-    const GraphOp& op = graph.ops()[i];
-    Launch launch{op.name, op.kernel, {}, {}, 0, false};
+  const WeightIndex index(graph_, plan_);
+  for (std::uint32_t i = 0; i < graph_.ops().size(); ++i) {
+    const GraphOp& op = graph_.ops()[i];
+    Launch launch;
+    launch.name = op.name;
+    launch.kernel = op.kernel;
+    launch.cost = op.cost;
     for (const ValueBytes& read : op.reads) {
-      const bool weight = graph[read.value].role == ValueRole::kWeight;
-      launch.reads.push_back(weight ? weight_range(places, memory, read, i, shift)
-                                    : values_[read.value.index].slice(read.offset, read.bytes));
-      last_readers_[read.value.index] = i;
+      PlacedValue& value = values_[read.value.index];
+      const bool weight = graph_[read.value].role == ValueRole::kWeight;
+      launch.reads.push_back(weight ? weight_range(index, memory, read, i)
+                                    : value.range.slice(read.offset, read.bytes));
+      value.last_reader = i;
     }
     for (const ValueBytes& write : op.writes) {
-      launch.writes.push_back(values_[write.value.index].slice(write.offset, write.bytes));
-      std::uint32_t& first = first_writers_[write.value.index];
-      if (first == kNoOp) first = i;
+      PlacedValue& value = values_[write.value.index];
+      launch.writes.push_back(value.range.slice(write.offset, write.bytes));
+      if (value.first_writer == kNoOp) value.first_writer = i;
     }
-    while (loads < plan.loads.size() && plan.loads[loads].first_op <= i) ++loads;
+    while (loads < plan_.loads.size() && plan_.loads[loads].first_op <= i) ++loads;
     launch.loads = loads;
     launches_.push_back(std::move(launch));
   }
-  for (const WeightLoad& load : plan.loads) {
+  for (const WeightLoad& load : plan_.loads) {
     if (load.after_op != kNoOp) launches_[load.after_op].marks = true;
   }
 }
 
-Steps::Places::Places(const Graph& graph, const WeightsPlan& plan)
-    : units_of(graph.values().size()), loads_of(plan.units.size()) {
+Steps::WeightIndex::WeightIndex(const Graph& graph, const WeightsPlan& plan)
+    : groups_of(graph.values().size()), loads_of(plan.units.size()) {
   for (std::uint32_t i = 0; i < plan.units.size(); ++i) {
-    for (const WeightUnit::Part& part : plan.units[i].parts) {
-      std::vector<std::uint32_t>& units = units_of[part.bytes.value.index];
-      if (units.empty() || units.back() != i) units.push_back(i);
+    for (const WeightGroup::Part& part : plan.units[i].parts) {
+      std::vector<std::uint32_t>& groups = groups_of[part.bytes.value.index];
+      if (groups.empty() || groups.back() != i) groups.push_back(i);
     }
   }
   for (std::uint32_t k = 0; k < plan.loads.size(); ++k) loads_of[plan.loads[k].unit].push_back(k);
 }
 
-Range Steps::weight_range(const Places& places, const WeightsMemory& memory, const ValueBytes& bytes, std::uint32_t op,
-                          const PartShift& shift) const {
-  for (const std::uint32_t i : places.units_of[bytes.value.index]) {
-    const WeightUnit& unit = plan_.units[i];
-    const WeightUnit::Part* part = part_of(unit, bytes);
+Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory, const ValueBytes& bytes,
+                          std::uint32_t op) const {
+  for (const std::uint32_t i : index.groups_of[bytes.value.index]) {
+    const WeightGroup& group = plan_.units[i];
+    const WeightGroup::Part* part = part_of(group, bytes);
     if (!part) continue;
     const std::uint64_t within = part->offset + bytes.offset - part->bytes.offset;
-    if (unit.resident) return memory.resident.slice(unit.offset + within, bytes.bytes);
-    for (const std::uint32_t k : places.loads_of[i]) {
+    if (group.resident) return memory.resident.slice(group.offset + within, bytes.bytes);
+    for (const std::uint32_t k : index.loads_of[i]) {
       const WeightLoad& load = plan_.loads[k];
       if (op < load.first_op || load.last_op < op) continue;
-      const auto index = static_cast<std::size_t>(part - unit.parts.data());
-      const std::uint64_t shifted = shift ? shift(load_targets_[k], i, index) : 0;
-      return load_targets_[k].slice(within + shifted, bytes.bytes);
+      const auto number = static_cast<std::size_t>(part - group.parts.data());
+      return loads_[k].to.slice(within + loader_.shift(loads_[k].to, i, number), bytes.bytes);
     }
   }
   throw Error(Code::kInvalidValue,
@@ -107,53 +115,103 @@ Range Steps::weight_range(const Places& places, const WeightsMemory& memory, con
                           bytes.offset, bytes.offset + bytes.bytes, graph_[bytes.value].name, graph_.ops()[op].name));
 }
 
-Range Steps::range_of(Value value) const { return values_[value.index]; }
+Range Steps::range_of(Value value) const { return values_[value.index].range; }
 
-// Loads of the present step up to this one; each waits for the op that used its place last.
+// Issues the loads of the present step up to `up_to`; each waits for the op that used its place in the ring last.
 void Steps::issue_loads(std::uint32_t up_to) {
   for (; issued_ < up_to; ++issued_) {
     const WeightLoad& load = plan_.loads[issued_];
-    const Event* const used = load.after_op == kNoOp ? nullptr : &used_[load.after_op];
+    PlacedLoad& placed = loads_[issued_];
+    const Event* const used = load.after_op == kNoOp ? nullptr : &launches_[load.after_op].used;
     if (used) load_.wait(*used);
-    load_unit_(load_, load_targets_[issued_], load.unit, used);
-    load_.record(loaded_[issued_]);
+    loader_.issue(load_, placed.to, load.unit, used);
+    load_.record(placed.loaded);
   }
 }
 
 void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs) {
-  std::uint32_t inputs_end = kNoOp,
-                outputs_begin = kNoOp;  // the last op that reads an input, the first that makes an output
+  std::uint32_t inputs_end = kNoOp;     // the last op that reads an input
+  std::uint32_t outputs_begin = kNoOp;  // the first op that writes an output
   for (const HostValue& input : inputs) {
-    const std::uint32_t reader = last_readers_[input.value.index];
+    const std::uint32_t reader = values_[input.value.index].last_reader;
     if (reader != kNoOp && (inputs_end == kNoOp || reader > inputs_end)) inputs_end = reader;
   }
-  for (const HostValue& output : outputs) outputs_begin = std::min(outputs_begin, first_writers_[output.value.index]);
+  for (const HostValue& output : outputs)
+    outputs_begin = std::min(outputs_begin, values_[output.value.index].first_writer);
   if (!inputs.empty()) {
-    inputs_.wait(inputs_used_);
-    for (const HostValue& input : inputs) inputs_.copy(range_of(input.value), input.host, "input");
-    inputs_.record(inputs_taken_);
-    compute_.wait(inputs_taken_);
+    host_.inputs.wait(host_.inputs_used);
+    for (const HostValue& input : inputs) host_.inputs.copy(range_of(input.value), input.host, "input");
+    host_.inputs.record(host_.inputs_taken);
+    compute_.wait(host_.inputs_taken);
   }
   for (std::uint32_t i = 0; i < launches_.size(); ++i) {
-    const Launch& launch = launches_[i];
+    Launch& launch = launches_[i];
     if (issued_ < launch.loads) issue_loads(launch.loads);
-    if (launch.loads > 0 && (i == 0 || launches_[i - 1].loads < launch.loads)) compute_.wait(loaded_[launch.loads - 1]);
-    if (i == outputs_begin) compute_.wait(outputs_there_);
+    if (launch.loads > 0 && (i == 0 || launches_[i - 1].loads < launch.loads))
+      compute_.wait(loads_[launch.loads - 1].loaded);
+    if (i == outputs_begin) compute_.wait(host_.outputs_there);
     compute_.launch(
         *launch.kernel,
         {.reads = launch.reads, .writes = launch.writes, .scalars = graph_.ops()[i].scalars, .name = launch.name},
-        costs_[i]);
-    if (launch.marks) compute_.record(used_[i]);
-    if (i == inputs_end) compute_.record(inputs_used_);
+        launch.cost);
+    if (launch.marks) compute_.record(launch.used);
+    if (i == inputs_end) compute_.record(host_.inputs_used);
   }
   if (!outputs.empty()) {
-    compute_.record(outputs_made_);
-    results_.wait(outputs_made_);
-    for (const HostValue& output : outputs) results_.copy(output.host, range_of(output.value), "output");
-    results_.record(outputs_there_);
+    compute_.record(host_.outputs_made);
+    host_.outputs.wait(host_.outputs_made);
+    for (const HostValue& output : outputs) host_.outputs.copy(output.host, range_of(output.value), "output");
+    host_.outputs.record(host_.outputs_there);
   }
   issued_ = 0;
   issue_loads(first_ahead_);
+}
+
+std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph) {
+  std::vector<Name> names;
+  for (const WeightGroup& group : plan.units) {
+    const ValueBytes& first = group.parts.front().bytes;
+    const GraphValue& weight = graph[first.value];
+    const std::string part = first.bytes == weight.bytes ? "" : fmt::format("+{}", first.offset);
+    const std::string more = group.parts.size() > 1 ? fmt::format(" and {} more", group.parts.size() - 1) : "";
+    names.emplace_back(fmt::format("load {}{}{}", weight.name, part, more));
+  }
+  return names;
+}
+
+// Steps are told apart by counting: each kernel of the compute stream is an op of the graph.
+std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t stream) {
+  std::vector<TraceSpan> spans = trace.spans();
+  std::erase_if(spans, [&](const TraceSpan& span) { return span.stream != stream || span.kind != OpKind::kKernel; });
+  const auto missing = std::ranges::count_if(spans, [](const TraceSpan& span) { return !span.run; });
+  if (missing > 0)
+    throw Error(
+        Code::kInvalidValue,
+        fmt::format("the trace does not say when {} of {} ops ran: steps cannot be told apart", missing, spans.size()),
+        {});
+  std::ranges::sort(spans, {}, &TraceSpan::position);
+  return spans;
+}
+
+StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops) {
+  const std::vector<TraceSpan> spans = kernel_spans(trace, compute_stream);
+  StepTimes times;
+  times.steps = ops > 0 ? spans.size() / ops : 0;
+  if (times.steps == 0) return times;
+  const auto end_of = [&](std::size_t step) { return spans[(step + 1) * ops - 1].ended; };
+  Picos began = spans.front().started;
+  for (const TraceSpan& span : spans) began = std::min(began, span.queued > 0 ? span.queued : span.started);
+  times.first = end_of(0) - began;
+  if (times.steps < 2) return times;
+  std::vector<std::pair<Picos, std::size_t>> steady;  // all but the first: the median, with its step
+  for (std::size_t step = 1; step < times.steps; ++step) steady.emplace_back(end_of(step) - end_of(step - 1), step);
+  std::ranges::sort(steady);
+  const auto [time, step] = steady[(steady.size() - 1) / 2];
+  times.steady = time;
+  times.idle = time;
+  for (std::size_t i = step * ops; i < (step + 1) * ops; ++i) times.idle -= spans[i].ended - spans[i].started;
+  times.idle = std::max<Picos>(times.idle, 0);
+  return times;
 }
 
 }  // namespace slip

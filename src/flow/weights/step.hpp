@@ -1,5 +1,5 @@
-// Steps of a plan as ops on streams: the one place that turns a WeightsPlan into work, whether it is to be verified,
-// predicted or run.
+// Steps: the steps of a WeightsPlan as ops on streams. The one place that turns a plan into work: the runner issues
+// these ops, verify_weights captures them, predict_weights runs them on a simulated device.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,30 @@
 
 namespace slip {
 
+class WeightSource;
+
 // Device memory of a plan.
 struct WeightsMemory {
   Buffer resident, ring, activations;
   WeightsMemory(const Device& device, const WeightsPlan& plan);
 };
 
-// A load issues, in the given stream, what brings a unit to `to`. The stream waits for `used`, the last op that used
-// that place, if there was one.
-using LoadUnit = std::function<void(StreamRef stream, Range to, std::uint32_t unit, const Event* used)>;
+// Issues the loads of a plan, in the plan's order, step after step. The runner and the proof use Loader (loader.hpp);
+// a prediction uses a loader that only takes time.
+class GroupLoader {
+ public:
+  virtual ~GroupLoader() = default;
+  // Issues to `stream` the ops that bring a weight group to `to`, a place in the ring. `used` is recorded by the last
+  // op that read this place and `stream` waits for it already; it is null if no op read the place.
+  virtual void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) = 0;
+  // Bytes between the planned place of a part and the place where this loader puts it.
+  virtual std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const = 0;
 
-// How far behind its place a part of a unit that is loaded to `to` really begins.
-using PartShift = std::function<std::uint64_t(Range to, std::uint32_t unit, std::size_t part)>;
+ protected:
+  GroupLoader() = default;
+  GroupLoader(const GroupLoader&) = default;
+  GroupLoader& operator=(const GroupLoader&) = default;
+};
 
 // Host memory of an input or output, for one step.
 struct HostValue {
@@ -30,77 +42,91 @@ struct HostValue {
   Range host;
 };
 
-// Compute and loads each have a stream; inputs and outputs have one each, so that a late input or output holds up no
-// load. The first loads of the next step are issued with the step before, so that they run while it ends even if the
-// host waits for its result before it issues more. After the set-up nothing is allocated.
+// Compute, loads, inputs and outputs each have a stream, so that a late input or output delays no load. issue() also
+// issues the first loads of the next step: they run while this step ends, even if the host waits for its result before
+// it issues more. After construction nothing is allocated. One thread at a time.
 class Steps {
  public:
-  Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, LoadUnit load,
-        const PartShift& shift = {});
+  Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory,
+        GroupLoader& loader);
 
-  // Of the ops, in place of the graph's own: what they take on a simulated device.
-  void set_costs(std::vector<Cost> costs) { costs_ = std::move(costs); }
+  // Costs of the ops on a simulated device, in place of the graph's own.
+  void set_costs(std::span<const Cost> costs);
 
   void issue(std::span<const HostValue> inputs, std::span<const HostValue> outputs);
 
   StreamRef compute() const { return compute_; }
   StreamRef loads() const { return load_; }
-  std::vector<StreamRef> others() const { return {load_, inputs_, results_}; }
-  // The copies of the inputs, and of the outputs, issued last.
-  const Event& inputs_taken() const { return inputs_taken_; }
-  const Event& outputs_there() const { return outputs_there_; }
-  Range range_of(Value value) const;  // of what is no weight
+  std::vector<StreamRef> others() const { return {load_, host_.inputs, host_.outputs}; }
+  // Recorded after the copies of the last issued step's inputs, and of its outputs.
+  const Event& inputs_taken() const { return host_.inputs_taken; }
+  const Event& outputs_there() const { return host_.outputs_there; }
+  Range range_of(Value value) const;  // of a value that is not a weight
 
  private:
   struct Launch {
     Name name;
     const Kernel* kernel = nullptr;
     std::vector<Range> reads, writes;
-    std::uint32_t loads = 0;  // of a step that this op and those before need
-    bool marks = false;       // some load waits for it
+    Cost cost;
+    std::uint32_t loads = 0;  // loads of a step that this op and the ops before it need
+    bool marks = false;       // some load waits for `used`
+    Event used;               // recorded after this op
   };
-  void prepare(const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory, const PartShift& shift);
-  // Where to look for the bytes of a weight: by value the units with a part of it, by unit its loads.
-  struct Places {
-    explicit Places(const Graph& graph, const WeightsPlan& plan);
-    std::vector<std::vector<std::uint32_t>> units_of, loads_of;
+  struct PlacedValue {
+    Range range;                                              // none for weights
+    std::uint32_t last_reader = kNoOp, first_writer = kNoOp;  // ops
   };
-  Range weight_range(const Places& places, const WeightsMemory& memory, const ValueBytes& bytes, std::uint32_t op,
-                     const PartShift& shift) const;
+  struct PlacedLoad {
+    Range to;      // in the ring
+    Event loaded;  // recorded after the load
+  };
+  // Copies between the host and the device. The host's memory of an input may be written again after inputs_taken.
+  struct HostCopies {
+    Stream inputs, outputs;
+    Event inputs_taken = {}, inputs_used = {}, outputs_made = {}, outputs_there = {};
+  };
+  // Where to look for the bytes of a weight: by value the groups with a part of it, by group its loads.
+  struct WeightIndex {
+    explicit WeightIndex(const Graph& graph, const WeightsPlan& plan);
+    std::vector<std::vector<std::uint32_t>> groups_of, loads_of;
+  };
+  void place(const WeightsMemory& memory);
+  void prepare_launches(const WeightsMemory& memory);
+  Range weight_range(const WeightIndex& index, const WeightsMemory& memory, const ValueBytes& bytes,
+                     std::uint32_t op) const;
   void issue_loads(std::uint32_t up_to);
 
   const Graph& graph_;
   const WeightsPlan& plan_;
-  LoadUnit load_unit_;
-  Stream compute_, load_, inputs_, results_;
-  std::vector<Cost> costs_;
-  std::vector<Launch> launches_;
-  std::vector<Range> values_;        // by graph value; weights: none
-  std::vector<Range> load_targets_;  // by load
+  GroupLoader& loader_;
+  Stream compute_, load_;
+  HostCopies host_;
+  std::vector<Launch> launches_;     // by op
+  std::vector<PlacedValue> values_;  // by graph value
+  std::vector<PlacedLoad> loads_;    // by load of the plan
   std::uint32_t first_ahead_ = 0;    // loads that wait for no op of their own step: issued with the step before
   std::uint32_t issued_ = 0;         // loads of the present step
-  std::vector<Event> loaded_;        // by load
-  std::vector<Event> used_;          // by op, of those that mark
-  std::vector<std::uint32_t> last_readers_, first_writers_;  // by graph value: ops, or kNoOp
-  Event inputs_taken_, inputs_used_, outputs_there_, outputs_made_;
 };
 
-// What loads are called in traces, by unit.
+// Names of the loads in traces, by weight group.
 std::vector<Name> load_names(const WeightsPlan& plan, const Graph& graph);
 
-// Some steps as a Plan on a simulated device, which is there while `look` looks at it.
+// Captures some steps of the plan on a simulated device, with the runner's Loader, and calls `look` with the captured
+// ops. `source` null: weights in pinned memory or, if the plan says so, in files. `direct_reads`: files are read
+// straight into device memory, as on the cpu device.
 void capture_weights(const WeightsPlan& plan, const Graph& graph, const std::function<void(Plan&)>& look,
-                     Here here = Here::at());
+                     const WeightSource* source = nullptr, bool direct_reads = false, Here here = Here::at());
 
 // The ops of a graph in a trace, step after step.
 std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t compute_stream);
 
-// Of the steps in a trace.
+// Times of the steps in a trace.
 struct StepTimes {
   std::size_t steps = 0;
   Picos first = 0;   // from its submission
   Picos steady = 0;  // the median of the others
-  Picos idle = 0;    // of that: no op ran
+  Picos idle = 0;    // part of `steady` in which no op ran
 };
 StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops);
 

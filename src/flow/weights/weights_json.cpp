@@ -1,33 +1,33 @@
 // Plans as JSON. Values and ops are named, so that a plan that does not fit its graph is noticed.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json_fields.hpp"
 #include "base/output_file.hpp"
 #include "flow/weights/arena.hpp"
-#include "flow/weights/check_plan.hpp"
-#include "flow/weights/units.hpp"
+#include "flow/weights/weight_groups.hpp"
 #include "slip/weights.hpp"
 #include "store/file.hpp"
 
 namespace slip {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;  // written in the order of the calls
 
 constexpr std::uint64_t kMaxBytes = 256'000'000;
 constexpr const char* kFormat = "slipstream weights plan 1";
 
-Json op_name(const Graph& graph, std::uint32_t op) { return op == kNoOp ? Json() : Json(graph.ops()[op].name); }
+OrderedJson op_name(const Graph& graph, std::uint32_t op) {
+  return op == kNoOp ? OrderedJson() : OrderedJson(graph.ops()[op].name);
+}
 
-Json unit_json(const WeightUnit& unit, const Graph& graph) {
-  Json json;
-  json["bytes"] = unit.bytes;
-  json["resident"] = unit.resident;
-  if (unit.resident) json["offset"] = unit.offset;
-  if (unit.from_disk) json["from_disk"] = true;
-  if (unit.room > 0) json["room"] = unit.room;
-  for (const WeightUnit::Part& part : unit.parts)
+OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
+  OrderedJson json;
+  json["bytes"] = group.bytes;
+  json["resident"] = group.resident;
+  if (group.resident) json["offset"] = group.offset;
+  if (group.from_disk) json["from_disk"] = true;
+  if (group.room > 0) json["room"] = group.room;
+  for (const WeightGroup::Part& part : group.parts)
     json["parts"].push_back({{"weight", graph[part.bytes.value].name},
                              {"from", part.bytes.offset},
                              {"bytes", part.bytes.bytes},
@@ -35,71 +35,28 @@ Json unit_json(const WeightUnit& unit, const Graph& graph) {
   return json;
 }
 
-// Reads fields with their place in the file in every error.
-class Fields {
- public:
-  Fields(const Json& json, std::string place, Here here) : json_(json), place_(std::move(place)), here_(here) {
-    if (!json.is_object()) fail("is no object");
-  }
-  std::uint64_t number(const char* key, std::uint64_t most = std::uint64_t{1} << 60) const {
-    const Json& value = at(key);
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most)
-      fail(fmt::format("\"{}\" is {}, but a whole number from 0 to {} is expected", key, value.dump(), most));
-    return value.get<std::uint64_t>();
-  }
-  std::string text(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_string()) fail(fmt::format("\"{}\" is {}, but a text is expected", key, value.dump()));
-    return value.get<std::string>();
-  }
-  bool flag(const char* key, bool otherwise) const {
-    if (!json_.contains(key)) return otherwise;
-    if (!at(key).is_boolean()) fail(fmt::format("\"{}\" is {}, but true or false is expected", key, at(key).dump()));
-    return at(key).get<bool>();
-  }
-  const Json& list(const char* key) const {
-    const Json& value = at(key);
-    if (!value.is_array()) fail(fmt::format("\"{}\" is no list", key));
-    return value;
-  }
-  bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
-  Fields item(const char* key, std::size_t index) const {
-    return {list(key)[index], fmt::format("{}.{}[{}]", place_, key, index), here_};
-  }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Code::kParse, fmt::format("{} {}", place_, what), here_);
-  }
-
- private:
-  const Json& at(const char* key) const {
-    if (!json_.contains(key)) fail(fmt::format("has no \"{}\"", key));
-    return json_.at(key);
-  }
-  const Json& json_;
-  std::string place_;
-  Here here_;
-};
-
 // Of the units that this graph has: which stay, and where.
-void read_units(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
-  plan.units = make_units(graph);
-  if (fields.list("units").size() != plan.units.size())
-    fields.fail(fmt::format("has {} units, but this graph has {}", fields.list("units").size(), plan.units.size()));
+void read_groups(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
+  plan.units = make_weight_groups(graph);
+  std::vector<JsonFields> units = fields.objects("units");
+  if (units.size() != plan.units.size())
+    fields.fail(fmt::format("has {} groups, but this graph has {}", units.size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    const Fields one = fields.item("units", i);
-    WeightUnit& unit = plan.units[i];
-    const std::string& name = graph[unit.parts.front().bytes.value].name;
-    if (one.number("bytes") != unit.bytes || one.item("parts", 0).text("weight") != name)
-      one.fail(fmt::format("is not the unit of {} bytes that begins with weight '{}': the plan is for another graph",
-                           unit.bytes, name));
-    unit.resident = one.flag("resident", false);
-    unit.from_disk = one.flag("from_disk", false);
-    if (one.has("room")) unit.room = one.number("room");
-    if (unit.resident) unit.offset = one.number("offset");
+    JsonFields& one = units[i];
+    WeightGroup& group = plan.units[i];
+    const std::string& name = graph[group.parts.front().bytes.value].name;
+    std::vector<JsonFields> parts = one.objects("parts");
+    if (one.number("bytes") != group.bytes || parts.empty() || parts.front().text("weight") != name)
+      one.fail(fmt::format("is not the group of {} bytes that begins with weight '{}': the plan is for another graph",
+                           group.bytes, name));
+    group.resident = one.boolean("resident", false);
+    group.from_disk = one.boolean("from_disk", false);
+    if (one.has("room")) group.room = one.number("room");
+    if (group.resident) group.offset = one.number("offset");
   }
 }
 
-std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph) {
+std::uint32_t read_op(JsonFields& fields, const char* key, const Graph& graph) {
   const std::string name = fields.text(key);
   for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
     if (graph.ops()[op].name == name) return op;
@@ -107,30 +64,29 @@ std::uint32_t read_op(const Fields& fields, const char* key, const Graph& graph)
   fields.fail(fmt::format("names op '{}', which this graph does not have", name));
 }
 
-void read_loads(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
-  for (std::size_t i = 0; i < fields.list("loads").size(); ++i) {
-    const Fields one = fields.item("loads", i);
+void read_loads(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
+  for (JsonFields& one : fields.objects("loads")) {
     WeightLoad load;
-    load.unit = static_cast<std::uint32_t>(one.number("unit", UINT32_MAX));
-    if (load.unit >= plan.units.size())
-      one.fail(fmt::format("is of unit {}, but this graph has {}", load.unit, plan.units.size()));
+    load.group = static_cast<std::uint32_t>(one.number("group", UINT32_MAX));
+    if (load.group >= plan.units.size())
+      one.fail(fmt::format("is of group {}, but this graph has {}", load.group, plan.units.size()));
     load.offset = one.number("offset");
     load.first_op = read_op(one, "first_op", graph);
     load.last_op = read_op(one, "last_op", graph);
     if (one.has("after_op")) load.after_op = read_op(one, "after_op", graph);
-    load.step_before = one.flag("step_before", false);
-    plan.streamed_bytes += plan.units[load.unit].bytes;
+    load.step_before = one.boolean("step_before", false);
+    plan.streamed_bytes += plan.units[load.group].bytes;
     plan.loads.push_back(load);
   }
 }
 
-void read_values(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
+void read_values(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.value_offsets.assign(graph.values().size(), 0);
   std::vector<bool> missing = placed_values(graph);
-  for (std::size_t i = 0; i < fields.list("values").size(); ++i) {
-    const Fields one = fields.item("values", i);
-    const std::optional<Value> value = graph.find(one.text("name"));
-    if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", one.text("name")));
+  for (JsonFields& one : fields.objects("values")) {
+    const std::string name = one.text("name");
+    const std::optional<Value> value = graph.find(name);
+    if (!value) one.fail(fmt::format("names value '{}', which this graph does not have", name));
     plan.value_offsets[value->index] = one.number("offset");
     missing[value->index] = false;
   }
@@ -143,7 +99,7 @@ void read_values(const Fields& fields, const Graph& graph, WeightsPlan& plan) {
 
 void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::string& path, Here here) {
   check_plan(plan, graph, here);
-  Json json;
+  OrderedJson json;
   json["format"] = kFormat;
   json["resident_bytes"] = plan.resident_bytes;
   json["ring_bytes"] = plan.ring_bytes;
@@ -152,17 +108,17 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
   if (plan.budget) json["budget"] = *plan.budget;
   json["predicted_ps"] = {
       {"step", plan.step}, {"bound", plan.bound}, {"compute", plan.compute}, {"loading", plan.loading}};
-  json["units"] = Json::array();
-  for (const WeightUnit& unit : plan.units) json["units"].push_back(unit_json(unit, graph));
-  json["loads"] = Json::array();
+  json["units"] = OrderedJson::array();
+  for (const WeightGroup& group : plan.units) json["units"].push_back(group_json(group, graph));
+  json["loads"] = OrderedJson::array();
   for (const WeightLoad& load : plan.loads)
-    json["loads"].push_back({{"unit", load.unit},
+    json["loads"].push_back({{"group", load.group},
                              {"offset", load.offset},
                              {"first_op", op_name(graph, load.first_op)},
                              {"last_op", op_name(graph, load.last_op)},
                              {"after_op", op_name(graph, load.after_op)},
                              {"step_before", load.step_before}});
-  json["values"] = Json::array();
+  json["values"] = OrderedJson::array();
   const std::vector<bool> placed = placed_values(graph);
   for (std::size_t i = 0; i < placed.size(); ++i) {
     if (placed[i]) json["values"].push_back({{"name", graph.values()[i].name}, {"offset", plan.value_offsets[i]}});
@@ -173,18 +129,8 @@ void write_weights_plan(const WeightsPlan& plan, const Graph& graph, const std::
 }
 
 WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here here) {
-  const File file = File::open(path, here);
-  if (file.size() > kMaxBytes)
-    throw Error(Code::kParse, fmt::format("'{}' has {} bytes: not a plan", path, file.size()), here);
-  std::string text(file.size(), '\0');
-  file.read(0, text.data(), text.size(), here);
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw Error(Code::kParse, fmt::format("'{}' is no JSON: {}", path, error.what()), here);
-  }
-  const Fields fields(json, fmt::format("'{}':", path), here);
+  const Json json = parse_json(read_text(path, kMaxBytes, "a plan", here), path, kMaxBytes, here);
+  JsonFields fields(json, path, here);
   if (fields.text("format") != kFormat)
     fields.fail(fmt::format("has the format \"{}\", not \"{}\"", fields.text("format"), kFormat));
   WeightsPlan plan;
@@ -193,11 +139,11 @@ WeightsPlan read_weights_plan(const Graph& graph, const std::string& path, Here 
   plan.activation_bytes = fields.number("activation_bytes");
   plan.activation_bound = fields.number("activation_bound");
   if (fields.has("budget")) plan.budget = fields.number("budget");
-  read_units(fields, graph, plan);
+  read_groups(fields, graph, plan);
   read_loads(fields, graph, plan);
   read_values(fields, graph, plan);
-  if (json.contains("predicted_ps")) {
-    const Fields times(json.at("predicted_ps"), fmt::format("'{}': predicted_ps", path), here);
+  if (fields.has("predicted_ps")) {
+    JsonFields times = fields.object("predicted_ps");
     plan.step = static_cast<Picos>(times.number("step"));
     plan.bound = static_cast<Picos>(times.number("bound"));
     plan.compute = static_cast<Picos>(times.number("compute"));

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/team.hpp"
-#include "model/cpu/kernels.hpp"
 #include "model/cpu/types.hpp"
 #include "model/kernels.hpp"
 

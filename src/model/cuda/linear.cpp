@@ -8,13 +8,18 @@
 #include <mutex>
 #include <tuple>
 
-#include "model/cuda/check.hpp"
+#include "backend/cuda/check.hpp"
 #include "model/cuda/cublas_lt.hpp"
-#include "model/cuda/kernels.hpp"
 #include "model/kernels.hpp"
 
 namespace slip::cuda {
 namespace {
+
+int current_gpu() {
+  int gpu = 0;
+  check(cudaGetDevice(&gpu), "cudaGetDevice", -1);
+  return gpu;
+}
 
 void checked(cublasStatus_t status, const char* call, const LinearSizes& sizes) {
   if (status == CUBLAS_STATUS_SUCCESS) return;

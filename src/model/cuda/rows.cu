@@ -8,8 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "model/cuda/check.hpp"
-#include "model/cuda/kernels.hpp"
+#include "backend/cuda/check.hpp"
 #include "model/kernels.hpp"
 
 namespace slip::cuda {

@@ -9,32 +9,33 @@
 #include "base/env.hpp"
 #include "base/error_text.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/meeting.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip {
 namespace {
 
-// What every rank tells all others at first.
-struct Card {
+// The first thing that every rank sends to all others.
+struct RankContact {
   SocketAddress::Wire address;
   Placement placement;
 };
 
-// The notification of a lost rank takes a moment to pass round the ring.
-constexpr std::int64_t kNewsNs = 1'000'000'000;
-// A rank that waits for its neighbour in the ring until the deadline tells the others then which one it is.
-constexpr std::int64_t kTellingNs = 2'000'000'000;
+// The notification of a lost rank needs this time to pass round the ring.
+constexpr std::int64_t kRingTripNs = 1'000'000'000;
+// A rank that has waited for its neighbour until the deadline notifies the others which one it is. They wait so long
+// for the notification.
+constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
-FrameSocket reach_successor(const SocketAddress& successor, const Newcomer& self, const Secret& session,
-                            const Patience& patience) {
+FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const Deadline& deadline) {
   try {
-    return FrameSocket::reach_in_time(successor, session, patience);
+    return FrameSocket::reach_in_time(rendezvous.successor, rendezvous.session, deadline);
   } catch (const Error& error) {
+    if (error.code() == Code::kIo) rendezvous.require_all_answered(deadline);
     const Code code = error.code() == Code::kIo ? Code::kRankLost : error.code();
     throw Error(code,
                 fmt::format("rank {} is not reached by rank {}, its predecessor in the ring: {}; its process ended, or "
                             "SLIP_SOCKET_IFNAME must name an interface that all hosts reach",
-                            (self.rank + 1) % self.nranks, self.rank, bare_text(error)),
+                            self.successor(), self.rank, bare_text(error)),
                 {});
   }
 }
@@ -53,32 +54,33 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
       timeout_(options.timeout),
       abort_(options.abort ? options.abort : std::make_shared<AbortFlag>()) {
   if (!id.valid()) throw Error(Code::kInvalidValue, "the UniqueId is empty: make it with create() or parse()", {});
-  const Patience patience{deadline_in(timeout_), abort_.get()};
+  const Deadline deadline{deadline_in(timeout_), abort_.get()};
   const InterfaceFilter filter(options.interface.empty() ? env_text("SLIP_SOCKET_IFNAME") : options.interface);
-  Meeting meeting = meet(id, {rank, nranks}, filter, patience);
-  session_ = meeting.session;
+  Rendezvous rendezvous = meet_at_root(id, {rank, nranks}, filter, deadline);
+  session_ = rendezvous.session;
   const Secret id_bytes = derive("slip id");
   std::memcpy(&id_, id_bytes.data(), sizeof(id_));
-  const SocketAddress listening = meeting.listener.local();
-  switchboard_ = std::make_unique<Switchboard>(Switchboard::Self{rank, nranks, meeting.session},
-                                               std::move(meeting.listener), abort_, options.heartbeat);
-  // From here on all ranks have the same deadline, so that a rank that misses its neighbour is the first to give up.
-  const std::int64_t rest = deadline_after(meeting.rest_ns);
-  join(meeting.successor, listening, {std::min(patience.deadline_ns, rest), &broken_flag()});
+  const SocketAddress listening = rendezvous.listener.local();
+  server_ = std::make_unique<ControlServer>(RankId{rank, nranks}, session_, std::move(rendezvous.listener), abort_,
+                                            options.heartbeat);
+  // From here on all ranks have the same deadline, so the rank that misses its neighbour gives up first.
+  const std::int64_t common_ns = std::min(deadline.at_ns, deadline_after(rendezvous.rest_ns));
+  server_->detector().begin_init(common_ns);
+  join(rendezvous, listening, {common_ns, &broken_flag()});
+  if (!options.setup_follows) server_->detector().end_init();
 }
 
-void Bootstrap::join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience) {
+void Bootstrap::join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline) {
   try {
-    if (nranks_ > 1)
-      switchboard_->join_ring(reach_successor(successor, {rank_, nranks_}, session_, patience), patience.deadline_ns);
-    const SetupCall call{SetupKind::kInit, patience.deadline_ns + kTellingNs};
-    for (const Card& card : all_gather(Card{listening.wire(), Placement::own()}, call)) {
-      addresses_.emplace_back(card.address);
-      placements_.push_back(card.placement);
+    if (nranks_ > 1) server_->join_ring(reach_successor(rendezvous, {rank_, nranks_}, deadline), deadline.at_ns);
+    const SetupCall call{SetupKind::kInit, deadline.at_ns + kNotifyNs};
+    for (const RankContact& contact : all_gather(RankContact{listening.wire(), Placement::own()}, call)) {
+      addresses_.emplace_back(contact.address);
+      placements_.push_back(contact.placement);
     }
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) throw_if_broken();  // which says why
-    switchboard_->fail(error.code(), bare_text(error));     // or else the others would see that this rank left
+    if (error.code() == Code::kAborted) throw_if_broken();  // it says why
+    failures().fail(error.code(), bare_text(error));        // otherwise the others would only see that this rank left
     throw;
   }
 }
@@ -89,19 +91,31 @@ SetupCall Bootstrap::begin(SetupKind kind, std::chrono::milliseconds timeout) co
   return {kind, deadline_in(timeout)};
 }
 
+void Bootstrap::set_call(const SetupCall& call) {
+  call_ = call;
+  if (call.kind == SetupKind::kInit) {
+    // The neighbours of a silent rank find it at the deadline, and the others must hear of it before they give up.
+    server_->detector().begin_init(call.deadline_ns);
+    call_.deadline_ns += kNotifyNs;
+  } else {
+    server_->detector().end_init();
+  }
+}
+
 std::int64_t Bootstrap::deadline_of(const SetupCall& call) const {
   return call.deadline_ns != 0 ? call.deadline_ns : deadline_in(timeout_);
 }
 
-Error Bootstrap::with_cause(const Error& met) const {
-  if (met.code() != Code::kIo && met.code() != Code::kRankLost && met.code() != Code::kAborted) return met;
-  static_cast<void>(wait_a_moment(kNewsNs, {0, &broken_flag()}));
+Error Bootstrap::with_cause(const Error& observed) const {
+  if (observed.code() != Code::kIo && observed.code() != Code::kRankLost && observed.code() != Code::kAborted)
+    return observed;
+  static_cast<void>(wait_a_moment(kRingTripNs, {0, &broken_flag()}));
   try {
     throw_if_broken();
   } catch (const Error& cause) {
     return cause;
   }
-  return met;
+  return observed;
 }
 
 const SocketAddress& Bootstrap::address(int rank) const {
@@ -111,23 +125,23 @@ const SocketAddress& Bootstrap::address(int rank) const {
 }
 
 void Bootstrap::all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
-  switchboard_->gather(table, bytes_per_rank, {call.kind, deadline_of(call)});
+  server_->messages().gather(table, bytes_per_rank, {call.kind, deadline_of(call)});
 }
 
 void Bootstrap::barrier(std::chrono::milliseconds timeout) { barrier({call_.kind, deadline_in(timeout)}); }
 
 void Bootstrap::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call) {
-  switchboard_->send(rank, tag, bytes, address(rank), deadline_of(call));
+  server_->messages().send(rank, tag, bytes, address(rank), deadline_of(call));
 }
 
 std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, const SetupCall& call) {
   static_cast<void>(address(rank));
-  return switchboard_->recv(rank, tag, deadline_of(call));
+  return server_->messages().recv(rank, tag, deadline_of(call));
 }
 
 std::vector<std::byte> Bootstrap::recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout) {
   static_cast<void>(address(rank));
-  return switchboard_->recv(rank, tag, deadline_in(timeout));
+  return server_->messages().recv(rank, tag, deadline_in(timeout));
 }
 
 std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,
@@ -136,12 +150,12 @@ std::map<int, std::vector<std::byte>> Bootstrap::ask(std::span<const int> ranks,
   for (const int rank : ranks) {
     if (rank != rank_) asked.emplace_back(rank, address(rank));
   }
-  return switchboard_->ask(asked, deadline_in(timeout));
+  return server_->messages().ask(asked, deadline_in(timeout));
 }
 
 std::optional<Loss> Bootstrap::lost() const {
   if (!broken()) return std::nullopt;
-  const std::vector<Loss> losses = switchboard_->losses();
+  const std::vector<Loss> losses = failures().losses();
   return losses.empty() ? std::nullopt : std::optional(losses.front());
 }
 

@@ -1,12 +1,13 @@
-// Bootstrap: how the ranks of a communicator get to know each other and talk while they set up, over TCP. Every rank
-// tells the root where it listens, learns where its successor is, and the ring is closed. What is set up afterwards
-// (shared memory, connections of transports) is agreed over all_gather and messages; for data it is too slow.
+// Bootstrap: how the ranks of a communicator find each other and talk over TCP while they set up. Every rank tells the
+// root where it listens, learns the address of its successor, and connects to it, which closes the ring. Later steps
+// (shared memory, connections of transports) are agreed on over all_gather and messages. It is too slow for data.
 //
-// Every wait has a deadline, and the error says which ranks did not come. While it lives, a rank that dies, stops or is
-// cut off is noticed within about `heartbeat.silence` and told to all; every wait then ends with its number.
+// Every wait has a deadline, and the error says which ranks have not come. A rank that dies, stops or is cut off is
+// found within about `heartbeat.silence`, and all ranks are notified: every wait then ends with an error that names it.
+// During init, silence counts only at the deadline, see FailureDetector.
 //
 // All functions are thread-safe, but each rank must call all_gather and barrier in the same order as the others. Ranks
-// may be threads of one process. Do not use one over fork.
+// may be threads of one process. Do not use a Bootstrap over fork.
 #pragma once
 
 #include <chrono>
@@ -20,22 +21,26 @@
 #include <vector>
 
 #include "slip/unique_id.hpp"
-#include "transport/bootstrap/switchboard.hpp"
+#include "transport/bootstrap/control_server.hpp"
 #include "transport/job/placement.hpp"
 #include "transport/socket/abort_flag.hpp"
 
 namespace slip {
 
+struct Rendezvous;
+
 struct BootstrapOptions {
-  std::chrono::milliseconds timeout{60'000};  // of each call, the constructor among them
-  std::string interface;                      // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
+  std::chrono::milliseconds timeout{60'000};  // of each call, also of the constructor
+  std::string interface;                      // a rule as in SLIP_SOCKET_IFNAME, which counts if this is empty
   Heartbeat heartbeat;
-  std::shared_ptr<AbortFlag> abort;  // ends also the constructor; without one it makes its own
+  std::shared_ptr<AbortFlag> abort;  // ends also the constructor; null: the Bootstrap makes its own
+  // True: init is not over when the constructor returns, but with set_call({}).
+  bool setup_follows = false;
 };
 
 class Bootstrap {
  public:
-  // Returns when all ranks are here and know each other.
+  // Returns when all ranks have connected and have exchanged their addresses.
   Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOptions& options = {});
   ~Bootstrap();
   Bootstrap(const Bootstrap&) = delete;
@@ -46,22 +51,24 @@ class Bootstrap {
   const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
   const SocketAddress& address(int rank) const;                             // where the rank listens
   std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
-  std::uint64_t id() const { return id_; }                    // the same on all ranks, and no secret
-  // A secret that all ranks of this bootstrap know, and nobody else; one for each label and salt.
+  std::uint64_t id() const { return id_; }                    // the same on all ranks; not secret
+  // A secret that only the ranks of this bootstrap know; one for each label and salt.
   Secret derive(std::string_view label, std::span<const std::byte> salt = {}) const {
     return slip::derive(session_, label, salt);
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  const AbortFlag& abort_flag() const { return *abort_; }
-  Switchboard& switchboard() { return *switchboard_; }  // for who goes on after a loss, see recovery.hpp
+  FailureTable& failures() { return server_->failures(); }
+  const FailureTable& failures() const { return std::as_const(*server_).failures(); }
+  ControlServer& server() { return *server_; }  // for ranks that go on after a loss, see recovery.hpp
 
-  // A call of the communicator whose exchanges have one deadline together, the usual timeout from now.
+  // Begins a call of the communicator. All its exchanges have one deadline together, the usual timeout from now.
   SetupCall begin(SetupKind kind) const { return begin(kind, timeout_); }
   SetupCall begin(SetupKind kind, std::chrono::milliseconds timeout) const;
-  // What exchanges belong to that name no call; {}: to none. For init, when no other thread has the communicator yet.
-  void set_call(const SetupCall& call) { call_ = call; }
+  // The call of all exchanges that name none. kInit: init goes on until the deadline of the call; {}: init is over.
+  // Only for init, when no other thread has the communicator yet.
+  void set_call(const SetupCall& call);
 
-  // `table` has a slot for each rank; this rank's is given, the others are filled.
+  // `table` has a slot for each rank. The caller fills its own slot, and gets the others.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
   template <class T>
   std::vector<T> all_gather(const T& own, const SetupCall& call) {
@@ -78,42 +85,40 @@ class Bootstrap {
   void barrier(const SetupCall& call) { all_gather({}, 0, call); }
   void barrier(std::chrono::milliseconds timeout);
 
-  // Between two ranks. Messages of one tag come in the order in which they were sent; those of other tags are kept. A
-  // send returns when the system has taken the bytes.
+  // Between two ranks. Messages with one tag arrive in the order of their sends; messages with other tags are kept. A
+  // send returns when the kernel has taken the bytes.
   void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes) { send(rank, tag, bytes, call_); }
   void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call);
   std::vector<std::byte> recv(int rank, std::uint64_t tag) { return recv(rank, tag, call_); }
   std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call);
   std::vector<std::byte> recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout);
 
-  // What others are doing, from their ledgers, whatever their own threads are stuck in; who gives no answer in time is
-  // left out. Throws nothing.
+  // Asks the monitors of other ranks what these are doing, even if their own threads are stuck. A rank that does not
+  // answer in time is left out. Throws nothing.
   std::map<int, std::vector<std::byte>> ask(std::span<const int> ranks, std::chrono::milliseconds timeout) const;
-  // Answers for this rank when it is asked, and looks after it now and then; nullptr: no longer.
-  void set_witness(std::shared_ptr<Witness> witness) { switchboard_->set_witness(std::move(witness)); }
+  // The monitor answers for this rank when others ask; null: none.
+  void set_monitor(std::shared_ptr<RankMonitor> monitor) { server_->set_monitor(std::move(monitor)); }
 
-  // Tells all ranks on all hosts why this one failed: broken() is true for them, and their waits end with this code and
-  // text. Does not wait. Only the first failure counts; of several at once the lowest rank's.
-  void fail(Code code, std::string_view text) { switchboard_->fail(code, text); }
-  std::optional<RankFailure> failure() const { return switchboard_->failure(); }
-  bool has_left(int rank) const {  // in peace; one load as long as nobody has
-    return switchboard_->somebody_left() && switchboard_->has_left(rank);
-  }
+  // Notifies all ranks why this one failed: broken() is true for them, and their waits end with this code and text.
+  // Does not wait. Only the first failure counts; if several ranks fail at once, the lowest rank's.
+  void fail(Code code, std::string_view text) { failures().fail(code, text); }
+  std::optional<RankFailure> failure() const { return failures().failure(); }
+  bool has_left(int rank) const { return failures().has_left(rank); }  // by a clean shutdown
 
-  // Ends every wait of this rank at once with kAborted, for good; the other ranks are told that it gave up.
+  // Ends every wait of this rank at once with kAborted, for good, and notifies the other ranks.
   void abort() noexcept { abort_->set(); }
-  bool broken() const noexcept { return switchboard_->broken(); }  // one load: for loops that wait for others
-  const AbortFlag& broken_flag() const { return switchboard_->broken_flag(); }
-  void throw_if_broken() const { switchboard_->throw_if_broken(); }
-  std::optional<Loss> lost() const;  // the first rank that was lost, whoever noticed it
-  // A connection beside the bootstrap that closed is only a consequence: the rank is lost, or gave up because another
-  // one is. Waits a moment for the failure detector, and returns what it says; else `met`.
-  Error with_cause(const Error& met) const;
+  bool broken() const noexcept { return broken_flag().is_set(); }  // one load: for loops that wait for other ranks
+  const AbortFlag& broken_flag() const { return failures().broken_flag(); }
+  void throw_if_broken() const { failures().throw_if_broken(); }
+  std::optional<Loss> lost() const;  // the first rank that was lost
+  // If a connection outside of the bootstrap closed, that is only a consequence: its rank is lost, or gave up because
+  // another one is. Waits a moment for the notification of the cause and returns it; without one returns `observed`.
+  Error with_cause(const Error& observed) const;
   std::int64_t deadline_of(const SetupCall& call) const;  // of an exchange that begins now
   const SetupCall& call() const { return call_; }
 
  private:
-  void join(const SocketAddress& successor, const SocketAddress& listening, const Patience& patience);
+  void join(Rendezvous& rendezvous, const SocketAddress& listening, const Deadline& deadline);
 
   const int rank_, nranks_;
   Secret session_{};
@@ -121,7 +126,7 @@ class Bootstrap {
   const std::chrono::milliseconds timeout_;
   SetupCall call_;
   const std::shared_ptr<AbortFlag> abort_;
-  std::unique_ptr<Switchboard> switchboard_;
+  std::unique_ptr<ControlServer> server_;
   std::vector<SocketAddress> addresses_;
   std::vector<Placement> placements_;
 };

@@ -7,9 +7,9 @@
 //   proof                 ->                                HMAC(secret, "connects", both nonces)
 //                         <-  kAccepted, the first frame
 //
-// The code of a frame is HMAC(key, number of the frame, header, body). Keys follow from the secret and both nonces, one
-// for each direction, so that no frame counts on another connection, in the other direction, twice or at another place.
-// The secret itself is never sent, and nothing is encrypted.
+// The code of a frame is HMAC(key, number of the frame, header, body). The secret and both nonces give one key for each
+// direction. So a frame is not valid on another connection, in the other direction, a second time or in another order.
+// The secret is never sent, and nothing is encrypted.
 #pragma once
 
 #include <bit>
@@ -22,36 +22,57 @@
 #include <vector>
 
 #include "transport/bootstrap/secret.hpp"
-#include "transport/bootstrap/setup_call.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip {
 
+// The setup call of a communicator (any call but collectives) that an exchange between ranks belongs to. Each piece of
+// a gathering carries the kind, so ranks that make different calls get an error instead of waiting for each other.
+enum class SetupKind : std::uint16_t { kOther, kInit, kAllocate, kSplit, kFinalize };
+
+inline const char* setup_name(SetupKind kind) {
+  switch (kind) {
+    case SetupKind::kInit: return "init";
+    case SetupKind::kAllocate: return "allocate";
+    case SetupKind::kSplit: return "split";
+    case SetupKind::kFinalize: return "finalize";
+    case SetupKind::kOther: break;
+  }
+  return "another exchange";
+}
+
+struct SetupCall {
+  SetupKind kind = SetupKind::kOther;
+  std::int64_t deadline_ns = 0;  // of all exchanges of the call together; 0: each has the usual timeout
+};
+
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
 
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 enum class FrameKind : std::uint16_t {
   kHello = 1,    // rank to root: I am `rank` of `nranks`; HelloBody
   kWelcome,      // root to rank: WelcomeBody
-  kRefused,      // root to rank: why, in words; `tag` is the Code
+  kRefused,      // root to rank: the reason as text; `tag` is the Code
   kGreetRing,    // first on the connection from a rank to its successor
   kGreetDirect,  // first on the connection of a rank that has messages for another
   kMessage,      // `rank` sends with `tag`
-  kPiece,        // of a gathering: `rank` gave it, `tag` counts gatherings; passed on to the successor
+  kPiece,        // what `rank` gave to a gathering; `tag` counts gatherings; passed on to the successor
   kAlive,        // a heartbeat
   kLost,         // `rank` is lost; LostBody; passed on both ways round the ring
-  kLeft,         // `rank` has left in peace; passed on to the successor
-  kFailed,       // why `rank` failed, in words; `tag` is the Code; passed on both ways round the ring
+  kLeft,         // goodbye: `rank` shuts down cleanly; passed on to the successor
+  kFailed,       // why `rank` failed, as text; `tag` is the Code; passed on both ways round the ring
   kAsk,          // `rank` asks what the other is doing; `tag` counts questions
   kAnswer,       // on the same connection, with the same tag
   kPing,         // answered by kAlive on the same connection
   kAccepted,     // the accepting end believes the proof; FrameSocket's own
+  kAllAnswered,  // root to rank, behind kWelcome: the welcomes of all ranks have been sent
+  kInitOver,     // init of `rank` is over; passed on both ways round the ring
 };
 
 struct FrameHeader {
   FrameKind kind{};
-  SetupKind call{};  // of a piece: what its rank is in
+  SetupKind call{};  // of a piece: the call that its rank makes
   std::int32_t rank = 0;
   std::uint64_t tag = 0;
   std::int32_t nranks = 0;
@@ -75,20 +96,20 @@ struct Reply {
 
 inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
 inline constexpr std::size_t kMaxFailureText = 2000;
-inline constexpr std::size_t kMaxFirstBody = 512;  // of who has not yet said what is expected
+inline constexpr std::size_t kMaxFirstBody = 512;  // from a peer that has not identified itself
 
 struct HelloBody {
   SocketAddress::Wire address;  // where the rank listens
   std::int32_t pid = 0;
   std::uint32_t reserved = 0;
-  std::int64_t patience_ns = 0;  // how long the rank waits for the others from now
+  std::int64_t timeout_ns = 0;  // how long the rank waits for the others, from now
   char host[64] = {};
 };
 
 struct WelcomeBody {
-  Secret session{};  // random: with the id's secret it makes that of all that follows; an id may serve several jobs
+  Secret session{};  // random: the session secret follows from it and the id's secret; an id may serve several jobs
   SocketAddress::Wire successor;
-  std::int64_t rest_ns = 0;  // until the first deadline of any rank, which is that of all from now on
+  std::int64_t rest_ns = 0;  // until the first deadline of any rank, which from now on counts for all
 };
 
 struct LostBody {

@@ -6,20 +6,20 @@
 
 #include "base/clock.hpp"
 #include "transport/bootstrap/frame.hpp"
-#include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip {
 namespace {
 
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
-constexpr std::int64_t kTellingNs = 2'000'000'000;  // for who leads to tell at the deadline who has not come
-constexpr int kMaxFruitless = 3;
-constexpr auto kNoWait = static_cast<std::size_t>(-1);  // so many are never gone
+constexpr std::int64_t kNotifyNs =
+    2'000'000'000;  // the leader notifies all after the deadline which ranks have not come
+constexpr int kMaxFailedRounds = 3;
+constexpr auto kNoWait = static_cast<std::size_t>(-1);  // so many ranks are never gone
 
 struct JoinHead {
-  std::uint64_t turn = 0;
-  std::uint32_t excluded = 0, lost = 0;  // as many follow: ranks, then LostRank
+  std::uint64_t attempt = 0;
+  std::uint32_t excluded = 0, lost = 0;  // how many follow: excluded ranks, then LostRank
 };
 
 struct LostRank {
@@ -27,17 +27,17 @@ struct LostRank {
 };
 
 struct VoteHead {
-  std::uint64_t turn = 0;
-  std::uint64_t made = 0;  // 0: failed, and why follows in words
+  std::uint64_t attempt = 0;
+  std::uint64_t made = 0;  // 0: failed, and the reason follows as text
 };
 
 struct VerdictHead {
-  std::uint64_t turn = 0;
+  std::uint64_t attempt = 0;
   std::uint32_t verdict = 0;
   std::int32_t code = 0;  // of a failure, whose text follows
 };
 
-struct MeetBody {
+struct RendezvousBody {
   UniqueId id;
   std::int32_t nranks = 0, rank = 0;
 };
@@ -46,7 +46,7 @@ void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-// Takes a value from the front; false if there is too little.
+// Takes a value from the front. False: there are too few bytes.
 template <class T>
 bool take(std::span<const std::byte>& from, T& value) {
   if (from.size() < sizeof(T)) return false;
@@ -90,7 +90,7 @@ UniqueId with_secret(const Bootstrap& bootstrap, const UniqueId& id) {
   return parts.id();
 }
 
-struct Recovery::Told {
+struct Recovery::Decision {
   Verdict verdict{};
   Code code{};
   std::vector<std::byte> body;
@@ -98,26 +98,27 @@ struct Recovery::Told {
 
 Recovery::Recovery(Bootstrap& bootstrap, std::span<const int> excluded)
     : bootstrap_(bootstrap),
-      switchboard_(bootstrap.switchboard()),
+      server_(bootstrap.server()),
       excluded_(checked(excluded, bootstrap)),
       deadline_ns_(deadline_after(std::chrono::nanoseconds(bootstrap.timeout()).count())) {}
 
 void Recovery::run(const Make& make) {
   for (bool done = false; !done;) {
-    switchboard_.settle();
+    server_.settle();
     require_not_given_up();
     if (others_went_on()) break;
     require_not_left_behind();
-    turn_ = std::max(turn_ + 1, static_cast<std::uint64_t>(now_ns()));  // grows over all recoveries of the rank
+    attempt_ =
+        std::max(attempt_ + 1, static_cast<std::uint64_t>(now_ns()));  // increases over all recoveries of the rank
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
   }
-  switchboard_.watch_no_longer();
+  server_.detector().stop_watching();
 }
 
-// Those that are left, as far as this rank knows; itself among them.
+// The remaining ranks, as far as this rank knows, including itself.
 std::vector<int> Recovery::candidates() const {
-  const std::set<int> gone = switchboard_.gone();
+  const std::set<int> gone = bootstrap_.failures().gone();
   std::vector<int> result;
   for (int rank = 0; rank < bootstrap_.nranks(); ++rank) {
     if (!gone.contains(rank) && !excluded_.contains(rank)) result.push_back(rank);
@@ -126,7 +127,7 @@ std::vector<int> Recovery::candidates() const {
 }
 
 void Recovery::require_not_given_up() const {
-  for (const Loss& loss : switchboard_.losses()) {
+  for (const Loss& loss : bootstrap_.failures().losses()) {
     if (loss.rank == bootstrap_.rank())
       throw Error(
           Code::kRankLost,
@@ -134,9 +135,9 @@ void Recovery::require_not_given_up() const {
   }
 }
 
-// Others that are all gone when this rank wakes up may have gone on without it and ended in peace.
+// If all others are gone when this rank wakes up, they may have gone on without it and shut down cleanly.
 void Recovery::require_not_left_behind() const {
-  const std::int64_t silence = switchboard_.own_silence_ns();
+  const std::int64_t silence = server_.detector().own_silence_ns();
   const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
   if (silence == 0 || others == 0 || candidates().size() > 1) return;
   throw Error(
@@ -148,58 +149,58 @@ void Recovery::require_not_left_behind() const {
 }
 
 bool Recovery::lost_a_member() const {
-  const std::set<int> gone = switchboard_.gone();
+  const std::set<int> gone = bootstrap_.failures().gone();
   return std::any_of(members_.begin(), members_.end(), [&](int rank) { return gone.contains(rank); });
 }
 
-// Who has voted for the success, and was not told it, is still here; so are all others, unless they were told. Those
-// that were killed say nothing about it.
+// A rank that voted for success and got no decision still has the old communicator. A rank that left it cleanly must
+// have got the decision. A killed rank says nothing about it.
 bool Recovery::others_went_on() const {
-  return std::any_of(unsure_of_.begin(), unsure_of_.end(),
-                     [&](int rank) { return closed_.contains(rank) || switchboard_.has_left(rank); });
+  return std::any_of(maybe_notified_.begin(), maybe_notified_.end(),
+                     [&](int rank) { return closed_.contains(rank) || bootstrap_.failures().has_left(rank); });
 }
 
 void Recovery::watch(std::span<const int> ranks) {
-  const std::set<int> gone = switchboard_.gone();
+  const std::set<int> gone = bootstrap_.failures().gone();
   std::vector<std::pair<int, SocketAddress>> addresses;
   for (const int rank : ranks) addresses.emplace_back(rank, bootstrap_.address(rank));
-  switchboard_.watch_all(addresses, deadline_ns_);
-  for (const Loss& loss : switchboard_.losses()) {
+  server_.detector().watch_all(addresses, deadline_ns_);
+  for (const Loss& loss : bootstrap_.failures().losses()) {
     const bool asked = std::find(ranks.begin(), ranks.end(), loss.rank) != ranks.end();
     if (asked && !gone.contains(loss.rank) && loss.cause == Loss::Cause::kEnded) closed_.insert(loss.rank);
   }
 }
 
 bool Recovery::try_make(const Make& make, const Membership& group, std::string& failure) {
-  unsure_of_.clear();
+  maybe_notified_.clear();
   const auto abort = std::make_shared<AbortFlag>();
-  switchboard_.on_loss(abort);
+  bootstrap_.failures().on_loss(abort);
   try {
-    // A loss that came before the flag was there.
+    // A rank may have been lost before the flag was set up.
     if (lost_a_member()) throw Error(Code::kRankLost, "a rank was lost meanwhile", {});
     make(group, abort);
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  switchboard_.on_loss(nullptr);
-  if (abort->is_set() && failure.empty()) failure = "a rank was lost meanwhile";  // and what was made is aborted
+  bootstrap_.failures().on_loss(nullptr);
+  if (abort->is_set() && failure.empty()) failure = "a rank was lost meanwhile";  // the new communicator is aborted
   return made_ = failure.empty();
 }
 
-std::optional<Recovery::Told> Recovery::hear(int leader) {
+std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
   for (;;) {
-    const std::set<int> gone = switchboard_.gone();
-    const std::optional<Switchboard::Letter> letter =
-        switchboard_.next_letter(kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kTellingNs);
+    const std::set<int> gone = bootstrap_.failures().gone();
+    const std::optional<Message> message = server_.messages().next_message(
+        kVerdictTag, gone.contains(leader) ? kNoWait : gone.size(), deadline_ns_ + kNotifyNs);
     require_not_given_up();
-    if (letter) {
-      std::span<const std::byte> rest = letter->bytes;
+    if (message) {
+      std::span<const std::byte> rest = message->bytes;
       VerdictHead head;
-      if (letter->rank != leader || !take(rest, head) || head.turn != turn_) continue;  // of an earlier turn
-      return Told{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
+      if (message->rank != leader || !take(rest, head) || head.attempt != attempt_) continue;  // of an earlier attempt
+      return Decision{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
     }
     if (gone.contains(leader)) return std::nullopt;
-    if (now_ns() >= deadline_ns_ + kTellingNs)
+    if (now_ns() >= deadline_ns_ + kNotifyNs)
       throw Error(
           Code::kTimeout,
           fmt::format("rank {} of {}: rank {}, the lowest of those that are left, has not come to shrink before "
@@ -211,57 +212,58 @@ std::optional<Recovery::Told> Recovery::hear(int leader) {
 
 bool Recovery::follow(int leader, const Make& make) {
   watch(std::span(&leader, 1));
-  if (switchboard_.gone().contains(leader)) {
-    // Where one is cut off, more may be: they are found out in the time of one. Else most are never connected to.
+  if (bootstrap_.failures().gone().contains(leader)) {
+    // If one rank is cut off, more may be: all are found in the time of one. Otherwise most are never connected to.
     if (was_silent(leader)) watch_candidates();
     return false;
   }
   std::vector<std::byte> join;
-  const std::vector<Loss> losses = switchboard_.losses();
-  append(join, bytes_of(JoinHead{turn_, static_cast<std::uint32_t>(excluded_.size()),
+  const std::vector<Loss> losses = bootstrap_.failures().losses();
+  append(join, bytes_of(JoinHead{attempt_, static_cast<std::uint32_t>(excluded_.size()),
                                  static_cast<std::uint32_t>(losses.size())}));
   for (const std::int32_t rank : excluded_) append(join, bytes_of(rank));
   for (const Loss& loss : losses)
     append(join, bytes_of(LostRank{loss.rank, static_cast<std::int32_t>(loss.cause), loss.noticed_by}));
-  if (!switchboard_.post(leader, kJoinTag, join)) return false;
-  std::optional<Told> told = hear(leader);
-  if (told && told->verdict == Verdict::kMeet) {
-    MeetBody body;
-    std::span<const std::byte> rest = told->body;
-    if (!take(rest, body)) throw Error(Code::kIo, fmt::format("rank {} told no place to meet at", leader), {});
+  if (!server_.messages().post(leader, kJoinTag, join)) return false;
+  std::optional<Decision> decision = wait_for_decision(leader);
+  if (decision && decision->verdict == Verdict::kRendezvous) {
+    RendezvousBody body;
+    std::span<const std::byte> rest = decision->body;
+    if (!take(rest, body)) throw Error(Code::kIo, fmt::format("rank {} sent no id to meet at", leader), {});
     members_.clear();
     for (std::int32_t rank = 0; take(rest, rank);) members_.push_back(rank);
     std::string failure;
     std::vector<std::byte> vote;
-    append(vote,
-           bytes_of(VoteHead{
-               turn_, try_make(make, {with_secret(bootstrap_, body.id), body.rank, body.nranks}, failure) ? 1U : 0U}));
+    append(vote, bytes_of(VoteHead{
+                     attempt_,
+                     try_make(make, {with_secret(bootstrap_, body.id), body.rank, body.nranks}, failure) ? 1U : 0U}));
     append(vote, bytes_of(std::string_view(failure)));
-    switchboard_.post(leader, kVoteTag, vote);
-    told = hear(leader);
-    if (!told && made_) {
-      unsure_of_ = members_;
-      std::erase_if(unsure_of_, [&](int rank) { return rank == leader || rank == bootstrap_.rank(); });
+    server_.messages().post(leader, kVoteTag, vote);
+    decision = wait_for_decision(leader);
+    if (!decision && made_) {
+      maybe_notified_ = members_;
+      std::erase_if(maybe_notified_, [&](int rank) { return rank == leader || rank == bootstrap_.rank(); });
     }
   }
-  if (told && told->verdict == Verdict::kFailed)
-    throw Error(told->code, std::string(reinterpret_cast<const char*>(told->body.data()), told->body.size()), {});
-  return told && told->verdict == Verdict::kDone && made_;
+  if (decision && decision->verdict == Verdict::kFailed)
+    throw Error(decision->code,
+                std::string(reinterpret_cast<const char*>(decision->body.data()), decision->body.size()), {});
+  return decision && decision->verdict == Verdict::kDone && made_;
 }
 
-void Recovery::take_join(const Switchboard::Letter& letter) {
-  std::span<const std::byte> rest = letter.bytes;
+void Recovery::take_join(const Message& message) {
+  std::span<const std::byte> rest = message.bytes;
   JoinHead head;
   if (!take(rest, head) || rest.size() != head.excluded * sizeof(std::int32_t) + head.lost * sizeof(LostRank)) return;
-  if (excluded_.contains(letter.rank)) return tell_left_out(letter.rank, head.turn);
-  joined_[letter.rank] = std::max(joined_[letter.rank], head.turn);
+  if (excluded_.contains(message.rank)) return refuse_excluded(message.rank, head.attempt);
+  joined_[message.rank] = std::max(joined_[message.rank], head.attempt);
   std::set<int> excluded;
   for (std::int32_t rank = 0; excluded.size() < head.excluded && take(rest, rank);) excluded.insert(rank);
   for (LostRank lost; take(rest, lost);)
-    switchboard_.mention({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
+    bootstrap_.failures().report_loss({lost.rank, static_cast<Loss::Cause>(lost.cause), lost.noticed_by});
   if (excluded != excluded_ && mismatch_.empty())
     mismatch_ = fmt::format("rank {} leaves out {} in shrink, rank {} {}: all must name the same", bootstrap_.rank(),
-                            names(excluded_), letter.rank, names(excluded));
+                            names(excluded_), message.rank, names(excluded));
 }
 
 std::vector<int> Recovery::not_joined() const {
@@ -271,7 +273,7 @@ std::vector<int> Recovery::not_joined() const {
 }
 
 bool Recovery::was_silent(int rank) const {
-  const std::vector<Loss> losses = switchboard_.losses();
+  const std::vector<Loss> losses = bootstrap_.failures().losses();
   return std::any_of(losses.begin(), losses.end(),
                      [&](const Loss& loss) { return loss.rank == rank && loss.cause == Loss::Cause::kSilent; });
 }
@@ -287,12 +289,13 @@ void Recovery::collect_joins() {
   mismatch_.clear();
   watch_candidates();
   for (;;) {
-    const std::size_t gone = switchboard_.gone().size();
+    const std::size_t gone = bootstrap_.failures().gone().size();
     const std::vector<int> missing = not_joined();
-    if (missing.empty() && !mismatch_.empty()) fail_all(Code::kMismatch, mismatch_);  // not before: all are to be told
+    if (missing.empty() && !mismatch_.empty())
+      fail_all(Code::kMismatch, mismatch_);  // only now, so that all ranks get it
     if (missing.empty()) return;
-    if (const auto letter = switchboard_.next_letter(kJoinTag, gone, deadline_ns_)) {
-      take_join(*letter);
+    if (const auto message = server_.messages().next_message(kJoinTag, gone, deadline_ns_)) {
+      take_join(*message);
     } else if (now_ns() >= deadline_ns_) {
       fail_all(Code::kTimeout,
                fmt::format("{} of {} {} not come to shrink before the deadline of rank {}", rank_list(missing),
@@ -302,44 +305,45 @@ void Recovery::collect_joins() {
   }
 }
 
-// To a rank that is lost meanwhile it does not go, and need not.
-void Recovery::tell(int rank, std::uint64_t turn, Verdict verdict, std::span<const std::byte> body, Code code) {
+// A rank that is lost meanwhile does not get it, and need not.
+void Recovery::decide(int rank, std::uint64_t attempt, Verdict verdict, std::span<const std::byte> body, Code code) {
   std::vector<std::byte> bytes;
-  append(bytes, bytes_of(VerdictHead{turn, static_cast<std::uint32_t>(verdict), static_cast<std::int32_t>(code)}));
+  append(bytes, bytes_of(VerdictHead{attempt, static_cast<std::uint32_t>(verdict), static_cast<std::int32_t>(code)}));
   append(bytes, body);
-  switchboard_.post(rank, kVerdictTag, bytes);
+  server_.messages().post(rank, kVerdictTag, bytes);
 }
 
 void Recovery::fail_all(Code code, const std::string& text) {
-  for (const auto& [rank, turn] : joined_) tell(rank, turn, Verdict::kFailed, bytes_of(std::string_view(text)), code);
+  for (const auto& [rank, attempt] : joined_)
+    decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), code);
   throw Error(code, text, {});
 }
 
-void Recovery::tell_left_out(int rank, std::uint64_t turn) {
+void Recovery::refuse_excluded(int rank, std::uint64_t attempt) {
   const std::string text =
       fmt::format("rank {} of {} calls shrink, but the others leave it out", rank, bootstrap_.nranks());
-  if (switchboard_.watch(rank, bootstrap_.address(rank), deadline_ns_))
-    tell(rank, turn, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
+  if (server_.detector().watch(rank, bootstrap_.address(rank), deadline_ns_))
+    decide(rank, attempt, Verdict::kFailed, bytes_of(std::string_view(text)), Code::kInvalidValue);
 }
 
 Recovery::Votes Recovery::collect_votes() {
   Votes votes;
   for (;;) {
-    const std::set<int> gone = switchboard_.gone();
+    const std::set<int> gone = bootstrap_.failures().gone();
     const bool all = std::all_of(members_.begin(), members_.end(), [&](int rank) {
-      return rank == bootstrap_.rank() || votes.who.contains(rank) || gone.contains(rank);
+      return rank == bootstrap_.rank() || votes.voters.contains(rank) || gone.contains(rank);
     });
     if (all) return votes;
-    const auto letter = switchboard_.next_letter(kVoteTag, gone.size(), deadline_ns_ + kTellingNs);
+    const auto message = server_.messages().next_message(kVoteTag, gone.size(), deadline_ns_ + kNotifyNs);
     require_not_given_up();
-    if (!letter && now_ns() >= deadline_ns_ + kTellingNs) fail_all(Code::kTimeout, "shrink: not all ranks met in time");
-    if (!letter) continue;
-    std::span<const std::byte> rest = letter->bytes;
+    if (!message && now_ns() >= deadline_ns_ + kNotifyNs) fail_all(Code::kTimeout, "shrink: not all ranks met in time");
+    if (!message) continue;
+    std::span<const std::byte> rest = message->bytes;
     VoteHead head;
-    if (!take(rest, head) || !joined_.contains(letter->rank) || joined_[letter->rank] != head.turn) continue;
-    votes.who.insert(letter->rank);
+    if (!take(rest, head) || !joined_.contains(message->rank) || joined_[message->rank] != head.attempt) continue;
+    votes.voters.insert(message->rank);
     if (head.made == 0 && votes.failure.empty())
-      votes.failure = fmt::format("rank {}: {}", letter->rank,
+      votes.failure = fmt::format("rank {}: {}", message->rank,
                                   std::string_view(reinterpret_cast<const char*>(rest.data()), rest.size()));
   }
 }
@@ -347,26 +351,26 @@ Recovery::Votes Recovery::collect_votes() {
 bool Recovery::lead(const Make& make) {
   collect_joins();
   if (others_went_on()) {
-    for (const auto& [rank, turn] : joined_) tell(rank, turn, Verdict::kDone, {});
+    for (const auto& [rank, attempt] : joined_) decide(rank, attempt, Verdict::kDone, {});
     return true;
   }
-  members_ = candidates();  // all have come, and nobody comes back who was lost
-  MeetBody body{make_root(bootstrap_), static_cast<std::int32_t>(members_.size()), 0};
+  members_ = candidates();  // all have joined, and a lost rank does not come back
+  RendezvousBody body{make_root(bootstrap_), static_cast<std::int32_t>(members_.size()), 0};
   for (; body.rank < body.nranks; ++body.rank) {
     const int rank = members_[static_cast<std::size_t>(body.rank)];
     std::vector<std::byte> bytes;
     append(bytes, bytes_of(body));
     for (const std::int32_t member : members_) append(bytes, bytes_of(member));
-    if (rank != bootstrap_.rank()) tell(rank, joined_[rank], Verdict::kMeet, bytes);
+    if (rank != bootstrap_.rank()) decide(rank, joined_[rank], Verdict::kRendezvous, bytes);
   }
   std::string failure;
-  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks}, failure);  // who leads is the lowest
+  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks}, failure);  // the leader is the lowest rank
   const Votes votes = collect_votes();
   if (failure.empty()) failure = votes.failure;
   const bool lost = lost_a_member();
   const bool done = failure.empty() && !lost;
-  if (!done && !lost && ++fruitless_ >= kMaxFruitless) fail_all(Code::kIo, "shrink failed: " + failure);
-  for (const auto& [rank, turn] : joined_) tell(rank, turn, done ? Verdict::kDone : Verdict::kAgain, {});
+  if (!done && !lost && ++failed_rounds_ >= kMaxFailedRounds) fail_all(Code::kIo, "shrink failed: " + failure);
+  for (const auto& [rank, attempt] : joined_) decide(rank, attempt, done ? Verdict::kDone : Verdict::kAgain, {});
   return done;
 }
 

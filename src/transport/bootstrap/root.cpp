@@ -1,5 +1,3 @@
-#include "transport/bootstrap/root.hpp"
-
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -12,21 +10,20 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/frame_socket.hpp"
-#include "transport/bootstrap/secret.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 
 namespace slip {
 namespace {
 
-// For a proof and a hello, once connected. Long, for on a bad network what is lost comes many seconds later; guests
-// that say nothing are limited by their number.
+// A connected rank must send its proof and its hello within this time. Long, since on a bad network lost packets arrive
+// many seconds later. The number of silent connections is limited.
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;  // for an answer to be taken
-constexpr std::int64_t kCrowdedPauseNs = 10'000'000;    // when the process has no descriptors left
-constexpr std::int64_t kMaxPatienceNs = std::int64_t{30} * 86'400 * 1'000'000'000;
+constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;      // for a rank to take its answer
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;  // when the process has no descriptors left
+constexpr std::int64_t kMaxTimeoutNs = std::int64_t{30} * 86'400 * 1'000'000'000;
 constexpr int kMaxRanks = 1 << 20;
 
 class Root {
@@ -38,27 +35,28 @@ class Root {
     while (!over()) {
       wait();
       accept_all();
-      for (Guest& guest : guests_) serve(guest);
+      for (Client& client : clients_) serve(client);
+      confirm_welcomes();
       expire();
-      guests_.remove_if([this](const Guest& guest) { return finished(guest); });
+      clients_.remove_if([this](const Client& client) { return finished(client); });
     }
   }
 
  private:
-  struct Guest {
+  struct Client {
     FrameSocket channel;
-    std::int64_t deadline_ns;  // to say hello; then of its patience; then to take the answer
+    std::int64_t deadline_ns;  // of the hello; then of the rank's init; then of taking the answer
     std::int32_t rank = -1;
     HelloBody hello;
-    bool seated = false, answered = false;
-    bool is_silent() const { return !channel.is_proven(); }
+    bool registered = false, answered = false;
+    bool is_unproven() const { return !channel.is_proven(); }
     std::string text() const { return fmt::format("process {} of {}", hello.pid, hello.host); }
   };
 
   bool over() const {
-    if (nranks_ > 0 && answers_ >= nranks_ && guests_.empty()) return true;
+    if (nranks_ > 0 && answers_ >= nranks_ && clients_.empty()) return true;
     if (deadline_ns_ == 0 || now_ns() < deadline_ns_) return false;
-    return guests_.empty() || now_ns() >= deadline_ns_ + kAnswerLimitNs;
+    return clients_.empty() || now_ns() >= deadline_ns_ + kAnswerLimitNs;
   }
   bool all_here() const { return nranks_ > 0 && here_ == nranks_; }
 
@@ -66,99 +64,99 @@ class Root {
     std::vector<pollfd> watched;
     std::int64_t until = deadline_ns_ != 0 && now_ns() >= deadline_ns_ ? deadline_ns_ + kAnswerLimitNs : deadline_ns_;
     const auto no_later_than = [&until](std::int64_t time) { until = until == 0 ? time : std::min(until, time); };
-    const bool listening = listener_.valid() && !crowded_;
-    if (crowded_) no_later_than(now_ns() + kCrowdedPauseNs);
+    const bool listening = listener_.valid() && !out_of_descriptors_;
+    if (out_of_descriptors_) no_later_than(now_ns() + kNoDescriptorsPauseNs);
     if (listening) watched.push_back({listener_.descriptor(), POLLIN, 0});
-    for (const Guest& guest : guests_) {
-      const short events = guest.channel.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
-      watched.push_back({guest.channel.socket().descriptor(), events, 0});
-      no_later_than(guest.deadline_ns);
+    for (const Client& client : clients_) {
+      const short events = client.channel.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
+      watched.push_back({client.channel.socket().descriptor(), events, 0});
+      no_later_than(client.deadline_ns);
     }
     const std::int64_t rest = until == 0 ? -1 : std::max<std::int64_t>(0, (until - now_ns() + 999'999) / 1'000'000);
     static_cast<void>(::poll(watched.data(), watched.size(), static_cast<int>(std::min<std::int64_t>(rest, 1 << 30))));
   }
 
   void accept_all() {
-    crowded_ = false;
+    out_of_descriptors_ = false;
     while (listener_.valid()) {
       int error = 0;
       std::optional<Socket> socket = listener_.try_accept(error);
-      crowded_ = error != 0;
-      if (crowded_) drop_a_silent_one();  // no descriptors are left: its own helps
+      out_of_descriptors_ = error != 0;
+      if (out_of_descriptors_) drop_unproven();  // its descriptor can be used again
       if (!socket) return;
       if (!socket->same_user()) continue;
-      guests_.push_back({FrameSocket(std::move(*socket), secret_, FrameSocket::Side::kAccepts),
-                         now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
-      const auto silent = std::ranges::count_if(guests_, &Guest::is_silent);
-      if (has_too_many_guests(static_cast<std::size_t>(silent))) drop_a_silent_one();
+      clients_.push_back({FrameSocket(std::move(*socket), secret_, FrameSocket::Side::kAccepts),
+                          now_ns() + kGreetingLimitNs, -1, HelloBody{}, false, false});
+      const auto silent = std::ranges::count_if(clients_, &Client::is_unproven);
+      if (has_too_many_unproven(static_cast<std::size_t>(silent))) drop_unproven();
     }
   }
 
-  // Many who connect and say nothing must not keep the others out: the one that has been silent longest goes, and one
-  // that said something only if there is no other.
-  void drop_a_silent_one() {
+  // Many strangers that connect and say nothing must not keep the ranks out. The connection that has been silent for
+  // the longest time goes first; one that began like a rank goes only if there is no other.
+  void drop_unproven() {
     auto dropped = std::ranges::find_if(
-        guests_, [](const Guest& guest) { return guest.is_silent() && !guest.channel.has_spoken(); });
-    if (dropped == guests_.end()) dropped = std::ranges::find_if(guests_, &Guest::is_silent);
-    if (dropped != guests_.end()) guests_.erase(dropped);
+        clients_, [](const Client& client) { return client.is_unproven() && !client.channel.has_spoken(); });
+    if (dropped == clients_.end()) dropped = std::ranges::find_if(clients_, &Client::is_unproven);
+    if (dropped != clients_.end()) clients_.erase(dropped);
   }
 
-  void serve(Guest& guest) {
-    guest.channel.pump();
-    guest.channel.flush();
-    if (guest.answered) return;
-    if (!guest.seated) {
-      if (const std::optional<Frame> frame = guest.channel.next()) greet(guest, *frame);
-    } else if (guest.channel.ended()) {
-      guest.seated = false;
+  void serve(Client& client) {
+    client.channel.pump();
+    client.channel.flush();
+    if (client.answered) return;
+    if (!client.registered) {
+      if (const std::optional<Frame> frame = client.channel.next()) read_hello(client, *frame);
+    } else if (client.channel.ended()) {
+      client.registered = false;
       --here_;
-      lose(guest);
+      lose(client);
     }
   }
 
-  // A rank keeps its connection until it is answered: if that closes, its process has ended.
-  void lose(const Guest& guest) {
+  // A rank keeps its connection until it is answered. If the connection closes before, its process has ended.
+  void lose(const Client& client) {
     if (failure_.empty())
       fail(fmt::format("rank {} of {} is gone: its connection to the root closed during init; process {} of {} ended "
                        "or was killed",
-                       guest.rank, nranks_, guest.hello.pid, guest.hello.host),
+                       client.rank, nranks_, client.hello.pid, client.hello.host),
            Code::kRankLost);
   }
 
-  void greet(Guest& guest, const Frame& frame) {
+  void read_hello(Client& client, const Frame& frame) {
     const FrameHeader& header = frame.header;
-    if (header.kind != FrameKind::kHello || !read_body(frame.body, guest.hello)) {
-      guest.deadline_ns = 0;  // no rank would say that
+    if (header.kind != FrameKind::kHello || !read_body(frame.body, client.hello)) {
+      client.deadline_ns = 0;  // no rank would send that
       return;
     }
-    guest.hello.host[sizeof(guest.hello.host) - 1] = 0;
-    guest.rank = header.rank;
-    if (failure_.empty()) check(guest, header);
-    if (!failure_.empty()) return answer_refusal(guest);
-    if (guest.channel.ended()) return lose(guest);
-    guest.seated = true;
-    guest.deadline_ns = now_ns() + std::clamp<std::int64_t>(guest.hello.patience_ns, 0, kMaxPatienceNs);
+    client.hello.host[sizeof(client.hello.host) - 1] = 0;
+    client.rank = header.rank;
+    if (failure_.empty()) check(client, header);
+    if (!failure_.empty()) return answer_refusal(client);
+    if (client.channel.ended()) return lose(client);
+    client.registered = true;
+    client.deadline_ns = now_ns() + std::clamp<std::int64_t>(client.hello.timeout_ns, 0, kMaxTimeoutNs);
     ++here_;
     if (all_here()) welcome_all();
   }
 
-  // What this rank says beside what the others said.
-  void check(const Guest& guest, const FrameHeader& header) {
+  // Compares what this rank says with what the others said.
+  void check(const Client& client, const FrameHeader& header) {
     if (header.nranks < 1 || header.nranks > kMaxRanks) {
-      fail(
-          fmt::format("{} says that there are {} ranks: 1 to {} are possible", guest.text(), header.nranks, kMaxRanks));
+      fail(fmt::format("{} says that there are {} ranks: 1 to {} are possible", client.text(), header.nranks,
+                       kMaxRanks));
     } else if (nranks_ > 0 && header.nranks != nranks_) {
       fail(fmt::format("rank {} ({}) says that there are {} ranks, rank {} that there are {}: all must say the same",
-                       header.rank, guest.text(), header.nranks, first_rank_, nranks_));
+                       header.rank, client.text(), header.nranks, first_rank_, nranks_));
     } else if (header.rank < 0 || header.rank >= header.nranks) {
       nranks_ = header.nranks;
-      fail(fmt::format("{} says that it is rank {} of {}: ranks are 0 to {}", guest.text(), header.rank, header.nranks,
+      fail(fmt::format("{} says that it is rank {} of {}: ranks are 0 to {}", client.text(), header.rank, header.nranks,
                        header.nranks - 1));
     } else {
-      for (const Guest& other : guests_) {
-        if (other.seated && other.rank == header.rank)
+      for (const Client& other : clients_) {
+        if (other.registered && other.rank == header.rank)
           fail(fmt::format("rank {} of {} is claimed twice: by {} and by {}", header.rank, header.nranks, other.text(),
-                           guest.text()));
+                           client.text()));
       }
     }
     if (nranks_ == 0) first_rank_ = header.rank;
@@ -168,31 +166,31 @@ class Root {
   void fail(const std::string& why, Code code = Code::kInvalidValue) {
     failure_ = why;
     failure_code_ = code;
-    for (Guest& guest : guests_) {
-      if (guest.seated) answer_refusal(guest);
+    for (Client& client : clients_) {
+      if (client.registered) answer_refusal(client);
     }
   }
 
-  void answered(Guest& guest) {
-    guest.answered = true;
-    guest.seated = false;
-    guest.deadline_ns = now_ns() + kAnswerLimitNs;
-    if (!guest.channel.unsent()) guest.channel.socket().finish_sending();
+  void answered(Client& client, bool last = true) {
+    client.answered = true;
+    client.registered = false;
+    client.deadline_ns = now_ns() + kAnswerLimitNs;
+    if (last && !client.channel.unsent()) client.channel.socket().finish_sending();
     ++answers_;
   }
 
-  void answer_refusal(Guest& guest) {
-    guest.channel.queue(
+  void answer_refusal(Client& client) {
+    client.channel.queue(
         {.kind = FrameKind::kRefused, .tag = static_cast<std::uint64_t>(failure_code_), .nranks = nranks_},
         bytes_of(std::string_view(failure_)));
-    answered(guest);
+    answered(client);
   }
 
   void welcome_all() {
-    listener_.close();  // before anybody can begin the next communicator at this place
-    std::vector<Guest*> by_rank(static_cast<std::size_t>(nranks_), nullptr);
-    for (Guest& guest : guests_) {
-      if (guest.seated) by_rank[static_cast<std::size_t>(guest.rank)] = &guest;
+    listener_.close();  // before any rank can begin the next communicator at this address
+    std::vector<Client*> by_rank(static_cast<std::size_t>(nranks_), nullptr);
+    for (Client& client : clients_) {
+      if (client.registered) by_rank[static_cast<std::size_t>(client.rank)] = &client;
     }
     WelcomeBody body;
     body.session = random_secret();
@@ -200,14 +198,28 @@ class Root {
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       body.successor = by_rank[(rank + 1) % by_rank.size()]->hello.address;
       by_rank[rank]->channel.queue({.kind = FrameKind::kWelcome, .nranks = nranks_}, bytes_of(body));
-      answered(*by_rank[rank]);
+      answered(*by_rank[rank], false);
+    }
+    welcomed_ = true;
+  }
+
+  // If the root's process ends while it sends the welcomes, some ranks have one and others give up. A rank that has one
+  // and does not reach its successor tells by this frame whether the successor or the root is lost.
+  void confirm_welcomes() {
+    const auto unsent = [](const Client& client) { return client.answered && client.channel.unsent(); };
+    if (!welcomed_ || confirmed_ || std::ranges::any_of(clients_, unsent)) return;
+    confirmed_ = true;
+    for (Client& client : clients_) {
+      if (!client.answered) continue;
+      client.channel.queue({.kind = FrameKind::kAllAnswered, .nranks = nranks_});
+      if (!client.channel.unsent()) client.channel.socket().finish_sending();
     }
   }
 
   std::int64_t rest_ns() const {
-    std::int64_t first = now_ns() + kMaxPatienceNs;
-    for (const Guest& guest : guests_) {
-      if (guest.seated) first = std::min(first, guest.deadline_ns);
+    std::int64_t first = now_ns() + kMaxTimeoutNs;
+    for (const Client& client : clients_) {
+      if (client.registered) first = std::min(first, client.deadline_ns);
     }
     return std::max<std::int64_t>(first - now_ns(), 1);
   }
@@ -215,21 +227,21 @@ class Root {
   void expire() {
     const std::int64_t now = now_ns();
     if (!failure_.empty() || all_here() || answers_ > 0) return;
-    std::string who;
-    for (const Guest& guest : guests_) {
-      if (guest.seated && now >= guest.deadline_ns) who = fmt::format("rank {}", guest.rank);
+    std::string late_rank;
+    for (const Client& client : clients_) {
+      if (client.registered && now >= client.deadline_ns) late_rank = fmt::format("rank {}", client.rank);
     }
     const bool lifetime_over = deadline_ns_ != 0 && now >= deadline_ns_;
-    if (who.empty() && !lifetime_over) return;
+    if (late_rank.empty() && !lifetime_over) return;
     fail(fmt::format("{} of {} {} not come before the deadline of {}", rank_list(absent()), nranks_,
-                     nranks_ - here_ == 1 ? "has" : "have", who.empty() ? "the root" : who),
+                     nranks_ - here_ == 1 ? "has" : "have", late_rank.empty() ? "the root" : late_rank),
          Code::kTimeout);
   }
 
   std::vector<int> absent() const {
     std::vector<bool> present(static_cast<std::size_t>(nranks_), false);
-    for (const Guest& guest : guests_) {
-      if (guest.seated) present[static_cast<std::size_t>(guest.rank)] = true;
+    for (const Client& client : clients_) {
+      if (client.registered) present[static_cast<std::size_t>(client.rank)] = true;
     }
     std::vector<int> result;
     for (int rank = 0; rank < nranks_; ++rank) {
@@ -238,21 +250,21 @@ class Root {
     return result;
   }
 
-  bool finished(const Guest& guest) const {
-    if (guest.seated) return false;
-    if (guest.is_silent() && nranks_ > 0 && answers_ >= nranks_) return true;  // nobody is waited for any more
-    return guest.channel.ended() || guest.channel.stranger() || now_ns() >= guest.deadline_ns;
+  bool finished(const Client& client) const {
+    if (client.registered) return false;
+    if (client.is_unproven() && nranks_ > 0 && answers_ >= nranks_) return true;  // all ranks are answered
+    return client.channel.ended() || client.channel.stranger() || now_ns() >= client.deadline_ns;
   }
 
   Socket listener_;
   const Secret secret_;
   const std::int64_t deadline_ns_;
-  std::list<Guest> guests_;
-  int nranks_ = 0, first_rank_ = 0;  // 0 until somebody says it
+  std::list<Client> clients_;
+  int nranks_ = 0, first_rank_ = 0;  // 0 until a rank has said it
   int here_ = 0, answers_ = 0;
   std::string failure_;
   Code failure_code_ = Code::kOk;
-  bool crowded_ = false;
+  bool out_of_descriptors_ = false, welcomed_ = false, confirmed_ = false;
 };
 
 }  // namespace
@@ -264,22 +276,10 @@ void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns)
     try {
       root->run();
     } catch (const std::exception& error) {
-      log_line(fmt::format("the root of a bootstrap ended: {}", error.what()));
+      log_line(fmt::format("the root of a bootstrap failed: {}", error.what()));
     }
   });
   thread.detach();
-}
-
-std::string rank_list(std::span<const int> ranks) {
-  constexpr std::size_t kShown = 16;
-  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
-  const std::size_t shown = std::min(ranks.size(), kShown);
-  for (std::size_t i = 0; i < shown; ++i) {
-    const bool last = i + 1 == ranks.size();
-    result += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
-  }
-  if (shown < ranks.size()) result += fmt::format(" and {} more", ranks.size() - shown);
-  return result;
 }
 
 }  // namespace slip

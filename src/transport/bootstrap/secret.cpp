@@ -1,12 +1,19 @@
 #include "transport/bootstrap/secret.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
 
+#include "base/env.hpp"
 #include "base/sha256.hpp"
 #include "slip/error.hpp"
 
@@ -33,19 +40,118 @@ std::uint64_t random_number() {
 }
 
 Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt) {
-  const std::byte zero{0};  // ends the label, so that no label and salt are another label
+  const std::byte zero{0};  // ends the label, so that label and salt cannot be confused
   const Sha256::Digest digest = Hmac(from).of({std::as_bytes(std::span(label)), {&zero, 1}, salt});
   Secret secret;
   std::copy_n(digest.begin(), secret.size(), secret.begin());
   return secret;
 }
 
-// FNV-1a, and a last mixing so that words that differ in the end differ in all bits.
-std::uint64_t number_of(std::string_view words) {
+// FNV-1a with a final mix, so that texts that differ only at the end differ in all bits.
+std::uint64_t number_of(std::string_view text) {
   std::uint64_t value = 0xcbf29ce484222325;
-  for (const char c : words) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   value = (value ^ (value >> 32)) * 0x9e3779b97f4a7c15;
   return value ^ (value >> 29);
+}
+
+namespace {
+
+constexpr std::size_t kMinBytes = 16, kMaxBytes = 4096;
+constexpr const char* kAdvice = "set SLIP_SECRET to the same at least 16 random characters for all ranks";
+
+[[noreturn]] void fail(const std::string& text) {
+  throw Error(Code::kInvalidValue, fmt::format("{}; {}", text, kAdvice), {});
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+  ~File() {
+    if (number_ >= 0) ::close(number_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int number() const { return number_; }
+
+ private:
+  const int number_;
+};
+
+std::string read(const File& file, const std::string& path) {
+  struct stat found {};
+  if (::fstat(file.number(), &found) != 0) fail(fmt::format("the secret in '{}': {}", path, std::strerror(errno)));
+  if (!S_ISREG(found.st_mode) || (found.st_uid != ::geteuid() && found.st_uid != 0) || (found.st_mode & 077) != 0)
+    fail(fmt::format("the secret in '{}' must be a file of this user that no other can read or write (chmod 600)",
+                     path));
+  std::array<char, kMaxBytes> bytes;
+  const ssize_t got = ::read(file.number(), bytes.data(), bytes.size());
+  if (got < static_cast<ssize_t>(kMinBytes))
+    fail(fmt::format("the secret in '{}' has {} bytes: at least {} are needed", path, std::max<ssize_t>(got, 0),
+                     kMinBytes));
+  return {bytes.data(), static_cast<std::size_t>(got)};
+}
+
+std::string own_path() {
+  const std::string config = env_text("XDG_CONFIG_HOME"), home = env_text("HOME");
+  if (config.empty() && home.empty())
+    fail("neither HOME nor XDG_CONFIG_HOME is set, so the secret of this user has no place");
+  return (config.empty() ? home + "/.config" : config) + "/slipstream/secret";
+}
+
+// Writes the file under another name first and links it then, so that no process reads a part of it. Another process
+// may be faster.
+void make(const std::string& path) {
+  const std::string part = fmt::format("{}.{:016x}", path, random_number());
+  std::error_code ignored;  // open() says what is wrong
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes += fmt::format("{:016x}", random_number());
+  bytes += '\n';
+  {
+    const File file(part, O_WRONLY | O_CREAT | O_EXCL);
+    if (file.number() < 0 || ::write(file.number(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
+        ::fsync(file.number()) != 0) {
+      const int error = errno;
+      ::unlink(part.c_str());
+      fail(fmt::format("cannot write this user's secret to '{}': {}", part, std::strerror(error)));
+    }
+  }
+  const bool failed = ::link(part.c_str(), path.c_str()) != 0 && errno != EEXIST;
+  const int error = errno;
+  ::unlink(part.c_str());
+  if (failed) fail(fmt::format("cannot write this user's secret to '{}': {}", path, std::strerror(error)));
+}
+
+std::string own_secret() {
+  const std::string path = own_path();
+  for (int attempt = 0;; ++attempt) {
+    const File file(path, O_RDONLY);
+    if (file.number() >= 0) return read(file, path);
+    if (errno != ENOENT || attempt > 0) fail(fmt::format("cannot read '{}': {}", path, std::strerror(errno)));
+    make(path);
+  }
+}
+
+std::string secret_text(bool one_host) {
+  if (const std::string words = env_text("SLIP_SECRET"); !words.empty()) {
+    if (words.size() < kMinBytes)
+      fail(fmt::format("SLIP_SECRET has {} characters: at least {} are needed", words.size(), kMinBytes));
+    return words;
+  }
+  if (const std::string path = env_text("SLIP_SECRET_FILE"); !path.empty()) {
+    const File file(path, O_RDONLY);
+    if (file.number() < 0) fail(fmt::format("cannot read SLIP_SECRET_FILE={}: {}", path, std::strerror(errno)));
+    return read(file, path);
+  }
+  return one_host ? std::string() : own_secret();
+}
+
+}  // namespace
+
+Secret shared_secret(std::string_view job, bool one_host) {
+  const std::string text = secret_text(one_host);
+  return derive(std::as_bytes(std::span(text)), "slip job", std::as_bytes(std::span(job)));
 }
 
 }  // namespace slip

@@ -1,4 +1,5 @@
-// Secrets of 128 bits, and numbers that need not be one.
+// Secrets of 128 bits: random ones, derived ones, and the one that all processes of a user share. Also random numbers
+// and hashes that need not be secret.
 #pragma once
 
 #include <array>
@@ -14,10 +15,21 @@ using Secret = std::array<std::byte, 16>;
 Secret random_secret();
 std::uint64_t random_number();
 
-// Another secret that follows from this one: who knows the second does not know the first. The label says what it is
-// for, and the salt, which need not be secret, which one of its kind.
+// A secret that follows from another one, which cannot be computed back from it. The label says what it is for. The
+// salt, which need not be secret, makes several with one label.
 Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt = {});
 
-std::uint64_t number_of(std::string_view words);  // no secret: the same in every process, and easy to find
+std::uint64_t number_of(std::string_view text);  // a hash, the same in every process; not secret
+
+// The secret of ranks whose id names only an address, because no launcher gave them a secret. All processes of one user
+// find the same one:
+//   SLIP_SECRET=TEXT        at least 16 characters; other users of a host cannot read a process's environment
+//   SLIP_SECRET_FILE=FILE   at least 16 bytes, owned by this user and readable by no other
+//   neither                 ~/.config/slipstream/secret ($XDG_CONFIG_HOME), the same on all hosts that share the home
+//                           directory; made with random bytes if it does not exist
+// `job`: a text that keeps jobs apart, and need not be secret. `one_host`: the ranks meet at a Unix socket, where the
+// kernel tells the user of the other process, so no file is made. Throws if there is no secret, or if others can read
+// it.
+Secret shared_secret(std::string_view job, bool one_host);
 
 }  // namespace slip

@@ -7,15 +7,13 @@
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/shared_secret.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
-#include "transport/socket/interfaces.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
+#include "transport/bootstrap/secret.hpp"
+#include "transport/socket/address.hpp"
 
 namespace slip {
 namespace {
 
-constexpr char kMark[4] = {'s', 'l', 'i', 'p'};
 constexpr std::uint8_t kVersion = 2;
 constexpr std::string_view kUnix = "unix:";
 
@@ -48,22 +46,22 @@ bool parse_number(std::string_view text, T& value, int base) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-struct Place {
+struct HostPort {
   std::string host;
   std::uint16_t port = 0;
 };
 
-Place parse_place(std::string_view place, std::string_view text, Here here) {
-  if (place.starts_with(kUnix)) {
-    if (place.size() == kUnix.size()) refuse(text, "names no Unix socket", here);
-    return {std::string(place), 0};
+HostPort parse_host_port(std::string_view address, std::string_view text, Here here) {
+  if (address.starts_with(kUnix)) {
+    if (address.size() == kUnix.size()) refuse(text, "names no Unix socket", here);
+    return {std::string(address), 0};
   }
-  const std::size_t colon = place.rfind(':');
+  const std::size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) refuse(text, "has no port", here);
-  Place result;
-  if (!parse_number(place.substr(colon + 1), result.port, 10) || result.port == 0)
+  HostPort result;
+  if (!parse_number(address.substr(colon + 1), result.port, 10) || result.port == 0)
     refuse(text, "has a port that is none of 1 to 65535", here);
-  std::string_view host = place.substr(0, colon);
+  std::string_view host = address.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string_view::npos) refuse(text, "has an IPv6 address without brackets", here);
@@ -111,13 +109,13 @@ UniqueId UniqueId::create(const Options& options) {
 
 UniqueId UniqueId::parse(std::string_view text, std::string_view job, Here here) {
   const std::size_t slash = text.find('/');
-  const Place place = parse_place(text.substr(0, slash), text, here);
+  const HostPort root = parse_host_port(text.substr(0, slash), text, here);
   if (slash == std::string_view::npos)
-    return UniqueIdParts{place.host, place.port, shared_secret(job, place.host.starts_with(kUnix)), true}.id();
+    return UniqueIdParts{root.host, root.port, shared_secret(job, root.host.starts_with(kUnix)), true}.id();
   std::string_view rest = text.substr(slash + 1);
   const bool rank0_listens = rest.ends_with("/0");
   if (rank0_listens) rest.remove_suffix(2);
-  UniqueIdParts parts{place.host, place.port, {}, rank0_listens};
+  UniqueIdParts parts{root.host, root.port, {}, rank0_listens};
   bool whole = rest.size() == 2 * parts.secret.size();
   for (std::size_t i = 0; whole && i < parts.secret.size(); ++i) {
     std::uint8_t byte = 0;
@@ -152,12 +150,12 @@ bool UniqueId::rank0_listens() const { return layout(bytes()).rank0_listens != 0
 
 std::string UniqueId::text() const {
   const std::string name = host();
-  std::string place = name;
+  std::string address = name;
   if (!name.starts_with(kUnix))
-    place = fmt::format(fmt::runtime(name.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), name, port());
+    address = fmt::format(fmt::runtime(name.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), name, port());
   std::string secret;
   for (const std::byte byte : layout(bytes()).secret) secret += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return fmt::format("{}/{}{}", place, secret, rank0_listens() ? "/0" : "");
+  return fmt::format("{}/{}{}", address, secret, rank0_listens() ? "/0" : "");
 }
 
 }  // namespace slip

@@ -26,11 +26,11 @@ constexpr int kMaxRanks = 4096;
 // A killed process may have forked just before: the search is repeated until it finds none. 10 s in all at most.
 constexpr int kMaxSearches = 1000, kPauseMs = 10;
 
-// What runs in the guard. It comes from a fork, perhaps of a program with threads, so it allocates nothing and calls
-// only what a signal handler may call.
-class Guarding {
+// The code of the guard process. It runs after a fork, perhaps of a program with threads. So it allocates nothing and
+// calls only functions that are async-signal-safe.
+class GuardProcess {
  public:
-  Guarding(int pipe, std::string_view marker) : pipe_(pipe), marker_(marker) {}
+  GuardProcess(int pipe, std::string_view marker) : pipe_(pipe), marker_(marker) {}
 
   [[noreturn]] void run() {
     for (pid_t message = 0;;) {
@@ -81,7 +81,7 @@ class Guarding {
     return *name == '\0' ? number : 0;
   }
 
-  // By a descriptor of the process: its number may belong to another one when the environment has been read.
+  // By a pidfd: the pid may belong to another process when the environment has been read.
   bool kill_if_marked(pid_t pid) {
     const auto process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     if (process < 0) return false;
@@ -98,7 +98,7 @@ class Guarding {
     const int file = ::open(path.data(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
     bool found = false;
-    std::size_t kept = 0;  // the end of what was read before: the marker may lie across
+    std::size_t kept = 0;  // end of the text read before: the marker may span both
     while (!found) {
       const ssize_t got = ::read(file, text_.data() + kMaxKept, kPiece);
       if (got <= 0) break;
@@ -120,7 +120,7 @@ class Guarding {
   std::array<char, kMaxKept + kPiece> text_;
 };
 
-// Away from the terminal and from the files of the starting process: a reader at the other end of its output must not
+// Leaves the terminal and closes the files of the starting process: a reader at the other end of its output must not
 // wait for the guard.
 [[noreturn]] void guard(int pipe, std::string_view marker) {
   ::setsid();
@@ -130,8 +130,8 @@ class Guarding {
   constexpr int kPipe = 3;
   ::dup2(pipe, kPipe);
   ::syscall(SYS_close_range, kPipe + 1, ~0U, 0);
-  static Guarding guarding(kPipe, marker);  // static: too large for some stacks
-  guarding.run();
+  static GuardProcess process(kPipe, marker);  // static: too large for some stacks
+  process.run();
 }
 
 }  // namespace
@@ -140,13 +140,13 @@ JobGuard::JobGuard(const std::string& marker) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw Error(Code::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)), {});
-  // All signals stay blocked in the guard: it ends by the pipe alone.
+  // All signals stay blocked in the guard: only the pipe ends it.
   sigset_t all, before;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);
   guard_ = ::fork();
   if (guard_ == 0) {
-    ::close(ends[1]);  // else the pipe would never end
+    ::close(ends[1]);  // otherwise the pipe would never end
     guard(ends[0], marker);
   }
   const int error = errno;
@@ -158,14 +158,14 @@ JobGuard::JobGuard(const std::string& marker) {
   throw Error(Code::kIo, fmt::format("cannot start the process that guards the job: {}", std::strerror(error)), {});
 }
 
-// Killed while the pipe is open, so that it ends nothing; a guard that somebody has stopped ends, too.
+// The guard is killed while the pipe is open, so it kills nothing. SIGKILL ends also a stopped guard.
 JobGuard::~JobGuard() {
   ::kill(guard_, SIGKILL);
   while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {}
   ::close(pipe_);
 }
 
-// A guard that was killed guards no more; the job goes on without it.
+// If the guard was killed, the job goes on without it.
 void JobGuard::send(pid_t message) const {
   sigset_t broken, before, pending;
   sigemptyset(&broken);

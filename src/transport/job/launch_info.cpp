@@ -9,12 +9,12 @@
 
 #include "base/env.hpp"
 #include "slip/error.hpp"
-#include "transport/bootstrap/shared_secret.hpp"
+#include "transport/bootstrap/secret.hpp"
 
 namespace slip {
 namespace {
 
-// A port made of a job's number lies below those that systems give out by themselves.
+// A port computed from a job's number lies below the ephemeral ports of the system.
 constexpr std::uint64_t kFirstPort = 20'000, kPorts = 10'000;
 
 [[noreturn]] void fail(const std::string& text) { throw Error(Code::kInvalidValue, text, {}); }
@@ -35,7 +35,7 @@ class Reader {
     return result;
   }
 
-  // Rank and count, if they are there; one without the other is a mistake.
+  // Rank and count, if they are set; one without the other is an error.
   std::optional<LaunchInfo> ranks(const char* launcher, const char* rank, const char* nranks, const char* local) const {
     if (!has(rank) && !has(nranks)) return std::nullopt;
     if (!has(rank) || !has(nranks))
@@ -58,8 +58,8 @@ class Reader {
 
 UniqueId given_id(const Reader& read, const std::string& job) { return UniqueId::parse(read.text("SLIP_ID"), job, {}); }
 
-// On one host ranks meet at a name made of the job's; the user is part of it, as numbers of different launchers may be
-// the same. With SLIP_SECRET no other user can foresee the name.
+// On one host the ranks meet at a Unix socket whose name is computed from the job's. The user is part of it, because
+// numbers of different launchers may be equal. With SLIP_SECRET no other user can predict the name.
 UniqueId id_on_this_host(const std::string& job) {
   const Secret name = derive(shared_secret(job, true), "slip name");
   std::uint64_t number = 0;
@@ -67,7 +67,7 @@ UniqueId id_on_this_host(const std::string& job) {
   return UniqueId::parse(fmt::format("unix:slip-{}-{:016x}", ::geteuid(), number), job, {});
 }
 
-std::string place(const std::string& host, std::uint64_t port) {
+std::string host_port(const std::string& host, std::uint64_t port) {
   const bool six = host.find(':') != std::string::npos;
   return six ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
@@ -85,7 +85,7 @@ std::optional<LaunchInfo> by_hand(const Reader& read) {
 }
 
 std::optional<LaunchInfo> by_torchrun(const Reader& read) {
-  // RANK and WORLD_SIZE are everyday words: without an address they are not torchrun's.
+  // RANK and WORLD_SIZE are common names: without an address they are not torchrun's.
   if (!read.has("MASTER_ADDR") && !read.has("MASTER_PORT")) return std::nullopt;
   std::optional<LaunchInfo> info = read.ranks("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
   if (!info) return std::nullopt;
@@ -98,8 +98,8 @@ std::optional<LaunchInfo> by_torchrun(const Reader& read) {
     fail(fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': rank {} of {} needs both, or SLIP_ID=host:port",
                      read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks));
   const int port = read.number("MASTER_PORT", 1, 65'535);
-  const int beside = port < 65'535 ? port + 1 : port - 1;  // torchrun listens at its port itself
-  info->id = UniqueId::parse(place(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job, {});
+  const int beside = port < 65'535 ? port + 1 : port - 1;  // torchrun itself listens at its port
+  info->id = UniqueId::parse(host_port(read.text("MASTER_ADDR"), static_cast<std::uint64_t>(beside)), job, {});
   return info;
 }
 
@@ -135,7 +135,8 @@ std::optional<LaunchInfo> by_mpirun(const Reader& read) {
 }
 
 std::optional<LaunchInfo> by_srun(const Reader& read) {
-  if (!read.has("SLURM_STEP_ID")) return std::nullopt;  // a batch script has the others, and is no task of a step
+  if (!read.has("SLURM_STEP_ID"))
+    return std::nullopt;  // a batch script has the other variables, but is no task of a step
   const char* const count = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   std::optional<LaunchInfo> info = read.ranks("srun", "SLURM_PROCID", count, "SLURM_LOCALID");
   if (!info) return std::nullopt;
@@ -158,7 +159,7 @@ std::optional<LaunchInfo> by_srun(const Reader& read) {
     fail(
         "srun gave neither SLURM_STEP_NODELIST nor SLURM_LAUNCH_NODE_IPADDR: set SLIP_ID=host:port, where rank 0 can "
         "listen");
-  info->id = UniqueId::parse(place(host, kFirstPort + number_of(job) % kPorts), job, {});
+  info->id = UniqueId::parse(host_port(host, kFirstPort + number_of(job) % kPorts), job, {});
   return info;
 }
 
@@ -175,7 +176,7 @@ std::optional<LaunchInfo> read_launch_info(const Variables& variables) {
                     torch->rank, torch->nranks, mpi->rank, mpi->nranks));
   if (torch) return torch;
   if (mpi) return mpi;
-  return by_srun(read);  // last: what mpirun starts inside a Slurm job has the variables of both
+  return by_srun(read);  // last: a process that mpirun starts inside a Slurm job has the variables of both
 }
 
 std::optional<LaunchInfo> launch_info() {

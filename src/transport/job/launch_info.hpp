@@ -1,7 +1,7 @@
 // LaunchInfo: which rank this process is, as the launcher that started it says in the environment: `slip launch` or
 // variables set by hand (SLIP_*), torchrun, Open MPI's mpirun, Slurm's srun, looked for in this order.
 //
-//   by hand    SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK, and SLIP_MAGIC or words that keep jobs apart
+//   by hand    SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK; rank 0 listens at MASTER_ADDR, one port beside torchrun's own MASTER_PORT
 //   mpirun     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; on one host rank 0 listens at a name made of the job's number
 //   srun       SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; on one host as with mpirun, on several at the first of the
@@ -27,7 +27,8 @@ struct LaunchInfo {
 
 using Variables = std::function<std::string(const char* name)>;  // "" for what is not set
 
-// None: nobody launched this process as a rank. Throws kInvalidValue if variables are missing or contradict each other.
+// None: no launcher started this process as a rank. Throws kInvalidValue if variables are missing or contradict each
+// other.
 std::optional<LaunchInfo> read_launch_info(const Variables& variables);
 std::optional<LaunchInfo> launch_info();  // of this process's environment
 

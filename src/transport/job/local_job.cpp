@@ -14,19 +14,90 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "slip/error.hpp"
 #include "slip/unique_id.hpp"
-#include "transport/bootstrap/root.hpp"
-#include "transport/bootstrap/unique_id_parts.hpp"
+#include "transport/bootstrap/rendezvous.hpp"
 #include "transport/job/job_guard.hpp"
-#include "transport/job/line_relay.hpp"
 
 namespace slip {
 namespace {
+
+// LineRelay: copies a pipe to a descriptor line by line, each with a prefix, so that lines of different processes do
+// not mix.
+class LineRelay {
+ public:
+  LineRelay() = default;
+  // Owns `from`, which must be non-blocking.
+  LineRelay(int from, int to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
+  ~LineRelay();
+  LineRelay(LineRelay&& other) noexcept;
+  LineRelay& operator=(LineRelay&&) = delete;
+
+  void pump();    // copies what is there; closes at the end of the pipe
+  void finish();  // copies what is there, also an unfinished line, and closes
+  int descriptor() const { return from_; }
+
+ private:
+  void put(std::size_t bytes, bool whole);
+
+  int from_ = -1, to_ = -1;
+  std::string prefix_, pending_;
+};
+
+constexpr std::size_t kMaxLine = std::size_t{64} << 10;  // longer lines are split, so that memory stays small
+
+void write_all(int to, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(to, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return;  // nobody reads any more
+    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+LineRelay::LineRelay(LineRelay&& other) noexcept
+    : from_(std::exchange(other.from_, -1)),
+      to_(other.to_),
+      prefix_(std::move(other.prefix_)),
+      pending_(std::move(other.pending_)) {}
+
+LineRelay::~LineRelay() {
+  if (from_ >= 0) ::close(from_);
+}
+
+void LineRelay::put(std::size_t bytes, bool whole) {
+  write_all(to_, prefix_ + pending_.substr(0, bytes) + (whole ? "" : "\n"));
+  pending_.erase(0, bytes);
+}
+
+void LineRelay::pump() {
+  char bytes[16 << 10];
+  while (from_ >= 0) {
+    const ssize_t count = ::read(from_, bytes, sizeof(bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return;  // nothing now
+    if (count == 0) {
+      ::close(std::exchange(from_, -1));
+      if (!pending_.empty()) put(pending_.size(), false);
+      return;
+    }
+    pending_.append(bytes, static_cast<std::size_t>(count));
+    for (std::size_t end = 0; (end = pending_.find('\n')) != std::string::npos;) put(end + 1, true);
+    if (pending_.size() > kMaxLine) put(pending_.size(), false);
+  }
+}
+
+void LineRelay::finish() {
+  pump();
+  if (!pending_.empty()) put(pending_.size(), false);
+  if (from_ >= 0) ::close(std::exchange(from_, -1));
+}
 
 struct Pipe {
   int read = -1, write = -1;
@@ -47,8 +118,8 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-// Everything that a child needs between fork and exec, where nothing may be allocated.
-struct ChildPlan {
+// Everything that a child needs between fork and exec, where it must not allocate.
+struct ChildSetup {
   std::vector<char*> arguments, environment;
   int out = -1, err = -1;  // -1: this process's
   int nothing = -1;        // /dev/null
@@ -57,7 +128,7 @@ struct ChildPlan {
   sigset_t mask{};
 };
 
-[[noreturn]] void become(const ChildPlan& plan) {
+[[noreturn]] void become(const ChildSetup& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(kCannotStart);  // it was killed before the line above
@@ -71,7 +142,7 @@ struct ChildPlan {
   ::_exit(kNoSuchProgram);
 }
 
-// The signals that this process takes while the job runs, as a descriptor.
+// The signals that this process takes while the job runs, read from a signalfd.
 class Signals {
  public:
   Signals() {
@@ -99,8 +170,8 @@ class Signals {
   const sigset_t& before() const { return before_; }
 
  private:
-  // As nohup and shells do for what runs in the background. A blocked signal comes though it is ignored, and the ranks,
-  // which inherit that they ignore it, would have to be killed.
+  // nohup and shells let background processes ignore signals. A blocked signal arrives even if it is ignored; the ranks
+  // inherit that they ignore it, so they would not end and would have to be killed.
   static bool ignored(int number) {
     struct sigaction action {};
     return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -160,7 +231,7 @@ class Job {
                                                {"SLIP_LOCAL_RANK", std::to_string(rank)},
                                                {"SLIP_ID", id_}};
     for (const auto& [name, value] : job_.changes) changes[name] = value;
-    // The guard finds the job's processes by it. A job that a rank of another one starts is part of that job, too.
+    // The guard finds the processes of the job by it. A job that a rank of another job starts belongs to that job, too.
     const std::string outer = env_text(kMarkerName);
     changes[kMarkerName] = outer.empty() ? marker_ : outer + ":" + marker_;
     return env_with(changes);
@@ -168,7 +239,7 @@ class Job {
 
   void start(int number) {
     const std::vector<std::string> variables = environment(number);
-    ChildPlan plan;
+    ChildSetup plan;
     plan.arguments = pointers(job_.command);
     plan.environment = pointers(variables);
     plan.nothing = nothing_;
@@ -191,7 +262,7 @@ class Job {
       ::close(failure.read);
       throw Error(Code::kIo, fmt::format("cannot start rank {}: {}", number, std::strerror(fork_error)), {});
     }
-    ::setpgid(rank.pid, rank.pid);  // whoever of the two comes first
+    ::setpgid(rank.pid, rank.pid);  // parent and child both do it: either may be first
     guard_->add(rank.pid);
     rank.running = true;
     ranks_.push_back(std::move(rank));
@@ -235,10 +306,10 @@ class Job {
     }
   }
 
-  // Asks all ranks to end, and remembers when patience is over.
+  // Asks all ranks to end, and sets the time to kill them.
   void end_all(int number) {
     signal_all(number);
-    signal_all(SIGCONT);  // one that is stopped would not hear it
+    signal_all(SIGCONT);  // a stopped process would not get the signal
     const auto grace = std::chrono::duration_cast<std::chrono::nanoseconds>(job_.grace).count();
     if (kill_at_ == 0) kill_at_ = deadline_after(grace);
   }
@@ -251,7 +322,7 @@ class Job {
       signal_all(SIGCONT);
       return;
     }
-    end_all(interrupted_ == 0 ? number : SIGKILL);  // the second time it is urgent
+    end_all(interrupted_ == 0 ? number : SIGKILL);  // a second signal kills at once
     interrupted_ = number;
   }
 
@@ -265,7 +336,7 @@ class Job {
       const bool exited = info.si_code == CLD_EXITED;
       const int status = exited ? info.si_status : kOfSignal + info.si_status;
       if (status != 0 && status_ == 0) first_failure(i, info.si_status, exited);
-      // What it left behind; its number is not given to others before it is reaped.
+      // Kills what it left behind. The group id is not used again before the process is reaped.
       if (kill_at_ != 0) ::kill(-rank.pid, SIGKILL);
       guard_->remove(rank.pid);
       ::waitpid(rank.pid, nullptr, 0);
@@ -313,7 +384,7 @@ class Job {
   const Signals signals_;
   const std::string marker_ = fmt::format("{:016x}{:016x}", random_number(), random_number());
   std::string id_;
-  std::optional<JobGuard> guard_;  // goes after the destructor has ended the ranks
+  std::optional<JobGuard> guard_;  // destroyed after the destructor has ended the ranks
   std::vector<Rank> ranks_;
   std::int64_t timeout_at_ = 0, kill_at_ = 0;  // 0: never
   int status_ = 0, interrupted_ = 0;

@@ -1,8 +1,10 @@
 #include "transport/job/placement.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -20,7 +22,7 @@ std::string line_of(const char* path) {
   return line;
 }
 
-// Device and number of a file: the same for everybody who sees the same one.
+// Device and inode of a file: the same for all processes that see the same file.
 std::uint64_t identity_of(const char* path) {
   struct stat found {};
   if (::stat(path, &found) != 0) return 0;
@@ -29,9 +31,24 @@ std::uint64_t identity_of(const char* path) {
 
 }  // namespace
 
-// The third and the 22nd word of /proc/PID/stat; the second is the program's name in brackets, which may hold anything.
+std::string RankId::text() const { return fmt::format("rank {} of {}", rank, nranks); }
+
+std::string rank_list(std::span<const int> ranks) {
+  constexpr std::size_t kShown = 16;
+  std::string result = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t shown = std::min(ranks.size(), kShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const bool last = i + 1 == ranks.size();
+    result += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
+  }
+  if (shown < ranks.size()) result += fmt::format(" and {} more", ranks.size() - shown);
+  return result;
+}
+
+// The third and the 22nd field of /proc/PID/stat. The second is the program's name in brackets, which may hold
+// anything.
 ProcessState process_state(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");  // all of it: the name may hold a line end, too
+  std::ifstream file("/proc/" + pid + "/stat");  // the whole file: the name may contain a line end
   const std::string line(std::istreambuf_iterator<char>(file), {});
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};

@@ -12,21 +12,21 @@
 #include <new>
 #include <span>
 
-#include "base/host_clock.hpp"
+#include "base/clock.hpp"
 #include "base/sync.hpp"
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "base/thread.hpp"
 #include "transport/job/placement.hpp"
 
 namespace slip {
 namespace {
 
-// The ledger of this process. Its descriptor stays open, since by it others find the memory.
-struct Book {
-  Book() {
+// The ledger of this process. Its descriptor stays open, since other processes find the memory by it.
+struct ProcessMemory {
+  ProcessMemory() {
     descriptor = ::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (descriptor < 0) return;
-    // Sealed: who maps it need not fear that it shrinks.
+    // Sealed, so that it cannot shrink under a process that maps it.
     if (::ftruncate(descriptor, static_cast<off_t>(kLedgerBytes)) != 0 ||
         ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
       return;
@@ -38,17 +38,17 @@ struct Book {
     header->started = own.started;
     header->pid = own.pid;
     std::copy(std::begin(own.host), std::end(own.host), header->host);
-    // release: who sees the magic sees what stands beside it.
+    // release: a reader that sees the magic sees the header.
     std::atomic_ref(header->magic).store(LedgerHeader::kMagic, std::memory_order_release);
   }
-  ~Book() {
+  ~ProcessMemory() {
     if (header) ::munmap(header, kLedgerBytes);
     if (descriptor >= 0) ::close(descriptor);
   }
-  Book(const Book&) = delete;
-  Book& operator=(const Book&) = delete;
+  ProcessMemory(const ProcessMemory&) = delete;
+  ProcessMemory& operator=(const ProcessMemory&) = delete;
 
-  // Those that left longest ago are used again first, so that a reader finds them for a while.
+  // The entry that was returned first is used again first, so that readers find departed ranks for a while.
   LedgerEntry* take() {
     const std::lock_guard lock(mutex);
     for (std::size_t tried = 0; entries && tried < used.size(); ++tried) {
@@ -76,34 +76,35 @@ struct Book {
   std::size_t next = 0;              // under the mutex
 };
 
-SpinLock g_book_lock;
-std::shared_ptr<Book>& book_place() {
-  static auto* const kPlace = new std::shared_ptr<Book>;  // never destroyed: seats may outlive statics
+SpinLock g_ledger_lock;
+std::shared_ptr<ProcessMemory>& process_memory() {
+  static auto* const kPlace = new std::shared_ptr<ProcessMemory>;  // never destroyed: slots may outlive statics
   return *kPlace;
 }
 
-std::shared_ptr<Book> book_of_process() {
-  // A child of fork gets its own; the parent's stays as it is, for the parent writes in it.
+std::shared_ptr<ProcessMemory> ledger_of_process() {
+  // The child of a fork gets its own ledger; the parent goes on writing to the old one.
   static const bool kForks = [] {
-    at_fork([] { g_book_lock.lock(); }, [] { g_book_lock.unlock(); },
+    at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
             [] {
-              new std::shared_ptr<Book>(std::move(book_place()));  // kept, for its memory is shared
-              g_book_lock.unlock();
+              new std::shared_ptr<ProcessMemory>(
+                  std::move(process_memory()));  // leaked: its memory is shared with the parent
+              g_ledger_lock.unlock();
             });
     return true;
   }();
   static_cast<void>(kForks);
-  const std::lock_guard lock(g_book_lock);
-  if (!book_place()) book_place() = std::make_shared<Book>();
-  return book_place();
+  const std::lock_guard lock(g_ledger_lock);
+  if (!process_memory()) process_memory() = std::make_shared<ProcessMemory>();
+  return process_memory();
 }
 
-// Between these the words of an entry that change rarely are written; version is even again afterwards.
+// While it lives, words of an entry that change rarely are written. The version is odd meanwhile.
 class Change {
  public:
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
-    // acquire: sees what the last one wrote; another thread of this process may be at it, for a moment.
+    // acquire: sees what the last writer wrote. Another thread of this process may be writing for a moment.
     for (int turn = 0;
          (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
                                                                     std::memory_order_relaxed);
@@ -111,9 +112,9 @@ class Change {
       spin(turn);
       version = entry.version.load(std::memory_order_relaxed);
     }
-    full_fence();  // the odd version is seen before what follows
+    full_fence();  // readers see the odd version before what follows
   }
-  // release: what was written is seen by who sees the version.
+  // release: a reader that sees the version sees what was written.
   ~Change() { entry_.version.fetch_add(1, std::memory_order_release); }
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
@@ -142,7 +143,7 @@ void get_text(std::span<const LedgerWord> words, char* text) {
 // kAcquire is relaxed: see acquire_fence().
 std::uint64_t word(const LedgerWord& from) { return from.load(kAcquire); }
 
-// The stream of a call, if the last ones tell: its own place, or all of them in the same stream.
+// The stream of a call, if it is known: it is one of the last calls, or all of those use the same stream.
 std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uint64_t enqueued) {
   if (number == 0 || number > enqueued) return 0;
   if (enqueued - number < LedgerEntry::kStreams) return word(entry.streams[number % LedgerEntry::kStreams]);
@@ -150,13 +151,13 @@ std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uin
   return std::ranges::all_of(entry.streams, [&](const LedgerWord& one) { return word(one) == first; }) ? first : 0;
 }
 
-// Another process wrote the time: it may be any number.
+// Another process wrote the time, so it may be any number.
 std::int64_t age(std::int64_t now, const LedgerWord& since) {
   const auto then = static_cast<std::int64_t>(word(since));
   return then <= 0 || then > now ? 0 : now - then;
 }
 
-// The call, and what is around it, as of one moment.
+// Reads the words of the current call as of one moment.
 bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
   for (int turn = 0; turn < attempts; ++turn) {
     view.ended = word(entry.ended);
@@ -165,22 +166,22 @@ bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
     view.call[1] = word(entry.call[1]);
     view.enqueued = std::max(view.begun, word(entry.enqueued));
     const bool tied = view.begun == 0 || word(entry.check) == check_of_call(view.begun, view.call[0], view.call[1]);
-    // A call that ended before it began was left out: its stream had failed.
+    // A call that ended before it began was skipped, because its stream had failed.
     if (tied && view.ended <= view.enqueued && word(entry.ended) == view.ended) return true;
     spin(turn);
   }
   return false;
 }
 
-// All that the entry itself says, whatever its version. False: the words of a call do not belong together.
+// Reads all words of the entry, whatever its version. False: the words of a call do not belong together.
 bool read_words(const LedgerEntry& entry, int attempts, LedgerView& view) {
   const std::int64_t now = host_ns();
   view = {};
   view.life = static_cast<LedgerLife>(word(entry.life));
   view.communicator = word(entry.communicator);
-  const std::uint64_t place = word(entry.place);
-  view.rank = static_cast<std::int32_t>(place & 0xffffffff);
-  view.nranks = static_cast<std::int32_t>(place >> 32);
+  const std::uint64_t packed = word(entry.rank_and_count);
+  view.rank = static_cast<std::int32_t>(packed & 0xffffffff);
+  view.nranks = static_cast<std::int32_t>(packed >> 32);
   view.opened_ns = age(now, entry.opened_ns);
   get_text(entry.device, view.device);
   get_text(entry.text, view.text);
@@ -232,10 +233,10 @@ void make_safe(LedgerView& view) {
 
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view) {
   for (int turn = 0; turn < 1000; ++turn) {
-    // acquire: what was written before this version is seen.
+    // acquire: sees what was written before this version.
     const std::uint64_t version = entry.version.load(std::memory_order_acquire);
     const bool whole = read_words(entry, 1000, view);
-    acquire_fence();  // all of it was read before the version is looked at again
+    acquire_fence();  // everything is read before the version is read again
     if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
       view.pid = header.pid;
       std::copy(std::begin(header.host), std::end(header.host), view.host);
@@ -246,60 +247,62 @@ bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView
   return false;
 }
 
-LedgerSeat::LedgerSeat(const Who& who) {
-  std::shared_ptr<Book> book = book_of_process();
-  entry_ = book->take();
-  header_ = book->header;
+LedgerSlot::LedgerSlot(const Identity& identity) {
+  std::shared_ptr<ProcessMemory> ledger = ledger_of_process();
+  entry_ = ledger->take();
+  header_ = ledger->header;
   if (!entry_) {
     static const LedgerHeader kNone;
     private_ = std::make_unique<LedgerEntry>();
     entry_ = private_.get();
     header_ = &kNone;
   }
-  book_ = std::move(book);
+  ledger_ = std::move(ledger);
   const Change change(*entry_);
-  auto* const words = reinterpret_cast<LedgerWord*>(entry_);  // it is made of nothing else; the first is the version
+  auto* const words =
+      reinterpret_cast<LedgerWord*>(entry_);  // an entry consists only of words; the first is the version
   for (std::size_t i = 1; i < sizeof(LedgerEntry) / sizeof(LedgerWord); ++i)
     words[i].store(0, std::memory_order_relaxed);
   const auto now = static_cast<std::uint64_t>(host_ns());
   entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kThere), std::memory_order_relaxed);
-  entry_->communicator.store(who.communicator, std::memory_order_relaxed);
-  entry_->place.store(static_cast<std::uint64_t>(who.nranks) << 32 | static_cast<std::uint32_t>(who.rank),
-                      std::memory_order_relaxed);
+  entry_->communicator.store(identity.communicator, std::memory_order_relaxed);
+  entry_->rank_and_count.store(
+      static_cast<std::uint64_t>(identity.nranks) << 32 | static_cast<std::uint32_t>(identity.rank),
+      std::memory_order_relaxed);
   entry_->opened_ns.store(now, std::memory_order_relaxed);
   entry_->looked_ns.store(now, std::memory_order_relaxed);
-  put_text(entry_->device, who.device);
+  put_text(entry_->device, identity.device);
 }
 
-LedgerSeat::~LedgerSeat() {
+LedgerSlot::~LedgerSlot() {
   {
     const Change change(*entry_);
     entry_->life.store(static_cast<std::uint64_t>(LedgerLife::kLeft), std::memory_order_relaxed);
   }
-  if (!private_) static_cast<Book*>(book_.get())->give_back(entry_);
+  if (!private_) static_cast<ProcessMemory*>(ledger_.get())->give_back(entry_);
 }
 
-void LedgerSeat::wait(int rank) {
+void LedgerSlot::wait(int rank) {
   const auto wanted = static_cast<std::uint64_t>(rank) + 1;
   if (entry_->waits_for.load(std::memory_order_relaxed) == wanted) return;
   entry_->wait_ns.store(static_cast<std::uint64_t>(host_ns()), std::memory_order_relaxed);
   entry_->waits_for.store(wanted, std::memory_order_relaxed);
 }
 
-void LedgerSeat::fail(LedgerLife life, std::string_view text) {
+void LedgerSlot::fail(LedgerLife life, std::string_view text) {
   const Change change(*entry_);
   if (entry_->life.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(LedgerLife::kThere)) return;
   put_text(entry_->text, text);
   entry_->life.store(static_cast<std::uint64_t>(life), std::memory_order_relaxed);
 }
 
-LedgerView LedgerSeat::view() const {
+LedgerView LedgerSlot::view() const {
   LedgerView view;
   if (!read_entry(*entry_, *header_, view)) view.life = LedgerLife::kFree;
   return view;
 }
 
-void LedgerSeat::look() {
+void LedgerSlot::look() {
   const auto now = static_cast<std::uint64_t>(host_ns());
   const auto note = [&](LedgerWord& seen, LedgerWord& seen_ns, const LedgerWord& present) {
     const std::uint64_t value = word(present);
@@ -312,7 +315,7 @@ void LedgerSeat::look() {
   entry_->looked_ns.store(now, std::memory_order_relaxed);
 }
 
-std::vector<std::byte> LedgerSeat::answer() {
+std::vector<std::byte> LedgerSlot::answer() {
   look();
   const LedgerView now = view();
   const auto bytes = std::as_bytes(std::span(&now, 1));

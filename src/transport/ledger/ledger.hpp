@@ -1,43 +1,136 @@
-// LedgerSeat: a rank's entry in the ledger of its process, a memfd named slip-ledger that `slip ranks` finds under
-// /proc, and the witness that answers for the rank while its threads are stuck.
+// The ledger of a process: what each of its ranks is doing, in shared memory that other processes can read at any time.
+// It is a memfd named slip-ledger, which `slip ranks` finds under /proc.
+//
+// LedgerEntry: one rank of one communicator. LedgerView: a copy of an entry that is valid anywhere. LedgerSlot: the
+// rank's own end, which writes its entry.
+//
+// Writing costs the rank a few plain stores a call, and no clock is read: a thread that waits long anyway writes the
+// times, and so does the control thread, which looks at the entry some times a second. All fields are 64-bit words, so
+// no word is ever torn. A check word ties the words of a call together: without a fence, whatever the order in which
+// stores arrive, words of two calls do not match. A version, odd while it changes, ties the rank's identity and its
+// failure.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
 
-#include "transport/bootstrap/witness.hpp"
-#include "transport/ledger/ledger_entry.hpp"
-
 namespace slip {
+
+enum class LedgerLife : std::uint64_t { kFree, kThere, kFailed, kAborted, kLeft };
+
+inline constexpr int kWaitsForNobody = -1;
+
+using LedgerWord = std::atomic<std::uint64_t>;
+static_assert(LedgerWord::is_always_lock_free);  // so it works across processes
+
+// All times are host_ns(). Each cache line of 64 bytes has one writer at a time.
+struct alignas(64) LedgerEntry {
+  static constexpr std::size_t kStreams = 6, kDeviceWords = 3, kTextWords = 64;
+
+  // The rank, and how it ended.
+  LedgerWord version;
+  LedgerWord life;
+  LedgerWord communicator;
+  LedgerWord rank_and_count;  // the rank, and in the upper half the number of ranks
+  LedgerWord opened_ns;
+  LedgerWord device[kDeviceWords];
+
+  // Written by the enqueuing thread.
+  LedgerWord enqueued;           // number of the last call
+  LedgerWord bytes;              // of all calls so far
+  LedgerWord streams[kStreams];  // of the last calls, by their number
+
+  // Written by the thread that runs the calls, one after the other.
+  LedgerWord begun, call[2], check;  // check ties the first three
+  LedgerWord ended;
+  LedgerWord waits_for;  // the rank + 1; 0: no rank
+  LedgerWord wait_ns;    // since when
+  LedgerWord unused;
+
+  // Written by the control thread: the last change that it saw, and when.
+  LedgerWord seen_begun, seen_begun_ns, seen_ended, seen_ended_ns, looked_ns;
+  LedgerWord unused_too[3];
+
+  LedgerWord text[kTextWords];  // of a failure
+};
+static_assert(sizeof(LedgerEntry) == 4 * 64 + LedgerEntry::kTextWords * 8);
+
+// The first bytes of the ledger; the entries follow.
+struct alignas(64) LedgerHeader {
+  static constexpr std::uint64_t kMagic = 0x31524744454c5053;  // changes with the layout
+  std::uint64_t magic = 0;
+  std::uint64_t started =
+      0;  // when the process began, as in Placement: a forked child also has its parent's ledger open
+  std::int32_t pid = 0;
+  std::atomic<std::int32_t> entries{0};  // used so far
+  char host[64] = {};
+};
+
+// Trivially copyable: it is sent to other hosts as it is. It has ages instead of times, since clocks differ.
+struct LedgerView {
+  std::uint64_t communicator = 0;
+  std::int32_t rank = 0, nranks = 0, pid = 0;
+  std::int32_t waits_for = kWaitsForNobody;
+  LedgerLife life = LedgerLife::kFree;
+  std::uint64_t enqueued = 0, begun = 0, ended = 0, bytes = 0;
+  std::uint64_t call[2] = {};               // the signature of the call begun last
+  std::uint64_t stream = 0;                 // of the call begun last
+  std::uint64_t next_stream = 0;            // of the first call that is enqueued and not begun; 0: none, or not known
+  std::int64_t waits_ns = 0;                // for how long it has waited
+  std::int64_t begun_ns = 0, ended_ns = 0;  // age of the last begin and end; a lower bound
+  std::int64_t opened_ns = 0;
+  std::int64_t looked_ns = 0;  // since the process was last known to run
+  char device[LedgerEntry::kDeviceWords * 8 + 1] = {};
+  char host[64] = {};
+  char text[LedgerEntry::kTextWords * 8 + 1] = {};
+
+  bool in_call() const { return begun > ended; }
+};
+
+// Reads an entry of this process. False: the entry is free, or changes all the time.
+bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view);
+
+// Reads a private copy of an entry that another process wrote, so its words may be anything. The view is safe, see
+// make_safe(). False: the words of a call do not belong together. The caller compares versions.
+bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
+
+// Makes a view safe that another process or host made: texts end, are printable and valid UTF-8, numbers are in range,
+// and an unknown life becomes kFree.
+void make_safe(LedgerView& view);
+
+std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second);
 
 inline constexpr const char* kLedgerName = "slip-ledger";
 inline constexpr std::int32_t kLedgerEntries = 512;
-// Every ledger has this size: one of another size was made by another program.
+// Every ledger has this size: a file of another size is none.
 inline constexpr std::size_t kLedgerBytes =
     sizeof(LedgerHeader) + static_cast<std::size_t>(kLedgerEntries) * sizeof(LedgerEntry);
 
-class LedgerSeat final : public Witness {
+class LedgerSlot {
  public:
-  struct Who {
+  struct Identity {
     std::uint64_t communicator = 0;
     int rank = 0, nranks = 1;
     std::string_view device;
   };
-  // A process with more communicators than the ledger has entries, or that gets no memfd, writes where nobody looks.
-  explicit LedgerSeat(const Who& who);
-  ~LedgerSeat();  // the rank has left
-  LedgerSeat(const LedgerSeat&) = delete;
-  LedgerSeat& operator=(const LedgerSeat&) = delete;
+  // If the ledger is full, or the process gets no memfd, the slot writes to private memory that nobody reads.
+  explicit LedgerSlot(const Identity& identity);
+  ~LedgerSlot();  // the rank has left
+  LedgerSlot(const LedgerSlot&) = delete;
+  LedgerSlot& operator=(const LedgerSlot&) = delete;
 
-  // Who enqueues, one at a time. relaxed, here and below: readers tie words together themselves.
+  // Called by the enqueuing thread, one at a time. relaxed, here and below: readers check that words belong together.
   void enqueue(std::uint64_t number, std::uint64_t stream, std::uint64_t bytes) {
     entry_->streams[number % LedgerEntry::kStreams].store(stream, std::memory_order_relaxed);
     entry_->bytes.store(entry_->bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
     entry_->enqueued.store(number, std::memory_order_relaxed);
   }
 
-  // Who runs the call, one after the other. `call`: its signature.
+  // Called by the thread that runs the calls. `first`, `second`: the signature of the call.
   void begin(std::uint64_t number, std::uint64_t first, std::uint64_t second) {
     entry_->call[0].store(first, std::memory_order_relaxed);
     entry_->call[1].store(second, std::memory_order_relaxed);
@@ -45,18 +138,18 @@ class LedgerSeat final : public Witness {
     entry_->check.store(check_of_call(number, first, second), std::memory_order_relaxed);
   }
   void end(std::uint64_t number) { entry_->ended.store(number, std::memory_order_relaxed); }
-  void wait(int rank);  // has waited for long, and first of all for this one
+  void wait(int rank);  // the call has waited long, and this is the first rank that it waits for
   void wait_over() { entry_->waits_for.store(0, std::memory_order_relaxed); }
 
-  // From any thread; the first one counts. `life`: kFailed or kAborted.
+  // From any thread; only the first failure counts. `life`: kFailed or kAborted.
   void fail(LedgerLife life, std::string_view text);
 
   LedgerView view() const;
-  void look() override;
-  std::vector<std::byte> answer() override;
+  void look();
+  std::vector<std::byte> answer();
 
  private:
-  std::shared_ptr<void> book_;  // keeps the memory
+  std::shared_ptr<void> ledger_;  // keeps the memory alive
   std::unique_ptr<LedgerEntry> private_;
   LedgerEntry* entry_ = nullptr;
   const LedgerHeader* header_ = nullptr;

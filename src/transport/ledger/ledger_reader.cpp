@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/sync.hpp"
-#include "base/terminal_text.hpp"
+#include "base/terminal.hpp"
 #include "transport/ledger/ledger.hpp"
 
 namespace slip {
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A process may have any number of descriptors, and any number of files with a ledger's name.
+// Limits, since a process may have any number of descriptors and of files with a ledger's name.
 constexpr int kMaxDescriptors = 65'536, kMaxFiles = 16;
 constexpr int kAttempts = 64;  // to copy an entry while its process writes to it
 
@@ -36,13 +36,13 @@ class Descriptor {
   const int number_;
 };
 
-// pread, not mmap: a hole in a mapped memfd takes memory when it is read, and a page that cannot be had is a signal.
+// pread, not mmap: reading a hole in a mapped memfd allocates memory, and a page that cannot be allocated is a signal.
 bool read_at(int descriptor, std::size_t offset, void* into, std::size_t bytes) {
   return ::pread(descriptor, into, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
-// A copy of an entry between two equal versions. The fences keep the order of the three copies, which the kernel makes
-// on this processor: without them words of the entry could be older than the first version or newer than the last.
+// Copies an entry between two equal versions. The fences keep the order of the three reads, which the kernel does on
+// this CPU. Without them words of the entry could be older than the first version or newer than the last.
 bool copy_entry(int descriptor, std::size_t offset, LedgerEntry& copy) {
   std::uint64_t before = 0, after = 0;
   if (!read_at(descriptor, offset, &before, sizeof(before)) || (before & 1) != 0) return false;
@@ -57,8 +57,8 @@ bool is_named_ledger(const fs::path& link) {
   return fs::read_symlink(link, error).string().starts_with(std::string("/memfd:") + kLedgerName);
 }
 
-// The link may lead elsewhere by now, so it is opened without effect first: opening a pipe would wait, and opening
-// some devices does something.
+// The link may lead to another file by now, so it is opened with O_PATH first: opening a pipe would wait, and opening
+// some devices has side effects.
 bool is_ledger_file(const Descriptor& file) {
   struct stat found {};
   return file.number() >= 0 && ::fstat(file.number(), &found) == 0 && S_ISREG(found.st_mode) &&
@@ -106,7 +106,7 @@ std::optional<ProcessLedger> read_ledger_file(int descriptor, std::uint64_t star
   struct stat found {};
   if (descriptor < 0 || ::fstat(descriptor, &found) != 0 || found.st_size != static_cast<off_t>(kLedgerBytes))
     return std::nullopt;
-  // The file's owner made it; a process cannot give its files to others without being root.
+  // The owner made the file: only root can give a file to another user.
   if (found.st_uid != ::geteuid() && ::geteuid() != 0) return std::nullopt;
   LedgerHeader header;
   if (!read_at(descriptor, 0, &header, sizeof(header)) || header.magic != LedgerHeader::kMagic ||

@@ -1,9 +1,9 @@
-// What the ranks of this host are doing, read from the ledgers of their processes. It needs nothing from them: they may
-// be stopped.
+// Reads what the ranks of this host are doing from the ledgers of their processes. The processes need not do anything
+// for it, so they may be stopped.
 //
-// A ledger is hostile input: any user can make a memfd with its name. It is read only if its owner is the calling user
-// or the caller is root, only as many bytes as a ledger has, and never mapped, so that its size and its holes cost
-// nothing. Each user has a limit of entries, so that a user can only crowd out own entries.
+// A ledger is hostile input: any user can make a memfd with that name. It is read only if the calling user owns it or
+// is root. It is never mapped, and no more bytes are read than a ledger has, so its size and its holes cost nothing.
+// Each user has a limit of entries, so no user can crowd out another's.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "transport/job/placement.hpp"
-#include "transport/ledger/ledger_entry.hpp"
+#include "transport/ledger/ledger.hpp"
 
 namespace slip {
 
 struct ProcessLedger {
-  int pid = 0;             // as seen from here
-  std::uint32_t user = 0;  // who made the ledger
+  int pid = 0;             // in the namespace of this process
+  std::uint32_t user = 0;  // owner of the ledger
   ProcessState process;
   std::vector<LedgerView> ranks;  // safe (make_safe)
   int left_out = 0;               // entries beyond the limit of their user
@@ -30,7 +30,7 @@ class LedgerLimits {
  public:
   static constexpr int kOwn = 16384, kOfOtherUser = 512, kOfAllOthers = 4096;
 
-  // How many of so many entries of this user may be read; they count as read.
+  // How many of the wanted entries of this user may be read; they count as read.
   int take(std::uint32_t user, int wanted);
 
  private:
@@ -38,13 +38,13 @@ class LedgerLimits {
   int taken_by_others_ = 0;
 };
 
-// The ledger behind an open file. None if it is no ledger, if it is of another process than the one that began at
-// `started` (a forked child has its parent's open, too), or if this user may not read it.
+// Reads the ledger in an open file. None: it is no ledger, this user may not read it, or it belongs to another process
+// than the one that began at `started` (a forked child also has its parent's ledger open).
 std::optional<ProcessLedger> read_ledger_file(int descriptor, std::uint64_t started, LedgerLimits& limits);
 
-// None if the process has no ledger, or if it cannot be looked at.
+// None: the process has no ledger, or this user may not read it.
 std::optional<ProcessLedger> read_ledger(int pid);
-// Of all processes that can be looked at, by number.
+// The ledgers of all processes that this user may read, ordered by pid.
 std::vector<ProcessLedger> read_ledgers();
 
 }  // namespace slip

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,8 +16,8 @@
 
 #include "base/error_text.hpp"
 #include "base/fork_mutex.hpp"
-#include "transport/bootstrap/root.hpp"
 #include "transport/bootstrap/secret.hpp"
+#include "transport/job/placement.hpp"
 
 namespace slip {
 namespace {
@@ -43,14 +44,14 @@ class Descriptor {
               fmt::format("cannot {} {} bytes of shared memory: {}", what, bytes, std::strerror(errno)), {});
 }
 
-// One byte with the descriptor beside it.
-struct Parcel {
+// A message of one byte that carries a descriptor.
+struct DescriptorMessage {
   char byte = 0;
   iovec vector{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
 
-  Parcel() {
+  DescriptorMessage() {
     message.msg_iov = &vector;
     message.msg_iovlen = 1;
     message.msg_control = control;
@@ -58,37 +59,37 @@ struct Parcel {
   }
 };
 
-void await(const Socket& socket, short events, const Patience& patience) {
-  const Waited waited = wait_for(socket.descriptor(), events, patience);
+void await(const Socket& socket, short events, const Deadline& deadline) {
+  const Waited waited = wait_for(socket.descriptor(), events, deadline);
   if (waited == Waited::kTimeout) throw Error(Code::kTimeout, "the deadline has passed", {});
   if (waited == Waited::kAborted) throw Error(Code::kAborted, "aborted", {});
 }
 
-void send_descriptor(const Socket& socket, int descriptor, const Patience& patience) {
-  Parcel parcel;
-  cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
+void send_descriptor(const Socket& socket, int descriptor, const Deadline& deadline) {
+  DescriptorMessage carrier;
+  cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  while (::sendmsg(socket.descriptor(), &parcel.message, MSG_NOSIGNAL) != 1) {
+  while (::sendmsg(socket.descriptor(), &carrier.message, MSG_NOSIGNAL) != 1) {
     if (errno != EAGAIN && errno != EINTR)
       throw Error(Code::kIo, fmt::format("cannot send a descriptor: {}", std::strerror(errno)), {});
-    await(socket, POLLOUT, patience);
+    await(socket, POLLOUT, deadline);
   }
 }
 
-int recv_descriptor(const Socket& socket, const Patience& patience) {
-  Parcel parcel;
+int recv_descriptor(const Socket& socket, const Deadline& deadline) {
+  DescriptorMessage carrier;
   for (;;) {
-    const ssize_t got = ::recvmsg(socket.descriptor(), &parcel.message, MSG_CMSG_CLOEXEC);
+    const ssize_t got = ::recvmsg(socket.descriptor(), &carrier.message, MSG_CMSG_CLOEXEC);
     if (got == 1) break;
     if (got == 0) throw Error(Code::kIo, "its connection closed", {});
     if (errno != EAGAIN && errno != EINTR)
       throw Error(Code::kIo, fmt::format("cannot receive a descriptor: {}", std::strerror(errno)), {});
-    await(socket, POLLIN, patience);
+    await(socket, POLLIN, deadline);
   }
-  const cmsghdr* const header = CMSG_FIRSTHDR(&parcel.message);
+  const cmsghdr* const header = CMSG_FIRSTHDR(&carrier.message);
   if (!header || header->cmsg_type != SCM_RIGHTS) throw Error(Code::kIo, "shared memory came without a descriptor", {});
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
@@ -105,7 +106,7 @@ Segment::Mapping::Mapping(int descriptor, std::size_t size) : bytes(size) {
 
 Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
-// The name is of this memory alone: who has it already in this process shares its mapping.
+// The name is unique to this memory: ranks of one process share one mapping of it.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
   static ForkMutex mutex;
   static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
@@ -119,7 +120,7 @@ Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes)
 }
 
 void Segment::commit(std::size_t offset, std::size_t bytes) const {
-  // EINVAL: a kernel before 5.14, which takes memory as it is touched.
+  // EINVAL: a kernel before 5.14, which allocates memory as it is touched.
   if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     throw Error(Code::kOutOfMemory,
                 fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
@@ -127,14 +128,14 @@ void Segment::commit(std::size_t offset, std::size_t bytes) const {
 }
 
 void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
-  if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // failed: it goes with the segment
+  if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // if it fails, the memory is freed with the segment
 }
 
-// The first rank listens under a name that no other job has, and sends it to the others. Each connects and says which
-// rank it is, so that the first one knows which ranks have not come. Both ends make sure that the other process is of
-// the same user before they send or take anything: any user may bind or connect to an abstract name.
+// The first rank listens under a unique name and sends the name to the others. Each connects and says which rank it is,
+// so the first one knows which ranks have not come. Both ends check that the other process belongs to the same user
+// before they send or read anything: any user may bind or connect to an abstract name.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
-  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
   const std::string name = fmt::format("slip-{:016x}{:016x}", random_number(), random_number());
@@ -144,15 +145,15 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
   for (const int rank : absent) bootstrap.send(rank, kTag, std::as_bytes(std::span(name)), call);
   while (!absent.empty()) {
     try {
-      const Socket socket = listener.accept(patience);
+      const Socket socket = listener.accept(deadline);
       if (!socket.same_user()) continue;
       std::int32_t rank = -1;
-      socket.recv(std::as_writable_bytes(std::span(&rank, 1)), patience);
+      socket.recv(std::as_writable_bytes(std::span(&rank, 1)), deadline);
       if (!absent.contains(rank)) continue;
-      send_descriptor(socket, descriptor.number(), patience);
+      send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
-      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector knows
+      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector finds it
       if (error.code() != Code::kTimeout) throw;
       throw Error(Code::kTimeout,
                   fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",
@@ -165,15 +166,15 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
 }
 
 Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
-  const Patience patience{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
+  const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const std::vector<std::byte> name = bootstrap.recv(maker, kTag, call);
   const std::string text(reinterpret_cast<const char*>(name.data()), name.size());
   try {
-    const Socket socket = Socket::connect(SocketAddress::unix_name(text), patience);
+    const Socket socket = Socket::connect(SocketAddress::unix_name(text), deadline);
     if (!socket.same_user()) throw Error(Code::kIo, "its name is held by a process of another user", {});
     const std::int32_t rank = bootstrap.rank();
-    socket.send(std::as_bytes(std::span(&rank, 1)), patience);
-    const Descriptor descriptor(recv_descriptor(socket, patience));
+    socket.send(std::as_bytes(std::span(&rank, 1)), deadline);
+    const Descriptor descriptor(recv_descriptor(socket, deadline));
     return map(text, descriptor.number(), bytes);
   } catch (const Error& error) {
     if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;
@@ -189,9 +190,23 @@ Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::si
     return bootstrap.rank() == ranks.front() ? make(bootstrap, ranks, bytes, call)
                                              : take(bootstrap, ranks.front(), bytes, call);
   } catch (const Error& error) {
-    if (error.code() == Code::kOutOfMemory) bootstrap.fail(error.code(), bare_text(error));  // the others do not wait
+    if (error.code() == Code::kOutOfMemory)
+      bootstrap.fail(error.code(), bare_text(error));  // so that the others do not wait
     throw bootstrap.with_cause(error);
   }
+}
+
+bool read_process(std::int32_t pid, std::uint64_t address, void* to, std::size_t bytes) noexcept {
+  auto* place = static_cast<std::byte*>(to);
+  while (bytes > 0) {
+    const iovec here{place, bytes}, there{reinterpret_cast<void*>(address), bytes};
+    const ssize_t got = ::process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (got <= 0) return false;
+    place += got;
+    address += static_cast<std::uint64_t>(got);
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return true;
 }
 
 }  // namespace slip

@@ -1,9 +1,10 @@
-// Segment: memory that the ranks of one host share. It is a memfd, handed over a Unix socket, so it needs no room in
-// /dev/shm, has no name that could be left behind, and takes no more memory than is touched. Ranks of one process have
-// one mapping of it together.
+// Segment: memory that the ranks of one host share. It is a memfd that is passed over a Unix socket. So it needs no
+// space in /dev/shm, has no name that could be left behind, and uses no more memory than is touched. Ranks of one
+// process share one mapping.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -13,9 +14,9 @@ namespace slip {
 
 class Segment {
  public:
-  // The same zeroed memory for all of `ranks`, which are of one host and contain this one: the first of them makes it.
-  // All of them call this, in the same order with regard to other calls. A rank that is lost, has not come before the
-  // deadline or failed is named in the error.
+  // The same zeroed memory for all of `ranks`, which are on one host and contain this one; the first of them makes it.
+  // All of them must call this, in the same order relative to other calls. The error names a rank that is lost, has not
+  // come before the deadline or failed.
   static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call);
   static Segment share(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes) {
     return share(bootstrap, ranks, bytes, bootstrap.call());
@@ -24,9 +25,9 @@ class Segment {
   std::byte* data() const { return mapping_ ? mapping_->data : nullptr; }
   std::size_t bytes() const { return mapping_ ? mapping_->bytes : 0; }
 
-  // Takes memory for a part now, whole pages, so that there is none missing when it is used. Throws kOutOfMemory.
+  // Allocates the pages of a part now, so that using it cannot fail later. Throws kOutOfMemory.
   void commit(std::size_t offset, std::size_t bytes) const;
-  // Gives the memory of a part back, for all who map it: it reads as zeros from now on.
+  // Returns the pages of a part to the system, for all processes that map it: it reads as zeros from now on.
   void drop(std::size_t offset, std::size_t bytes) const noexcept;
 
  private:
@@ -45,5 +46,9 @@ class Segment {
 
   std::shared_ptr<const Mapping> mapping_;  // null: of 0 bytes
 };
+
+// Reads memory of another process of this host with one copy by the kernel (process_vm_readv). False: not all was read;
+// the process is gone, may not be read by this one, or has no such memory.
+bool read_process(std::int32_t pid, std::uint64_t address, void* to, std::size_t bytes) noexcept;
 
 }  // namespace slip

@@ -11,8 +11,8 @@
 namespace slip {
 namespace {
 
-constexpr double kSpinUs = 50;    // with nothing moving; then others get the core
-constexpr double kYieldUs = 300;  // and then it sleeps
+constexpr double kSpinUs = 50;    // spin limit while nothing moves; then the waiting thread yields
+constexpr double kYieldUs = 300;  // and then it sleeps in poll
 
 struct Row {
   std::string_view name;
@@ -43,7 +43,7 @@ std::string NetRequest::text() const {
   return text;
 }
 
-bool NetLine::test(NetRequest* request, std::span<std::size_t> moved) {
+bool NetConnection::test(NetRequest* request, std::span<std::size_t> moved) {
   if (!request->done) progress();
   if (!request->done) return false;
   std::copy_n(request->moved.begin(), std::min(moved.size(), request->count), moved.begin());
@@ -51,19 +51,19 @@ bool NetLine::test(NetRequest* request, std::span<std::size_t> moved) {
   return true;
 }
 
-void NetLine::wait(NetRequest* request, const Patience& patience, std::span<std::size_t> moved) {
+void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved) {
   std::uint64_t since = ticks();
   const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
   const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   for (;;) {
-    const bool went = !request->done && progress();
+    const bool moved_some = !request->done && progress();
     if (request->done && test(request, moved)) return;
-    if (patience.abort && patience.abort->is_set())
+    if (deadline.abort && deadline.abort->is_set())
       fail(Error(Code::kAborted, fmt::format("{}: {} was aborted", peer_.text(), request->text()), {}));
     const std::uint64_t now = ticks();
-    if (went) since = now;
+    if (moved_some) since = now;
     if (now - since < spin) continue;
-    if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns)
+    if (deadline.at_ns != 0 && now_ns() >= deadline.at_ns)
       fail(Error(Code::kTimeout,
                  fmt::format("{}: {} was not done before its deadline: it is stopped or cut off, or did not call",
                              peer_.text(), request->text()),
@@ -72,21 +72,21 @@ void NetLine::wait(NetRequest* request, const Patience& patience, std::span<std:
     else {
       std::vector<pollfd> watched;
       watch(watched);
-      wait_for_any(watched, patience);
+      wait_for_any(watched, deadline);
     }
   }
 }
 
-void NetLine::require_whole() const {
+void NetConnection::require_no_error() const {
   if (error_) throw Error(*error_);
 }
 
-void NetLine::fail(Error error) {
+void NetConnection::fail(Error error) {
   if (!error_) error_.emplace(std::move(error));
   throw Error(*error_);
 }
 
-void NetLine::check_part(const NetPart& part) const {
+void NetConnection::check_part(const NetPart& part) const {
   const std::span<std::byte> room = part.memory ? part.memory->bytes() : std::span<std::byte>();
   const bool inside = part.data >= room.data() && part.data + part.bytes <= room.data() + room.size();
   if (part.bytes == 0 || (part.memory && inside)) return;
@@ -97,7 +97,7 @@ void NetLine::check_part(const NetPart& part) const {
               {});
 }
 
-NetRequest* NetLine::take_request(NetRequest::Kind kind) {
+NetRequest* NetConnection::take_request(NetRequest::Kind kind) {
   if (!filled_) {
     filled_ = true;
     free_.reserve(requests_.size());
@@ -112,6 +112,6 @@ NetRequest* NetLine::take_request(NetRequest::Kind kind) {
   return request;
 }
 
-void NetLine::give_back(NetRequest* request) { free_.push_back(request); }
+void NetConnection::give_back(NetRequest* request) { free_.push_back(request); }
 
 }  // namespace slip

@@ -1,10 +1,10 @@
-// The seam of networks, cut as NCCL's plug-ins are: lines that carry messages one way, from a sender to a receiver,
-// into memory that was registered. Nine virtual functions, none of them optional; what is closed or deregistered is
-// destroyed. TCP is the only row of the table yet.
+// The interface of networks, modelled on NCCL's network plug-ins. A connection carries messages in one direction, from
+// a sender to a receiver, into registered memory. It has nine virtual functions; destroying an object closes or
+// deregisters it. TCP is the only implementation so far.
 //
-// A line has no thread and never blocks: isend and irecv hand out a request from a fixed pool, and bytes move while
-// somebody calls progress(), test() or wait(). One thread at a time may use a line. The first error sticks: every later
-// call throws it, with the rank and the address of the other end.
+// A connection has no thread and never blocks: isend and irecv return a request from a fixed pool, and bytes move while
+// a thread calls progress(), test() or wait(). One thread at a time may use a connection. The first error sticks: every
+// later call throws it, with the rank and the address of the other end.
 #pragma once
 
 #include <poll.h>
@@ -26,27 +26,25 @@
 namespace slip {
 
 inline constexpr std::size_t kNetHandleBytes = 128;
-using NetHandle =
-    std::array<std::byte, kNetHandleBytes>;  // where a listener is: plain data, for the Bootstrap to carry
+using NetHandle = std::array<std::byte, kNetHandleBytes>;  // where a listener is; plain data that ranks exchange
 
 inline constexpr std::size_t kNetMaxParts = 8;       // messages that one irecv takes
-inline constexpr int kNetMaxSockets = 16;            // of a line
-inline constexpr std::size_t kNetMaxRequests = 256;  // of a line at the same time
+inline constexpr int kNetMaxSockets = 16;            // of a connection
+inline constexpr std::size_t kNetMaxRequests = 256;  // of a connection at the same time
 
 struct NetOptions {
   int rank = 0;           // of this end: errors of the other end name it
-  int channel = 0;        // of a line: the other end learns it
-  Secret key{};           // both ends have the same, or else they take each other for strangers
-  std::string host;       // to listen at; without one it is chosen by
-  std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which is asked when this is empty
-  // The sender decides how a line is made. Within a host MSG_ZEROCOPY is never used: the kernel copies there all the
-  // same.
-  int sockets = 1;                                    // that share large messages
-  std::size_t stripe_bytes = std::size_t{128} << 10;  // that a socket gets in turn
-  std::size_t zero_copy_from = 0;  // bytes of the smallest message sent so; 0: none, and within a host
+  int channel = 0;        // of the connection: the other end learns it
+  Secret key{};           // must be the same at both ends
+  std::string host;       // to listen at; empty: chosen by `interface`
+  std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which counts if this is empty
+  // The sender's options decide. Within a host MSG_ZEROCOPY is never used, since the kernel copies there anyway.
+  int sockets = 1;                                    // large messages are striped over them
+  std::size_t stripe_bytes = std::size_t{128} << 10;  // that one socket carries at a time
+  std::size_t zero_copy_from = 0;                     // bytes of the smallest message for MSG_ZEROCOPY; 0: none
 };
 
-// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, and not the line.
+// Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
 class NetMemory {
  public:
   explicit NetMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
@@ -63,10 +61,10 @@ struct NetPart {
   std::byte* data = nullptr;
   std::size_t bytes = 0;  // of a receive: at most
   int tag = 0;
-  const NetMemory* memory = nullptr;  // that the bytes lie in
+  const NetMemory* memory = nullptr;  // contains the bytes
 };
 
-// Belongs to its line, and is used again as soon as test() or wait() said that it is done.
+// Belongs to its connection, which uses it again as soon as test() or wait() said that it is done.
 struct NetRequest {
   enum class Kind { kSend, kReceive, kFlush };
   Kind kind = Kind::kSend;
@@ -84,26 +82,27 @@ struct NetPeer {
   std::string text() const;  // "rank 3 at 192.0.2.1:80"
 };
 
-class NetLine {
+class NetConnection {
  public:
-  virtual ~NetLine() = default;
-  NetLine() = default;
-  NetLine(const NetLine&) = delete;
-  NetLine& operator=(const NetLine&) = delete;
+  virtual ~NetConnection() = default;
+  NetConnection() = default;
+  NetConnection(const NetConnection&) = delete;
+  NetConnection& operator=(const NetConnection&) = delete;
 
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) = 0;
-  virtual bool progress() = 0;                             // moves what goes now; false: nothing went
-  virtual void watch(std::vector<pollfd>& all) const = 0;  // adds what can make progress() move something
+  virtual bool progress() = 0;  // moves what can move now; false: nothing moved
+  virtual void watch(
+      std::vector<pollfd>& all) const = 0;  // adds the descriptors that can make progress() move something
 
-  // True: it is done, and the request is gone. `moved` gets the bytes of each part of a receive.
+  // True: the request is done and must not be used any more. `moved` gets the bytes of each part of a receive.
   bool test(NetRequest* request, std::span<std::size_t> moved = {});
-  // Spins, then gives way, then sleeps in poll. The error says who did not come.
-  void wait(NetRequest* request, const Patience& patience, std::span<std::size_t> moved = {});
+  // Spins, then yields, then sleeps in poll. The error names the other rank.
+  void wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved = {});
 
   const NetPeer& peer() const { return peer_; }
 
  protected:
-  void require_whole() const;           // throws the error, if there was one
+  void require_no_error() const;        // throws the error, if there was one
   [[noreturn]] void fail(Error error);  // keeps and throws it
   void check_part(const NetPart& part) const;
   NetRequest* take_request(NetRequest::Kind kind);  // null: all are in use
@@ -119,29 +118,29 @@ class NetLine {
   bool filled_ = false;
 };
 
-class NetSender : public NetLine {
+class NetSender : public NetConnection {
  public:
-  // Null: all requests are in use, make progress and try again. A send is done when its bytes may be changed: the
-  // network has them, which does not say that they were received.
-  // `more`: another one follows at once, and both may leave together.
+  // Null: all requests are in use; make progress and try again. A send is done when the caller may change the bytes,
+  // which does not mean that they were received.
+  // `more`: another send follows at once, and one system call may send both.
   virtual NetRequest* isend(const NetPart& part, bool more) = 0;
   NetRequest* isend(const NetPart& part) { return isend(part, false); }
 };
 
-class NetReceiver : public NetLine {
+class NetReceiver : public NetConnection {
  public:
   // A message goes to the oldest part with its tag that has none yet. Null as above.
   virtual NetRequest* irecv(std::span<const NetPart> parts) = 0;
-  // Done when what these parts received is there for whoever reads the memory, a GPU, say.
+  // Done when a device that reads the memory, for example a GPU, sees what these parts received.
   virtual NetRequest* flush(std::span<const NetPart> parts) = 0;
 };
 
 class NetListener {
  public:
   virtual ~NetListener() = default;
-  // Strangers are turned away. Without patience it does not wait, and is null if nobody has come.
-  virtual std::unique_ptr<NetReceiver> accept(const Patience* patience) = 0;
-  std::unique_ptr<NetReceiver> accept(const Patience& patience) { return accept(&patience); }
+  // Strangers are refused. With a null deadline it does not wait, and returns null if no rank has connected.
+  virtual std::unique_ptr<NetReceiver> accept(const Deadline* deadline) = 0;
+  std::unique_ptr<NetReceiver> accept(const Deadline& deadline) { return accept(&deadline); }
   const NetHandle& handle() const { return handle_; }
 
  protected:
@@ -154,10 +153,10 @@ class Net {
   virtual std::unique_ptr<NetListener> listen(const NetOptions& options) const = 0;
   // Returns without waiting for accept to be called.
   virtual std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
-                                             const Patience& patience) const = 0;
+                                             const Deadline& deadline) const = 0;
 };
 
 const Net& net_tcp();
-const Net& find_net(std::string_view name);  // by its row in the table; the error lists them
+const Net& find_net(std::string_view name);  // an unknown name is an error that lists all
 
 }  // namespace slip

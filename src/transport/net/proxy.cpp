@@ -11,27 +11,27 @@
 
 namespace slip {
 namespace {
-constexpr double kSpinUs = 50;        // of who waits, with nothing moving; then others get the core
-constexpr double kYieldUs = 300;      // and then it sleeps
-constexpr double kThreadSpinUs = 20;  // of the thread, after something moved
+constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
+constexpr double kYieldUs = 300;     // and then it sleeps in poll
+constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
 constexpr std::uintptr_t kPageBytes = 4096;
-constexpr std::size_t kMaxRegistered = 16;  // pieces of memory; more only while so many are in use at once
+constexpr std::size_t kMaxRegistered = 16;  // pieces of memory; exceeded only while more are in use at once
 }  // namespace
 
-ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetSender> sender)
-    : proxy_(proxy), sender_(std::move(sender)), line_(sender_.get()) {
+ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender)
+    : proxy_(proxy), connection_(std::move(sender)), sender_(static_cast<NetSender*>(connection_.get())) {
   proxy_.add(this);
 }
 
-ProxyLine::ProxyLine(Proxy& proxy, std::unique_ptr<NetReceiver> receiver)
-    : proxy_(proxy), receiver_(std::move(receiver)), line_(receiver_.get()) {
+ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver)
+    : proxy_(proxy), connection_(std::move(receiver)), sender_(nullptr) {
   proxy_.add(this);
 }
 
-ProxyLine::~ProxyLine() { proxy_.remove(this); }
+ProxyConnection::~ProxyConnection() { proxy_.remove(this); }
 
-bool ProxyLine::post(std::span<std::byte> bytes, Next next) {
+bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
   if (failed()) throw_error();
   const std::uint64_t head = posted();
   if (head - done() == kDepth) return false;
@@ -39,31 +39,31 @@ bool ProxyLine::post(std::span<std::byte> bytes, Next next) {
   head_.store(head + 1, std::memory_order_release);  // release: the entry is written
   if (next == Next::kPost) return true;
   static_cast<void>(try_drive());
-  full_fence();  // between the head and the flags of the sleepers, who look at the head after they set them
+  full_fence();  // orders the head before the flags below: a sleeping thread sets its flag, then reads the head
   if (!busy()) return true;
-  if (resting_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
-  else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.poke();
+  if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();  // relaxed: ordered by the fence
+  else if (next == Next::kCompute && !driven_.load(std::memory_order_relaxed)) proxy_.wake();
   return true;
 }
 
-std::size_t ProxyLine::moved(std::uint64_t operation) const { return ring_[operation % kDepth].moved; }
+std::size_t ProxyConnection::moved(std::uint64_t operation) const { return ring_[operation % kDepth].moved; }
 
-void ProxyLine::throw_error() const { throw Error(*error_); }
+void ProxyConnection::throw_error() const { throw Error(*error_); }
 
-void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
+void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
   const auto spin = static_cast<std::uint64_t>(kSpinUs * ticks_per_us());
   const auto yield = static_cast<std::uint64_t>(kYieldUs * ticks_per_us());
   std::uint64_t since = ticks();
-  attend();
+  begin_drive();
   while (done() < count) {
-    const bool went = try_drive();
-    const bool aborted = patience.abort && patience.abort->is_set();
+    const bool moved_some = try_drive();
+    const bool aborted = deadline.abort && deadline.abort->is_set();
     const std::uint64_t now = ticks();
-    if (went) since = now;
+    if (moved_some) since = now;
     if (!failed() && !aborted && now - since < spin) continue;
-    const bool late = patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns;
+    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
     if (failed() || ((aborted || late) && done() < count)) {
-      leave();
+      end_drive();
       if (failed()) throw_error();
       throw Error(aborted ? Code::kAborted : Code::kTimeout,
                   fmt::format("{}: {} {} of {} are done: {}", peer().text(), done(), sender_ ? "sends" : "receives",
@@ -71,55 +71,55 @@ void ProxyLine::wait(std::uint64_t count, const Patience& patience) {
                   {});
     }
     if (now - since < yield) yield_thread();
-    else rest(patience);
+    else sleep(deadline);
   }
-  leave();
+  end_drive();
 }
 
-// Sleeps until the line can move, something was posted, or somebody else moved it.
-void ProxyLine::rest(const Patience& patience) {
+// Sleeps until the connection can move, an operation was posted, or another thread moved it.
+void ProxyConnection::sleep(const Deadline& deadline) {
   std::vector<pollfd> watched;
-  resting_.store(true, std::memory_order_relaxed);
-  full_fence();  // resting_ before the looks at what there is
+  sleeping_.store(true, std::memory_order_relaxed);
+  full_fence();  // orders sleeping_ before the reads below; post() and try_drive() do the reverse
   lock_.lock();
   const bool unstarted = started_ < head_.load(std::memory_order_acquire);
-  line_->watch(watched);
+  connection_->watch(watched);
   lock_.unlock();
   const std::uint64_t known = done();
   watched.push_back({wake_up_.descriptor(), POLLIN, 0});
   const std::int64_t again = now_ns() + kLookAgainNs;
-  const bool sooner = patience.deadline_ns != 0 && patience.deadline_ns < again;
+  const bool sooner = deadline.at_ns != 0 && deadline.at_ns < again;
   if (!unstarted && !failed() && known == done())
-    wait_for_any(watched, {sooner ? patience.deadline_ns : again, patience.abort});
-  resting_.store(false, std::memory_order_relaxed);
+    wait_for_any(watched, {sooner ? deadline.at_ns : again, deadline.abort});
+  sleeping_.store(false, std::memory_order_relaxed);
   wake_up_.drain();
 }
 
-void ProxyLine::leave() {
+void ProxyConnection::end_drive() {
   driven_.store(false, std::memory_order_relaxed);
-  full_fence();  // between this and the thread's flag: it looks at driven_ after it set that
-  if (busy()) proxy_.poke();
+  full_fence();  // orders driven_ before the proxy's asleep_: the proxy sets asleep_, then reads driven_
+  if (busy()) proxy_.wake();
 }
 
-bool ProxyLine::try_drive() {
+bool ProxyConnection::try_drive() {
   if (failed() || !lock_.try_lock()) return false;
-  bool went = false;
+  bool moved_some = false;
   try {
-    went = move();
+    moved_some = move();
   } catch (const Error& error) {
     error_.emplace(error);
     failed_.store(true, std::memory_order_release);  // release: the error is written
-    went = true;
+    moved_some = true;
   }
   lock_.unlock();
-  if (!went) return false;
-  full_fence();  // between what was counted and the flag of who rests
-  if (resting_.load(std::memory_order_relaxed)) wake_up_.signal();
+  if (!moved_some) return false;
+  full_fence();  // orders done_ before sleeping_: a sleeping thread sets its flag, then reads done_
+  if (sleeping_.load(std::memory_order_relaxed)) wake_up_.signal();
   return true;
 }
 
-// By the thread of the proxy.
-bool ProxyLine::drive_and_tell() {
+// The proxy calls it.
+bool ProxyConnection::drive_and_notify() {
   const std::uint64_t before = done();
   if (!try_drive()) return false;
   if (done() == before && !failed()) return true;
@@ -128,50 +128,51 @@ bool ProxyLine::drive_and_tell() {
   return true;
 }
 
-void ProxyLine::tell(Sleeper* sleeper) {
+void ProxyConnection::set_sleeper(Sleeper* sleeper) {
   const std::lock_guard lock(lock_);
   sleeper_ = sleeper;
 }
 
-bool ProxyLine::drive() {
-  const bool went = try_drive();
+bool ProxyConnection::drive() {
+  const bool moved_some = try_drive();
   if (failed()) throw_error();
-  return went;
+  return moved_some;
 }
 
-bool ProxyLine::watch(std::vector<pollfd>& all) {
+bool ProxyConnection::watch(std::vector<pollfd>& all) {
   if (failed() || !lock_.try_lock()) return false;
   const bool started = started_ == head_.load(std::memory_order_acquire);  // acquire: as in move()
-  line_->watch(all);
+  connection_->watch(all);
   lock_.unlock();
   return started;
 }
 
-bool ProxyLine::move() {
-  bool went = false;
+bool ProxyConnection::move() {
+  bool moved_some = false;
   const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: the entries below it are written
   while (started_ < head && start(entry(started_), started_ + 1 < head)) ++started_;
   std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
-  if (done < started_ && !entry(done).request->done) went = line_->progress();
+  if (done < started_ && !entry(done).request->done) moved_some = connection_->progress();
   const std::uint64_t before = done;
   while (done < started_ && entry(done).request->done) {
     Entry& one = entry(done);
     std::size_t moved = one.bytes.size();
-    line_->test(one.request, std::span(&moved, sender_ ? 0 : 1));
+    connection_->test(one.request, std::span(&moved, sender_ ? 0 : 1));
     one.moved = moved;
     ++done;
   }
   if (done != before) done_.store(done, std::memory_order_release);  // release: the bytes and `moved` are there
-  return went || done != before;
+  return moved_some || done != before;
 }
 
-bool ProxyLine::start(Entry& one, bool more) {
+bool ProxyConnection::start(Entry& one, bool more) {
   const NetPart part{one.bytes.data(), one.bytes.size(), 0, registered(one.bytes)};
-  one.request = sender_ ? sender_->isend(part, more) : receiver_->irecv(std::span(&part, 1));
+  one.request =
+      sender_ ? sender_->isend(part, more) : static_cast<NetReceiver&>(*connection_).irecv(std::span(&part, 1));
   return one.request != nullptr;
 }
 
-const NetMemory* ProxyLine::registered(std::span<std::byte> bytes) {
+const NetMemory* ProxyConnection::registered(std::span<std::byte> bytes) {
   if (bytes.empty()) return nullptr;
   const std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
   Registered* oldest = nullptr;
@@ -184,27 +185,27 @@ const NetMemory* ProxyLine::registered(std::span<std::byte> bytes) {
     if (one.last_used < done && (!oldest || one.last_used < oldest->last_used)) oldest = &one;
   }
   if (!oldest || registered_.size() < kMaxRegistered) oldest = &registered_.emplace_back();
-  // Whole pages: what is beside them will be used, too.
+  // Register whole pages: the bytes beside these will be used, too.
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
   const auto end =
       (reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) + kPageBytes - 1) / kPageBytes * kPageBytes;
-  *oldest = {line_->register_memory({reinterpret_cast<std::byte*>(begin), end - begin}), started_};
+  *oldest = {connection_->register_memory({reinterpret_cast<std::byte*>(begin), end - begin}), started_};
   return oldest->memory.get();
 }
 
 Proxy::Proxy() {
-  thread_.start("slip proxy", [this] { live(); });
+  thread_.start("slip proxy", [this] { run(); });
 }
 
 Proxy::~Proxy() {
-  stopping_.store(true, std::memory_order_release);  // release: pairs with live()
+  stopping_.store(true, std::memory_order_release);  // release: pairs with run()
   wake_up_.signal();
   thread_.join();
 }
 
 Proxy& Proxy::of_process() {
   static ForkMutex mutex;
-  static Proxy* proxy = nullptr;  // never deleted: lines of others may outlive any order of ends
+  static Proxy* proxy = nullptr;  // never deleted: static objects may hold connections until the process ends
   static pid_t owner = 0;
   const std::lock_guard lock(mutex);
   if (owner != ::getpid()) {
@@ -214,54 +215,56 @@ Proxy& Proxy::of_process() {
   return *proxy;
 }
 
-void Proxy::add(ProxyLine* line) {
+void Proxy::add(ProxyConnection* one) {
   const std::lock_guard lock(mutex_);
-  lines_.push_back(line);
+  connections_.push_back(one);
 }
 
-void Proxy::remove(ProxyLine* line) {
+void Proxy::remove(ProxyConnection* one) {
   const std::lock_guard lock(mutex_);
-  lines_.erase(std::find(lines_.begin(), lines_.end(), line));
+  connections_.erase(std::find(connections_.begin(), connections_.end(), one));
 }
 
-void Proxy::poke() {
-  // relaxed, both: the caller's fence orders what it left before this, and the thread's what it looks at after it.
+void Proxy::wake() {
+  // relaxed, both: the caller's fence orders its operation before this load. The proxy's fence in sleep() orders its
+  // store before it reads the connections.
   if (asleep_.load(std::memory_order_relaxed) && asleep_.exchange(false, std::memory_order_relaxed)) wake_up_.signal();
 }
 
-void Proxy::live() {
-  set_turns(Turns::kShort);
-  const auto spin = static_cast<std::uint64_t>(kThreadSpinUs * ticks_per_us());
+void Proxy::run() {
+  set_time_slice(TimeSlice::kShort);
+  const auto spin = static_cast<std::uint64_t>(kProxySpinUs * ticks_per_us());
   std::uint64_t since = ticks() - spin;
   while (!stopping_.load(std::memory_order_acquire)) {  // acquire: pairs with the destructor
-    if (turn()) since = ticks();
+    if (drive_all()) since = ticks();
     else if (ticks() - since >= spin) sleep();
   }
 }
 
-bool Proxy::turn() {
+bool Proxy::drive_all() {
   const std::lock_guard lock(mutex_);
-  bool went = false;
-  for (ProxyLine* line : lines_) {
+  bool moved_some = false;
+  for (ProxyConnection* one : connections_) {
     // relaxed: a hint only
-    if (!line->driven_.load(std::memory_order_relaxed) && line->busy()) went = line->drive_and_tell() || went;
+    if (!one->driven_.load(std::memory_order_relaxed) && one->busy())
+      moved_some = one->drive_and_notify() || moved_some;
   }
-  return went;
+  return moved_some;
 }
 
-// A line that is driven, or whose lock is held, is left out: who drives it pokes when it stops.
+// A connection that is driven, or whose lock is held, is left out: its driving thread wakes the proxy when it stops.
 void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   asleep_.store(true, std::memory_order_relaxed);
-  full_fence();  // asleep_ before the looks at the lines; see poke()
+  full_fence();  // orders asleep_ before the reads of the connections; see wake()
   bool unstarted = false;
   {
     const std::lock_guard lock(mutex_);
-    for (ProxyLine* line : lines_) {
-      if (line->driven_.load(std::memory_order_relaxed) || !line->busy() || !line->lock_.try_lock()) continue;
-      unstarted = unstarted || line->started_ < line->head_.load(std::memory_order_acquire);
-      line->line_->watch(watched);
-      line->lock_.unlock();
+    for (ProxyConnection* one : connections_) {
+      if (one->driven_.load(std::memory_order_relaxed) || !one->busy() || !one->lock_.try_lock()) continue;
+      unstarted = unstarted || one->started_ < one->head_.load(std::memory_order_acquire);
+      one->connection_->watch(watched);
+      one->lock_.unlock();
     }
   }
   if (!unstarted) wait_for_any(watched, {now_ns() + kLookAgainNs, nullptr});

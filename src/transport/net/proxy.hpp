@@ -1,10 +1,11 @@
-// Proxy: the thread that keeps the network lines of this process moving while their ranks compute. Each line is fed
-// through a ring of (place, bytes): who posts counts the head up, and the line counts up what is done, in order. The
-// thread sleeps in poll while nothing moves; who waits drives its line itself, and the thread leaves it alone
-// meanwhile.
+// Proxy: the thread that moves the bytes of this process's network connections while the ranks compute. Each connection
+// has a ring of operations: the posting thread increments the head, and the connection counts the operations that are
+// done, in order. The proxy sleeps in poll while nothing moves. A thread that waits for a connection drives it itself,
+// and the proxy leaves that connection alone meanwhile.
 //
-// One thread posts to a line, and one waits for it; they may be the same. The bytes must stay until their operation is
-// done or the ProxyLine is destroyed. A proxy is not used over fork: of_process() makes a new one in the child.
+// One thread posts to a connection, and one waits for it; they may be the same. The bytes must stay valid until their
+// operation is done or the ProxyConnection is destroyed. A proxy is not used over fork: of_process() makes a new one in
+// the child.
 #pragma once
 
 #include <array>
@@ -17,54 +18,55 @@
 #include <span>
 #include <vector>
 
-#include "base/sleeper.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "transport/net/net.hpp"
-#include "transport/socket/wake_up.hpp"
+#include "transport/socket/abort_flag.hpp"
 
 namespace slip {
 
 class Proxy;
 
-class ProxyLine {
+class ProxyConnection {
  public:
   static constexpr std::uint64_t kDepth = 64;  // operations that may be posted and not done
 
-  ProxyLine(Proxy& proxy, std::unique_ptr<NetSender> sender);
-  ProxyLine(Proxy& proxy, std::unique_ptr<NetReceiver> receiver);
-  ~ProxyLine();
-  ProxyLine(const ProxyLine&) = delete;
-  ProxyLine& operator=(const ProxyLine&) = delete;
+  ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender);
+  ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver);
+  ~ProxyConnection();
+  ProxyConnection(const ProxyConnection&) = delete;
+  ProxyConnection& operator=(const ProxyConnection&) = delete;
 
   // Sends these bytes, or receives at most so many into them. False: the ring is full.
-  // kWait: the caller waits for it at once, so the thread need not be woken for it. kPost: it posts another one at
-  // once, and both can go together.
+  // kWait: the caller waits for it at once, so the proxy need not be woken. kPost: the caller posts another one at
+  // once, and one system call may move both.
   enum class Next { kCompute, kWait, kPost };
   bool post(std::span<std::byte> bytes, Next next = Next::kCompute);
-  std::uint64_t posted() const { return head_.load(std::memory_order_relaxed); }  // relaxed: the poster's own count
-  // acquire: who sees the count sees the bytes that were received.
+  std::uint64_t posted() const {
+    return head_.load(std::memory_order_relaxed);
+  }  // relaxed: the posting thread's own count
+  // acquire: a thread that sees the count sees the bytes that were received.
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
-  std::size_t moved(std::uint64_t operation) const;  // bytes, of one that is done and not kDepth operations old
+  std::size_t moved(std::uint64_t operation) const;  // bytes of an operation that is done and not kDepth operations old
 
-  // Until that many are done. Spins, gives way, then sleeps in poll; throws the line's error.
-  void wait(std::uint64_t count, const Patience& patience);
+  // Waits until that many are done. Spins, yields, then sleeps in poll; throws the connection's error.
+  void wait(std::uint64_t count, const Deadline& deadline);
 
-  // For who has several lines to look after: between the two the thread leaves this one alone.
-  void attend() { driven_.store(true, std::memory_order_relaxed); }  // relaxed: a hint to the thread; the lock decides
-  void leave();
-  bool drive();  // moves what goes now; false: nothing, or another thread is at it. Throws the line's error
-  // What can make drive() move something, for who attends it and sleeps. False: it need not sleep.
+  // For a thread that waits for several connections: between the two the proxy leaves this one alone.
+  void begin_drive() { driven_.store(true, std::memory_order_relaxed); }  // relaxed: a hint; lock_ decides
+  void end_drive();
+  bool drive();  // moves what can move now; false: nothing, or another thread does. Throws the connection's error
+  // Adds the descriptors that can make drive() move something, for a driving thread that sleeps. False: do not sleep.
   bool watch(std::vector<pollfd>& all);
-  // Who is told when the thread has done an operation of this line, or found its error; null: nobody. When this
-  // returns, who was told before is not any more.
-  void tell(Sleeper* sleeper);
-  const NetPeer& peer() const { return line_->peer(); }
+  // The proxy wakes this sleeper when it has finished an operation of this connection or found its error; null: none.
+  // When this returns, the sleeper before it is not woken any more.
+  void set_sleeper(Sleeper* sleeper);
+  const NetPeer& peer() const { return connection_->peer(); }
 
  private:
   friend class Proxy;
   struct Entry {
-    std::span<std::byte> bytes;     // written by the poster before the head
+    std::span<std::byte> bytes;     // written by the posting thread before the head
     std::size_t moved = 0;          // written under lock_ before done_
     NetRequest* request = nullptr;  // under lock_
   };
@@ -73,30 +75,29 @@ class ProxyLine {
   bool busy() const { return done() < head_.load(std::memory_order_acquire) && !failed(); }
   // acquire: pairs with the release after error_ was written.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Memory that was registered with the network, so that bytes used again are not registered again.
+  // Memory that is registered with the network, kept so that bytes that are used again need not be registered again.
   struct Registered {
     std::unique_ptr<NetMemory> memory;
     std::uint64_t last_used = 0;  // the operation
   };
 
   bool try_drive();  // as drive(), but the error is kept for later
-  bool drive_and_tell();
-  bool move();  // under lock_
+  bool drive_and_notify();
+  bool move();  // REQUIRES: lock_
   bool start(Entry& one, bool more);
   const NetMemory* registered(std::span<std::byte> bytes);
-  void rest(const Patience& patience);
+  void sleep(const Deadline& deadline);
   void throw_error() const;
 
   Proxy& proxy_;
-  std::unique_ptr<NetSender> sender_;
-  std::unique_ptr<NetReceiver> receiver_;
-  NetLine* line_;                       // one of the two
-  std::vector<Registered> registered_;  // under lock_
-  Sleeper* sleeper_ = nullptr;          // under lock_
+  const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
+  NetSender* const sender_;                          // null: it receives
+  std::vector<Registered> registered_;               // under lock_
+  Sleeper* sleeper_ = nullptr;                       // under lock_
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
-  std::atomic<bool> driven_{false};   // somebody waits and drives
-  std::atomic<bool> resting_{false};  // and sleeps in poll
+  std::atomic<bool> driven_{false};    // a waiting thread drives it
+  std::atomic<bool> sleeping_{false};  // and sleeps in poll
   WakeUp wake_up_;
   alignas(64) SpinLock lock_;
   std::uint64_t started_ = 0;  // under lock_
@@ -114,18 +115,18 @@ class Proxy {
   static Proxy& of_process();
 
  private:
-  friend class ProxyLine;
-  void add(ProxyLine* line);
-  void remove(ProxyLine* line);
-  void poke();  // after something was left to the thread
-  void live();
-  bool turn();
+  friend class ProxyConnection;
+  void add(ProxyConnection* connection);
+  void remove(ProxyConnection* connection);
+  void wake();  // after an operation was left to the proxy
+  void run();
+  bool drive_all();
   void sleep();
 
   WakeUp wake_up_;
   std::atomic<bool> asleep_{false}, stopping_{false};
   std::mutex mutex_;
-  std::vector<ProxyLine*> lines_;  // under mutex_
+  std::vector<ProxyConnection*> connections_;  // under mutex_
   Thread thread_;
 };
 

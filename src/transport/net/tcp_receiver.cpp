@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/net/tcp_lines.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip {
 namespace {
-constexpr std::size_t kTurnSteps = 64;  // by one way; then the other lines get their turn
-// Who sleeps is woken for this much of a large message at once, and not packet by packet.
+constexpr std::size_t kTurnSteps = 64;  // over one socket; then other connections are served
+// A thread that sleeps in poll is woken for this many bytes of a large message, and not for each packet.
 constexpr std::size_t kWakeBytes = std::size_t{128} << 10, kWakeMinBytes = std::size_t{16} << 10;
 }  // namespace
 
@@ -16,8 +16,8 @@ TcpReceiver::TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t 
     : stripes_{sockets.size(), stripe_bytes} {
   peer_ = std::move(peer);
   for (Socket& socket : sockets) {
-    socket.acknowledge_later();
-    ways_.push_back({std::move(socket), 0, 0});
+    acknowledge_later(socket);
+    sockets_.push_back({std::move(socket), 0, 0});
   }
   order_.reserve(kNetMaxRequests);
 }
@@ -27,7 +27,7 @@ std::unique_ptr<NetMemory> TcpReceiver::register_memory(std::span<std::byte> byt
 }
 
 NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
-  require_whole();
+  require_no_error();
   if (parts.empty() || parts.size() > kNetMaxParts)
     throw Error(Code::kInvalidValue,
                 fmt::format("a receive of {} parts: 1 to {} are possible", parts.size(), kNetMaxParts), {});
@@ -40,20 +40,20 @@ NetRequest* TcpReceiver::irecv(std::span<const NetPart> parts) {
   posted_[index] = {request, parts.size(), 0};
   unfinished_ += parts.size();
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    if (ask_kept(request, part)) continue;
+    if (match_unexpected(request, part)) continue;
     posted_[index].open |= 1U << part;
     ++waiting_;
   }
   if (posted_[index].open != 0) order_.push_back(index);
   if (inbox_bytes() > 0) {
-    for (Way& way : ways_) static_cast<void>(pull(way, Reading::kInboxOnly));
+    for (Incoming& in : sockets_) static_cast<void>(pull(in, Reading::kInboxOnly));
   }
   return request;
 }
 
-// The processor put the bytes there itself.
+// Nothing to do: the CPU itself wrote the bytes, so they are visible.
 NetRequest* TcpReceiver::flush(std::span<const NetPart> parts) {
-  require_whole();
+  require_no_error();
   for (const NetPart& part : parts) check_part(part);
   NetRequest* request = take_request(NetRequest::Kind::kFlush);
   if (request) request->done = true;
@@ -61,60 +61,60 @@ NetRequest* TcpReceiver::flush(std::span<const NetPart> parts) {
 }
 
 bool TcpReceiver::progress() {
-  require_whole();
+  require_no_error();
   if (unfinished_ == 0) return false;
   bool went = false;
-  for (Way& way : ways_) went = pull(way, Reading::kSocket) || went;
+  for (Incoming& in : sockets_) went = pull(in, Reading::kSocket) || went;
   return went;
 }
 
-// Takes what has come by this way; false: nothing.
-bool TcpReceiver::pull(Way& way, Reading reading) {
+// Takes what has arrived on this socket. False: nothing.
+bool TcpReceiver::pull(Incoming& in, Reading reading) {
   const std::size_t begin_bytes = inbox_bytes();
-  const std::uint64_t begin_at = way.at;
-  const std::size_t begin_come = way.come;
+  const std::uint64_t begin_at = in.at;
+  const std::size_t begin_received = in.received;
   for (std::size_t step = 0; step < kTurnSteps; ++step) {
-    if (way.at < arrived_) {
-      if (!pull_data(way, reading)) break;
-    } else if (!is_first(way) || (!take_header() && !read_into_inbox(reading))) {
+    if (in.at < arrived_) {
+      if (!pull_data(in, reading)) break;
+    } else if (!is_first(in) || (!take_header() && !read_into_inbox(reading))) {
       break;
     }
   }
-  return way.at != begin_at || way.come != begin_come || inbox_bytes() != begin_bytes;
+  return in.at != begin_at || in.received != begin_received || inbox_bytes() != begin_bytes;
 }
 
-// Of the message that this way stands at. False: there is nothing more now.
-bool TcpReceiver::pull_data(Way& way, Reading& reading) {
-  const auto index = static_cast<std::size_t>(&way - ways_.data());
-  const Arrival& into = arrival(way.at);
+// Takes bytes of the message that this socket receives. False: there are no more now.
+bool TcpReceiver::pull_data(Incoming& in, Reading& reading) {
+  const auto index = static_cast<std::size_t>(&in - sockets_.data());
+  const Arrival& into = arrival(in.at);
   const std::size_t total = stripes_.on(index, into.bytes);
-  if (way.come == total) {
-    pass(way);
+  if (in.received == total) {
+    pass(in);
     return true;
   }
-  const Stripes::Piece piece = stripes_.piece(index, into.bytes, way.come);
+  const Stripes::Piece piece = stripes_.piece(index, into.bytes, in.received);
   std::byte* to = into.to + piece.offset;
   std::size_t bytes = 0;
-  if (is_first(way) && inbox_bytes() > 0) {
+  if (is_first(in) && inbox_bytes() > 0) {
     bytes = std::min(piece.bytes, inbox_bytes());
     std::memcpy(to, inbox_.data() + inbox_begin_, bytes);
     inbox_begin_ += bytes;
   } else if (reading == Reading::kSocket) {
-    // What follows the message comes with the same call.
-    const bool with_next = is_first(way) && way.come + piece.bytes == total;
+    // The same call reads what follows the message into the inbox.
+    const bool with_next = is_first(in) && in.received + piece.bytes == total;
     const iovec pieces[2] = {{to, piece.bytes}, {inbox_.data(), inbox_.size()}};
-    const std::size_t got = receive(way, std::span(pieces).first(with_next ? 2 : 1));
+    const std::size_t got = receive(in, std::span(pieces).first(with_next ? 2 : 1));
     bytes = std::min(got, piece.bytes);
     inbox_begin_ = with_next ? 0 : inbox_begin_;
     inbox_end_ = with_next ? got - bytes : inbox_end_;
-    // Less than there was room for: the socket is empty, and need not be asked again.
+    // It got less than there was room for, so the socket is empty: do not read again.
     if (got < piece.bytes + (with_next ? inbox_.size() : 0)) reading = Reading::kInboxOnly;
     if (got == 0) return false;
   } else {
     return false;
   }
-  way.come += bytes;
-  if (way.come == total) pass(way);
+  in.received += bytes;
+  if (in.received == total) pass(in);
   return true;
 }
 
@@ -124,21 +124,21 @@ bool TcpReceiver::read_into_inbox(Reading& reading) {
   inbox_end_ = inbox_bytes();
   inbox_begin_ = 0;
   const iovec room{inbox_.data() + inbox_end_, inbox_.size() - inbox_end_};
-  const std::size_t got = receive(ways_[0], std::span(&room, 1));
+  const std::size_t got = receive(sockets_[0], std::span(&room, 1));
   inbox_end_ += got;
   if (got < room.iov_len) reading = Reading::kInboxOnly;
   return got > 0;
 }
 
-std::size_t TcpReceiver::receive(Way& way, std::span<const iovec> pieces) {
-  const Socket::Moved moved =
-      pieces.size() == 1 ? way.socket.try_recv({static_cast<std::byte*>(pieces[0].iov_base), pieces[0].iov_len})
-                         : way.socket.try_recv(pieces);
-  if (moved.ended) lost(moved.error);
+std::size_t TcpReceiver::receive(Incoming& in, std::span<const iovec> pieces) {
+  const Socket::Moved moved = pieces.size() == 1
+                                  ? in.socket.try_recv({static_cast<std::byte*>(pieces[0].iov_base), pieces[0].iov_len})
+                                  : in.socket.try_recv(pieces);
+  if (moved.ended) fail_lost(moved.error);
   return moved.bytes;
 }
 
-// False: it is not all there, nobody waits for it, or there are too many messages under way.
+// False: the header is not complete, no receive is posted, or too many messages are arriving.
 bool TcpReceiver::take_header() {
   if (inbox_bytes() < sizeof(TcpHeader) || waiting_ == 0 || arrived_ - finished_ == kMaxArrivals) return false;
   TcpHeader header;
@@ -149,8 +149,8 @@ bool TcpReceiver::take_header() {
   Arrival& into = arrival(arrived_);
   into = {};
   into.bytes = header.bytes;
-  into.ways_left = ways_.size();
-  if (!match(header, into)) keep(header, into);
+  into.sockets_left = sockets_.size();
+  if (!match(header, into)) buffer_unexpected(header, into);
   inbox_begin_ += sizeof(header);
   ++arrived_;
   return true;
@@ -183,8 +183,8 @@ bool TcpReceiver::match_one(Posted& posted, const TcpHeader& header, Arrival& in
 
 void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
   if (header.bytes <= part.bytes) return;
-  const TcpTooLarge told{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
-  static_cast<void>(ways_[0].socket.try_send(std::as_bytes(std::span(&told, 1))));
+  const TcpTooLarge refusal{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
+  static_cast<void>(sockets_[0].socket.try_send(std::as_bytes(std::span(&refusal, 1))));
   fail(
       Error(Code::kInvalidValue,
             fmt::format("{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes",
@@ -192,55 +192,55 @@ void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
             {}));
 }
 
-// Somebody waits for another tag, which is behind this message.
-void TcpReceiver::keep(const TcpHeader& header, Arrival& into) {
-  if (header.bytes > kTcpMaxKept - kept_bytes_)
+// A receive waits for another tag, whose message is behind this one.
+void TcpReceiver::buffer_unexpected(const TcpHeader& header, Arrival& into) {
+  if (header.bytes > kTcpMaxUnexpectedBytes - unexpected_bytes_)
     fail(
         Error(Code::kOutOfMemory,
               fmt::format("{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
                           "wait already: at most {} are kept; post receives in the order of the sends",
-                          peer_.text(), header.bytes, header.tag, kept_bytes_, kTcpMaxKept),
+                          peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes),
               {}));
-  kept_bytes_ += header.bytes;
-  Kept& kept = kept_.emplace_back();
-  kept.header = header;
-  kept.bytes.resize(header.bytes);
-  into.to = kept.bytes.data();
-  into.kept = &kept;
+  unexpected_bytes_ += header.bytes;
+  Unexpected& unexpected = unexpected_.emplace_back();
+  unexpected.header = header;
+  unexpected.bytes.resize(header.bytes);
+  into.to = unexpected.bytes.data();
+  into.unexpected = &unexpected;
 }
 
-// True: a message that was kept is for this part.
-bool TcpReceiver::ask_kept(NetRequest* request, std::size_t part) {
-  for (Kept& kept : kept_) {
-    if (kept.request || kept.header.tag != request->parts[part].tag) continue;
-    check_room(kept.header, request->parts[part]);
-    kept.request = request;
-    kept.part = part;
-    if (kept.whole) hand_over(kept);
+// True: an unexpected message is for this part.
+bool TcpReceiver::match_unexpected(NetRequest* request, std::size_t part) {
+  for (Unexpected& unexpected : unexpected_) {
+    if (unexpected.request || unexpected.header.tag != request->parts[part].tag) continue;
+    check_room(unexpected.header, request->parts[part]);
+    unexpected.request = request;
+    unexpected.part = part;
+    if (unexpected.whole) deliver(unexpected);
     return true;
   }
   return false;
 }
 
-void TcpReceiver::hand_over(Kept& kept) {
-  std::copy(kept.bytes.begin(), kept.bytes.end(), kept.request->parts[kept.part].data);
-  finish_part(kept.request, kept.part, kept.bytes.size());
-  kept_bytes_ -= kept.bytes.size();
-  kept_.remove_if([&](const Kept& one) { return &one == &kept; });
+void TcpReceiver::deliver(Unexpected& unexpected) {
+  std::copy(unexpected.bytes.begin(), unexpected.bytes.end(), unexpected.request->parts[unexpected.part].data);
+  finish_part(unexpected.request, unexpected.part, unexpected.bytes.size());
+  unexpected_bytes_ -= unexpected.bytes.size();
+  unexpected_.remove_if([&](const Unexpected& one) { return &one == &unexpected; });
 }
 
-void TcpReceiver::pass(Way& way) {
-  Arrival& one = arrival(way.at);
-  ++way.at;
-  way.come = 0;
-  if (--one.ways_left > 0) return;
-  if (one.kept) {
-    one.kept->whole = true;
-    if (one.kept->request) hand_over(*one.kept);
+void TcpReceiver::pass(Incoming& in) {
+  Arrival& one = arrival(in.at);
+  ++in.at;
+  in.received = 0;
+  if (--one.sockets_left > 0) return;
+  if (one.unexpected) {
+    one.unexpected->whole = true;
+    if (one.unexpected->request) deliver(*one.unexpected);
   } else {
     finish_part(one.request, one.part, one.bytes);
   }
-  while (finished_ < arrived_ && arrival(finished_).ways_left == 0) ++finished_;
+  while (finished_ < arrived_ && arrival(finished_).sockets_left == 0) ++finished_;
 }
 
 void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t bytes) {
@@ -249,25 +249,25 @@ void TcpReceiver::finish_part(NetRequest* request, std::size_t part, std::size_t
   if (--posted_[index_of(request)].unfinished == 0) request->done = true;
 }
 
-void TcpReceiver::lost(int error) {
+void TcpReceiver::fail_lost(int error) {
   fail(Error(Code::kRankLost,
              fmt::format("{} is gone: it closed the connection while {} of its messages were expected{}{}",
                          peer_.text(), unfinished_, error ? ": " : "", error ? std::strerror(error) : ""),
              {}));
 }
 
-std::size_t TcpReceiver::missing(std::size_t way) const {
-  const Way& one = ways_[way];
-  return one.at < arrived_ ? stripes_.on(way, arrival(one.at).bytes) - one.come : 0;
+std::size_t TcpReceiver::missing(std::size_t index) const {
+  const Incoming& one = sockets_[index];
+  return one.at < arrived_ ? stripes_.on(index, arrival(one.at).bytes) - one.received : 0;
 }
 
 void TcpReceiver::watch(std::vector<pollfd>& all) const {
-  for (std::size_t i = 0; i < ways_.size(); ++i) {
-    const Way& way = ways_[i];
-    if (way.at == arrived_ && (i > 0 || waiting_ == 0)) continue;
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    const Incoming& in = sockets_[i];
+    if (in.at == arrived_ && (i > 0 || waiting_ == 0)) continue;
     const std::size_t left = missing(i), wakes_at = left < kWakeMinBytes ? 1 : std::min(left, kWakeBytes);
-    if (wakes_at != way.wakes_at) way.socket.wake_at(way.wakes_at = wakes_at);
-    all.push_back({way.socket.descriptor(), POLLIN, 0});
+    if (wakes_at != in.wakes_at) wake_at(in.socket, in.wakes_at = wakes_at);
+    all.push_back({in.socket.descriptor(), POLLIN, 0});
   }
 }
 

@@ -4,15 +4,15 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/net/tcp_lines.hpp"
+#include "transport/net/tcp.hpp"
 
 namespace slip {
 namespace {
 constexpr std::size_t kMaxPieces = 32;                    // of one system call
-constexpr std::size_t kTurnBytes = std::size_t{8} << 20;  // by one way; then the other lines get their turn
+constexpr std::size_t kTurnBytes = std::size_t{8} << 20;  // over one socket; then other connections are served
 constexpr std::size_t kJoinedBytes = 2048;
 
-// A list of places costs the kernel more than a few small ones cost to be copied together.
+// For a few small pieces one copy costs less than what a list of pieces costs the kernel.
 Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
   std::array<std::byte, kJoinedBytes> joined;
   std::size_t bytes = 0;
@@ -29,8 +29,8 @@ TcpSender::TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stri
     : stripes_{sockets.size(), stripe_bytes}, zero_copy_from_(zero_copy_from) {
   peer_ = std::move(peer);
   for (Socket& socket : sockets) {
-    ways_.push_back({std::move(socket), kNone, 0, false, {}});
-    if (zero_copy_from_ > 0) ways_.back().zero_copy.enable(ways_.back().socket.descriptor());
+    sockets_.push_back({std::move(socket), kNone, 0, false, {}});
+    if (zero_copy_from_ > 0) sockets_.back().zero_copy.enable(sockets_.back().socket.descriptor());
   }
 }
 
@@ -41,151 +41,152 @@ std::unique_ptr<NetMemory> TcpSender::register_memory(std::span<std::byte> bytes
 }
 
 NetRequest* TcpSender::isend(const NetPart& part, bool more) {
-  require_whole();
+  require_no_error();
   check_part(part);
   NetRequest* request = take_request(NetRequest::Kind::kSend);
   if (!request) return nullptr;
   request->count = 1;
   request->parts[0] = part;
   const std::size_t index = index_of(request);
-  Message& message = messages_[index];
-  message = {.header = {.bytes = part.bytes, .tag = part.tag}, .ways_left = ways_.size()};
+  OutMessage& message = messages_[index];
+  message = {.header = {.bytes = part.bytes, .tag = part.tag}, .sockets_left = sockets_.size()};
   if (last_ != kNone) messages_[last_].next = index;
   last_ = index;
   ++under_way_;
-  for (Way& way : ways_) {
-    if (way.at == kNone) {  // else it is full, or held
-      way.at = index;
-      if (bytes_by(way, index) == 0) pass(way);
-      else way.held = true;
+  for (Outgoing& out : sockets_) {
+    if (out.at == kNone) {  // otherwise the socket is full, or held
+      out.at = index;
+      if (bytes_by(out, index) == 0) pass(out);
+      else out.held = true;
     }
-    if (!more && std::exchange(way.held, false)) static_cast<void>(push(way));
+    if (!more && std::exchange(out.held, false)) static_cast<void>(push(out));
   }
   return request;
 }
 
 bool TcpSender::progress() {
-  require_whole();
+  require_no_error();
   bool went = false;
-  for (Way& way : ways_) {
-    went = push(way) || went;
-    went = settle_notices(way) || went;
+  for (Outgoing& out : sockets_) {
+    went = push(out) || went;
+    went = settle_notices(out) || went;
   }
-  if (!went) look_back();
+  if (!went) read_answer();
   return went;
 }
 
-std::size_t TcpSender::bytes_by(const Way& way, std::size_t message) const {
-  const auto index = static_cast<std::size_t>(&way - ways_.data());
-  return head_bytes(way) + stripes_.on(index, messages_[message].header.bytes);
+std::size_t TcpSender::bytes_by(const Outgoing& out, std::size_t message) const {
+  const auto index = static_cast<std::size_t>(&out - sockets_.data());
+  return head_bytes(out) + stripes_.on(index, messages_[message].header.bytes);
 }
 
-// Sends what goes by this way; false: nothing.
-bool TcpSender::push(Way& way) {
+// Sends over this socket what goes without waiting. False: nothing.
+bool TcpSender::push(Outgoing& out) {
   std::size_t turn = 0;
-  while (way.at != kNone && turn < kTurnBytes) {
+  while (out.at != kNone && turn < kTurnBytes) {
     std::array<iovec, kMaxPieces> pieces;
     bool zero_copy = false;
-    const std::size_t count = gather(way, pieces, zero_copy);
+    const std::size_t count = gather(out, pieces, zero_copy);
     std::size_t wanted = 0;
     for (std::size_t i = 0; i < count; ++i) wanted += pieces[i].iov_len;
     const std::span<const iovec> all = std::span(pieces).first(count);
     Socket::Moved moved = count > 1 && wanted <= kJoinedBytes && !zero_copy
-                              ? send_joined(way.socket, all)
-                              : way.socket.try_send(all, zero_copy ? MSG_ZEROCOPY : 0);
-    if (zero_copy && moved.error == ENOBUFS) {  // too many pages are pinned: this time it is copied
+                              ? send_joined(out.socket, all)
+                              : out.socket.try_send(all, zero_copy ? MSG_ZEROCOPY : 0);
+    if (zero_copy && moved.error == ENOBUFS) {  // too many pages are pinned: send a copy this time
       zero_copy = false;
-      moved = way.socket.try_send(all, 0);
+      moved = out.socket.try_send(all, 0);
     }
-    if (moved.ended) lost(moved.error);
+    if (moved.ended) fail_lost(moved.error);
     if (zero_copy && moved.bytes > 0) {
-      way.zero_copy.sent(way.at);
-      ++messages_[way.at].notices_left;
+      out.zero_copy.sent(out.at);
+      ++messages_[out.at].notices_left;
     }
-    advance(way, moved.bytes);
+    advance(out, moved.bytes);
     turn += moved.bytes;
-    if (moved.bytes < wanted) break;  // the socket is full: no second call to hear so
+    if (moved.bytes < wanted) break;  // the socket is full: no second call to find that out
   }
   return turn > 0;
 }
 
-// Headers and data of as many messages as one call takes; of one only where its pages are not copied.
-std::size_t TcpSender::gather(const Way& way, std::span<iovec> pieces, bool& zero_copy) const {
-  const auto index = static_cast<std::size_t>(&way - ways_.data());
-  const std::size_t head = head_bytes(way);
-  std::size_t count = 0, gone = way.gone;
-  for (std::size_t at = way.at; at != kNone && count + 2 <= pieces.size(); at = messages_[at].next, gone = 0) {
+// Lists headers and data of as many messages as one call takes. A zero-copy message goes alone.
+std::size_t TcpSender::gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const {
+  const auto index = static_cast<std::size_t>(&out - sockets_.data());
+  const std::size_t head = head_bytes(out);
+  std::size_t count = 0, sent = out.sent;
+  for (std::size_t at = out.at; at != kNone && count + 2 <= pieces.size(); at = messages_[at].next, sent = 0) {
     const TcpHeader& header = messages_[at].header;
-    const bool pinned = zero_copy_from_ > 0 && header.bytes >= zero_copy_from_ && way.zero_copy.possible();
+    const bool pinned = zero_copy_from_ > 0 && header.bytes >= zero_copy_from_ && out.zero_copy.possible();
     if (pinned && count > 0) break;
-    if (gone < head) {
+    if (sent < head) {
       auto* from = reinterpret_cast<std::byte*>(const_cast<TcpHeader*>(&header));
-      pieces[count++] = {from + gone, head - gone};
-      gone = head;
+      pieces[count++] = {from + sent, head - sent};
+      sent = head;
     }
     const std::size_t end = head + stripes_.on(index, header.bytes);
-    while (gone < end && count < pieces.size()) {
-      const Stripes::Piece piece = stripes_.piece(index, header.bytes, gone - head);
+    while (sent < end && count < pieces.size()) {
+      const Stripes::Piece piece = stripes_.piece(index, header.bytes, sent - head);
       pieces[count++] = {requests_[at].parts[0].data + piece.offset, piece.bytes};
-      gone += piece.bytes;
+      sent += piece.bytes;
     }
     zero_copy = pinned;
-    if (pinned || gone < end) break;
+    if (pinned || sent < end) break;
   }
   return count;
 }
 
-void TcpSender::advance(Way& way, std::size_t bytes) {
+void TcpSender::advance(Outgoing& out, std::size_t bytes) {
   for (;;) {
-    const std::size_t rest = bytes_by(way, way.at) - way.gone;
+    const std::size_t rest = bytes_by(out, out.at) - out.sent;
     if (bytes < rest) {
-      way.gone += bytes;
+      out.sent += bytes;
       return;
     }
     bytes -= rest;
-    pass(way);
-    if (way.at == kNone) return;
+    pass(out);
+    if (out.at == kNone) return;
   }
 }
 
-// On to the next message that has something for this way. Every way passes every message: its request must not be
-// used again while a way still stands before it.
-void TcpSender::pass(Way& way) {
+// Moves the socket on to the next message that has bytes for it. Every socket passes every message, so that no request
+// is used again while a socket is still before its message.
+void TcpSender::pass(Outgoing& out) {
   do {
-    const std::size_t message = way.at;
-    way.at = messages_[message].next;
-    way.gone = 0;
-    --messages_[message].ways_left;
+    const std::size_t message = out.at;
+    out.at = messages_[message].next;
+    out.sent = 0;
+    --messages_[message].sockets_left;
     finish_if_done(message);
-  } while (way.at != kNone && bytes_by(way, way.at) == 0);
+  } while (out.at != kNone && bytes_by(out, out.at) == 0);
 }
 
 void TcpSender::finish_if_done(std::size_t message) {
-  if (messages_[message].ways_left > 0) return;
+  if (messages_[message].sockets_left > 0) return;
   if (last_ == message) last_ = kNone;
   if (messages_[message].notices_left > 0) return;
   requests_[message].done = true;
   --under_way_;
 }
 
-bool TcpSender::settle_notices(Way& way) {
-  return way.zero_copy.outstanding() && way.zero_copy.settle(way.socket.descriptor(), [this](std::size_t message) {
+bool TcpSender::settle_notices(Outgoing& out) {
+  return out.zero_copy.outstanding() && out.zero_copy.settle(out.socket.descriptor(), [this](std::size_t message) {
     --messages_[message].notices_left;
     finish_if_done(message);
   });
 }
 
-// A receiver that has no room says so and reads no further. That it left in peace matters only to what is under way.
-void TcpSender::look_back() {
-  const Socket::Moved moved = ways_[0].socket.try_recv(std::span(answer_).subspan(answered_));
+// A receiver whose receive is too small says so and reads no further. That it closed cleanly is an error only for
+// messages that are not sent yet.
+void TcpSender::read_answer() {
+  const Socket::Moved moved = sockets_[0].socket.try_recv(std::span(answer_).subspan(answered_));
   answered_ += moved.bytes;
   if (answered_ == answer_.size()) {
-    TcpTooLarge told;
-    std::memcpy(&told, answer_.data(), sizeof(told));
+    TcpTooLarge refusal;
+    std::memcpy(&refusal, answer_.data(), sizeof(refusal));
     fail(Error(Code::kInvalidValue,
                fmt::format("{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
                            "sizes",
-                           peer_.text(), told.room, told.bytes, told.tag),
+                           peer_.text(), refusal.room, refusal.bytes, refusal.tag),
                {}));
   }
   if (!moved.ended || under_way_ == 0) return;
@@ -195,15 +196,15 @@ void TcpSender::look_back() {
              {}));
 }
 
-void TcpSender::lost(int error) {
-  look_back();  // it may have said why
+void TcpSender::fail_lost(int error) {
+  read_answer();  // it may have said why
   fail(Error(Code::kRankLost, fmt::format("{} is gone: sending failed: {}", peer_.text(), std::strerror(error)), {}));
 }
 
 void TcpSender::watch(std::vector<pollfd>& all) const {
-  for (std::size_t i = 0; i < ways_.size(); ++i) {
-    const int events = (i == 0 ? POLLIN : 0) | (ways_[i].at != kNone ? POLLOUT : 0);
-    all.push_back({ways_[i].socket.descriptor(), static_cast<short>(events), 0});
+  for (std::size_t i = 0; i < sockets_.size(); ++i) {
+    const int events = (i == 0 ? POLLIN : 0) | (sockets_[i].at != kNone ? POLLOUT : 0);
+    all.push_back({sockets_[i].socket.descriptor(), static_cast<short>(events), 0});
   }
 }
 

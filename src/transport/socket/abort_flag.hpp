@@ -1,12 +1,43 @@
-// AbortFlag: one call from any thread ends every wait that looks at it, at once and for good. A descriptor stands
-// beside the flag, because a wait for a socket can only be ended by something that it can wait for as well.
+// WakeUp: any thread can end the poll of another one. AbortFlag: one call from any thread ends every wait that looks at
+// it, at once and for good. It has a descriptor, because a poll for a socket can only be ended by a descriptor.
 #pragma once
 
-#include <atomic>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
-#include "transport/socket/wake_up.hpp"
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "slip/error.hpp"
 
 namespace slip {
+
+class WakeUp {
+ public:
+  WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (descriptor_ < 0)
+      throw Error(Code::kIo, std::string("cannot make an event descriptor: ") + std::strerror(errno), {});
+  }
+  ~WakeUp() { ::close(descriptor_); }
+  WakeUp(const WakeUp&) = delete;
+  WakeUp& operator=(const WakeUp&) = delete;
+
+  void signal() const noexcept {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(descriptor_, &one, sizeof(one)));
+  }
+  void drain() const noexcept {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(descriptor_, &count, sizeof(count)));
+  }
+  int descriptor() const noexcept { return descriptor_; }  // readable from signal() to drain()
+
+ private:
+  int descriptor_;
+};
 
 class AbortFlag {
  public:
@@ -14,7 +45,7 @@ class AbortFlag {
     set_.store(true, std::memory_order_release);  // release: pairs with is_set()
     wake_up_.signal();
   }
-  // acquire: who sees the flag sees what was written before it was set.
+  // acquire: a thread that sees the flag sees what was written before it was set.
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
   int descriptor() const noexcept { return wake_up_.descriptor(); }  // readable once it is set, and it stays so
 

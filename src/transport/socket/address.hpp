@@ -1,4 +1,5 @@
-// SocketAddress: where a socket is: IPv4, IPv6, or a Unix socket with an abstract name (of this host only, no file).
+// SocketAddress: the address of a socket: IPv4, IPv6, or a Unix socket with an abstract name (of this host only, no
+// file). Interface and InterfaceFilter: the network interface at which other hosts reach this rank.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,7 +13,7 @@ namespace slip {
 
 class SocketAddress {
  public:
-  // As it travels in messages between ranks, IPv4 and IPv6 only: the family is 4 or 6, the port in host order.
+  // The form in messages between ranks, IPv4 and IPv6 only. The family is 4 or 6, the port is in host order.
   struct Wire {
     std::uint16_t family = 0;
     std::uint16_t port = 0;
@@ -22,7 +23,7 @@ class SocketAddress {
 
   SocketAddress() = default;
   SocketAddress(const sockaddr* address, socklen_t bytes);
-  explicit SocketAddress(const Wire& wire);  // throws kParse if it is none
+  explicit SocketAddress(const Wire& wire);  // throws kParse if the family is neither 4 nor 6
   static SocketAddress unix_name(std::string_view name);
   static SocketAddress loopback(int family, std::uint16_t port = 0);
   static SocketAddress any(int family, std::uint16_t port = 0);
@@ -30,7 +31,7 @@ class SocketAddress {
   int family() const { return storage_.ss_family; }
   bool is_tcp() const { return family() == AF_INET || family() == AF_INET6; }
   bool is_loopback() const;
-  bool is_link_local() const;  // IPv6 fe80::, which means nothing to another host
+  bool is_link_local() const;  // IPv6 fe80::, not valid on another host
   std::uint16_t port() const;
   SocketAddress with_port(std::uint16_t port) const;
   Wire wire() const;
@@ -45,7 +46,37 @@ class SocketAddress {
   socklen_t bytes_ = 0;
 };
 
-// All addresses of a host, given as a name or a number. A name may ask the network: the resolver's own limits apply.
+// All addresses of a host, given as a name or a number. A name may need a query over the network, for which the
+// resolver's own time limits apply.
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port);
+
+struct Interface {
+  std::string name;
+  SocketAddress address;
+};
+
+std::vector<Interface> list_interfaces();  // those that are up, with an entry for each address
+
+// The rule of SLIP_SOCKET_IFNAME, as NCCL defines it: "eth,ib" are prefixes of names, "=eth0" is one name, "^docker,lo"
+// are prefixes to leave out, "^=eth0" is one name to leave out.
+class InterfaceFilter {
+ public:
+  InterfaceFilter() = default;  // accepts all
+  explicit InterfaceFilter(std::string_view rule);
+  bool empty() const { return names_.empty(); }
+  bool accepts(std::string_view name) const;
+  const std::string& rule() const { return rule_; }
+
+ private:
+  std::string rule_;
+  std::vector<std::string> names_;
+  bool exact_ = false, unwanted_ = false;
+};
+
+// The address at which other hosts reach this one: the first interface that the rule accepts. Without a rule: an
+// interface that is neither the loopback nor a container's; the loopback if there is no other.
+SocketAddress own_address(const InterfaceFilter& filter);
+// The address for other ranks that the local end of a connection shows. With a rule: an accepted one of that family.
+SocketAddress own_address_towards(const SocketAddress& local_end, const InterfaceFilter& filter);
 
 }  // namespace slip

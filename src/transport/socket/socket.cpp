@@ -4,9 +4,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -18,9 +20,9 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect, doubled up to the longest
+constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-constexpr std::int64_t kCrowdedPauseNs = 10'000'000;  // until there may be descriptors again
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;  // until the process may have descriptors again
 
 int poll_timeout_ms(std::int64_t deadline_ns) {
   if (deadline_ns == 0) return -1;
@@ -50,8 +52,8 @@ SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor)
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), bytes);
 }
 
-// The process or the system has no descriptors or memory left right now: the connection stays in the queue.
-bool passes(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
+// The process or the system has no descriptors or memory left right now. The connection stays in the kernel's queue.
+bool is_temporary(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -72,10 +74,10 @@ int open_descriptor(int family) {
   return descriptor;
 }
 
-// Small messages that wait for an answer: nothing may be held back to be sent together. And where little is under way,
-// what is lost is sent again every 200 ms at first, without doubling the pause: where a third of all packets is lost, a
-// heartbeat would else be late by seconds often enough for a rank to be given up.
-void without_delay(int descriptor, int family) {
+// Small messages must not wait to be sent together. On a connection with few packets in flight, the kernel then repeats
+// a lost packet every 200 ms at first, without doubling the pause. Otherwise, with a third of all packets lost, a
+// heartbeat would often be late by seconds, and its rank would be taken for lost.
+void set_low_delay(int descriptor, int family) {
   if (family == AF_UNIX) return;
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
   set_option(descriptor, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS);
@@ -83,21 +85,21 @@ void without_delay(int descriptor, int family) {
 
 }  // namespace
 
-Waited wait_for(int descriptor, short events, const Patience& patience) {
+Waited wait_for(int descriptor, short events, const Deadline& deadline) {
   for (;;) {
-    pollfd watched[2] = {{descriptor, events, 0}, {patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0}};
-    const int count = ::poll(watched, 2, poll_timeout_ms(patience.deadline_ns));
+    pollfd watched[2] = {{descriptor, events, 0}, {deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0}};
+    const int count = ::poll(watched, 2, poll_timeout_ms(deadline.at_ns));
     if (count < 0 && errno != EINTR) fail("cannot wait for a socket", errno);
-    if (patience.abort && patience.abort->is_set()) return Waited::kAborted;
+    if (deadline.abort && deadline.abort->is_set()) return Waited::kAborted;
     if (count > 0 && watched[0].revents != 0) return Waited::kReady;
-    if (patience.deadline_ns != 0 && now_ns() >= patience.deadline_ns) return Waited::kTimeout;
+    if (deadline.at_ns != 0 && now_ns() >= deadline.at_ns) return Waited::kTimeout;
   }
 }
 
-void wait_for_any(std::span<const pollfd> watched, const Patience& patience) {
+void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline) {
   std::vector<pollfd> all(watched.begin(), watched.end());
-  all.push_back({patience.abort ? patience.abort->descriptor() : -1, POLLIN, 0});
-  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(patience.deadline_ns));
+  all.push_back({deadline.abort ? deadline.abort->descriptor() : -1, POLLIN, 0});
+  const int count = ::poll(all.data(), all.size(), poll_timeout_ms(deadline.at_ns));
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
@@ -107,10 +109,10 @@ void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns) {
   if (count < 0 && errno != EINTR) fail("cannot wait for sockets", errno);
 }
 
-Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience) {
+Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline) {
   const std::int64_t moment = now_ns() + limit_ns;
-  const bool cut = patience.deadline_ns != 0 && patience.deadline_ns <= moment;
-  const Waited waited = wait_for(-1, 0, {cut ? patience.deadline_ns : moment, patience.abort});
+  const bool cut = deadline.at_ns != 0 && deadline.at_ns <= moment;
+  const Waited waited = wait_for(-1, 0, {cut ? deadline.at_ns : moment, deadline.abort});
   return waited == Waited::kTimeout && !cut ? Waited::kReady : waited;
 }
 
@@ -131,7 +133,7 @@ void Socket::close() {
 
 Socket Socket::listen(const SocketAddress& address, int backlog) {
   Socket socket(open_descriptor(address.family()));
-  // A port that was used a moment ago can be used again.
+  // A port that was in use a moment ago can be used again.
   set_option(socket.descriptor_, SOL_SOCKET, SO_REUSEADDR);
   if (address.family() == AF_INET6) set_option(socket.descriptor_, IPPROTO_IPV6, IPV6_V6ONLY);
   if (::bind(socket.descriptor_, address.data(), address.bytes()) != 0 || ::listen(socket.descriptor_, backlog) != 0)
@@ -141,7 +143,7 @@ Socket Socket::listen(const SocketAddress& address, int backlog) {
 
 Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   Socket socket(open_descriptor(peer.family()));
-  without_delay(socket.descriptor_, peer.family());
+  set_low_delay(socket.descriptor_, peer.family());
   error = 0;
   if (::connect(socket.descriptor_, peer.data(), peer.bytes()) == 0) return socket;
   // A Unix listener whose queue is full answers EAGAIN.
@@ -149,33 +151,33 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   return error == EINPROGRESS ? std::move(socket) : Socket();
 }
 
-int Socket::connect_error() const {
+int connect_error(const Socket& socket) {
   int error = 0;
   socklen_t bytes = sizeof(error);
-  ::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  ::getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &bytes);
   return error;
 }
 
-Socket Socket::try_connect(const SocketAddress& peer, const Patience& patience, int& error) {
+Socket Socket::try_connect(const SocketAddress& peer, const Deadline& deadline, int& error) {
   Socket socket = begin_connect(peer, error);
   if (error != EINPROGRESS) return socket;
-  const Waited waited = wait_for(socket.descriptor_, POLLOUT, patience);
+  const Waited waited = wait_for(socket.descriptor_, POLLOUT, deadline);
   if (waited != Waited::kReady) fail_wait(waited, "connecting to " + peer.text());
-  error = socket.connect_error();
+  error = connect_error(socket);
   return error == 0 ? std::move(socket) : Socket();
 }
 
-Socket Socket::connect(const SocketAddress& peer, const Patience& patience, IfRefused refused) {
+Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused) {
   std::int64_t pause = kFirstPauseNs;
   for (;;) {
     int error = 0;
-    Socket socket = try_connect(peer, patience, error);
+    Socket socket = try_connect(peer, deadline, error);
     if (error == 0) return socket;
     const bool later = error == EAGAIN || error == EADDRNOTAVAIL ||
                        (refused == IfRefused::kTryAgain && (error == ECONNREFUSED || error == ECONNRESET));
     const std::string what = "cannot connect to " + peer.text();
     if (!later) fail(what, error);
-    const Waited waited = wait_a_moment(pause, patience);
+    const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
       throw Error(Code::kTimeout, fmt::format("{} before the deadline: {}", what, std::strerror(error)), {});
@@ -188,22 +190,22 @@ std::optional<Socket> Socket::try_accept(int& error) const {
     const int descriptor = ::accept4(descriptor_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     error = descriptor < 0 ? errno : 0;
     if (descriptor >= 0) {
-      without_delay(descriptor, local().family());
+      set_low_delay(descriptor, local().family());
       return Socket(descriptor);
     }
     if (again(error)) error = 0;
-    if (error != ECONNABORTED && error != EINTR) return std::nullopt;  // those gave up again: the next one
+    if (error != ECONNABORTED && error != EINTR) return std::nullopt;  // otherwise that peer gave up: try the next
   }
 }
 
-Socket Socket::accept(const Patience& patience) const {
+Socket Socket::accept(const Deadline& deadline) const {
   for (;;) {
     int error = 0;
     if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
-    if (error != 0 && !passes(error)) fail("cannot accept at " + local().text(), error);
+    if (error != 0 && !is_temporary(error)) fail("cannot accept at " + local().text(), error);
     const Waited waited =
-        error != 0 ? wait_a_moment(kCrowdedPauseNs, patience) : wait_for(descriptor_, POLLIN, patience);
-    if (waited != Waited::kReady) fail_wait(waited, "waiting for somebody to connect to " + local().text());
+        error != 0 ? wait_a_moment(kNoDescriptorsPauseNs, deadline) : wait_for(descriptor_, POLLIN, deadline);
+    if (waited != Waited::kReady) fail_wait(waited, "waiting for a connection to " + local().text());
   }
 }
 
@@ -226,18 +228,18 @@ Socket::Moved Socket::try_recv(std::span<const iovec> pieces) const {
   return received(::readv(descriptor_, pieces.data(), static_cast<int>(pieces.size())));
 }
 
-void Socket::send(std::span<const std::byte> bytes, const Patience& patience) const {
+void Socket::send(std::span<const std::byte> bytes, const Deadline& deadline) const {
   while (!bytes.empty()) {
     const Moved moved = try_send(bytes);
     if (moved.ended) fail("sending from " + text(), moved.error);
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
-    const Waited waited = wait_for(descriptor_, POLLOUT, patience);
+    const Waited waited = wait_for(descriptor_, POLLOUT, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "sending from " + text());
   }
 }
 
-void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
+void Socket::recv(std::span<std::byte> bytes, const Deadline& deadline) const {
   const std::size_t wanted = bytes.size();
   while (!bytes.empty()) {
     const Moved moved = try_recv(bytes);
@@ -248,7 +250,7 @@ void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
                   {});
     bytes = bytes.subspan(moved.bytes);
     if (moved.bytes > 0) continue;
-    const Waited waited = wait_for(descriptor_, POLLIN, patience);
+    const Waited waited = wait_for(descriptor_, POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "receiving, " + text() + ",");
   }
 }
@@ -256,18 +258,18 @@ void Socket::recv(std::span<std::byte> bytes, const Patience& patience) const {
 SocketAddress Socket::local() const { return address_of(&::getsockname, descriptor_); }
 SocketAddress Socket::peer() const { return address_of(&::getpeername, descriptor_); }
 std::string Socket::text() const { return local().text() + " to " + peer().text(); }
-void Socket::acknowledge_later() const {
+void acknowledge_later(const Socket& socket) {
   const int off = 0;
-  static_cast<void>(::setsockopt(descriptor_, IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
+  static_cast<void>(::setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_QUICKACK, &off, sizeof(off)));
 }
-void Socket::send_ahead(int bytes) const {
-  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
+void limit_send_buffer(const Socket& socket, int bytes) {
+  static_cast<void>(::setsockopt(socket.descriptor(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)));
 }
-void Socket::wake_at(std::size_t bytes) const {
-  const int least = static_cast<int>(bytes);
-  static_cast<void>(::setsockopt(descriptor_, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least)));
+void wake_at(const Socket& socket, std::size_t bytes) {
+  const int min = static_cast<int>(bytes);
+  static_cast<void>(::setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, &min, sizeof(min)));
 }
-bool Socket::stays_here() const { return local().host() == peer().host(); }
+bool stays_on_host(const Socket& socket) { return socket.local().host() == socket.peer().host(); }
 void Socket::finish_sending() const { static_cast<void>(::shutdown(descriptor_, SHUT_WR)); }
 
 bool Socket::same_user() const {
@@ -276,6 +278,63 @@ bool Socket::same_user() const {
   socklen_t bytes = sizeof(other);
   if (::getsockopt(descriptor_, SOL_SOCKET, SO_PEERCRED, &other, &bytes) != 0) return false;
   return other.uid == ::geteuid() || other.uid == 0;
+}
+
+std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline) {
+  std::vector<Reached> result(peers.size());
+  std::vector<std::size_t> pending;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    int error = 0;
+    result[i].socket = Socket::begin_connect(peers[i], error);
+    if (error == EINPROGRESS) pending.push_back(i);
+  }
+  while (!pending.empty()) {
+    std::vector<pollfd> watched;
+    for (const std::size_t i : pending) watched.push_back({result[i].socket.descriptor(), POLLOUT, 0});
+    wait_for_any(watched, deadline);
+    if (deadline.abort && deadline.abort->is_set()) throw Error(Code::kAborted, "connecting to others was aborted", {});
+    const bool late = deadline.at_ns != 0 && now_ns() >= deadline.at_ns;
+    std::erase_if(pending, [&](std::size_t i) {
+      const Waited waited = wait_for(result[i].socket.descriptor(), POLLOUT, {now_ns(), nullptr});
+      if (waited != Waited::kReady && !late) return false;
+      result[i].silent = waited != Waited::kReady;
+      if (result[i].silent || connect_error(result[i].socket) != 0) result[i].socket.close();
+      return true;
+    });
+  }
+  return result;
+}
+
+namespace {
+
+constexpr std::size_t kMinPerListener = 8;
+constexpr std::size_t kShare = 8;  // unproven connections use at most 1/8 of the descriptors of the process
+constexpr std::size_t kMaxUnproven = 256;
+
+// relaxed everywhere: it only counts, and exceeding the limit by a few for a moment does no harm.
+std::atomic<std::size_t> g_unproven{0};
+
+std::size_t max_unproven() {
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMaxUnproven;
+  return std::min<std::size_t>(descriptors.rlim_cur / kShare, kMaxUnproven);
+}
+
+}  // namespace
+
+UnprovenToken UnprovenToken::take() {
+  g_unproven.fetch_add(1, std::memory_order_relaxed);
+  UnprovenToken token;
+  token.held_ = true;
+  return token;
+}
+
+void UnprovenToken::give_back() noexcept {
+  if (std::exchange(held_, false)) g_unproven.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool has_too_many_unproven(std::size_t own) {
+  return own > kMinPerListener && g_unproven.load(std::memory_order_relaxed) > max_unproven();
 }
 
 }  // namespace slip

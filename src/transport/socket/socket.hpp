@@ -1,5 +1,6 @@
-// Socket: a connection or a listener, TCP or Unix, that never blocks beyond a deadline and can be aborted. Errors name
-// both ends. One thread at a time; the descriptor is closed with the object and never inherited over exec.
+// Socket: a TCP or Unix connection or listener whose calls never block beyond a deadline and can be aborted. Errors
+// name both ends. One thread at a time may use it. The descriptor is closed with the object and not inherited over
+// exec.
 #pragma once
 
 #include <poll.h>
@@ -10,27 +11,30 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "transport/socket/abort_flag.hpp"
 #include "transport/socket/address.hpp"
 
 namespace slip {
 
-// How long a wait may take and who may end it.
-struct Patience {
-  std::int64_t deadline_ns = 0;      // of now_ns(); 0: no limit
-  const AbortFlag* abort = nullptr;  // may be null
+// When a wait must end.
+struct Deadline {
+  std::int64_t at_ns = 0;            // of now_ns(); 0: no limit
+  const AbortFlag* abort = nullptr;  // ends the wait when it is set; may be null
 };
 
 enum class Waited { kReady, kTimeout, kAborted };
 
 // Waits until the descriptor has one of the events of poll(2). Errors of the descriptor count as ready.
-Waited wait_for(int descriptor, short events, const Patience& patience);
-// Until one of several is ready; the caller looks which. At a deadline or when aborted it returns, too.
-void wait_for_any(std::span<const pollfd> watched, const Patience& patience);
-// The same for at most so long, and nothing is allocated.
+Waited wait_for(int descriptor, short events, const Deadline& deadline);
+// Waits until one of several descriptors is ready; the caller finds out which. It returns also at the deadline or when
+// aborted.
+void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline);
+// The same with a time limit. It allocates nothing.
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
-Waited wait_a_moment(std::int64_t limit_ns, const Patience& patience);  // kReady: the moment passed
+Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kReady: the time passed
 
 class Socket {
  public:
@@ -42,30 +46,29 @@ class Socket {
   // Port 0: the system chooses one, see local().
   static Socket listen(const SocketAddress& address, int backlog = 1024);
 
-  enum class IfRefused { kFail, kTryAgain };  // nobody listens there: now, or not yet
-  static Socket connect(const SocketAddress& peer, const Patience& patience, IfRefused refused = IfRefused::kFail);
-  // One attempt; an invalid socket and the reason if it does not succeed.
-  static Socket try_connect(const SocketAddress& peer, const Patience& patience, int& error);
-  // Does not wait: with EINPROGRESS it is there, or failed with connect_error(), once it can be written to.
+  enum class IfRefused { kFail, kTryAgain };  // kTryAgain: the listener may start later
+  static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
+  // One attempt. If it fails, the socket is invalid and `error` has the reason.
+  static Socket try_connect(const SocketAddress& peer, const Deadline& deadline, int& error);
+  // Does not wait. With EINPROGRESS, the socket becomes writable when it is connected or failed, see connect_error().
   static Socket begin_connect(const SocketAddress& peer, int& error);
-  int connect_error() const;
 
-  Socket accept(const Patience& patience) const;
-  std::optional<Socket> try_accept(int& error) const;  // error 0: nobody waits
+  Socket accept(const Deadline& deadline) const;
+  std::optional<Socket> try_accept(int& error) const;  // error 0: no connection waits
 
   // All of the bytes, or an error.
-  void send(std::span<const std::byte> bytes, const Patience& patience) const;
-  void recv(std::span<std::byte> bytes, const Patience& patience) const;
+  void send(std::span<const std::byte> bytes, const Deadline& deadline) const;
+  void recv(std::span<std::byte> bytes, const Deadline& deadline) const;
 
-  // What goes without waiting.
+  // As many bytes as can move without waiting.
   struct Moved {
     std::size_t bytes = 0;
     bool ended = false;  // the other end closed, or is gone
-    int error = 0;       // why, if there is a reason
+    int error = 0;       // the errno, if there is one
   };
   Moved try_send(std::span<const std::byte> bytes) const;
   Moved try_recv(std::span<std::byte> bytes) const;
-  // The same with several places in one call. `flags`: of sendmsg(2).
+  // The same with several pieces in one call. `flags`: of sendmsg(2).
   Moved try_send(std::span<const iovec> pieces, int flags) const;
   Moved try_recv(std::span<const iovec> pieces) const;
 
@@ -74,21 +77,56 @@ class Socket {
   SocketAddress local() const;
   SocketAddress peer() const;
   std::string text() const;  // "127.0.0.1:1234 to 127.0.0.1:80"
-  bool same_user() const;    // of a Unix connection: the other process is of this user or root; true for TCP
+  bool same_user() const;    // the process at the other end of a Unix socket is of this user or root; true for TCP
   void finish_sending() const;
-  // For who only receives over TCP: an answer to every second message is enough. Where every message is answered at
-  // once, with nothing to say, 8 bytes over plain sockets took 4.15 us one way on loopback, and 3.63 us so.
-  void acknowledge_later() const;
-  // How much the kernel takes to be sent that was not received, about; else it finds out what the way needs.
-  void send_ahead(int bytes) const;
-  // Who waits for it in poll is woken when so much has come, or the end; what is there can be read before.
-  void wake_at(std::size_t bytes) const;
-  bool stays_here() const;  // both ends are of one host
   void close();
 
  private:
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
   int descriptor_ = -1;
 };
+
+int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected
+bool stays_on_host(const Socket& socket);  // both ends are on one host
+// For a socket that only receives: the kernel acknowledges every second packet instead of each one. On loopback, 8
+// bytes over plain sockets took 3.63 us one way with it and 4.15 us without.
+void acknowledge_later(const Socket& socket);
+// About how many bytes the kernel buffers that the other end has not received. Without it, the kernel adapts the size.
+void limit_send_buffer(const Socket& socket, int bytes);
+// A poll for input ends only when this many bytes have arrived, or at the end of the connection (SO_RCVLOWAT).
+void wake_at(const Socket& socket, std::size_t bytes);
+
+struct Reached {
+  Socket socket;        // invalid: not reached
+  bool silent = false;  // true: there was no answer before the deadline; false: the connection was refused
+};
+
+// Connects to several peers at once, so that those that do not answer cost the time of one. The results have the order
+// of the addresses. Throws only if it is aborted.
+std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
+
+// Counts one unproven connection of the process while it lives: a connection that a listener accepted and that has not
+// proven yet that it belongs to this job. All listeners of a process share one limit, well below its limit of
+// descriptors, so that strangers that connect and say nothing never use up what the job needs.
+class UnprovenToken {
+ public:
+  UnprovenToken() = default;
+  static UnprovenToken take();
+  ~UnprovenToken() { give_back(); }
+  UnprovenToken(UnprovenToken&& other) noexcept : held_(std::exchange(other.held_, false)) {}
+  UnprovenToken& operator=(UnprovenToken&& other) noexcept {
+    give_back();
+    held_ = std::exchange(other.held_, false);
+    return *this;
+  }
+  void give_back() noexcept;
+
+ private:
+  bool held_ = false;
+};
+
+// True: a listener with so many unproven connections of its own must close one. Each listener may keep a few at any
+// time.
+bool has_too_many_unproven(std::size_t own);
 
 }  // namespace slip

@@ -4,14 +4,14 @@
 #include <limits>
 #include <map>
 
-#include "watch/trace/time_order.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 namespace {
 
 constexpr std::int32_t kWhole = 1'000'000;
 
-// In millionths, as integers: sums must not depend on the order. Only kernels share their engine.
+// In millionths, as integers, so that sums do not depend on the order. Only kernels share their engine.
 std::int32_t width_of(const TraceSpan& span) {
   if (span.kind != OpKind::kKernel || !span.submit) return kWhole;
   const double width = span.submit->cost.width;
@@ -29,55 +29,55 @@ void add_busy(EngineUse& use, const TraceSpan& span, std::uint32_t index) {
   use.busy.back().end = std::max(use.busy.back().end, span.ended);
 }
 
-// For an engine that ran several at once: what each op found when it started.
-void find_room(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
-               std::vector<std::uint32_t>& result) {
+// For an engine that ran several ops at once: the op that freed the capacity for each op, if it had to wait.
+void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const std::vector<std::int32_t>& widths,
+                std::vector<std::uint32_t>& result) {
   std::vector<TimeKey> ends;
   ends.reserve(use.ops.size());
   for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
   sort_by_time(ends);
-  std::vector<std::int64_t> full(use.ops.size());  // by place in use.ops: what ran just before the last end
-  std::int64_t most = kWhole, running = 0, before = 0;
+  std::vector<std::int64_t> full(use.ops.size());  // by place in use.ops: the width that ran just before the last end
+  std::int64_t max_running = kWhole, running = 0, before = 0;
   std::size_t end = 0;
   for (std::size_t i = 0; i < use.ops.size(); ++i) {
     const std::uint32_t op = use.ops[i];
     const Picos started = spans[op].started;
     for (; end < ends.size() && ends[end].at <= started && ends[end].index != op; ++end) {
-      // Of several that end at once, all were there before.
+      // Of several ops that end in one instant, all ran before it.
       if (end == 0 || ends[end - 1].at != ends[end].at) before = running;
       running -= widths[ends[end].index];
     }
-    // In the instant of an end, whoever starts has waited for it.
+    // An op that starts in the instant of an end has waited for it.
     if (end > 0) result[op] = ends[end - 1].index;
     full[i] = end > 0 && ends[end - 1].at == started ? std::numeric_limits<std::int64_t>::max() / 2 : before;
     running += widths[op];
-    most = std::max(most, running);
+    max_running = std::max(max_running, running);
   }
   for (std::size_t i = 0; i < use.ops.size(); ++i) {
-    if (full[i] + widths[use.ops[i]] <= most) result[use.ops[i]] = kNoSpan;
+    if (full[i] + widths[use.ops[i]] <= max_running) result[use.ops[i]] = kNoSpan;
   }
 }
 
-std::vector<Stretch> united_pair(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
-  std::vector<Stretch> result;
+std::vector<Interval> union_of_two(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  std::vector<Interval> result;
   result.reserve(a.size() + b.size());
   std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result),
-             [](const Stretch& x, const Stretch& y) { return x.begin < y.begin; });
+             [](const Interval& x, const Interval& y) { return x.begin < y.begin; });
   std::size_t kept = 0;
-  for (const Stretch& stretch : result) {
-    if (kept > 0 && stretch.begin <= result[kept - 1].end)
-      result[kept - 1].end = std::max(result[kept - 1].end, stretch.end);
-    else result[kept++] = stretch;
+  for (const Interval& interval : result) {
+    if (kept > 0 && interval.begin <= result[kept - 1].end)
+      result[kept - 1].end = std::max(result[kept - 1].end, interval.end);
+    else result[kept++] = interval;
   }
   result.resize(kept);
   return result;
 }
 
-// A device may have one copy engine for both directions. Then they never run at once, and one starts in the instant in
-// which the other ends.
-void find_turns(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
-                std::vector<std::uint32_t>& result) {
-  if (!in.serial || !out.serial || shared_time(in.busy, out.busy) > 0) return;
+// A device may have one copy engine for both directions. Then copies of both never run at once, and one may start in
+// the instant in which the other ends.
+void find_copy_turns(std::span<const TraceSpan> spans, const EngineUse& in, const EngineUse& out,
+                     std::vector<std::uint32_t>& result) {
+  if (!in.serial || !out.serial || overlap_time(in.busy, out.busy) > 0) return;
   const auto look = [&](const EngineUse& use, const EngineUse& other) {
     std::size_t next = 0;
     for (const std::uint32_t op : use.ops) {
@@ -123,29 +123,29 @@ Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
   ends.reserve(use.ops.size());
   for (const std::uint32_t op : use.ops) ends.push_back({spans[op].ended, op});
   sort_by_time(ends);
-  std::int64_t most = kWhole, running = 0;
+  std::int64_t max_running = kWhole, running = 0;
   double work = 0;  // picoseconds of the whole engine
   std::size_t end = 0;
   for (const std::uint32_t op : use.ops) {
     for (; end < ends.size() && ends[end].at <= spans[op].started && ends[end].index != op; ++end)
       running -= width_of(spans[ends[end].index]);
     running += width_of(spans[op]);
-    most = std::max(most, running);
+    max_running = std::max(max_running, running);
     work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
   }
-  // Rounding must not put it above the time in which it did run them.
-  return std::min(static_cast<Picos>(work / static_cast<double>(most)), time_of(use.busy));
+  // Rounding must not raise it above the time in which the engine did run them.
+  return std::min(static_cast<Picos>(work / static_cast<double>(max_running)), total_time(use.busy));
 }
 
-std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span<const EngineUse> engines) {
+std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans, std::span<const EngineUse> engines) {
   std::vector<std::uint32_t> result(spans.size(), kNoSpan);
   std::vector<std::int32_t> widths;
   for (const EngineUse& use : engines) {
-    if (use.engine == Engine::kNone) continue;  // what needs no engine waits for none
+    if (use.engine == Engine::kNone) continue;  // an op without an engine waits for none
     if (!use.serial) {
-      // In the order of the spans: their submissions lie in memory like that.
+      // In the order of the spans, because their submissions lie in memory in this order.
       if (widths.empty()) std::transform(spans.begin(), spans.end(), std::back_inserter(widths), width_of);
-      find_room(spans, use, widths, result);
+      find_freed(spans, use, widths, result);
       continue;
     }
     for (std::size_t i = 1; i < use.ops.size(); ++i) result[use.ops[i]] = use.ops[i - 1];
@@ -154,25 +154,25 @@ std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span
     const EngineUse& in = engines[i - 1];
     const EngineUse& out = engines[i];
     if (in.device == out.device && in.engine == Engine::kCopyIn && out.engine == Engine::kCopyOut)
-      find_turns(spans, in, out, result);
+      find_copy_turns(spans, in, out, result);
   }
   return result;
 }
 
-std::vector<Stretch> united(std::vector<std::vector<Stretch>> lists) {
-  // Two by two, so that many short lists cost no more than a few long ones.
+std::vector<Interval> union_of(std::vector<std::vector<Interval>> lists) {
+  // Joins pairs of lists, so that many short lists cost no more than a few long ones.
   while (lists.size() > 1) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < lists.size(); i += 2) {
-      std::vector<Stretch> both = i + 1 < lists.size() ? united_pair(lists[i], lists[i + 1]) : std::move(lists[i]);
+      std::vector<Interval> both = i + 1 < lists.size() ? union_of_two(lists[i], lists[i + 1]) : std::move(lists[i]);
       lists[kept++] = std::move(both);
     }
     lists.resize(kept);
   }
-  return lists.empty() ? std::vector<Stretch>() : std::move(lists.front());
+  return lists.empty() ? std::vector<Interval>() : std::move(lists.front());
 }
 
-Picos shared_time(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
+Picos overlap_time(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   Picos shared = 0;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     const Picos begin = std::max(a[i].begin, b[j].begin);
@@ -184,9 +184,9 @@ Picos shared_time(const std::vector<Stretch>& a, const std::vector<Stretch>& b) 
   return shared;
 }
 
-Picos time_of(const std::vector<Stretch>& stretches) {
+Picos total_time(const std::vector<Interval>& intervals) {
   Picos sum = 0;
-  for (const Stretch& stretch : stretches) sum += stretch.end - stretch.begin;
+  for (const Interval& interval : intervals) sum += interval.end - interval.begin;
   return sum;
 }
 

@@ -1,4 +1,4 @@
-// Which ops an engine ran, in order, and when it was busy.
+// EngineUse: the ops that each engine of a trace ran, in order, and when the engine was busy.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace slip {
 
-// A time during which at least one op ran; `first` is the one that began it.
-struct Stretch {
+// A time during which at least one op ran; `first` is the op that began it.
+struct Interval {
   Picos begin = 0, end = 0;
   std::uint32_t first = kNoSpan;
 };
@@ -19,26 +19,26 @@ struct EngineUse {
   std::uint32_t device = 0;
   Engine engine = Engine::kNone;
   std::vector<std::uint32_t> ops;  // in the order of their starts
-  std::vector<Stretch> busy;       // in order, apart from each other
+  std::vector<Interval> busy;      // in order, disjoint
   Picos sum = 0;                   // of durations
-  bool serial = true;              // it never ran two at once
+  bool serial = true;              // it never ran two ops at once
 };
 
-// By device, then engine; those that ran something.
+// By device, then engine; only engines that ran an op.
 std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans);
 
-// The least time in which the engine could have run its ops: one after the other if it never ran two at once, else as
-// much at once, by declared width, as it ever ran. An engine that shares a link between messages runs many at once.
+// The minimum time in which the engine could have run its ops. An engine that never ran two at once runs them one after
+// the other; another one runs them at the maximum concurrency observed, by declared width.
 Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use);
 
-// By span: the op that left the engine last before this one started, if the engine had no room for both until then.
-// What room there is, is seen from the trace: as much as ever ran at once, by declared width, and at least one whole
-// engine. An op that started in the very instant in which another ended counts as having waited for it.
-std::vector<std::uint32_t> made_room(std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
+// By span: the op that left the engine last before this one started, if the engine had no capacity for both. The
+// capacity is inferred: the maximum concurrency observed, by declared width, and at least one whole engine. An op that
+// starts in the instant in which another ends counts as having waited for it.
+std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans, std::span<const EngineUse> engines);
 
-// Lists of stretches, each in order and apart.
-std::vector<Stretch> united(std::vector<std::vector<Stretch>> lists);
-Picos shared_time(const std::vector<Stretch>& a, const std::vector<Stretch>& b);
-Picos time_of(const std::vector<Stretch>& stretches);
+// Of lists of intervals, each in order and disjoint.
+std::vector<Interval> union_of(std::vector<std::vector<Interval>> lists);
+Picos overlap_time(const std::vector<Interval>& a, const std::vector<Interval>& b);
+Picos total_time(const std::vector<Interval>& intervals);
 
 }  // namespace slip

@@ -4,39 +4,38 @@
 #include <map>
 #include <set>
 
-#include "watch/trace/by_number.hpp"
-#include "watch/trace/time_order.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 namespace {
 
-// A stream's nodes in its order. A point (stream, position) covers those with at <= position.
+// The nodes of a stream, in order. A point (stream, position) covers those with at <= position.
 struct StreamNodes {
   struct Item {
     std::uint64_t at;
     std::uint32_t node;
   };
   std::vector<Item> items;
-  std::uint64_t told = 0;  // the last position that a record told
+  std::uint64_t known = 0;  // the highest position in a record so far
   std::uint32_t device = 0;
-  bool touched = false;  // since its device was waited for as a whole
+  bool touched = false;  // it has new nodes since the host waited for its whole device
 
   std::uint32_t last() const { return items.empty() ? kNoNode : items.back().node; }
   std::uint32_t at(std::uint64_t position) const {
-    // Nearly always one of the last.
-    std::size_t known = items.size();
-    for (int i = 0; i < 8 && known > 0; ++i, --known) {
-      if (items[known - 1].at <= position) return items[known - 1].node;
+    // Nearly always one of the last items.
+    std::size_t count = items.size();
+    for (int i = 0; i < 8 && count > 0; ++i, --count) {
+      if (items[count - 1].at <= position) return items[count - 1].node;
     }
-    const auto later = std::upper_bound(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(known), position,
+    const auto later = std::upper_bound(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(count), position,
                                         [](std::uint64_t wanted, const Item& item) { return wanted < item.at; });
     return later == items.begin() ? kNoNode : std::prev(later)->node;
   }
 };
 
-class Builder {
+class GraphBuilder {
  public:
-  Builder(const TraceData& trace, std::span<const TraceSpan> spans)
+  GraphBuilder(const TraceData& trace, std::span<const TraceSpan> spans)
       : records_(trace.records), spans_(spans), foreign_(trace.foreign) {
     graph_.nodes.reserve(spans.size() + spans.size() / 2);
     graph_.node_of.resize(spans.size(), kNoNode);
@@ -49,7 +48,7 @@ class Builder {
       const TraceRecord& record = records_[i];
       switch (record.kind) {
         case RecordKind::kSubmit: submit(span++, i); break;
-        case RecordKind::kEventRecord: tell(streams_[record.stream], record.position); break;
+        case RecordKind::kEventRecord: raise_known(streams_[record.stream], record.position); break;
         case RecordKind::kEventWait: wait(NodeKind::kEvent, i); break;
         case RecordKind::kBarrier: wait(NodeKind::kBarrier, i); break;
         case RecordKind::kSync:
@@ -61,7 +60,7 @@ class Builder {
   }
 
  private:
-  struct Thread {
+  struct HostThread {
     bool known = false;
     std::uint32_t slot = 0;
     std::uint32_t sync = kNoNode;
@@ -75,22 +74,24 @@ class Builder {
     graph_.nodes.push_back(node);
     return static_cast<std::uint32_t>(graph_.nodes.size() - 1);
   }
-  static void tell(StreamNodes& stream, std::uint64_t position) { stream.told = std::max(stream.told, position); }
+  static void raise_known(StreamNodes& stream, std::uint64_t position) {
+    stream.known = std::max(stream.known, position);
+  }
   void append(StreamNodes& stream, std::uint32_t device, std::uint64_t at, std::uint32_t node) {
-    // In order, so that points can be found, also where a damaged file says otherwise.
+    // Positions must not fall, because points are found by binary search; a damaged file may have them out of order.
     stream.items.push_back({stream.items.empty() ? at : std::max(at, stream.items.back().at), node});
     if (stream.touched) return;
     stream.touched = true;
     devices_[device].touched.push_back(&stream);
   }
-  // The op before it in its stream. In traces of other programs a call of the host lies within the one that made it,
-  // and follows what that one followed.
+  // The node before the op in its stream. In traces of other programs, a call of the host may lie within another call;
+  // then it follows the node that the outer call followed.
   std::uint32_t before(const StreamNodes& stream, const TraceSpan& op) const {
     const std::uint32_t last = stream.last();
     if (!foreign_ || last == kNoNode || spans_[graph_.nodes[last].span].ended <= op.started) return last;
     return graph_.nodes[last].prev;
   }
-  void add_op(std::uint32_t span, std::uint32_t record, Thread* thread) {
+  void add_op(std::uint32_t span, std::uint32_t record, HostThread* thread) {
     const TraceSpan& op = spans_[span];
     StreamNodes& stream = streams_[op.stream];
     const std::uint32_t node = add({.span = span,
@@ -101,12 +102,12 @@ class Builder {
                                     .thread = thread ? thread->slot : 0});
     graph_.node_of[span] = node;
     append(stream, op.device, op.position, node);
-    tell(stream, op.position);
+    raise_known(stream, op.position);
     if (thread) graph_.thread_last[thread->slot] = node;
   }
 
-  Thread& thread_of(const TraceRecord& record) {
-    Thread& thread = threads_[record.thread];
+  HostThread& thread_of(const TraceRecord& record) {
+    HostThread& thread = threads_[record.thread];
     if (!thread.known) {
       thread.known = true;
       thread.slot = static_cast<std::uint32_t>(graph_.thread_last.size());
@@ -127,17 +128,17 @@ class Builder {
   std::span<const TraceSpan> spans_;
   const bool foreign_;
   OpGraph graph_;
-  ByNumber<StreamNodes> streams_;
-  ByNumber<Thread> threads_;
-  ByNumber<DeviceJoin> devices_;
-  // By buffer and offset: the op that was told last to write the word.
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> words_;
-  // Further runs of a submitted op, such as the second half of a copy over the host, by the op.
+  CachedMap<StreamNodes> streams_;
+  CachedMap<HostThread> threads_;
+  CachedMap<DeviceJoin> devices_;
+  // By buffer and offset of a flag: the op submitted last that writes it.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> flag_writers_;
+  // Additional runs of a submitted op, such as the second half of a copy through host memory, by the op.
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> further_;
 };
 
-// Runs whose submission was not seen come first, in the order of their starts, for the trace began later.
-void Builder::add_unsubmitted() {
+// Runs without a submission come first, by start: they were submitted before the trace began.
+void GraphBuilder::add_unsubmitted() {
   std::vector<TimeKey> order;
   for (std::uint32_t i = 0; i < spans_.size(); ++i) {
     if (!spans_[i].submit && !spans_[i].annotation) order.push_back({spans_[i].started, i});
@@ -164,21 +165,21 @@ void Builder::add_unsubmitted() {
   for (const std::uint32_t span : unsubmitted) add_op(span, record_of_run(span), nullptr);
 }
 
-void Builder::submit(std::uint32_t span, std::uint32_t record) {
+void GraphBuilder::submit(std::uint32_t span, std::uint32_t record) {
   const bool waits = spans_[span].kind == OpKind::kWaitValue, writes = spans_[span].kind == OpKind::kWriteValue;
   if (waits) {
-    for (const TraceRange& word : spans_[span].reads) {
-      const auto writer = words_.find({word.buffer, word.offset});
-      if (writer == words_.end()) continue;
+    for (const TraceRange& flag : spans_[span].reads) {
+      const auto writer = flag_writers_.find({flag.buffer, flag.offset});
+      if (writer == flag_writers_.end()) continue;
       StreamNodes& stream = streams_[spans_[span].stream];
       const std::uint32_t node =
-          add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kWord});
-      append(stream, spans_[span].device, stream.told + 1, node);
+          add({.record = record, .prev = stream.last(), .other = writer->second, .kind = NodeKind::kFlag});
+      append(stream, spans_[span].device, stream.known + 1, node);
     }
   }
   add_op(span, record, &thread_of(records_[record]));
   if (writes) {
-    for (const TraceRange& word : spans_[span].writes) words_[{word.buffer, word.offset}] = graph_.node_of[span];
+    for (const TraceRange& flag : spans_[span].writes) flag_writers_[{flag.buffer, flag.offset}] = graph_.node_of[span];
   }
   if (further_.empty()) return;
   const auto further = further_.find({spans_[span].stream, spans_[span].position});
@@ -187,18 +188,18 @@ void Builder::submit(std::uint32_t span, std::uint32_t record) {
   further_.erase(further);
 }
 
-void Builder::wait(NodeKind kind, std::uint32_t record) {
+void GraphBuilder::wait(NodeKind kind, std::uint32_t record) {
   const TraceRecord& wait = records_[record];
   if (wait.other_stream == wait.stream) return;
   const std::uint32_t other = streams_[wait.other_stream].at(wait.other_position);
   if (other == kNoNode) return;
   StreamNodes& stream = streams_[wait.stream];
   const std::uint32_t node = add({.record = record, .prev = stream.last(), .other = other, .kind = kind});
-  // Points recorded before the wait do not cover it: they are at most what was told by then.
-  append(stream, wait.device, stream.told + 1, node);
+  // Points recorded before the wait must not cover it; their positions are at most stream.known.
+  append(stream, wait.device, stream.known + 1, node);
 }
 
-void Builder::sync(std::uint32_t record) {
+void GraphBuilder::sync(std::uint32_t record) {
   const TraceRecord& wait = records_[record];
   std::uint32_t target = kNoNode;
   if (wait.whole_device) {
@@ -213,28 +214,30 @@ void Builder::sync(std::uint32_t record) {
     target = streams_[wait.other_stream].at(wait.other_position);
   }
   if (target == kNoNode) return;
-  Thread& thread = thread_of(wait);
+  HostThread& thread = thread_of(wait);
   thread.sync =
       add({.record = record, .prev = thread.sync, .other = target, .thread = thread.slot, .kind = NodeKind::kSync});
 }
 
 }  // namespace
 
-OpGraph op_graph(const TraceData& trace, std::span<const TraceSpan> spans) { return Builder(trace, spans).build(); }
+OpGraph op_graph(const TraceData& trace, std::span<const TraceSpan> spans) {
+  return GraphBuilder(trace, spans).build();
+}
 
 void OpGraph::predecessors(std::uint32_t span, std::vector<OpEdge>& result) const {
   result.clear();
   const std::uint32_t own = node_of[span];
-  // Sources of waits that are waits themselves, with the wait that the op's own stream made.
+  // Waits that lead to other waits, each with the first wait, which the op's own stream made.
   std::vector<std::pair<std::uint32_t, OpEdge>> open;
-  std::set<std::uint32_t> seen;  // many waits may lead to one
+  std::set<std::uint32_t> visited;  // many waits may lead to one node
   const auto follow = [&](std::uint32_t node, OpEdge edge) {
     for (; node != kNoNode && nodes[node].kind != NodeKind::kOp; node = nodes[node].prev) {
-      if (!seen.insert(node).second) return;
+      if (!visited.insert(node).second) return;
       OpEdge through = edge;
       if (edge.kind == OpEdge::Kind::kStream) {
         through.kind = nodes[node].kind == NodeKind::kEvent  ? OpEdge::Kind::kEvent
-                       : nodes[node].kind == NodeKind::kWord ? OpEdge::Kind::kWord
+                       : nodes[node].kind == NodeKind::kFlag ? OpEdge::Kind::kFlag
                                                              : OpEdge::Kind::kBarrier;
         through.record = nodes[node].record;
       }

@@ -1,12 +1,14 @@
-// The page: web/page.html with the style, the data and the scripts in their places. The data are a block of base64
-// (columns) and a block of JSON (texts, figures, findings) in elements that no browser runs; the JSON has no "<", so
-// that no name can end its element. The policy in the page's head names the hashes of its own scripts and style:
-// nothing else runs and nothing is loaded.
+// Writes the timeline page: web/page.html with the style, the data and the scripts inserted. The data are a block of
+// base64 (columns) and a block of JSON (texts, figures, findings), in elements that no browser executes. The JSON has
+// no
+// "<", so no name can end its element. The content security policy in the page's head lists the hashes of its own
+// scripts and style, so nothing else runs and nothing is loaded.
 #include "slip/page.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -15,15 +17,16 @@
 
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
-#include "watch/page/page_columns.hpp"
+#include "base/quantity_text.hpp"
+#include "slip/check.hpp"
+#include "watch/page/columns.hpp"
 #include "watch/page/page_files.hpp"
-#include "watch/page/page_findings.hpp"
 #include "watch/page/page_spans.hpp"
 
 namespace slip {
 namespace {
 
-// In the order in which they run.
+// In the order in which the page runs them.
 constexpr std::string_view kScripts[] = {"data",    "layout", "draw",  "overview", "panel",
                                          "figures", "search", "input", "main"};
 
@@ -54,7 +57,132 @@ std::string policy() {
       scripts, source("style"));
 }
 
-// The JSON block, piece by piece.
+// --- What the checks found, in one form for the page. A new kind of finding is one more add_ function. ---
+
+struct Finding {
+  std::string_view kind;             // "race", "deadlock", "superfluous wait" or "false dependency"
+  std::string title;                 // one line
+  std::string detail;                // what it means and what to do
+  std::vector<std::uint32_t> spans;  // the ops that it is about
+};
+
+using OpKey = std::pair<std::uint64_t, std::uint64_t>;  // stream, position
+
+// Findings and the ops that they are about. finish() looks up the spans of all ops in one pass.
+class FindingList {
+ public:
+  void add(Finding finding, std::initializer_list<OpPlace> ops) {
+    for (const OpPlace& op : ops) mark(op);
+    list_.push_back(std::move(finding));
+  }
+  // Marks an op for the finding that is added next.
+  void mark(const OpPlace& op) { marks_.insert({{op.stream, op.position}, list_.size()}); }
+
+  std::vector<Finding> finish(std::span<const TraceSpan> spans) {
+    for (std::size_t i = 0; i < spans.size() && !marks_.empty(); ++i) {
+      const auto [first, last] = marks_.equal_range({spans[i].stream, spans[i].position});
+      for (auto mark = first; mark != last; ++mark) list_[mark->second].spans.push_back(static_cast<std::uint32_t>(i));
+    }
+    return std::move(list_);
+  }
+
+ private:
+  std::vector<Finding> list_;
+  std::multimap<OpKey, std::size_t> marks_;
+};
+
+std::string cost_text(Picos cost, bool is_known = true) {
+  if (!is_known) return "What it cost was not looked for, there were too many.";
+  if (cost <= 0) return "It cost nothing in this run.";
+  return fmt::format("It cost {} in this run.", format_time(cost));
+}
+
+std::string times_text(std::uint64_t times) { return times > 1 ? fmt::format(", {} times", times) : std::string(); }
+
+std::string side_text(const RaceSide& side) {
+  return fmt::format("{} {} them.\n", side.text(), side.writes ? "writes" : "reads");
+}
+
+// Those fixes of the report that lie between the two streams of the race.
+std::string fixes_text(const Race& race, const std::vector<RaceFix>& fixes) {
+  std::string result;
+  for (const RaceFix& fix : fixes) {
+    // An open view is the second side of a race, but it must end before the first.
+    if (fix.after.stream == 0 && race.second.stream == 0 && fix.before.stream == race.first.stream) {
+      result += fmt::format("\nEnd the host's view before {} is issued.", fix.before.text());
+      continue;
+    }
+    if (fix.after.stream != race.first.stream || fix.before.stream != race.second.stream) continue;
+    if (fix.after.stream == 0 || fix.before.stream == 0)
+      result += fmt::format("\nLet the host wait between {} and {}.", fix.after.text(), fix.before.text());
+    else
+      result +=
+          fmt::format("\nRecord an event after {} and wait for it before {}.", fix.after.text(), fix.before.text());
+  }
+  return result;
+}
+
+void add_races(FindingList& list, const RaceReport& report) {
+  for (const Race& race : report.races) {
+    list.add({"race",
+              fmt::format("'{}' and '{}' touch the same bytes of '{}'{}", race.first.name, race.second.name,
+                          race.buffer_name, times_text(race.times)),
+              fmt::format("Bytes {} to {}:\n{}{}Nothing orders the two.{}", race.offset, race.offset + race.bytes,
+                          side_text(race.first), side_text(race.second), fixes_text(race, report.fixes)),
+              {}},
+             {race.first, race.second});
+  }
+}
+
+void add_deadlocks(FindingList& list, const std::vector<Deadlock>& deadlocks) {
+  for (const Deadlock& deadlock : deadlocks) {
+    std::string detail;
+    for (const Deadlock::Step& step : deadlock.circle) {
+      detail += fmt::format("{} waits for the next: {}\n", step.op.text(), step.because);
+      list.mark(step.op);
+    }
+    list.add({"deadlock", fmt::format("{} ops wait for each other", deadlock.circle.size()), detail, {}}, {});
+  }
+}
+
+void add_superfluous(FindingList& list, const std::vector<SuperfluousWait>& waits) {
+  for (const SuperfluousWait& wait : waits) {
+    const std::string place = wait.file.empty() ? std::string() : fmt::format(" ({}:{})", wait.file, wait.line);
+    list.add({"superfluous wait",
+              fmt::format("'{}' need not wait for '{}'{}", wait.before.name, wait.after.name, times_text(wait.times)),
+              fmt::format("The wait{} holds {} until {} has ended, and {}. {}", place, wait.before.text(),
+                          wait.after.text(), wait.implied ? "earlier waits say the same" : "no two ops need that",
+                          cost_text(wait.cost, wait.cost_known)),
+              {}},
+             {wait.after, wait.before});
+  }
+}
+
+void add_false_dependencies(FindingList& list, const std::vector<FalseDependency>& dependencies) {
+  for (const FalseDependency& found : dependencies) {
+    list.add(
+        {"false dependency",
+         fmt::format("'{}' waited for '{}' for nothing{}", found.held.name, found.by.name, times_text(found.times)),
+         fmt::format("{} was held up by {}, with which it shares {}. {}", found.held.text(), found.by.text(),
+                     found.queue ? "only a hardware queue" : "no bytes: the legacy stream's rule put it before",
+                     cost_text(found.cost, found.cost_known)),
+         {}},
+        {found.by, found.held});
+  }
+}
+
+std::vector<Finding> findings_of(const TraceData& trace, std::span<const TraceSpan> spans) {
+  const CheckReport report = check_trace(trace);
+  FindingList list;
+  add_races(list, report.races);
+  add_deadlocks(list, report.deadlocks);
+  add_superfluous(list, report.superfluous);
+  add_false_dependencies(list, report.false_dependencies);
+  return list.finish(spans);
+}
+
+// --- The JSON block, piece by piece. ---
+
 class PageText {
  public:
   template <class... Values>
@@ -75,7 +203,7 @@ class PageText {
     put("],\n");
   }
 
-  // No "<" is left, which can stand in strings only.
+  // Escapes every "<"; in JSON it occurs in strings only.
   std::string finish() {
     std::string safe;
     safe.reserve(text_.size());
@@ -109,8 +237,8 @@ void put_figures(PageText& text, std::span<const TraceSpan> spans) {
   });
 }
 
-void put_tables(PageText& text, const TraceData& trace, const PageTexts& texts) {
-  const auto put_text = [&](std::string_view word) { text.put_text(word); };
+void put_tables(PageText& text, const TraceData& trace, const PageTables& texts) {
+  const auto put_text = [&](std::string_view name) { text.put_text(name); };
   text.put_list("names", texts.names.texts(), put_text);
   text.put_list("files", texts.files.texts(), put_text);
   text.put_list("streams", texts.streams, [&](const TraceStream& stream) {
@@ -129,12 +257,12 @@ void put_tables(PageText& text, const TraceData& trace, const PageTexts& texts) 
   });
 }
 
-// Words for the enumerators, in their order: the columns hold numbers.
-void put_words(PageText& text) {
+// The names of enumerators by number: the columns hold the numbers.
+void put_names(PageText& text) {
   const auto names = [&](const char* key, std::size_t count, auto name_of) {
-    std::vector<std::string_view> words;
-    for (std::size_t i = 0; i < count; ++i) words.emplace_back(name_of(i));
-    text.put_list(key, words, [&](std::string_view word) { text.put_text(word); });
+    std::vector<std::string_view> list;
+    for (std::size_t i = 0; i < count; ++i) list.emplace_back(name_of(i));
+    text.put_list(key, list, [&](std::string_view name) { text.put_text(name); });
   };
   names("engines", kEngines, [](std::size_t i) { return engine_name(static_cast<Engine>(i)); });
   names("kinds", kOpKinds, [](std::size_t i) { return kind_name(static_cast<OpKind>(i)); });
@@ -158,7 +286,7 @@ void put_analysis(PageText& text, const Analysis& analysis, std::span<const Find
 }
 
 void write_base64(OutputFile& out, std::string_view bytes) {
-  constexpr std::size_t kPiece = std::size_t{3} << 16;  // of three, so that no piece but the last ends in "="
+  constexpr std::size_t kPiece = std::size_t{3} << 16;  // a multiple of three, so that only the last piece ends in "="
   for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size())))
     out.write(base64(bytes.substr(0, kPiece)));
 }
@@ -171,7 +299,7 @@ void write_blocks(OutputFile& out, const std::string& json, const Columns& colum
   out.write("</script>\n");
 }
 
-// page.html, with what belongs there in place of each "<!--slip:...-->".
+// Writes page.html and replaces each "<!--slip:...-->" by its content.
 void write_html(OutputFile& out, const std::string& json, const Columns& columns) {
   constexpr std::string_view kMark = "<!--slip:", kEnd = "-->";
   std::string_view html = page_file("page").text;
@@ -192,9 +320,9 @@ void write_html(OutputFile& out, const std::string& json, const Columns& columns
   }
 }
 
-// Another program's trace says when ops ran, not what they waited for: then nothing is said of it, unless launches are
-// linked with what they launched.
-Analysis known(const TraceData& trace, std::span<const TraceSpan> spans) {
+// The analysis without claims that the trace cannot support. A trace of another program says when ops ran, not what
+// they waited for. Unless its launches are linked to ops, all causes are unknown and there is no critical path.
+Analysis explainable_analysis(const TraceData& trace, std::span<const TraceSpan> spans) {
   Analysis result = analyse(trace, spans);
   const bool linked = std::any_of(spans.begin(), spans.end(), [](const TraceSpan& span) { return span.submit; });
   if (!trace.foreign || linked) return result;
@@ -213,10 +341,10 @@ Analysis known(const TraceData& trace, std::span<const TraceSpan> spans) {
 
 void write_page(const TraceData& trace, const std::string& path, const PageOptions& options, Here here) {
   const std::vector<TraceSpan> all = trace.spans();
-  const Analysis analysis = known(trace, all);
+  const Analysis analysis = explainable_analysis(trace, all);
   const PageSpans spans(trace, all);
   Columns columns;
-  PageTexts texts;
+  PageTables texts;
   texts.streams = trace.streams();
   add_span_columns(columns, spans, analysis, texts);
   add_range_columns(columns, spans, trace);
@@ -230,7 +358,7 @@ void write_page(const TraceData& trace, const std::string& path, const PageOptio
   text.put(",\n\"spans\":{},\"not_run\":{},\"dropped\":{},\"foreign\":{},\"prediction\":{},\"matched\":{},\n",
            spans.size(), all.size() - spans.size(), trace.dropped, trace.foreign, options.prediction != nullptr,
            matched);
-  put_words(text);
+  put_names(text);
   put_tables(text, trace, texts);
   put_figures(text, all);
   put_analysis(text, analysis, findings_of(trace, all), spans);

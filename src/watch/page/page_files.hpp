@@ -1,4 +1,4 @@
-// The timeline page's own files, from web/: page.html, the style and the scripts.
+// The files of web/ that are embedded into the library: page.html, the style and the scripts of the timeline page.
 #pragma once
 
 #include <span>

@@ -9,7 +9,7 @@
 #include <string>
 #include <tuple>
 
-#include "watch/page/arrows.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 
@@ -55,7 +55,7 @@ std::vector<std::uint32_t> PageSpans::places(std::span<const std::uint32_t> indi
 Picos PageSpans::time(const TraceSpan& span, Picos time) const {
   const auto found = origins_.find(span.device);
   const Picos origin = found == origins_.end() ? 0 : found->second;
-  // Unsigned: a time that makes no sense must not make the program undefined too.
+  // Unsigned, because times of a damaged file must not overflow a signed number.
   return static_cast<Picos>(static_cast<std::uint64_t>(time) - static_cast<std::uint64_t>(origin) -
                             static_cast<std::uint64_t>(first_));
 }
@@ -84,7 +84,7 @@ void add_times(Columns& columns, const PageSpans& spans, const Analysis& analysi
   const auto add = [&](const char* key, auto get) { columns.integers(key, column<std::int64_t>(spans, get)); };
   add("span.start", [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.started); });
   add("span.duration", [&](const TraceSpan& span, std::size_t) { return length(spans, span); });
-  // Without a submission the start stands for it, so that the column stays narrow; `submitted` tells.
+  // Ops without a submission get their start, so that the column stays narrow; span.submitted is 0 for them.
   add("span.queued",
       [&](const TraceSpan& span, std::size_t) { return spans.time(span, span.submit ? span.queued : span.started); });
   add("span.ready", [&](const TraceSpan& span, std::size_t place) {
@@ -111,7 +111,7 @@ void add_costs(Columns& columns, const PageSpans& spans) {
 
 }  // namespace
 
-void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTexts& texts) {
+void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts) {
   std::unordered_map<std::uint64_t, std::uint32_t> streams;
   for (const TraceStream& stream : texts.streams)
     streams.emplace(stream.id, static_cast<std::uint32_t>(streams.size()));
@@ -180,11 +180,11 @@ void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData
 
 namespace {
 
-// A stream in both runs: its name, "" if the program gave none, and how many of that name come before it.
+// Identifies a stream in both runs: its name, "" if it has none, and how many streams of that name come before it.
 using StreamKey = std::pair<std::string_view, std::uint32_t>;
 using OpKey = std::tuple<StreamKey, std::string_view, std::uint32_t>;  // stream, name, how many before it
 
-// By id, of the streams that ran something. Ids differ from run to run, so only names tell streams apart.
+// By id, of the streams that ran an op. Ids differ from run to run, so streams are identified by name.
 std::map<std::uint64_t, StreamKey> stream_keys(const PageSpans& spans, const TraceData& trace) {
   std::set<std::uint64_t> ids;
   for (std::size_t place = 0; place < spans.size(); ++place) ids.insert(spans[place].stream);

@@ -1,5 +1,5 @@
-// The ops of a trace as the timeline page keeps them: those that ran, by start and, from one start, the longer first;
-// times from the first start on. Refers to the trace's spans.
+// PageSpans: the ops of a trace in the order of the timeline page. Only ops that ran, by start; of ops with one start,
+// the longer first. Times count from the first start. Refers to the trace's spans.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 #include "slip/analysis.hpp"
 #include "slip/trace.hpp"
-#include "watch/page/page_columns.hpp"
+#include "watch/page/columns.hpp"
 
 namespace slip {
 
-// Texts by number, each once.
+// Numbers texts: each text gets one number, in the order of first use.
 class TextTable {
  public:
   std::uint32_t number_of(std::string_view text);
@@ -45,20 +45,21 @@ class PageSpans {
   std::vector<std::uint32_t> order_, places_;
 };
 
-// What the page says in words beside the columns.
-struct PageTexts {
+// Tables that columns refer to by number.
+struct PageTables {
   TextTable names, files;
   std::vector<TraceStream> streams;  // by id
 };
 
-// One value an op: when, what, where, why. Numbers of streams are places in `texts.streams`.
-void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTexts& texts);
-// The bytes each op reads and writes; numbers of buffers are places in trace.buffers.
+// One value an op: times, names, source lines, causes. Stream numbers are indices into `texts.streams`.
+void add_span_columns(Columns& columns, const PageSpans& spans, const Analysis& analysis, PageTables& texts);
+// The bytes that each op reads and writes. Buffer numbers are indices into trace.buffers, plus 1.
 void add_range_columns(Columns& columns, const PageSpans& spans, const TraceData& trace);
 void add_arrow_columns(Columns& columns, const PageSpans& spans, const TraceData& trace,
                        std::span<const TraceSpan> all);
-// Ops of both runs are the same when their streams have the same name and they are the nth of their name there. Streams
-// of one name, and those without a name, are counted by id. Returns how many ops were the same.
+// Matches the ops of a measured and a predicted run: the nth op of a name in a stream matches the nth op of that name
+// in the stream of the same name. Streams of one name, and streams without a name, are counted by id. Returns the
+// number of matches.
 std::size_t add_prediction_columns(Columns& columns, const PageSpans& measured, const TraceData& trace,
                                    const TraceData& prediction);
 

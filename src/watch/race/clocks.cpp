@@ -4,75 +4,77 @@
 
 namespace slip {
 namespace {
-// Versions of a stream's clock that are kept. A wait for a point older than these many waits orders the point alone,
-// not what the point came after: that can show as a race that is none, and never hides one.
-constexpr std::size_t kVersions = 4096;
-// Numbers in all versions together, 256 MiB: thousands of streams that are alive at once keep less of their past.
-constexpr std::size_t kEntries = std::size_t{1} << 25;
-}  // namespace
 
-Clocks::Life Clocks::life(std::uint64_t stream) {
-  const auto known = lives_.find(stream);
-  if (known != lives_.end()) return known->second;
-  const Life fresh{static_cast<std::uint32_t>(streams_.size()), 0};
-  begin_life(stream, fresh);
-  return fresh;
-}
+// Versions of a stream's clock that are kept. A wait for a point that is older than the oldest version orders the point
+// alone, not what the point came after. That may report a race that is none; it never hides one.
+constexpr std::size_t kMaxVersions = 4096;
+// Entries of all versions together, 256 MiB: if thousands of streams are open at once, they keep fewer versions.
+constexpr std::size_t kMaxEntries = std::size_t{1} << 25;
 
-Clocks::Life Clocks::life(std::uint64_t stream, std::uint32_t device) {
-  constexpr std::size_t kTries = 8;  // who closes streams without waiting for them has them all here
-  if (!closed_.empty() && !lives_.contains(stream)) {
-    for (std::size_t i = 0; i < std::min(kTries, closed_.size()); ++i) {
-      const Closed slot = closed_.front();
-      closed_.pop_front();
-      if (slot.device == device && at(host_, slot.slot) >= streams_[slot.slot].end) {
-        const Life again{slot.slot, streams_[slot.slot].end};
-        begin_life(stream, again);
-        return again;
-      }
-      closed_.push_back(slot);
-    }
-  }
-  return life(stream);
-}
-
-void Clocks::take(std::uint64_t stream, const Life& life) {
-  if (!lives_.contains(stream)) begin_life(stream, life);
-}
-
-void Clocks::begin_life(std::uint64_t stream, const Life& life) {
-  lives_.emplace(stream, life);
-  if (streams_.size() <= life.slot) streams_.resize(life.slot + 1);
-  Stream& slot = streams_[life.slot];
-  if (slot.versions.empty()) slot.versions.push_back({0, std::make_shared<const Clock>()});
-  else set_present(slot, host_);  // what the one before waited for last is not its concern
-}
-
-void Clocks::close(std::uint64_t stream, std::uint32_t device) {
-  const auto known = lives_.find(stream);
-  if (known != lives_.end()) closed_.push_back({known->second.slot, device});
-}
-
-bool Clocks::covers(const Clock& clock, const Clock& other) {
+bool covers(const Clocks::Clock& clock, const Clocks::Clock& other) {
   for (std::uint32_t i = 0; i < other.size(); ++i) {
-    if (at(clock, i) < other[i]) return false;
+    if (Clocks::position_in(clock, i) < other[i]) return false;
   }
   return true;
 }
 
-void Clocks::raise(Clock& clock, std::uint32_t slot, std::uint64_t position) {
+void raise(Clocks::Clock& clock, std::uint32_t slot, std::uint64_t position) {
   if (clock.size() <= slot) clock.resize(slot + 1);
   clock[slot] = std::max(clock[slot], position);
 }
 
-void Clocks::join(Clock& clock, const Clock& other) {
+void join(Clocks::Clock& clock, const Clocks::Clock& other) {
   if (clock.size() < other.size()) clock.resize(other.size());
   for (std::size_t i = 0; i < other.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
-// A point at or before the start of the oldest version has no clock of its own: position 0 is the begin of a stream,
-// which comes after nothing, and what was before a version that was dropped is not known any more. The oldest version
-// itself would be wrong: its waits were called after the point.
+}  // namespace
+
+Clocks::StreamSlot Clocks::slot_of(std::uint64_t stream) {
+  const auto known = slots_.find(stream);
+  if (known != slots_.end()) return known->second;
+  const StreamSlot fresh{static_cast<std::uint32_t>(streams_.size()), 0};
+  open(stream, fresh);
+  return fresh;
+}
+
+Clocks::StreamSlot Clocks::slot_of(std::uint64_t stream, std::uint32_t device) {
+  constexpr std::size_t kMaxTries = 8;  // a program that closes streams without waiting for them makes the list long
+  if (!closed_.empty() && !slots_.contains(stream)) {
+    for (std::size_t i = 0; i < std::min(kMaxTries, closed_.size()); ++i) {
+      const ClosedSlot slot = closed_.front();
+      closed_.pop_front();
+      if (slot.device == device && position_in(host_, slot.slot) >= streams_[slot.slot].end) {
+        const StreamSlot reused{slot.slot, streams_[slot.slot].end};
+        open(stream, reused);
+        return reused;
+      }
+      closed_.push_back(slot);
+    }
+  }
+  return slot_of(stream);
+}
+
+void Clocks::adopt(std::uint64_t stream, const StreamSlot& slot) {
+  if (!slots_.contains(stream)) open(stream, slot);
+}
+
+void Clocks::open(std::uint64_t stream, const StreamSlot& slot) {
+  slots_.emplace(stream, slot);
+  if (streams_.size() <= slot.slot) streams_.resize(slot.slot + 1);
+  StreamClock& opened = streams_[slot.slot];
+  if (opened.versions.empty()) opened.versions.push_back({0, std::make_shared<const Clock>()});
+  else set_present(opened, host_);  // the last waits of the stream before do not order this one
+}
+
+void Clocks::close(std::uint64_t stream, std::uint32_t device) {
+  const auto known = slots_.find(stream);
+  if (known != slots_.end()) closed_.push_back({known->second.slot, device});
+}
+
+// A point at or before the start of the oldest version gets an empty clock. Position 0 is the begin of a stream, which
+// comes after nothing; the clocks of dropped versions are not known any more. The oldest version itself would be wrong:
+// its waits were called after the point.
 const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const {
   static const std::shared_ptr<const Clock> kNothing = std::make_shared<const Clock>();
   const std::deque<Version>& versions = streams_[point.slot].versions;
@@ -81,7 +83,7 @@ const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const 
   return later == versions.begin() ? kNothing : std::prev(later)->clock;
 }
 
-void Clocks::set_present(Stream& stream, Clock clock) {
+void Clocks::set_present(StreamClock& stream, Clock clock) {
   entries_ += clock.size();
   auto made = std::make_shared<const Clock>(std::move(clock));
   if (stream.versions.back().from == stream.end) {  // no op in between
@@ -90,44 +92,41 @@ void Clocks::set_present(Stream& stream, Clock clock) {
   } else {
     stream.versions.push_back({stream.end, std::move(made)});
   }
-  while (stream.versions.size() > (entries_ > kEntries ? 1 : kVersions)) {
+  while (stream.versions.size() > (entries_ > kMaxEntries ? 1 : kMaxVersions)) {
     entries_ -= stream.versions.front().clock->size();
     stream.versions.pop_front();
   }
 }
 
+void Clocks::join_host(StreamClock& stream, const Clock& host) {
+  const Clock& present = *stream.versions.back().clock;
+  if (covers(present, host)) return;
+  Clock joined = present;
+  join(joined, host);
+  set_present(stream, std::move(joined));
+}
+
 void Clocks::submit(std::uint32_t slot, std::uint64_t position) {
-  Stream& stream = streams_[slot];
+  StreamClock& stream = streams_[slot];
   if (stream.host_joined != host_version_) {
     stream.host_joined = host_version_;
-    const Clock& present = *stream.versions.back().clock;
-    if (!covers(present, host_)) {
-      Clock joined = present;
-      join(joined, host_);
-      set_present(stream, std::move(joined));
-    }
+    join_host(stream, host_);
   }
   stream.end = std::max(stream.end, position);
 }
 
 void Clocks::submit(std::uint32_t slot, std::uint64_t position, const Clock& host) {
-  Stream& stream = streams_[slot];
-  const Clock& present = *stream.versions.back().clock;
-  if (!covers(present, host)) {
-    Clock joined = present;
-    join(joined, host);
-    set_present(stream, std::move(joined));
-  }
-  stream.end = std::max(stream.end, position);
+  join_host(streams_[slot], host);
+  streams_[slot].end = std::max(streams_[slot].end, position);
 }
 
 bool Clocks::wait(std::uint32_t slot, Point point) {
   if (point.slot == slot) return false;
-  Stream& stream = streams_[slot];
-  reach_mark(point);
+  StreamClock& stream = streams_[slot];
+  extend_to(point);
   const Clock& present = *stream.versions.back().clock;
   const Clock& other = *clock_at(point);
-  if (at(present, point.slot) >= point.position && covers(present, other)) return false;
+  if (position_in(present, point.slot) >= point.position && covers(present, other)) return false;
   Clock joined = present;
   join(joined, other);
   raise(joined, point.slot, point.position);
@@ -135,13 +134,13 @@ bool Clocks::wait(std::uint32_t slot, Point point) {
   return true;
 }
 
-// A point waited for may lie behind the last op: a mark that was set for the wait alone.
-void Clocks::reach_mark(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
+// A point waited for may lie behind the last op, if the program recorded an event there.
+void Clocks::extend_to(Point point) { streams_[point.slot].end = std::max(streams_[point.slot].end, point.position); }
 
 bool Clocks::host_wait(Point point) {
-  reach_mark(point);
+  extend_to(point);
   const Clock& other = *clock_at(point);
-  if (at(host_, point.slot) >= point.position && covers(host_, other)) return false;
+  if (position_in(host_, point.slot) >= point.position && covers(host_, other)) return false;
   join(host_, other);
   raise(host_, point.slot, point.position);
   ++host_version_;
@@ -150,25 +149,24 @@ bool Clocks::host_wait(Point point) {
 }
 
 void Clocks::host_wait_all(std::uint32_t slot) {
-  const Stream& stream = streams_[slot];
+  const StreamClock& stream = streams_[slot];
   const Clock& present = *stream.versions.back().clock;
-  if (at(host_, slot) >= stream.end && covers(host_, present)) return;
+  if (position_in(host_, slot) >= stream.end && covers(host_, present)) return;
   join(host_, present);
   raise(host_, slot, stream.end);
   ++host_version_;
   set_present(streams_[kHostSlot], host_);
 }
 
-// What is issued from now on comes after it.
-void Clocks::host_came(std::uint64_t position) {
+void Clocks::host_step(std::uint64_t position) {
   streams_[kHostSlot].end = position;
   host_wait({kHostSlot, position});
 }
 
 bool Clocks::before(Point point, std::uint32_t slot) const {
-  return point.slot == slot || at(*streams_[slot].versions.back().clock, point.slot) >= point.position;
+  return point.slot == slot || position_in(*streams_[slot].versions.back().clock, point.slot) >= point.position;
 }
 
-bool Clocks::before_host(Point point) const { return at(host_, point.slot) >= point.position; }
+bool Clocks::before_host(Point point) const { return position_in(host_, point.slot) >= point.position; }
 
 }  // namespace slip

@@ -1,9 +1,10 @@
-// Clocks: what happens before what, as far as streams, events, barriers and the host's waits say.
+// Clocks: which work of a program is ordered before which, as far as streams, events, barriers and the host's waits
+// order it. The race checker asks it about every two accesses that conflict.
 //
-// Each stream has a vector clock: for every other stream the position up to which that one's work is done before this
-// stream's next op. A wait joins the clock that the other stream had at the point waited for, so the clocks of the past
-// are kept, as versions: a clock changes only when the stream waits, not with each op. The host is one more clock,
-// shared by all its threads: that they are in order among themselves is another tool's question.
+// Each stream has a vector clock: for every other stream, the position up to which that stream's work is done before
+// this stream's next op. A wait joins the clock that the other stream had at the point waited for. Therefore old clocks
+// are kept, as versions: a clock changes only when its stream waits, not with each op. The host is one more clock,
+// which all its threads share: the order among host threads is a question for a thread sanitizer.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +18,36 @@ namespace slip {
 class Clocks {
  public:
   static constexpr std::uint32_t kHostSlot = 0;  // stream 0 is the host
-  Clocks() { life(0); }
+  Clocks() { slot_of(0); }
 
-  // A point in a stream's life. Slots are small numbers for streams.
+  // A point of a stream's work. Slots are small numbers that stand for streams.
   struct Point {
     std::uint32_t slot = 0;
     std::uint64_t position = 0;
   };
-  using Clock = std::vector<std::uint64_t>;  // positions by slot; shorter means zero
+  using Clock = std::vector<std::uint64_t>;  // positions by slot; a slot beyond its end has position 0
+  static std::uint64_t position_in(const Clock& clock, std::uint32_t slot) {
+    return slot < clock.size() ? clock[slot] : 0;
+  }
 
-  // Where a stream's positions lie: a slot serves one stream after the other, if the host saw the end of each before
-  // the next one came, and so serves programs that open a stream for every request.
-  struct Life {
+  // Where a stream's positions lie: position p of the stream is position base + p of the slot. A slot serves one stream
+  // after another, if the host has waited for the end of the first before the second opens. Without that, a program
+  // that opens a stream for every request would make the clocks grow for ever.
+  struct StreamSlot {
     std::uint32_t slot = 0;
     std::uint64_t base = 0;
     Point at(std::uint64_t position) const { return {slot, base + position}; }
   };
-  Life life(std::uint64_t stream);                        // made when it is not known yet
-  Life life(std::uint64_t stream, std::uint32_t device);  // the same, in a slot of a closed stream if there is one
+  StreamSlot slot_of(std::uint64_t stream);  // a new slot if the stream is not known yet
+  // The same, but an unknown stream may get the slot of a closed stream of its device.
+  StreamSlot slot_of(std::uint64_t stream, std::uint32_t device);
   std::size_t slots() const { return streams_.size(); }
-  void take(std::uint64_t stream, const Life& life);  // as other clocks have it
+  void adopt(std::uint64_t stream, const StreamSlot& slot);  // uses the slot that other clocks chose
   void close(std::uint64_t stream, std::uint32_t device);
 
-  // The next op of the stream ends at `position`; it comes after everything the host has waited for so far.
+  // The next op of the stream ends at `position`; it comes after everything that the host has waited for so far.
   void submit(std::uint32_t slot, std::uint64_t position);
-  // The same for an op that was issued when the host knew less: `host` is what it knew.
+  // The same for an op that was issued earlier: `host` is the host's clock of that time.
   void submit(std::uint32_t slot, std::uint64_t position, const Clock& host);
   // Later ops of the stream come after the point. False: they did already.
   bool wait(std::uint32_t slot, Point point);
@@ -50,19 +56,19 @@ class Clocks {
   // The host waited for the whole stream: its last op, and the waits behind that op.
   void host_wait_all(std::uint32_t slot);
 
-  // The host did something at this point of its own.
-  void host_came(std::uint64_t position);
+  // The host made an access, its own step number `position`. What is issued from now on comes after it.
+  void host_step(std::uint64_t position);
 
-  // Whether an op that came after the one point (which must still be remembered) comes after the other one, too.
+  // Whether an op that came after `point` also comes after `earlier`. REQUIRES: the clock at `point` is still kept.
   bool reaches(Point point, Point earlier) const {
     return point.slot == earlier.slot ? point.position >= earlier.position
-                                      : at(*clock_at(point), earlier.slot) >= earlier.position;
+                                      : position_in(*clock_at(point), earlier.slot) >= earlier.position;
   }
   // Whether the point is done before the next op of the stream, or before the host's next step.
   bool before(Point point, std::uint32_t slot) const;
   bool before_host(Point point) const;
 
-  // What the op that ends at the point comes after; what the stream's next op comes after, and the host's next step.
+  // The clock of the op that ends at the point; of the stream's next op; of the host's next step.
   const std::shared_ptr<const Clock>& clock_at(Point point) const;
   const Clock& present(std::uint32_t slot) const { return *present_clock(slot); }
   const std::shared_ptr<const Clock>& present_clock(std::uint32_t slot) const {
@@ -76,27 +82,23 @@ class Clocks {
     std::uint64_t from = 0;  // holds for ops that end after this position
     std::shared_ptr<const Clock> clock;
   };
-  struct Stream {
+  struct StreamClock {
     std::uint64_t end = 0;          // of the op submitted last
-    std::uint64_t host_joined = 0;  // version of the host's clock that it has
+    std::uint64_t host_joined = 0;  // version of the host's clock that is joined into this one
     std::deque<Version> versions;   // the last one is the present
   };
 
-  static std::uint64_t at(const Clock& clock, std::uint32_t slot) { return slot < clock.size() ? clock[slot] : 0; }
-  static bool covers(const Clock& clock, const Clock& other);
-  static void raise(Clock& clock, std::uint32_t slot, std::uint64_t position);
-  static void join(Clock& clock, const Clock& other);
-  void set_present(Stream& stream, Clock clock);
-  void reach_mark(Point point);
+  void set_present(StreamClock& stream, Clock clock);
+  void join_host(StreamClock& stream, const Clock& host);
+  void extend_to(Point point);
+  void open(std::uint64_t stream, const StreamSlot& slot);
 
-  void begin_life(std::uint64_t stream, const Life& life);
-
-  struct Closed {
+  struct ClosedSlot {
     std::uint32_t slot, device;
   };
-  std::unordered_map<std::uint64_t, Life> lives_;  // by stream
-  std::deque<Closed> closed_;
-  std::vector<Stream> streams_;
+  std::unordered_map<std::uint64_t, StreamSlot> slots_;  // by stream
+  std::deque<ClosedSlot> closed_;
+  std::vector<StreamClock> streams_;  // by slot
   Clock host_;
   std::uint64_t host_version_ = 1;
   std::size_t entries_ = 0;  // of all versions

@@ -1,14 +1,20 @@
 #include "watch/race/deadlock.hpp"
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "watch/analysis/op_graph.hpp"
+#include "watch/race/flag_writes.hpp"
 
 namespace slip {
 namespace {
 
-// Lets everything run that can; what is left waits for something that is left, too.
-class Run {
+// Ends every op that can end. Each op that is left waits for another one that is left.
+class DryRun {
  public:
-  explicit Run(const std::vector<Waits>& ops) : ops_(ops), left_(ops.size()), ended_(ops.size()), waiters_(ops.size()) {
+  explicit DryRun(const std::vector<OpWaits>& ops)
+      : ops_(ops), left_(ops.size()), ended_(ops.size()), waiters_(ops.size()) {
     for (std::uint32_t op = 0; op < ops.size(); ++op) {
       left_[op] = static_cast<std::uint32_t>(ops[op].all.size()) + (ops[op].any.empty() ? 0 : 1);
       for (const std::uint32_t other : ops[op].all) waiters_[other].push_back({op, false});
@@ -35,41 +41,140 @@ class Run {
   void release(const Waiter& waiter) {
     if (ended_[waiter.op]) return;
     if (waiter.any) {
-      if (let_go_.size() <= waiter.op) let_go_.resize(ops_.size());
-      if (let_go_[waiter.op]) return;
-      let_go_[waiter.op] = true;
+      if (any_ended_.size() <= waiter.op) any_ended_.resize(ops_.size());
+      if (any_ended_[waiter.op]) return;
+      any_ended_[waiter.op] = true;
     }
     if (--left_[waiter.op] == 0) end(waiter.op);
   }
 
-  const std::vector<Waits>& ops_;
+  const std::vector<OpWaits>& ops_;
   std::vector<std::uint32_t> left_;
-  std::vector<bool> ended_, let_go_;
+  std::vector<bool> ended_, any_ended_;
   std::vector<std::vector<Waiter>> waiters_;
   std::vector<std::uint32_t> ready_;
 };
 
 }  // namespace
 
-std::vector<std::uint32_t> find_circle(const std::vector<Waits>& ops) {
-  const Run run(ops);
+std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
+  const DryRun run(ops);
   const auto first_left = [&](const std::vector<std::uint32_t>& list) {
     return std::find_if(list.begin(), list.end(), [&](std::uint32_t op) { return !run.ended(op); });
   };
   std::uint32_t op = 0;
   while (op < ops.size() && run.ended(op)) ++op;
   if (op == ops.size()) return {};
-  // What is left waits for something that is left: walking on must come back.
-  std::vector<std::uint32_t> way;
+  // Each op that is left waits for another one that is left, so the path must come back to an op on it.
+  std::vector<std::uint32_t> path;
   std::vector<bool> seen(ops.size());
   while (!seen[op]) {
     seen[op] = true;
-    way.push_back(op);
+    path.push_back(op);
     const auto next = first_left(ops[op].all);
     op = next != ops[op].all.end() ? *next : *first_left(ops[op].any);
   }
-  way.erase(way.begin(), std::find(way.begin(), way.end(), op));
-  return way;
+  path.erase(path.begin(), std::find(path.begin(), path.end(), op));
+  return path;
+}
+
+namespace {
+
+// The ops that never ran, and what each waits for.
+class UnfinishedOps {
+ public:
+  UnfinishedOps(const TraceData& trace, std::span<const TraceSpan> spans)
+      : spans_(spans), number_(spans.size(), kNoSpan) {
+    for (std::uint32_t span = 0; span < spans.size(); ++span) {
+      if (spans[span].run || !spans[span].submit) continue;
+      number_[span] = static_cast<std::uint32_t>(ops_.size());
+      ops_.push_back(span);
+    }
+    if (ops_.empty()) return;
+    waits_.resize(ops_.size());
+    follow_order(op_graph(trace, spans));
+    follow_flags();
+    follow_queues();
+  }
+
+  std::vector<Deadlock> deadlocks() const {
+    const std::vector<std::uint32_t> cycle = find_cycle(waits_);
+    if (cycle.empty()) return {};
+    Deadlock result;
+    for (std::size_t i = 0; i < cycle.size(); ++i) {
+      const std::uint32_t op = cycle[i], next = cycle[(i + 1) % cycle.size()];
+      result.circle.push_back({place_of(spans_[ops_[op]]), why(op, next)});
+    }
+    return {result};
+  }
+
+ private:
+  const TraceSpan& span(std::uint32_t op) const { return spans_[ops_[op]]; }
+
+  void follow_order(const OpGraph& graph) {
+    std::vector<OpEdge> before;
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      graph.predecessors(ops_[op], before);
+      for (const OpEdge& edge : before) {
+        if (edge.from != kNoSpan && number_[edge.from] != kNoSpan) waits_[op].all.push_back(number_[edge.from]);
+      }
+    }
+  }
+
+  // A flag that an op of the trace wrote already, or that no op of the trace writes, blocks nothing as far as is known.
+  void follow_flags() {
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<const TraceSpan*>> writers;
+    for (const TraceSpan& one : spans_) {
+      if (one.submit && one.kind == OpKind::kWriteValue && !one.writes.empty())
+        writers[{one.writes[0].buffer, one.writes[0].offset}].push_back(&one);
+    }
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      if (span(op).kind != OpKind::kWaitValue || span(op).reads.empty()) continue;
+      std::vector<std::uint32_t> any;
+      bool written = false;
+      for (const TraceSpan* writer : writers[{span(op).reads[0].buffer, span(op).reads[0].offset}]) {
+        if (!ends_wait(writer->submit->value, span(op).submit->value)) continue;
+        const std::uint32_t number = number_[static_cast<std::size_t>(writer - spans_.data())];
+        written = written || number == kNoSpan;
+        any.push_back(number);
+      }
+      if (!written) waits_[op].any = std::move(any);
+    }
+  }
+
+  // An op starts after the ops ahead of it in its hardware queue. The ops of a stream that ran say which queue it has.
+  void follow_queues() {
+    std::unordered_map<std::uint64_t, std::int32_t> queue_of;
+    for (const TraceSpan& one : spans_) {
+      if (one.run && one.queue >= 0) queue_of[one.stream] = one.queue;
+    }
+    std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> last;
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      const auto queue = queue_of.find(span(op).stream);
+      if (queue == queue_of.end()) continue;
+      const auto [ahead, first] = last.try_emplace({span(op).device, queue->second}, op);
+      if (!first && span(ahead->second).stream != span(op).stream) waits_[op].all.push_back(ahead->second);
+      ahead->second = op;
+    }
+  }
+
+  std::string_view why(std::uint32_t op, std::uint32_t next) const {
+    const std::vector<std::uint32_t>& any = waits_[op].any;
+    if (std::find(any.begin(), any.end(), next) != any.end()) return "waits for the word that is written by";
+    if (span(op).stream == span(next).stream) return "comes in its stream after";
+    return "waits for";
+  }
+
+  std::span<const TraceSpan> spans_;
+  std::vector<std::uint32_t> number_;  // by span, of those that never ran
+  std::vector<std::uint32_t> ops_;     // spans
+  std::vector<OpWaits> waits_;
+};
+
+}  // namespace
+
+std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans) {
+  return UnfinishedOps(trace, spans).deadlocks();
 }
 
 }  // namespace slip

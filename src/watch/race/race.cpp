@@ -15,9 +15,9 @@ namespace slip {
 
 namespace {
 
-// Names of files with their lengths: to measure a path anew for every op would be felt. They are the program's own and
-// stay.
-class Files {
+// Caches the lengths of file names: a strlen of the path for every op would be measurable. The names are string
+// literals of the program, so they stay valid.
+class FileNames {
  public:
   std::string_view text(const char* file) {
     if (!file) return {};
@@ -35,7 +35,7 @@ class Files {
 struct RaceChecker::State {
   SpinLock lock;
   RaceCheck check;  // guarded by lock
-  Files files;      // guarded by lock
+  FileNames files;  // guarded by lock
 };
 
 RaceChecker::RaceChecker() : state_(std::make_unique<State>()) {
@@ -54,7 +54,7 @@ namespace {
 
 TraceRange trace_range(const Range& range) { return {range.id, range.offset, range.bytes}; }
 
-// The ranges of an op as trace ranges: on the stack, unless there are very many.
+// The ranges of an op as trace ranges: on the stack, unless there are many.
 class RangeList {
  public:
   explicit RangeList(const Ranges& ranges) : count_(ranges.size()) {
@@ -94,7 +94,7 @@ TraceRecord trace_record(const Record& record) {
 
 namespace {
 
-// Wrapped memory is known by its address: the program may have wrapped the same bytes before.
+// Wrapped memory is identified by its address: the program may wrap the same bytes more than once.
 void describe(RaceCheck& check, const Range& range) {
   check.name_buffer(range.id, range.block->name.text());
   if (!range.block->owned) check.mark_wrapped(range.id, reinterpret_cast<std::uintptr_t>(range.block->data), 0);
@@ -103,7 +103,7 @@ void describe(RaceCheck& check, const Range& range) {
 }  // namespace
 
 void RaceChecker::on(const Record& record) {
-  if (record.kind == RecordKind::kRun) return;  // when it ran does not matter, only what orders it
+  if (record.kind == RecordKind::kRun) return;  // the time of a run does not matter, only what orders it
   TraceRecord step = trace_record(record);
   const bool submits = record.kind == RecordKind::kSubmit && record.op;
   RangeList reads(submits ? record.op->reads : Ranges()), writes(submits ? record.op->writes : Ranges());
@@ -123,104 +123,6 @@ RaceReport RaceChecker::report() const {
   const std::lock_guard lock(state_->lock);
   return state_->check.report();
 }
-
-namespace {
-
-void describe_buffers(RaceCheck& check, const TraceData& trace) {
-  for (const TraceBuffer& buffer : trace.buffers) {
-    check.name_buffer(buffer.id, buffer.name);
-    if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
-    // A trace may hold several processes, in which an address means different bytes; their devices differ.
-    if (buffer.address != 0) check.mark_wrapped(buffer.id, buffer.address, buffer.device);
-  }
-}
-
-}  // namespace
-
-// Whether the trace is without a race that these edges do not order.
-bool FixReduction::mends(const std::vector<RaceFix>& fixes) {
-  RaceCheck check(by_op_);
-  check.assume(fixes);
-  describe_buffers(check, trace_);
-  steps_ += fixes.size();
-  for (const TraceRecord& record : trace_.records) {
-    if (record.kind == RecordKind::kRun) continue;
-    ++steps_;
-    check.step(record, trace_.reads(record), trace_.writes(record));
-    if (check.mending()->fixes().size() > fixes.size()) return false;
-  }
-  static_cast<void>(check.report());  // what still stood still goes on
-  needed_ = check.mending()->needed();
-  return check.mending()->fixes().size() == fixes.size();
-}
-
-std::vector<RaceFix> FixReduction::kept() const {
-  std::vector<RaceFix> result;
-  for (std::size_t i = 0; i < fixes_.size(); ++i) {
-    if (!left_out_[i]) result.push_back(fixes_[i]);
-  }
-  return result;
-}
-
-// Leaves out all of these, if the rest orders everything; otherwise it tries each half. What was kept stays needed when
-// others are left out later, since fewer fixes order less.
-void FixReduction::leave_out(std::span<const std::size_t> doubtful) {
-  if (doubtful.empty()) return;
-  if (steps_ >= limit_) {
-    untried_ += doubtful.size();
-    return;
-  }
-  for (const std::size_t i : doubtful) left_out_[i] = true;
-  if (mends(kept())) return;
-  for (const std::size_t i : doubtful) left_out_[i] = false;
-  if (doubtful.size() == 1) return;
-  leave_out(doubtful.first(doubtful.size() / 2));
-  leave_out(doubtful.subspan(doubtful.size() / 2));
-}
-
-void FixReduction::run(RaceReport& report) {
-  report.fixes_needed = true;
-  if (report.fixes.size() < 2) return;
-  fixes_ = report.fixes;
-  left_out_.assign(fixes_.size(), false);
-  static_cast<void>(mends(fixes_));
-  limit_ = steps_ * kMaxLooks + kFewSteps;
-  std::vector<std::size_t> doubtful;  // most are known to be needed after this one look
-  for (std::size_t i = 0; i < fixes_.size(); ++i) {
-    if (i >= needed_.size() || !needed_[i]) doubtful.push_back(i);
-  }
-  leave_out(doubtful);
-  report.fixes = kept();
-  report.fixes_untried = untried_;
-  report.fixes_needed = untried_ == 0;
-}
-
-RaceReport check_races(const TraceData& trace, bool by_op, Needs* needs) {
-  RaceCheck check(by_op, needs);
-  describe_buffers(check, trace);
-  for (std::size_t i = 0; i < trace.records.size(); ++i) {
-    const TraceRecord& record = trace.records[i];
-    if (record.kind == RecordKind::kRun) continue;
-    if (needs) needs->record = static_cast<std::uint32_t>(i);
-    check.step(record, trace.reads(record), trace.writes(record));
-  }
-  RaceReport report = check.report();
-  report.dropped = trace.dropped;
-  FixReduction(trace, by_op).run(report);
-  return report;
-}
-
-bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
-  RaceCheck check;
-  describe_buffers(check, trace);
-  for (std::size_t i = 0; i < trace.records.size() && check.is_clean(); ++i) {
-    const TraceRecord& record = trace.records[i];
-    if (!left_out[i]) check.step(record, trace.reads(record), trace.writes(record));
-  }
-  return check.report().races.empty();
-}
-
-RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }
 
 namespace {
 
@@ -246,31 +148,31 @@ std::string text_of(const RaceFix& fix) {
                      place(before));
 }
 
-// Edges between the same two lines of the source are told once, with the streams of the first.
+// Edges between the same two source lines are reported once, with the streams of the first.
 std::string text_of(const RaceReport& report) {
   const std::vector<RaceFix>& fixes = report.fixes;
   if (fixes.empty()) return {};
-  using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
+  using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
   const auto source_of = [](const OpPlace& op) {
-    return Source{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
+    return SourceLine{op.file, op.line, op.file.empty() ? op.name : std::string_view()};
   };
-  std::map<std::pair<Source, Source>, std::size_t> counts;
+  std::map<std::pair<SourceLine, SourceLine>, std::size_t> counts;
   for (const RaceFix& fix : fixes) ++counts[{source_of(fix.after), source_of(fix.before)}];
   std::string list;
-  std::size_t shown = 0;
+  std::size_t listed = 0;
   for (const RaceFix& fix : fixes) {
     const auto count = counts.find({source_of(fix.after), source_of(fix.before)});
-    if (count == counts.end()) continue;  // told before
+    if (count == counts.end()) continue;  // reported before
     const std::string more = count->second > 1 ? fmt::format(" (and so for {} more)", count->second - 1) : "";
-    list += fmt::format("  {}. {}{}\n", ++shown, text_of(fix), more);
+    list += fmt::format("  {}. {}{}\n", ++listed, text_of(fix), more);
     counts.erase(count);
   }
-  if (shown == 1) return "fix: one edge orders every conflict\n" + list;
+  if (listed == 1) return "fix: one edge orders every conflict\n" + list;
   std::string how = report.fixes_needed ? ", and none of them can be left out" : "";
   if (report.fixes_untried > 0)
     how = fmt::format("; the check stopped at its limit of work before it tried whether {} of {} could be left out",
                       report.fixes_untried, fixes.size());
-  return fmt::format("fix: these {} edges order every conflict{}\n{}", shown, how, list);
+  return fmt::format("fix: these {} edges order every conflict{}\n{}", listed, how, list);
 }
 
 }  // namespace

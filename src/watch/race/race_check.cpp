@@ -6,7 +6,6 @@ namespace slip {
 namespace {
 
 constexpr std::size_t kMaxRaces = 1000;
-constexpr std::size_t kMaxSlotsForNeeds = 1024;
 
 RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) {
   return {{record.stream, record.position, name, record.file, record.line}, writes};
@@ -14,111 +13,45 @@ RaceSide side_of(const TraceRecord& record, bool writes, std::string_view name) 
 
 }  // namespace
 
-Clocks::Point RaceCheck::point_of(std::uint64_t stream, std::uint64_t position) {
-  const Clocks::Life life = clocks_.life(stream);
-  if (mending_) mending_->clocks.take(stream, life);
-  return life.at(position);
-}
-
-Clocks::Point RaceCheck::other_of(const TraceRecord& record) {
-  return point_of(record.other_stream, record.other_position);
-}
-
-Clocks::Point RaceCheck::point_of(const TraceRecord& record) {
-  if (record.stream == last_stream_) return last_life_.at(record.position);
-  // In a used slot the order with the stream before is taken for granted, and what it is needed for is not seen.
-  if (needs_ && !needs_->gave_up() && clocks_.slots() > kMaxSlotsForNeeds) needs_->give_up();
-  const bool fresh = needs_ && !needs_->gave_up();
-  const Clocks::Life life = fresh ? clocks_.life(record.stream) : clocks_.life(record.stream, record.device);
-  if (mending_) mending_->clocks.take(record.stream, life);
-  std::vector<std::uint32_t>& slots = device_slots_[record.device];
-  if (std::find(slots.begin(), slots.end(), life.slot) == slots.end()) slots.push_back(life.slot);
-  last_stream_ = record.stream;
-  last_life_ = life;
-  return life.at(record.position);
-}
-
-// Joins what the host knows, so that edges found for the op come before it.
-void RaceCheck::begin(std::uint32_t slot) {
-  const Clocks::Clock* before = &clocks_.present(slot);
-  came({slot, 0});
-  if (!needs_ || before == &clocks_.present(slot)) return;
-  const bool late = host_then_.known != nullptr;
-  needs_->edge(slot, {Clocks::kHostSlot, late ? host_then_.steps : host_steps_},
-               late ? host_then_.known : std::make_shared<const Clocks::Clock>(clocks_.host()), false);
-}
-
-void RaceCheck::came(Clocks::Point point) {
-  if (host_then_.known) [[unlikely]] {
-    clocks_.submit(point.slot, point.position, *host_then_.known);
-    if (mending_)
-      mending_->clocks.submit(point.slot, point.position, host_then_.mended ? *host_then_.mended : *host_then_.known);
-    return;
+void RaceList::add(const RaceSide& first, const RaceSide& second, const TraceRange& where,
+                   std::string_view buffer_name) {
+  const std::tuple key(key_of(first), key_of(second), buffer_name);
+  const auto known = index_.find(key);
+  if (known != index_.end()) {
+    ++races_[known->second].times;
+  } else if (races_.size() < kMaxRaces) {
+    index_.emplace(key, races_.size());
+    races_.push_back({first, second, where.buffer, buffer_name, where.offset, where.bytes, 1});
   }
-  clocks_.submit(point.slot, point.position);
-  if (mending_) mending_->clocks.submit(point.slot, point.position);
 }
 
-void RaceCheck::follow(std::uint32_t slot, Clocks::Point point) {
-  if (mending_) mending_->clocks.wait(slot, point);
-  if (!needs_) {
-    clocks_.wait(slot, point);
-    return;
-  }
-  auto followed = clocks_.clock_at(point);
-  const bool implied = !clocks_.wait(slot, point);
-  needs_->edge(slot, point, std::move(followed), implied);
-}
-
-void RaceCheck::host_follow(Clocks::Point point) {
-  if (mending_) mending_->clocks.host_wait(point);
-  auto followed = needs_ ? clocks_.clock_at(point) : nullptr;
-  clocks_.host_wait(point);
-  // Never implied: of the streams of a device that it waits for, none is there because of another.
-  if (needs_) needs_->edge(Clocks::kHostSlot, point, std::move(followed), false);
-}
-
-// The same for all of a stream, with the waits behind its last op.
-void RaceCheck::host_follow_all(std::uint32_t slot) {
-  if (mending_) mending_->clocks.host_wait_all(slot);
-  if (needs_) {
-    const Clocks::Point end{slot, clocks_.end(slot)};
-    needs_->edge(Clocks::kHostSlot, end, clocks_.present_clock(slot), false, true);
-  }
-  clocks_.host_wait_all(slot);
-}
-
-void RaceCheck::assume(const std::vector<RaceFix>& fixes) {
-  mending_ = std::make_unique<Mending>(clocks_, by_op_);
-  mending_->assume(fixes);
-}
-
-void RaceCheck::step(const TraceRecord& record, std::span<const TraceRange> reads, std::span<const TraceRange> writes) {
-  const bool word = record.kind == RecordKind::kSubmit && record.op == OpKind::kWaitValue;
-  if ((word || !stalls_.empty()) && stands_still(record, reads)) [[unlikely]]
-    return put_off(record, reads, writes);
-  perform(record, reads, writes);
-}
+RaceCheck::RaceCheck(bool by_op, NeededEdges* needed)
+    : needed_(needed),
+      order_(by_op, needed),
+      stalled_(order_, flags_, needed,
+               [this](const TraceRecord& record, std::span<const TraceRange> reads,
+                      std::span<const TraceRange> writes) { perform(record, reads, writes); }),
+      races_(by_op) {}
 
 void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> reads,
                         std::span<const TraceRange> writes) {
   switch (record.kind) {
     case RecordKind::kSubmit: return submit(record, reads, writes);
-    case RecordKind::kStreamOpen: static_cast<void>(point_of(record)); return;
-    case RecordKind::kStreamClose: return clocks_.close(record.stream, record.device);
+    case RecordKind::kStreamOpen: static_cast<void>(order_.point_of(record)); return;
+    case RecordKind::kStreamClose: return order_.close(record);
     case RecordKind::kEventRecord: {
-      const Clocks::Point point = point_of(record);
-      begin(point.slot);
-      if (needs_) needs_->mark(point);
-      return came(point);
+      const Clocks::Point point = order_.point_of(record);
+      order_.begin_op(point.slot);
+      if (needed_) needed_->reach(point);
+      return order_.end_op(point);
     }
     case RecordKind::kEventWait:
     case RecordKind::kBarrier: {
-      const std::uint32_t own = point_of(record).slot;
-      return follow(own, other_of(record));
+      const std::uint32_t slot = order_.point_of(record).slot;
+      return order_.wait(slot, order_.awaited_by(record));
     }
     case RecordKind::kSync:
-    case RecordKind::kQuery: return host_wait(record);
+    case RecordKind::kQuery: return order_.host_sync(record);
     case RecordKind::kHostRead: return host_touch(record, false);
     case RecordKind::kHostWrite: return host_touch(record, true);
     case RecordKind::kHostEnd: return end_view(record);
@@ -130,160 +63,153 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
   }
 }
 
-// Memory that comes or goes in stream order: like a write of all of it. Other memory is the host's own affair.
+// Stream-ordered allocation or free counts as a write of the whole buffer. Memory of no stream is the host's alone.
 void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
   if (record.stream == 0) return;
-  const Access access{point_of(record), side_of(record, true, name)};
-  begin(access.point.slot);
-  if (mending_) mending_->before(access);
-  has_own_position_ = false;
-  touch(record.range, access);
-  has_own_position_ = true;
-  mend(access);
-  came(access.point);
-  if (needs_) needs_->op(access.point, clocks_.present(access.point.slot));
+  const Access access{order_.point_of(record), side_of(record, true, name)};
+  order_.begin_op(access.point.slot);
+  if (order_.fixes()) order_.fixes()->apply(access);
+  touch(record.range, access, false);
+  add_fixes(access);
+  order_.end_op(access.point);
+  if (needed_) needed_->add_op(access.point, order_.clocks().present(access.point.slot));
 }
 
 void RaceCheck::submit(const TraceRecord& record, std::span<const TraceRange> reads,
                        std::span<const TraceRange> writes) {
-  const Clocks::Point point = point_of(record);
-  begin(point.slot);
+  const Clocks::Point point = order_.point_of(record);
+  order_.begin_op(point.slot);
   ++ops_;
   opaque_ += record.opaque;
   const bool waits = record.op == OpKind::kWaitValue, signals = record.op == OpKind::kWriteValue;
   if (waits && !reads.empty()) {
-    if (const auto passed = words_.passed(reads[0], record.value)) follow(point.slot, *passed);
+    if (const auto write = flags_.write_before(reads[0], record.value)) order_.wait(point.slot, *write);
   } else if (signals && !writes.empty()) {
-    words_.write(writes[0], point, record.value);
+    flags_.write(writes[0], point, record.value);
   } else if (!waits && !signals) {
     const Access reading{point, side_of(record, false, record.name)},
         writing{point, side_of(record, true, record.name)};
-    if (mending_) mending_->before(reading);
+    if (order_.fixes()) order_.fixes()->apply(reading);
     for (const TraceRange& range : reads) touch(range, reading);
     for (const TraceRange& range : writes) touch(range, writing);
-    mend(writes.empty() ? reading : writing);
+    add_fixes(writes.empty() ? reading : writing);
   }
-  came(point);
-  if (needs_) note_needs(record, point, reads, writes);
-  if (signals && !writes.empty() && !stalls_.empty()) go_on_after(writes[0]);
+  order_.end_op(point);
+  if (needed_) add_needed(record, point, reads, writes);
+  if (signals && !writes.empty()) stalled_.flag_written(writes[0]);
 }
 
-void RaceCheck::note_needs(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
+void RaceCheck::add_needed(const TraceRecord& record, Clocks::Point point, std::span<const TraceRange> reads,
                            std::span<const TraceRange> writes) {
-  const Clocks::Clock& followed = clocks_.present(point.slot);
-  needs_->op(point, followed);
+  const Clocks::Clock& clock = order_.clocks().present(point.slot);
+  needed_->add_op(point, clock);
   const bool barrier = record.op == OpKind::kExchange && reads.empty() && writes.empty();
-  if (record.opaque || barrier || record.op == OpKind::kWriteValue) needs_->opaque(point, followed);
-  const auto on_host = [this](const TraceRange& range) { return buffer(range.buffer).on_host; };
+  if (record.opaque || barrier || record.op == OpKind::kWriteValue) needed_->add_opaque(point, clock);
+  const auto on_host = [this](const TraceRange& range) { return memory_[range.buffer].on_host; };
   if (std::any_of(reads.begin(), reads.end(), on_host) || std::any_of(writes.begin(), writes.end(), on_host))
-    needs_->for_host(point);
+    needed_->add_host_visible(point);
 }
 
-// Adds the edges that would order what was found for this access.
-void RaceCheck::mend(const Access& access) {
-  if (!mending_) {
-    if (unordered_.empty()) return;
-    mending_ = std::make_unique<Mending>(clocks_, by_op_);
-  }
-  mending_->after(access, unordered_);
+// Adds the edges that would order the access after what it races with.
+void RaceCheck::add_fixes(const Access& access) {
+  if (!order_.fixes() && unordered_.empty()) return;
+  order_.require_fixes().add_missing(access, unordered_);
   unordered_.clear();
 }
 
-// Whether the access comes after an earlier one that it conflicts with.
-bool RaceCheck::is_ordered(const Access& earlier, const Access& access) {
-  const std::uint32_t slot = access.point.slot;
-  if (earlier.point.slot == slot) return true;
-  const bool by_host = slot == Clocks::kHostSlot;
-  const bool before = by_host ? clocks_.before_host(earlier.point) : clocks_.before(earlier.point, slot);
-  if (needs_ && before) needs_->conflict(earlier.point, slot);
-  if (before || by_host) return before;
-  // Submission and its record are one step for each stream, not for two: another thread's op may be told first although
-  // it comes after this one.
-  return has_own_position_ && earlier.point.slot != Clocks::kHostSlot && clocks_.reaches(earlier.point, access.point);
-}
-
-void RaceCheck::touch(const TraceRange& range, const Access& access) {
+void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own_position) {
   const bool by_host = access.point.slot == Clocks::kHostSlot;
   const bool writes = access.side.writes;
-  if (!is_possible(range)) return;
-  if (writes) words_.forget(range);
-  if (!views_.empty() && !by_host) note_in_views(range, access);
-  Buffer& memory = buffer(range.buffer);
-  const std::uint64_t first = memory.address + range.offset;
-  memory.shadow().access(
+  ShadowMemory::TrackedBuffer& buffer = memory_[range.buffer];
+  if (!buffer.contains(range)) return;
+  if (writes) flags_.forget(range);
+  if (!views_.empty() && !by_host) views_.add_op(buffer, range, access);
+  const std::uint64_t first = buffer.begin_of(range);
+  const auto compare = [&](const Access& earlier, const TraceRange& where) {
+    if (order_.is_ordered(earlier, access, at_own_position)) return;
+    unordered_.push_back(earlier);
+    races_.add(earlier.side, access.side, where, buffer.name);
+  };
+  buffer.shadow().access(
       first, range.bytes, writes, access,
-      [&](std::uint64_t begin, std::uint64_t end, const Shadow::Place& place) {
-        const TraceRange where{range.buffer, begin - memory.address, std::min(end, first + range.bytes) - begin};
-        if (place.written && !is_ordered(place.write, access)) found(place.write, access, where);
+      [&](std::uint64_t begin, std::uint64_t end, const Shadow::Segment& segment) {
+        const TraceRange where{range.buffer, begin - buffer.address, std::min(end, first + range.bytes) - begin};
+        if (segment.written) compare(segment.write, where);
         if (!writes) return;
-        for (const Access& read : place.reads) {
-          if (!is_ordered(read, access)) found(read, access, where);
-        }
+        for (const Access& read : segment.reads) compare(read, where);
       },
-      // A read that this one comes after says nothing more, except of what the order between them is needed for.
-      [&](const Access& read) { return !needs_ && !by_host && clocks_.before(read.point, access.point.slot); });
+      // An earlier read that this one comes after need not be kept: what follows this one follows both. NeededEdges
+      // still wants to see it, to learn what the order between the two is needed for.
+      [&](const Access& read) {
+        return !needed_ && !by_host && order_.clocks().before(read.point, access.point.slot);
+      });
 }
 
-// The memory is gone, or no longer the program's to touch through this buffer. Wrapped memory is given back when the
-// device's work is done.
+// The memory is gone, or the program may no longer touch it through this buffer. Wrapped memory is given back when the
+// device's work is done, so its bytes are as new.
 void RaceCheck::forget(const TraceRange& range) {
-  const auto known = buffers_.find(range.buffer);
-  if (known == buffers_.end()) return;
-  const Buffer& gone = known->second;
-  if (gone.shared && is_possible(range)) gone.shared->forget(gone.address + range.offset, range.bytes);
-  if (!gone.shared) views_.erase(&gone.own);
-  buffers_.erase(known);
-  recent_[range.buffer % recent_.size()] = {};
+  ShadowMemory::TrackedBuffer* buffer = memory_.find(range.buffer);
+  if (!buffer) return;
+  if (!buffer->shared) views_.forget(&buffer->own);
+  else if (buffer->contains(range)) buffer->shared->forget(buffer->begin_of(range), range.bytes);
+  memory_.erase(range.buffer);
 }
 
 void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
-  if (!is_possible(record.range)) return;
-  views_[memory_of(record.range)].push_back({record, writes, {}});
+  ShadowMemory::TrackedBuffer& buffer = memory_[record.range.buffer];
+  if (!buffer.contains(record.range)) return;
+  views_.open(buffer, record, writes);
+  const Clocks::Point point = order_.begin_host_step();
   TraceRecord by_host = record;
   by_host.stream = 0;
-  by_host.position = ++host_steps_;
-  const Access access{{Clocks::kHostSlot, host_steps_}, side_of(by_host, writes, "the host")};
-  if (needs_) needs_->op(access.point, clocks_.host());
-  if (mending_) mending_->before(access);
+  by_host.position = point.position;
+  const Access access{point, side_of(by_host, writes, "the host")};
+  if (order_.fixes()) order_.fixes()->apply(access);
   touch(record.range, access);
-  mend(access);
-  clocks_.host_came(host_steps_);
-  if (mending_) mending_->clocks.host_came(host_steps_);
+  add_fixes(access);
+  order_.end_host_step();
 }
 
-void RaceCheck::host_wait(const TraceRecord& record) {
-  if (record.whole_device) {
-    for (const std::uint32_t own : device_slots_[record.device]) host_follow_all(own);
-  } else {
-    host_follow(other_of(record));
+// Ops that the host waited for before the end of the view are no race: the host may have made its accesses before the
+// op was issued and after it was waited for.
+void RaceCheck::end_view(const TraceRecord& record) {
+  const std::optional<OpenView> view = views_.close(memory_[record.range.buffer], record);
+  if (!view) return;
+  RaceSide side{{0, order_.next_host_step(), kOpenView, record.file, record.line}, view->writes};
+  std::vector<Access> racing;
+  const Clocks& clocks = order_.clocks();
+  for (const OpInView& op : view->ops) {
+    const Access& access = clocks.before_host(op.first.point) ? op.last : op.first;
+    if (clocks.before_host(access.point)) continue;
+    racing.push_back(access);
+    races_.add(access.side, side, op.where, memory_[op.where.buffer].name);
   }
-  if (!needs_) return;
-  needs_->host_waited(Clocks::kHostSlot, clocks_.host());
-  needs_->op({Clocks::kHostSlot, ++host_steps_}, clocks_.host());
+  if (racing.empty()) return end_clean_view(record, view->writes);
+  order_.require_fixes().end_view(side, racing);
 }
 
-void RaceCheck::found(const Access& earlier, const Access& later, const TraceRange& where) {
-  unordered_.push_back(earlier);
-  count(earlier.side, later.side, where);
-}
-
-void RaceCheck::count(const RaceSide& a, const RaceSide& b, const TraceRange& where) {
-  const std::string_view buffer_name = buffer(where.buffer).name;
-  const Key key{place_of(a), place_of(b), buffer_name};
-  const auto known = known_.find(key);
-  if (known != known_.end()) {
-    ++races_[known->second].times;
-  } else if (races_.size() < kMaxRaces) {
-    known_.emplace(key, races_.size());
-    races_.push_back({a, b, where.buffer, buffer_name, where.offset, where.bytes, 1});
-  }
+// The host's last access of the view. Its begin was checked against earlier ops; this tells NeededEdges about the ops
+// that the host has waited for since.
+void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
+  const Clocks::Point point = order_.begin_host_step();
+  const Access access{point, {{0, point.position, kOpenView, record.file, record.line}, writes}};
+  ShadowMemory::TrackedBuffer& buffer = memory_[record.range.buffer];
+  buffer.shadow().access(
+      buffer.begin_of(record.range), record.range.bytes, writes, access,
+      [&](std::uint64_t, std::uint64_t, const Shadow::Segment& segment) {
+        if (segment.written) static_cast<void>(order_.is_ordered(segment.write, access, true));
+        if (!writes) return;
+        for (const Access& read : segment.reads) static_cast<void>(order_.is_ordered(read, access, true));
+      },
+      [](const Access&) { return false; });
+  order_.end_host_step();
 }
 
 RaceReport RaceCheck::report() {
-  while (!stalls_.empty()) go_on(origin_of_stall(stalls_.begin()->first));
+  stalled_.finish();
   RaceReport report;
-  report.races = races_;
-  if (mending_) report.fixes = mending_->fixes();
+  report.races = races_.races();
+  if (order_.fixes()) report.fixes = order_.fixes()->fixes();
   report.fixes_needed = report.fixes.size() <= 1;
   report.ops = ops_;
   report.opaque = opaque_;

@@ -1,33 +1,37 @@
-// Shadow: who touched which bytes of a buffer last. Byte-exact: a buffer is cut where accesses begin and end, so that
-// neighbours never meet by accident; places with the same history are joined again.
+// Shadow memory: which ops touched which bytes of a buffer last. The race checker compares each access with it.
+//
+// It is exact to the byte: a buffer is cut into segments where accesses begin and end, so two neighbouring accesses
+// never look as if they met. Segments with the same history are joined again.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "slip/race.hpp"
 #include "watch/race/clocks.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 
 // An access that later ones must be ordered after.
 struct Access {
-  Clocks::Point point;  // of the host: counts the host's accesses, in a slot of its own
+  Clocks::Point point;  // an access of the host has the host's slot, and counts the host's steps
   RaceSide side;
 };
 
 class Shadow {
  public:
-  struct Place {
+  struct Segment {
     std::uint64_t end = 0;
     bool written = false;
     Access write;
     std::vector<Access> reads;  // since the write, the last of each stream
   };
 
-  // Calls look(begin, end, place) for each place of the range, and then notes the access there. A read takes the place
-  // of those that `covers` says it makes superfluous.
+  // Calls look(begin, end, segment) for each segment of the range, and then records the access there. A read replaces
+  // the earlier reads for which `covers` is true.
   template <class Look, class Covers>
   void access(std::uint64_t offset, std::uint64_t bytes, bool writes, const Access& access, const Look& look,
               const Covers& covers) {
@@ -35,31 +39,66 @@ class Shadow {
     const std::uint64_t end = offset + bytes;
     auto first = cut(offset);
     const auto last = cut(end);
-    for (auto place = first; place != last; ++place) look(place->first, place->second.end, place->second);
+    for (auto segment = first; segment != last; ++segment) look(segment->first, segment->second.end, segment->second);
     if (writes) {
       first->second.end = end;
       first->second.written = true;
       first->second.write = access;
       first->second.reads.clear();
-      places_.erase(std::next(first), last);
+      segments_.erase(std::next(first), last);
       return;
     }
-    for (auto place = first; place != last; ++place) {
-      std::erase_if(place->second.reads,
+    for (auto segment = first; segment != last; ++segment) {
+      std::erase_if(segment->second.reads,
                     [&](const Access& read) { return read.point.slot == access.point.slot || covers(read); });
-      place->second.reads.push_back(access);
+      segment->second.reads.push_back(access);
     }
     join(first, last);
   }
-  // The bytes begin anew: nobody touched them.
+  // The bytes are as new: nothing touched them.
   void forget(std::uint64_t offset, std::uint64_t bytes);
-  std::size_t places() const { return places_.size(); }
+  std::size_t segments() const { return segments_.size(); }
 
  private:
-  using Places = std::map<std::uint64_t, Place>;
-  Places::iterator cut(std::uint64_t at);
-  void join(Places::iterator first, Places::iterator last);
-  Places places_;  // by begin; together they cover all bytes up to the last place's end
+  using Segments = std::map<std::uint64_t, Segment>;
+  Segments::iterator cut(std::uint64_t at);
+  void join(Segments::iterator first, Segments::iterator last);
+  Segments segments_;  // by begin; together they cover all bytes up to the end of the last one
+};
+
+// The buffers of a program with their shadows. Buffers that wrap memory of the same address space share one shadow, in
+// which offsets are addresses: two of them may be of the same bytes.
+class ShadowMemory {
+ public:
+  struct TrackedBuffer {
+    std::string_view name;
+    bool on_host = false;       // pinned or pageable
+    std::uint64_t address = 0;  // of wrapped memory
+    Shadow* shared = nullptr;   // of wrapped memory
+    Shadow own;
+
+    Shadow& shadow() { return shared ? *shared : own; }
+    std::uint64_t begin_of(const TraceRange& range) const { return address + range.offset; }
+    // False: the range ends beyond 2^64, as a damaged file may say of wrapped memory.
+    bool contains(const TraceRange& range) const {
+      const std::uint64_t limit = ~std::uint64_t{0} - address;
+      return range.offset <= limit && range.bytes <= limit - range.offset;
+    }
+  };
+  TrackedBuffer& operator[](std::uint64_t id) {
+    return buffers_[id];
+  }  // made if it is not known yet; stays where it is
+  TrackedBuffer* find(std::uint64_t id) { return buffers_.find(id); }
+  void wrap(std::uint64_t id, std::uint64_t address, std::uint32_t space) {
+    TrackedBuffer& wrapped = buffers_[id];
+    wrapped.address = address;
+    wrapped.shared = &wrapped_[space];
+  }
+  void erase(std::uint64_t id) { buffers_.erase(id); }
+
+ private:
+  CachedMap<TrackedBuffer> buffers_;
+  std::map<std::uint32_t, Shadow> wrapped_;  // by address space
 };
 
 }  // namespace slip

@@ -1,35 +1,70 @@
 #include "watch/race/superfluous.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "watch/analysis/ops_of_streams.hpp"
-#include "watch/race/race_check.hpp"
-#include "watch/race/replay.hpp"
+#include "watch/analysis/op_graph.hpp"
+#include "watch/analysis/replay.hpp"
+#include "watch/race/trace_races.hpp"
 
 namespace slip {
 namespace {
 
-// All waits of one line of the source for the ops of one other line: they can go only if none of them is needed at any
-// time. Two waits on one line wait for different ops. Where the source is not known, those between two streams.
-struct Group {
+// The ops of a trace by stream, to find those on both sides of a wait.
+class OpsOfStreams {
+ public:
+  explicit OpsOfStreams(std::span<const TraceSpan> spans) {
+    for (const TraceSpan& span : spans) {
+      if (span.submit) streams_[span.stream].push_back(&span);
+    }
+  }
+
+  // The last op of the stream up to a position, and its first op submitted after a sequence number. Null: none.
+  const TraceSpan* last_until(std::uint64_t stream, std::uint64_t position) const {
+    const std::vector<const TraceSpan*>& ops = of(stream);
+    const auto later =
+        std::partition_point(ops.begin(), ops.end(), [&](const TraceSpan* op) { return op->position <= position; });
+    return later == ops.begin() ? nullptr : *std::prev(later);
+  }
+  const TraceSpan* first_after(std::uint64_t stream, std::uint64_t sequence) const {
+    const std::vector<const TraceSpan*>& ops = of(stream);
+    const auto first = std::partition_point(ops.begin(), ops.end(),
+                                            [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
+    return first == ops.end() ? nullptr : *first;
+  }
+
+ private:
+  const std::vector<const TraceSpan*>& of(std::uint64_t stream) const {
+    static const std::vector<const TraceSpan*> kNone;
+    const auto found = streams_.find(stream);
+    return found == streams_.end() ? kNone : found->second;
+  }
+  std::unordered_map<std::uint64_t, std::vector<const TraceSpan*>> streams_;
+};
+
+// All waits of one source line for ops of one other line. They can be removed only if none of them is ever needed. Two
+// waits on one line may wait for different ops. If source lines are not known, a group is all waits between two
+// streams.
+struct WaitGroup {
   std::vector<std::uint32_t> records;
   bool needed = false;
   bool implied = true;
 };
-using Source = std::tuple<std::string_view, std::int32_t, std::string_view>;
-using WaitKey = std::tuple<std::string_view, std::int32_t, Source, std::uint64_t, std::uint64_t>;
+using SourceLine = std::tuple<std::string_view, std::int32_t, std::string_view>;
+using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint64_t, std::uint64_t>;
 using BarrierKey = std::tuple<std::string_view, std::int32_t, std::string_view>;  // of the legacy stream's op
 
-constexpr std::uint64_t kMaxLooks = 8;
+constexpr std::uint64_t kMaxPasses = 8;
 
-class Finder {
+class SuperfluousFinder {
  public:
-  Finder(const TraceData& trace, std::span<const TraceSpan> spans) : trace_(trace), spans_(spans), ops_(spans) {
+  SuperfluousFinder(const TraceData& trace, std::span<const TraceSpan> spans)
+      : trace_(trace), spans_(spans), ops_(spans) {
     for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
       const TraceRecord& record = trace.records[i];
       if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_.insert(record.stream);
@@ -38,8 +73,8 @@ class Finder {
     }
   }
 
-  Superfluous find(const Needs& needs) {
-    for (const Needs::Edge& edge : needs.edges()) sort_in(edge);
+  Superfluous find(const NeededEdges& needed) {
+    for (const NeededEdges::Edge& edge : needed.edges()) sort_in(edge);
     Superfluous result;
     for (const auto& [key, group] : waits_) {
       if (!group.needed && !group.records.empty() && !waits_for_nothing_yet(key))
@@ -48,17 +83,17 @@ class Finder {
     for (const auto& [key, group] : barriers_) {
       if (!group.needed && !group.records.empty()) result.legacy_barriers.push_back(barrier_of(group));
     }
-    const auto dearest = [](const auto& a, const auto& b) { return a.cost > b.cost; };
-    std::stable_sort(result.waits.begin(), result.waits.end(), dearest);
-    std::stable_sort(result.legacy_barriers.begin(), result.legacy_barriers.end(), dearest);
+    const auto more_expensive = [](const auto& a, const auto& b) { return a.cost > b.cost; };
+    std::stable_sort(result.waits.begin(), result.waits.end(), more_expensive);
+    std::stable_sort(result.legacy_barriers.begin(), result.legacy_barriers.end(), more_expensive);
     return result;
   }
 
  private:
-  // Whether the line waits for no op now and for one that it needs at other times, as in the first turn of a loop.
+  // Whether the line waits for no op here, but for a needed one at other times: as in the first iteration of a loop.
   bool waits_for_nothing_yet(const WaitKey& key) const {
     const auto& [file, line, awaited, from, to] = key;
-    if (awaited != Source()) return false;
+    if (awaited != SourceLine()) return false;
     for (auto group = waits_.lower_bound({file, line, {}, 0, 0}); group != waits_.end(); ++group) {
       if (std::get<0>(group->first) != file || std::get<1>(group->first) != line) return false;
       if (group->second.needed) return true;
@@ -66,21 +101,21 @@ class Finder {
     return false;
   }
 
-  // What makes a barrier when it is issued to the legacy stream (rules 8 and 9).
+  // Commands that are barriers when they are issued to the legacy stream (rules 8 and 9).
   static bool is_command(const TraceRecord& record) {
     return record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait ||
            record.kind == RecordKind::kEventRecord || record.kind == RecordKind::kFree;
   }
-  Group& group_of(const TraceRecord& wait) {
+  WaitGroup& group_of(const TraceRecord& wait) {
     if (wait.file.empty()) return waits_[{{}, 0, {}, wait.other_stream, wait.stream}];
     const TraceSpan* awaited = ops_.last_until(wait.other_stream, wait.other_position);
-    const Source source = awaited ? Source{awaited->file, awaited->line, awaited->name} : Source();
+    const SourceLine source = awaited ? SourceLine{awaited->file, awaited->line, awaited->name} : SourceLine();
     return waits_[{wait.file, wait.line, source, 0, 0}];
   }
 
-  // A wait of the legacy stream is a barrier itself: blocking streams come after it, and so after all that it follows.
-  // Without it they would come after the command before it only.
-  void note_barrier_of_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+  // A wait in the legacy stream is itself a barrier: blocking streams come after it, and after everything that it waits
+  // for. If such a barrier is needed, so is the wait.
+  void note_barrier_of_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || !legacy_.contains(barrier.other_stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.other_stream];
     const auto later = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
@@ -90,9 +125,9 @@ class Finder {
     const TraceRecord& command = trace_.records[*std::prev(later)];
     if (command.kind == RecordKind::kEventWait) group_of(command).needed = true;
   }
-  // A wait of a blocking stream comes after legacy work, as its next op does. If the host waits for the stream before
-  // another command comes, it waits for the legacy work because of this wait alone.
-  void note_barrier_before_wait(const Needs::Edge& edge, const TraceRecord& barrier) {
+  // A wait in a blocking stream comes after legacy work, as the stream's next op does. If the host syncs the stream
+  // before another command comes, only this wait makes the host wait for the legacy work, so the wait is needed.
+  void note_barrier_before_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || legacy_.contains(barrier.stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.stream];
     const auto first = std::partition_point(commands.begin(), commands.end(), [&](std::uint32_t i) {
@@ -105,16 +140,16 @@ class Finder {
     for (auto wait = first; wait != next; ++wait) group_of(trace_.records[*wait]).needed = true;
   }
 
-  void sort_in(const Needs::Edge& edge) {
+  void sort_in(const NeededEdges::Edge& edge) {
     const TraceRecord& record = trace_.records[edge.record];
     if (record.kind == RecordKind::kBarrier) {
       note_barrier_of_wait(edge, record);
       note_barrier_before_wait(edge, record);
     }
-    Group* group = nullptr;
+    WaitGroup* group = nullptr;
     if (record.kind == RecordKind::kEventWait) {
       group = &group_of(record);
-    } else if (record.kind == RecordKind::kBarrier && record.name.empty()) {  // named ones are the runtime's own
+    } else if (record.kind == RecordKind::kBarrier && record.name.empty()) {  // the runtime names its own barriers
       const TraceSpan* op = legacy_op(record);
       if (!op) return;
       group = &barriers_[{op->file, op->line, op->name}];
@@ -123,8 +158,8 @@ class Finder {
     }
     group->needed = group->needed || edge.needed;
     group->implied = group->implied && edge.implied;
-    // A wait with nothing behind it costs nothing, and may be there for somebody whom the trace does not show.
-    if (edge.held || (edge.implied && ops_.first_after(record.stream, record.sequence)))
+    // A wait with no op behind it costs nothing, and may order work that the trace does not show.
+    if (edge.used || (edge.implied && ops_.first_after(record.stream, record.sequence)))
       group->records.push_back(edge.record);
   }
 
@@ -142,23 +177,23 @@ class Finder {
     return op ? place_of(*op) : OpPlace{.stream = record.stream};
   }
 
-  SuperfluousWait wait_of(const Group& group) {
+  SuperfluousWait wait_of(const WaitGroup& group) {
     const TraceRecord& first = trace_.records[group.records.front()];
     const std::optional<Picos> cost = cost_of(group);
     return {after(first),         before(first), first.file,       first.line,
             group.records.size(), group.implied, cost.value_or(0), cost.has_value()};
   }
-  // Rather an op that the legacy stream's held than one that held the legacy stream's.
-  FalseDependency barrier_of(const Group& group) {
+  // Prefers to report an op that waited for the legacy stream over one that the legacy stream waited for.
+  FalseDependency barrier_of(const WaitGroup& group) {
     const auto out = std::find_if(group.records.begin(), group.records.end(),
                                   [&](std::uint32_t i) { return !legacy_.contains(trace_.records[i].stream); });
-    const TraceRecord& shown = trace_.records[out != group.records.end() ? *out : group.records.front()];
+    const TraceRecord& first = trace_.records[out != group.records.end() ? *out : group.records.front()];
     const std::optional<Picos> cost = cost_of(group);
-    return {before(shown), after(shown), false, group.records.size(), cost.value_or(0), cost.has_value()};
+    return {before(first), after(first), false, group.records.size(), cost.value_or(0), cost.has_value()};
   }
 
-  // Whether at some time the wait ended last of all that held an op.
-  bool was_felt(const Group& group) const {
+  // Whether the wait ever delayed an op: the op waited for ended after the other was submitted.
+  bool delayed_an_op(const WaitGroup& group) const {
     return std::any_of(group.records.begin(), group.records.end(), [&](std::uint32_t i) {
       const TraceRecord& record = trace_.records[i];
       const TraceSpan* held = ops_.first_after(record.stream, record.sequence);
@@ -166,15 +201,15 @@ class Finder {
       return held && by && held->run && by->run && by->ended > held->queued;
     });
   }
-  // Nothing: not tried any more. Each try is a look at the whole trace.
-  std::optional<Picos> cost_of(const Group& group) {
-    if (group.implied || !was_felt(group)) return 0;
-    if (trials_ >= kMaxLooks * trace_.records.size() + kMaxTrials) return std::nullopt;
+  // Nothing: not tried, because each try replays the whole trace and the limit of work was reached.
+  std::optional<Picos> cost_of(const WaitGroup& group) {
+    if (group.implied || !delayed_an_op(group)) return 0;
+    if (steps_tried_ >= kMaxPasses * trace_.records.size() + kMaxTrialSteps) return std::nullopt;
     if (!replay_) {
       replay_.emplace(trace_, spans_);
       length_ = replay_->length();
     }
-    trials_ += trace_.records.size();
+    steps_tried_ += trace_.records.size();
     ReplayChange change;
     change.left_out.resize(trace_.records.size());
     for (const std::uint32_t i : group.records) change.left_out[i] = true;
@@ -187,17 +222,17 @@ class Finder {
   std::unordered_set<std::uint64_t> legacy_;
   std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // by stream, as records
   std::vector<std::uint64_t> syncs_;                                        // sequences
-  std::map<WaitKey, Group> waits_;
-  std::map<BarrierKey, Group> barriers_;
+  std::map<WaitKey, WaitGroup> waits_;
+  std::map<BarrierKey, WaitGroup> barriers_;
   std::optional<Replay> replay_;
   Picos length_ = 0;
-  std::uint64_t trials_ = 0;
+  std::uint64_t steps_tried_ = 0;
 };
 
 }  // namespace
 
-Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const Needs& needs) {
-  return Finder(trace, spans).find(needs);
+Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed) {
+  return SuperfluousFinder(trace, spans).find(needed);
 }
 
 }  // namespace slip

@@ -1,20 +1,20 @@
-// Waits and barriers of a trace that no conflict needs, with what they cost.
+// Waits and barriers of a trace that no conflict needs, with the time that they cost. Used by check().
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "slip/check.hpp"
-#include "watch/race/needs.hpp"
+#include "watch/race/needed_edges.hpp"
 
 namespace slip {
 
 struct Superfluous {
-  std::vector<SuperfluousWait> waits;            // dearest first
-  std::vector<FalseDependency> legacy_barriers;  // dearest first
+  std::vector<SuperfluousWait> waits;            // most expensive first
+  std::vector<FalseDependency> legacy_barriers;  // most expensive first
 };
 
-// `needs` has seen the whole trace; `spans` are the trace's.
-Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const Needs& needs);
+// `needed` was filled by check_races() of the same trace; `spans` are trace.spans().
+Superfluous find_superfluous(const TraceData& trace, std::span<const TraceSpan> spans, const NeededEdges& needed);
 
 }  // namespace slip

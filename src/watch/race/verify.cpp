@@ -7,28 +7,29 @@
 #include <utility>
 
 #include "runtime/core.hpp"
-#include "runtime/exchange_source.hpp"
-#include "watch/analysis/spans.hpp"
+#include "runtime/exchange.hpp"
 #include "watch/race/deadlock.hpp"
-#include "watch/race/race_check.hpp"
+#include "watch/race/flag_writes.hpp"
+#include "watch/race/trace_races.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
 
-// Streams of a trace begin at 1, 0 being the host, and so do positions.
+// Streams of a trace begin at 1, because 0 is the host. Positions begin at 1, too.
 std::uint64_t position_of(std::uint32_t op) { return op + 1; }
 std::uint32_t op_at(std::uint64_t position) { return static_cast<std::uint32_t>(position - 1); }
 std::uint64_t stream_of(const PlanNode& node) { return node.stream + 1; }
 
-// The plan as if it had been recorded while its ops were issued in this order.
+// The trace that a recording of the plan would give if its ops were issued in this order.
 class PlanTrace {
  public:
   PlanTrace(const Plan& plan, const std::vector<std::uint32_t>& order) {
     for (const std::uint32_t op : order) add(plan, op);
-    tidy(data);
+    normalise(data);
   }
   TraceData data;
-  std::vector<Verification::Wait> waits;  // by index of its record; of others nothing
+  std::vector<Verification::Wait> waits;  // by index of the record; empty for records that are no waits
 
  private:
   void add(const Plan& plan, std::uint32_t op) {
@@ -72,21 +73,21 @@ class PlanTrace {
   }
 };
 
-using Words = std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>>;
+using FlagWriters = std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>>;
 
-Words writers_of_words(const Plan& plan) {
-  Words words;
+FlagWriters flag_writers(const Plan& plan) {
+  FlagWriters writers;
   for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
     const PlanNode& node = plan.nodes()[op];
-    if (node.kind == OpKind::kWriteValue) words[{node.writes[0].id, node.writes[0].offset}].push_back(op);
+    if (node.kind == OpKind::kWriteValue) writers[{node.writes[0].id, node.writes[0].offset}].push_back(op);
   }
-  return words;
+  return writers;
 }
 
-// What each op waits for; notes those whose word somebody else must write.
-std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
-  const Words words = writers_of_words(plan);
-  std::vector<Waits> result(plan.nodes().size());
+// The ops that each op waits for. Adds to `unknown` the ops that wait for a flag which no op of the plan writes.
+std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
+  const FlagWriters writers = flag_writers(plan);
+  std::vector<OpWaits> result(plan.nodes().size());
   std::vector<std::uint32_t> last(plan.streams(), ~std::uint32_t{0});
   std::map<const void*, std::uint32_t> last_in_line;
   for (std::uint32_t op = 0; op < result.size(); ++op) {
@@ -94,18 +95,18 @@ std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknow
     result[op].all = node.waits;
     if (last[node.stream] != ~std::uint32_t{0}) result[op].all.push_back(last[node.stream]);
     last[node.stream] = op;
-    if (node.exchange) {  // calls of a communicator take turns
+    if (node.exchange) {  // calls of one communicator run one after the other
       const auto [place, first] = last_in_line.try_emplace(node.exchange->line(), op);
       if (!first) result[op].all.push_back(std::exchange(place->second, op));
     }
     if (node.kind != OpKind::kWaitValue) continue;
-    const auto word = words.find({node.reads[0].id, node.reads[0].offset});
-    if (word != words.end()) {
-      // Of each stream only the first that lets it go: those behind it may well wait for this op in turn.
+    const auto word = writers.find({node.reads[0].id, node.reads[0].offset});
+    if (word != writers.end()) {
+      // Of each stream only the first write that ends the wait: later ones may themselves wait for this op.
       std::vector<bool> has_one(plan.streams());
       for (const std::uint32_t writer : word->second) {
         const PlanNode& write = plan.nodes()[writer];
-        if (has_one[write.stream] || !lets_go(write.value, node.value)) continue;
+        if (has_one[write.stream] || !ends_wait(write.value, node.value)) continue;
         has_one[write.stream] = true;
         result[op].any.push_back(writer);
       }
@@ -115,9 +116,9 @@ std::vector<Waits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknow
   return result;
 }
 
-// An order in which each op comes after what it waits for, writers of its word included: a wait for a word may be
-// issued long before the write.
-std::vector<std::uint32_t> run_order(const std::vector<Waits>& waits) {
+// An order in which each op comes after the ops that it waits for, including the writers of its flag: a wait for a flag
+// may be issued long before the write.
+std::vector<std::uint32_t> run_order(const std::vector<OpWaits>& waits) {
   std::vector<std::uint32_t> order;
   std::vector<bool> begun(waits.size());
   std::vector<std::uint32_t> stack;
@@ -150,11 +151,10 @@ void note_races(Verification& result, const RaceReport& report) {
   for (const Race& race : report.races)
     result.races.push_back({op_at(race.first.position), op_at(race.second.position), race.first.writes,
                             race.second.writes, race.buffer_name, race.offset, race.bytes});
-  for (const RaceFix& fix : report.fixes)
-    result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
+  for (const RaceFix& fix : report.fixes) result.missing.push_back({op_at(fix.before.position), op_at(fix.after.position)});
 }
 
-// Ops whose effect the ranges do not tell: what is ordered around them must stay so.
+// Ops with effects that their ranges do not show: everything ordered around them must stay ordered.
 bool has_signals(const Plan& plan) {
   return std::any_of(plan.nodes().begin(), plan.nodes().end(), [](const PlanNode& node) {
     return node.opaque || node.kind == OpKind::kWaitValue || node.kind == OpKind::kWriteValue ||
@@ -162,17 +162,17 @@ bool has_signals(const Plan& plan) {
   });
 }
 
-// Those that the first look does not need and, where each can be tried, those that the others make unnecessary.
-std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace, const Needs& needs) {
+// The waits that no conflict needs and, if the plan is small enough to try, those that other waits make unnecessary.
+std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace, const NeededEdges& needed) {
   const std::vector<TraceRecord>& records = trace.data.records;
   std::vector<bool> left_out(records.size());
   std::vector<std::uint32_t> kept;
-  for (const Needs::Edge& edge : needs.edges()) {
+  for (const NeededEdges::Edge& edge : needed.edges()) {
     if (records[edge.record].kind != RecordKind::kEventWait) continue;
     if (edge.needed) kept.push_back(edge.record);
     else left_out[edge.record] = true;
   }
-  if (!has_signals(plan) && kept.size() * records.size() <= kMaxTrials) {
+  if (!has_signals(plan) && kept.size() * records.size() <= kMaxTrialSteps) {
     for (const std::uint32_t wait : kept) {
       left_out[wait] = true;
       left_out[wait] = is_clean_without(trace.data, left_out);
@@ -199,17 +199,17 @@ const char* verdict_name(Verdict verdict) {
 
 Verification verify(const Plan& plan) {
   Verification result;
-  const std::vector<Waits> waits = waits_of(plan, result.unknown);
-  result.circle = find_circle(waits);
+  const std::vector<OpWaits> waits = waits_of(plan, result.unknown);
+  result.circle = find_cycle(waits);
   const PlanTrace trace(plan, run_order(waits));
-  Needs needs;
-  note_races(result, check_races(trace.data, true, &needs));
+  NeededEdges needed;
+  note_races(result, check_races(trace.data, true, &needed));
   for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
     if (plan.nodes()[op].opaque) result.unknown.push_back(op);
   }
   std::sort(result.unknown.begin(), result.unknown.end());
-  // With a race about, nobody can say what is needed.
-  if (result.races.empty()) result.superfluous = superfluous_waits(plan, trace, needs);
+  // In a racy plan it is not defined which waits are needed.
+  if (result.races.empty()) result.superfluous = superfluous_waits(plan, trace, needed);
   result.verdict = !result.races.empty()     ? Verdict::kRace
                    : !result.circle.empty()  ? Verdict::kDeadlock
                    : !result.unknown.empty() ? Verdict::kUnknown

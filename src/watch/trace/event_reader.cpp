@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
 
 namespace slip {
 
@@ -18,12 +18,12 @@ std::uint32_t require_small(const JsonReader& json, std::uint64_t value, const c
 const EventReader::Field EventReader::kArgsFields[] = {
     {"record",
      [](EventReader& to) {
-       to.event_.record.kind = require_word(to.json_, record_kind_of, "kind of record");
+       to.event_.record.kind = require_name(to.json_, record_kind_of, "kind of record");
        to.event_.recorded = true;
      }},
     {"device",
      [](EventReader& to) { to.event_.record.device = require_small(to.json_, to.json_.unsigned_number(), "device"); }},
-    {"kind", [](EventReader& to) { to.event_.record.op = require_word(to.json_, op_kind_of, "kind of op"); }},
+    {"kind", [](EventReader& to) { to.event_.record.op = require_name(to.json_, op_kind_of, "kind of op"); }},
     {"opaque", [](EventReader& to) { to.event_.record.opaque = to.json_.boolean(); }},
     {"reads", [](EventReader& to) { to.read_ranges(to.reads_); }},
     {"writes", [](EventReader& to) { to.read_ranges(to.writes_); }},
@@ -32,7 +32,7 @@ const EventReader::Field EventReader::kArgsFields[] = {
     {"bytes", [](EventReader& to) { to.event_.record.bytes = to.json_.unsigned_number(); }},
     {"cost", [](EventReader& to) { to.read_cost(); }},
     {"name", [](EventReader& to) { to.event_.record.name = to.texts_.keep(to.json_.text()); }},
-    {"engine", [](EventReader& to) { to.asked_for_ = require_word(to.json_, engine_of, "engine"); }},
+    {"engine", [](EventReader& to) { to.asked_for_ = require_name(to.json_, engine_of, "engine"); }},
     {"stream", [](EventReader& to) { to.event_.record.stream = to.json_.unsigned_number(); }},
     {"position", [](EventReader& to) { to.event_.record.position = to.json_.unsigned_number(); }},
     {"queued", [](EventReader& to) { to.event_.record.queued = to.json_.micros(); }},
@@ -64,7 +64,7 @@ const EventReader::Field EventReader::kEventFields[] = {
     {"args", [](EventReader& to) { to.read_object(kArgsFields, to.args_followers_); }},
 };
 
-// The field whose key comes next, kCount for a key that is not listed; reads the key.
+// Reads the next key and returns the index of its field; kCount if no field has this key.
 template <std::size_t kCount>
 std::size_t EventReader::find_key(const Field (&fields)[kCount], std::size_t from) {
   for (std::size_t i = from; i < kCount; ++i) {
@@ -82,7 +82,7 @@ void EventReader::read_object(const Field (&fields)[kCount], Followers& follower
   json_.begin_object();
   std::size_t last = 0;
   while (json_.next_member()) {
-    std::uint8_t& follower = followers[alike_][last];
+    std::uint8_t& follower = followers[phase_index_][last];
     std::size_t next = follower;
     if (!json_.take(fields[next].key)) {
       next = find_key(fields, last);
@@ -103,7 +103,7 @@ const TraceEvent& EventReader::read() {
   asked_for_.reset();
   reads_.clear();
   writes_.clear();
-  alike_ = 0;
+  phase_index_ = 0;
   read_object(kEventFields, event_followers_);
   if (!event_.recorded && event_.record.stream == 0) event_.record.stream = event_.tid;
   event_.record.engine = asked_for_.value_or(event_.recorded ? Engine::kNone : event_.engine);
@@ -113,13 +113,13 @@ const TraceEvent& EventReader::read() {
 void EventReader::read_phase() {
   const std::string_view phase = json_.text();
   event_.phase = phase.size() == 1 ? phase[0] : '\0';
-  alike_ = event_.phase == 'X' ? 1 : event_.phase == 'i' ? 2 : 3;
+  phase_index_ = event_.phase == 'X' ? 1 : event_.phase == 'i' ? 2 : 3;
 }
 
-// The engine that an op ran on. Records have none, and arrows another category.
+// The category is the engine that an op ran on. Records have no category, and arrows another one.
 void EventReader::read_category() { event_.engine = engine_of(json_.text()).value_or(Engine::kNone); }
 
-// Only that of an op is needed: the titles of records are made up from the rest.
+// Only the title of an op is needed: the writer makes up those of records from other fields.
 void EventReader::read_title() {
   const std::string_view title = json_.text();
   if (event_.phase == 'X' || event_.phase == 0) event_.title = texts_.keep(title);
@@ -171,8 +171,8 @@ void EventReader::read_cost() {
   }
 }
 
-EventReader::Place EventReader::split_place(std::string_view text) {
-  Place place;
+EventReader::SourceLine EventReader::split_source_line(std::string_view text) {
+  SourceLine place;
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) json_.fail("a place is \"file:line\"");
   const char* end = text.data() + text.size();
@@ -185,8 +185,8 @@ EventReader::Place EventReader::split_place(std::string_view text) {
 
 void EventReader::read_place() {
   const std::string_view text = json_.text();
-  Place& recent = places_[Texts::slot(text)];
-  if (text != recent.text || text.empty()) recent = split_place(text);
+  SourceLine& recent = source_lines_[StringPool::cache_slot(text)];
+  if (text != recent.text || text.empty()) recent = split_source_line(text);
   event_.record.file = recent.file;
   event_.record.line = recent.line;
 }

@@ -1,4 +1,4 @@
-// One trace event that this library wrote, as the fields that matter here.
+// EventReader: reads one event of a trace that this library wrote. TraceReader turns it into records.
 #pragma once
 
 #include <array>
@@ -10,22 +10,22 @@
 
 #include "base/json_reader.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace/texts.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 
-// TraceRecord::queued of an event that gives none; no number that can be read is this one.
+// TraceRecord::queued of an event that has none. No number in a file is read as this value.
 inline constexpr Picos kNoTime = std::numeric_limits<Picos>::min();
 
-// One event of the file: the record it stands for, and its run too if it is an op that ran.
+// An event: a record or, for an op that ran, its submission and its run together.
 struct TraceEvent {
   char phase = 0;
-  bool recorded = false;          // args name the kind of record
+  bool recorded = false;          // it is a record: its args name the kind
   bool unnamed = false;           // the title is not the op's name
   bool annotation = false;        // of the run
-  Engine engine = Engine::kNone;  // that it ran on; record.engine is the one that was asked for
+  Engine engine = Engine::kNone;  // that the op ran on; record.engine is the one that the program asked for
   TraceRecord record;
-  std::string_view title;  // what viewers show
+  std::string_view title;  // the name that viewers show
   std::uint64_t pid = 0, tid = 0;
   Picos at = 0, lasts = 0;
   std::uint64_t run_thread = 0, run_sequence = 0;
@@ -33,23 +33,23 @@ struct TraceEvent {
 
 class EventReader {
  public:
-  EventReader(JsonReader& json, Texts& texts) : json_(json), texts_(texts) {}
+  EventReader(JsonReader& json, StringPool& texts) : json_(json), texts_(texts) {}
 
   const TraceEvent& read();  // valid until the next call, like its ranges
   const std::vector<TraceRange>& reads() const { return reads_; }
   const std::vector<TraceRange>& writes() const { return writes_; }
 
  private:
-  // What is done with the value of a key.
+  // A key and the function that reads its value.
   struct Field {
     JsonKey key;
     void (*read)(EventReader& reader);
   };
   static constexpr std::size_t kMaxFields = 24;
-  static const Field kEventFields[];  // both in the order in which they are written
+  static const Field kEventFields[];  // both in the order in which the writer writes them
   static const Field kArgsFields[];
-  // Events of a phase are alike: after each key the one that followed it last time is tried first. Entry 0 is the
-  // start.
+  // Events of one phase have the same keys in the same order. So for each key the reader remembers the key that
+  // followed it last time, and tries that one first. Entry 0 is the start of the object.
   using Followers = std::array<std::array<std::uint8_t, kMaxFields + 1>, 4>;
   template <std::size_t kCount>
   void read_object(const Field (&fields)[kCount], Followers& followers);
@@ -66,30 +66,30 @@ class EventReader {
   std::size_t read_numbers(std::uint64_t* into, std::size_t limit);
   void read_pair(std::uint64_t& first, std::uint64_t& second);
 
-  struct Place {
+  struct SourceLine {
     std::string_view text;  // "file:line"
     std::string_view file;
     std::int32_t line = 0;
   };
-  Place split_place(std::string_view text);
+  SourceLine split_source_line(std::string_view text);
 
   JsonReader& json_;
-  Texts& texts_;
+  StringPool& texts_;
   TraceEvent event_;
   std::optional<Engine> asked_for_;
-  std::size_t alike_ = 0;  // which followers are those of the phase
+  std::size_t phase_index_ = 0;  // of the followers of this event's phase
   std::vector<TraceRange> reads_, writes_;
   Followers event_followers_{}, args_followers_{};
-  std::array<Place, Texts::kRecent> places_;  // met lately
+  std::array<SourceLine, StringPool::kCacheEntries> source_lines_;  // a cache of lines split lately
 };
 
 std::uint32_t require_small(const JsonReader& json, std::uint64_t value, const char* what);
 
-// The enumerator that the next string names.
+// The enumerator that the next string of the file names.
 template <class Value>
-Value require_word(JsonReader& json, std::optional<Value> (*find_word)(std::string_view), const char* what) {
+Value require_name(JsonReader& json, std::optional<Value> (*find_name)(std::string_view), const char* what) {
   const std::string_view text = json.text();
-  const std::optional<Value> value = find_word(text);
+  const std::optional<Value> value = find_name(text);
   if (!value) json.fail("no " + std::string(what) + " is called '" + to_utf8(text.substr(0, 40)) + "'");
   return *value;
 }

@@ -7,27 +7,26 @@
 #include <limits>
 #include <string>
 
-#include "watch/analysis/spans.hpp"
-#include "watch/trace/trace_limits.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
 
-// Times beyond this many microseconds are counted from the first event: since 1970 they are, and do not fit into Picos.
+// Times beyond this many microseconds are counted from the first event: they count from 1970 and overflow Picos.
 constexpr std::int64_t kFarMicros = 1'000'000'000'000;
 
-// Labels over other events: steps, ranges that the program marks, the profiler itself, frames of Python's stack.
+// Labels over other events: steps, ranges that the program marks, the profiler itself, Python stack frames.
 bool is_annotation(std::string_view category, std::string_view name) {
   return category == "user_annotation" || category == "gpu_user_annotation" || category == "python_function" ||
          category == "Trace" || name.starts_with("ProfilerStep#");
 }
 
-// Calls of the CUDA runtime and driver: what launches work on a device.
+// Calls of the CUDA runtime and driver, which launch work on a device.
 bool is_call(std::string_view category) {
   return category == "cuda_runtime" || category == "cuda_driver" || category == "Runtime";
 }
 
-// PyTorch's categories; what others write is work of the host.
+// Knows PyTorch's categories; an event of any other category is work of the host.
 Engine engine_by(std::string_view category, std::string_view name) {
   if (is_annotation(category, name)) return Engine::kNone;
   if (category == "kernel" || category == "Kernel")
@@ -60,7 +59,7 @@ void ForeignReader::read() {
     case 's':
     case 'f': {
       if (event.id.empty() || !event.timed) return;
-      // Ids count within their category.
+      // An id is unique within its category only.
       const std::string_view id = texts_.keep(fmt::format("{} {}", event.category, event.id));
       arrows_.push_back({event.phase == 's', event.enclosed, id, {event.pid.data(), event.tid.data()}, time_of(event)});
       return;
@@ -68,12 +67,12 @@ void ForeignReader::read() {
     case 'E': {
       const Picos at = time_of(event);
       const std::size_t track = track_of(event);
-      if (tracks_[track].open.empty()) return;  // began before the trace
+      if (tracks_[track].open.empty()) return;  // it began before the trace
       const Begin begin = tracks_[track].open.back();
       tracks_[track].open.pop_back();
       return add_run(track, begin, std::max(begin.at, at));
     }
-    default: return;  // marks, counters and what has no thread
+    default: return;  // marks, counters and events of no thread
   }
 }
 
@@ -120,7 +119,7 @@ void ForeignReader::read_args(Event& event) {
   }
 }
 
-// A string or a number, which are both used to tell processes apart; nothing for what is neither.
+// A string or a number: tools use both as ids of processes. Any other value gives an empty string.
 std::string_view ForeignReader::read_identity() {
   if (json_.next_is('"') || json_.next_is_number()) return texts_.keep(json_.scalar());
   json_.skip();
@@ -155,22 +154,23 @@ Picos ForeignReader::sum(Picos a, Picos b) const {
 
 Picos ForeignReader::time_of(const Event& event) {
   if (!event.timed) json_.fail("an event without its time (\"ts\")");
-  if (!started_) {
-    started_ = true;
-    if (std::abs(event.at.micros) > kFarMicros) base_ = event.at.micros;
+  if (!clock_.started) {
+    clock_.started = true;
+    if (std::abs(event.at.micros) > kFarMicros) clock_.base = event.at.micros;
   }
   std::int64_t micros = 0;
   Picos picos = 0;
-  if (__builtin_sub_overflow(event.at.micros, base_, &micros) || __builtin_mul_overflow(micros, 1'000'000, &picos))
+  if (__builtin_sub_overflow(event.at.micros, clock_.base, &micros) ||
+      __builtin_mul_overflow(micros, 1'000'000, &picos))
     json_.fail("a time more than 106 days from the first");
   picos = sum(picos, event.at.rest);
-  latest_ = std::max(latest_, picos);
+  clock_.latest = std::max(clock_.latest, picos);
   return picos;
 }
 
 void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) {
   if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
-  latest_ = std::max(latest_, ended);
+  clock_.latest = std::max(clock_.latest, ended);
   const Engine engine = engine_by(begin.category, begin.name);
   if (!begin.correlation.empty() && is_call(begin.category)) links_.add_call(begin.correlation, records_.size());
   else if (!begin.correlation.empty() && engine != Engine::kHost && engine != Engine::kNone)
@@ -186,11 +186,11 @@ void ForeignReader::add_run(std::size_t track, const Begin& begin, Picos ended) 
                       .name = begin.name});
 }
 
-// What was launched by a call that the trace holds was submitted then.
+// Adds a submission for each op whose launching call is in the trace, at the time of the call.
 void ForeignReader::add_submissions() {
   for (const ArrowEnd& end : arrows_) {
     const auto track = track_index_.find(end.thread);
-    if (track == track_index_.end()) continue;  // nothing ran there
+    if (track == track_index_.end()) continue;  // no event ran on that thread
     if (end.begins) links_.add_arrow_begin(end.id, track->second + 1, end.at);
     else links_.add_arrow_end(end.id, track->second + 1, end.at, !end.enclosed);
   }
@@ -216,16 +216,16 @@ void ForeignReader::add_submissions() {
   }
 }
 
-// What never ended lasts as long as the trace, as viewers show it.
+// Runs that never ended last as long as the trace, as viewers show them.
 void ForeignReader::end_open_runs() {
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
-    for (const Begin& begin : tracks_[i].open) add_run(i, begin, std::max(begin.at, latest_));
+    for (const Begin& begin : tracks_[i].open) add_run(i, begin, std::max(begin.at, clock_.latest));
   }
 }
 
-// Where the times were counted from the first event, they start with the earliest.
+// If times were counted from the first event of the file, shifts them so that the earliest one is zero.
 void ForeignReader::move_to_zero() {
-  if (base_ == 0) return;
+  if (clock_.base == 0) return;
   Picos earliest = std::numeric_limits<Picos>::max();
   for (const TraceRecord& record : records_) {
     if (record.kind == RecordKind::kRun) earliest = std::min(earliest, record.started);
@@ -241,7 +241,7 @@ void ForeignReader::move_to_zero() {
   }
 }
 
-// Positions in the order of starts, those around others before what they hold.
+// Numbers the runs of each stream by start; of runs with one start, the enclosing one comes first.
 void ForeignReader::number_positions() {
   std::vector<TraceRecord*> order;
   for (TraceRecord& record : records_) {
@@ -254,7 +254,7 @@ void ForeignReader::number_positions() {
   for (TraceRecord* run : order) run->position = ++positions[run->stream - 1];
 }
 
-// Tracks first, then runs as they started and submissions as they were made, each behind the run of its call.
+// Gives sequence numbers: first tracks, then runs by start and submissions by time, each behind the run of its call.
 void ForeignReader::put_in_order() {
   const auto time_of = [](const TraceRecord& record) {
     return record.kind == RecordKind::kSubmit ? record.queued : record.started;
@@ -301,6 +301,79 @@ TraceData ForeignReader::finish() {
   data.records = std::move(records_);
   data.foreign = true;
   return data;
+}
+
+namespace {
+
+// The runs of each stream by start; of runs with one start, the enclosing one comes first.
+class Tracks {
+ public:
+  explicit Tracks(const std::vector<TraceRecord>& records) : records_(records) {
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      if (records[i].kind == RecordKind::kRun && !records[i].annotation) runs_[records[i].stream].push_back(i);
+    }
+    for (auto& [stream, runs] : runs_) {
+      std::stable_sort(runs.begin(), runs.end(), [&](std::size_t a, std::size_t b) {
+        return records[a].started != records[b].started ? records[a].started < records[b].started
+                                                        : records[a].ended > records[b].ended;
+      });
+    }
+  }
+
+  // The innermost run that contains the time.
+  std::size_t at(std::uint64_t stream, Picos at) const {
+    const auto found = runs_.find(stream);
+    if (found == runs_.end()) return LaunchLinks::kNone;
+    const std::vector<std::size_t>& runs = found->second;
+    auto next = after(runs, at);
+    for (int tries = 0; next != runs.begin() && tries < kMaxNested; ++tries) {
+      if (records_[*--next].ended >= at) return *next;
+    }
+    return LaunchLinks::kNone;
+  }
+  // The first run that starts at the time or later.
+  std::size_t from(std::uint64_t stream, Picos at) const {
+    const auto found = runs_.find(stream);
+    if (found == runs_.end()) return LaunchLinks::kNone;
+    const auto next = std::lower_bound(found->second.begin(), found->second.end(), at,
+                                       [this](std::size_t run, Picos time) { return records_[run].started < time; });
+    return next == found->second.end() ? LaunchLinks::kNone : *next;
+  }
+
+ private:
+  static constexpr int kMaxNested = 64;
+  std::vector<std::size_t>::const_iterator after(const std::vector<std::size_t>& runs, Picos at) const {
+    return std::upper_bound(runs.begin(), runs.end(), at,
+                            [this](Picos time, std::size_t run) { return time < records_[run].started; });
+  }
+
+  const std::vector<TraceRecord>& records_;
+  std::unordered_map<std::uint64_t, std::vector<std::size_t>> runs_;
+};
+
+}  // namespace
+
+std::vector<std::size_t> LaunchLinks::resolve(const std::vector<TraceRecord>& records) const {
+  std::vector<std::size_t> result(records.size(), kNone);
+  for (const Launched& launched : launched_) {
+    const auto call = calls_.find(launched.correlation);
+    if (call != calls_.end()) result[launched.run] = call->second;
+  }
+  if (!begins_.empty() && !ends_.empty()) follow_arrows(records, result);
+  return result;
+}
+
+void LaunchLinks::follow_arrows(const std::vector<TraceRecord>& records, std::vector<std::size_t>& result) const {
+  const Tracks tracks(records);
+  for (const ArrowEnd& end : ends_) {
+    const auto begin = begins_.find(end.id);
+    if (begin == begins_.end()) continue;
+    const std::size_t launched =
+        end.follows ? tracks.from(end.moment.stream, end.moment.at) : tracks.at(end.moment.stream, end.moment.at);
+    if (launched == kNone || result[launched] != kNone || records[launched].engine == Engine::kHost) continue;
+    const std::size_t call = tracks.at(begin->second.stream, begin->second.at);
+    if (call != kNone && records[call].engine == Engine::kHost) result[launched] = call;
+  }
 }
 
 }  // namespace slip

@@ -1,24 +1,64 @@
-// Traces of other programs, PyTorch's profiler and browsers among them: what ran where and when, which call of the host
-// launched it where the trace says so, and nothing of what it read, wrote or waited for.
+// ForeignReader: reads Chrome traces of other programs, such as PyTorch's profiler and browsers. They say what ran
+// where and when, and sometimes which call of the host launched it; they do not say what ops read, wrote or waited for.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/json_reader.hpp"
 #include "slip/trace.hpp"
-#include "watch/trace/launch_links.hpp"
-#include "watch/trace/texts.hpp"
+#include "watch/trace/containers.hpp"
 
 namespace slip {
 
-// A process becomes a device and each of its threads a stream, numbered from 1 as they appear.
+// Links each op of a device to the host's call that launched it: by correlation ids, which both carry, and by flow
+// arrows ("s" to "f") for ops without an id.
+class LaunchLinks {
+ public:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+
+  // Ids are strings of the StringPool: equal if they lie at the same address. `run` is an index into the records.
+  void add_call(std::string_view correlation, std::size_t run) { calls_.emplace(correlation.data(), run); }
+  void add_launched(std::string_view correlation, std::size_t run) { launched_.push_back({correlation.data(), run}); }
+  // An arrow begins or ends on a stream, at the run that contains its time. One that `follows` ends at the next run.
+  void add_arrow_begin(std::string_view id, std::uint64_t stream, Picos at) { begins_[id.data()] = {stream, at}; }
+  void add_arrow_end(std::string_view id, std::uint64_t stream, Picos at, bool follows) {
+    ends_.push_back({id.data(), {stream, at}, follows});
+  }
+
+  // By record: the call that launched it, or kNone. Runs of the host are calls; all other runs may be launched.
+  std::vector<std::size_t> resolve(const std::vector<TraceRecord>& records) const;
+
+ private:
+  struct Launched {
+    const char* correlation;
+    std::size_t run;
+  };
+  struct Moment {
+    std::uint64_t stream = 0;
+    Picos at = 0;
+  };
+  struct ArrowEnd {
+    const char* id;
+    Moment moment;
+    bool follows;
+  };
+  void follow_arrows(const std::vector<TraceRecord>& records, std::vector<std::size_t>& result) const;
+
+  std::unordered_map<const char*, std::size_t> calls_;
+  std::vector<Launched> launched_;
+  std::unordered_map<const char*, Moment> begins_;
+  std::vector<ArrowEnd> ends_;
+};
+
+// Each process of the trace becomes a device and each of its threads a stream, numbered from 1 as they appear.
 class ForeignReader {
  public:
-  ForeignReader(JsonReader& json, Texts& texts) : json_(json), texts_(texts) {}
+  ForeignReader(JsonReader& json, StringPool& texts) : json_(json), texts_(texts) {}
   void read();         // the next event
   TraceData finish();  // after the last one
 
@@ -26,10 +66,10 @@ class ForeignReader {
   struct Event {
     char phase = 0;
     std::string_view name, category, pid, tid;
-    std::string_view given, labels;  // of metadata
-    std::string_view correlation;    // of a launch and what it launched
+    std::string_view given, labels;  // of metadata: the name and labels of a process or thread
+    std::string_view correlation;    // of a call and of the op that it launched
     std::string_view id;             // of an arrow
-    bool enclosed = false;           // of an arrow: it ends at the run that holds its time, not at the next
+    bool enclosed = false;           // of an arrow: it ends at the run that contains its time, not at the next
     bool timed = false;
     JsonReader::LongTime at;
     Picos lasts = 0;
@@ -43,7 +83,7 @@ class ForeignReader {
     std::uint32_t device = 0;
     std::vector<Begin> open;  // begun and not yet ended, the innermost last
   };
-  // Kept texts are the same if they lie at the same place.
+  // Of strings of the StringPool, which are equal if they lie at the same address.
   using ThreadKey = std::pair<const char*, const char*>;
   struct ArrowEnd {
     bool begins = false, enclosed = false;
@@ -68,8 +108,8 @@ class ForeignReader {
   std::string_view track_name(const Track& track);
 
   JsonReader& json_;
-  Texts& texts_;
-  std::vector<TraceRecord> records_;  // for each track its kStreamOpen, and runs
+  StringPool& texts_;
+  std::vector<TraceRecord> records_;  // a kStreamOpen for each track, and runs
   LaunchLinks links_;
   std::vector<ArrowEnd> arrows_;
   std::vector<Track> tracks_;  // by stream - 1
@@ -79,9 +119,12 @@ class ForeignReader {
   std::map<const char*, std::uint32_t> devices_;                // by pid
   std::map<const char*, std::string_view> processes_, labels_;  // names by pid
   std::map<ThreadKey, std::string_view> threads_;               // names
-  bool started_ = false;
-  std::int64_t base_ = 0;  // microseconds taken off every time
-  Picos latest_ = 0;
+  struct Clock {
+    bool started = false;
+    std::int64_t base = 0;  // microseconds subtracted from every time
+    Picos latest = 0;
+  };
+  Clock clock_;
 };
 
 }  // namespace slip

@@ -1,4 +1,4 @@
-// The traces of several ranks as one.
+// Merges the traces of the ranks of one job into one trace.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,22 +7,22 @@
 #include <unordered_map>
 
 #include "slip/trace.hpp"
-#include "watch/trace/trace_limits.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
 
-// Ranks of one job run at the same time; files of an earlier job may lie beside theirs.
+// Ranks of one job run at the same time. Traces that are further apart are of different jobs.
 constexpr std::int64_t kMaxApartNs = 60'000'000'000;
 
-// When a rank's records happened, since 1970.
-struct Extent {
+// The first and last time of a rank's records, in nanoseconds since 1970.
+struct RecordedPeriod {
   std::int64_t begin = std::numeric_limits<std::int64_t>::max(), end = std::numeric_limits<std::int64_t>::min();
   bool known() const { return begin <= end; }
 };
 
-Extent extent_of(const TraceData& trace) {
-  Extent result;
+RecordedPeriod period_of(const TraceData& trace) {
+  RecordedPeriod result;
   for (const TraceRecord& record : trace.records) {
     for (const Picos time : {record.queued, record.started, record.ended}) {
       if (time == 0) continue;
@@ -35,8 +35,8 @@ Extent extent_of(const TraceData& trace) {
   return result;
 }
 
-// What to add to the times of `trace` so that they are on the clock of `first`. Hosts are as far apart as their clocks
-// are; within one boot there is one clock.
+// The time to add to the times of `process` so that they are on the clock of `first`. Processes of one boot share an
+// exact clock; between hosts, the result is as wrong as their wall clocks are.
 Picos clock_shift(const TraceProcess& first, const TraceProcess& process, Here here) {
   const bool same = !first.boot.empty() && first.boot == process.boot;
   Picos shift = 0;
@@ -73,7 +73,7 @@ class Merger {
       move(record.thread, bases.thread, bases_.thread);
       move(record.range.buffer, bases.buffer, bases_.buffer);
       for (Picos* time : {&record.queued, &record.started, &record.ended}) {
-        if (*time != 0) *time += shift;  // both are within kMaxTime; 0: there is none
+        if (*time != 0) *time += shift;  // both are within kMaxTime; 0 means no time
       }
       result_.records.push_back(record);
     }
@@ -100,12 +100,12 @@ class Merger {
   struct Bases {
     std::uint64_t sequence = 0, stream = 0, thread = 0, buffer = 0, range = 0;
   };
-  // The number behind all that were used; 0 stays 0. `most` is the highest so far.
-  void move(std::uint64_t& number, std::uint64_t base, std::uint64_t& most) const {
+  // Renumbers behind the numbers of earlier traces; 0 stays 0. `max` is the highest so far.
+  void move(std::uint64_t& number, std::uint64_t base, std::uint64_t& max) const {
     if (number == 0) return;
     if (__builtin_add_overflow(number, base, &number))
       throw Error(Code::kInvalidValue, "numbers in the traces are too large to merge them", here_);
-    most = std::max(most, number);
+    max = std::max(max, number);
   }
 
   const Here here_;
@@ -120,15 +120,15 @@ class Merger {
 bool are_ranks_of_one_job(std::span<const TraceData> traces) {
   if (traces.size() < 2) return false;
   std::vector<int> ranks;
-  Extent common{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  RecordedPeriod common{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
   for (const TraceData& trace : traces) {
     const TraceProcess& process = trace.process;
     if (process.ranks < 2 || process.ranks != traces.front().process.ranks) return false;
     ranks.push_back(process.rank);
-    const Extent extent = extent_of(trace);
-    if (!extent.known()) continue;
-    common.begin = std::max(common.begin, extent.begin);
-    common.end = std::min(common.end, extent.end);
+    const RecordedPeriod period = period_of(trace);
+    if (!period.known()) continue;
+    common.begin = std::max(common.begin, period.begin);
+    common.end = std::min(common.end, period.end);
   }
   std::ranges::sort(ranks);
   if (std::ranges::adjacent_find(ranks) != ranks.end()) return false;

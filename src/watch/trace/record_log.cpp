@@ -7,16 +7,16 @@
 #include <queue>
 #include <utility>
 
-#include "base/clock_origin.hpp"
-#include "base/job_rank.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
 #include "base/thread.hpp"
 #include "runtime/core.hpp"
-#include "watch/analysis/spans.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
 
-// Which parts follow an Entry, in this order. Most records have few of them: an op of two ranges takes some 220 bytes.
+// The parts that follow an Entry, in this order. Most records have few: an op with two ranges takes about 220 bytes.
 enum Part : std::uint16_t {
   kTimes = 1,
   kPoint = 2,
@@ -27,29 +27,29 @@ enum Part : std::uint16_t {
   kCosted = 64,
 };
 
-constexpr std::uint8_t kBufferFact = 0xFF;  // Entry::kind of what is known of a buffer: no record, but kept among them
+constexpr std::uint8_t kBufferInfo = 0xFF;  // Entry::kind of a description of a buffer, which is no record
 
 struct Entry {
   std::uint64_t sequence = 0;
-  std::uint64_t stream = 0;    // kBufferFact: id
-  std::uint64_t position = 0;  // kBufferFact: bytes
-  std::uint64_t thread = 0;    // kBufferFact: address, see TraceBuffer
+  std::uint64_t stream = 0;    // kBufferInfo: id
+  std::uint64_t position = 0;  // kBufferInfo: bytes
+  std::uint64_t thread = 0;    // kBufferInfo: address, see TraceBuffer
   Picos queued = 0;
   std::uint32_t device = 0;
   std::int32_t queue = -1;
   std::uint8_t kind = 0;
   std::uint8_t engine = 0;
   std::uint8_t whole_device = 0;
-  std::uint8_t memory = 0;  // kBufferFact
+  std::uint8_t memory = 0;  // kBufferInfo
   std::uint16_t parts = 0;
 };
 struct Times {
   Picos started, ended;
 };
-struct Target {
+struct AwaitedPoint {
   std::uint64_t stream, position;
 };
-struct Place {
+struct SourceLine {
   const char* file;
   std::int64_t line;
 };
@@ -109,9 +109,9 @@ std::uint16_t parts_of(const Record& record) {
 std::size_t bytes_of(const Record& record, unsigned parts) {
   std::size_t bytes = sizeof(Entry);
   if (parts & kTimes) bytes += sizeof(Times);
-  if (parts & kPoint) bytes += sizeof(Target);
+  if (parts & kPoint) bytes += sizeof(AwaitedPoint);
   if (parts & kNamed) bytes += sizeof(Name);
-  if (parts & kPlaced) bytes += sizeof(Place);
+  if (parts & kPlaced) bytes += sizeof(SourceLine);
   if (parts & kRanged) bytes += sizeof(TraceRange);
   if (parts & kCosted) bytes += sizeof(Cost);
   if (parts & kOperation)
@@ -128,8 +128,8 @@ void pack_operation(Packer& packer, const Op& op, unsigned parts) {
   for (const Range& range : op.writes) packer.put(range);
 }
 
-// Forks between the first process and this one. A child inherits the parent's logs, perhaps with a lock held by a
-// thread that it does not have, so it adds nothing to them.
+// Forks between the first process and this one. A forked child inherits its parent's logs, perhaps with a lock that a
+// thread of the parent held. That thread does not exist in the child, so the child must not touch the logs.
 std::atomic<unsigned> g_forks{0};
 
 unsigned forks() {
@@ -148,7 +148,7 @@ RecordLog::RecordLog(std::size_t max_bytes) : max_bytes_(max_bytes), forks_(fork
 std::byte* RecordLog::room(Shard& shard, std::size_t bytes) noexcept {
   if (static_cast<std::size_t>(shard.end - shard.at) < bytes) [[unlikely]] {
     const std::size_t size = std::max(bytes, kChunkBytes);
-    // relaxed: a count, no data hangs on it.
+    // relaxed: a count that publishes no data.
     if (taken_.fetch_add(size, std::memory_order_relaxed) + size > max_bytes_) {
       taken_.fetch_sub(size, std::memory_order_relaxed);
       return nullptr;
@@ -169,21 +169,21 @@ std::byte* RecordLog::room(Shard& shard, std::size_t bytes) noexcept {
   return std::exchange(shard.at, shard.at + bytes);
 }
 
-// A buffer's name and size are kept when a shard first meets it, also of buffers older than the trace. Meeting it again
-// after another took its place in `seen` costs a second entry, nothing more.
+// Adds the name and size of a buffer when a record of the shard first refers to it, also of buffers older than the
+// trace. If another buffer has taken its entry in `described`, the buffer is described again, which does no harm.
 void RecordLog::describe(Shard& shard, const Range& range) noexcept {
   const Block* block = range.block;
-  std::uint64_t& seen = shard.seen[range.id % kSeen];
-  if (!block || seen == range.id) return;
+  std::uint64_t& described = shard.described[range.id % kDescribed];
+  if (!block || described == range.id) return;
   std::byte* at = room(shard, sizeof(Entry) + sizeof(Name));
   if (!at) return;
-  seen = range.id;
+  described = range.id;
   Packer packer(at);
   packer.put(Entry{.stream = range.id,
                    .position = block->bytes,
                    .thread = block->owned ? 0 : reinterpret_cast<std::uintptr_t>(block->data),
                    .device = block->core ? block->core->id : 0,
-                   .kind = kBufferFact,
+                   .kind = kBufferInfo,
                    .memory = static_cast<std::uint8_t>(block->kind),
                    .parts = kNamed});
   packer.put(block->name);
@@ -206,8 +206,7 @@ void RecordLog::add(const Record& record) noexcept {
     return;
   }
   Packer packer(at);
-  // relaxed: if one record happens before another, so do their steps of the counter, and steps of one counter are in
-  // order.
+  // relaxed: if one record happens before another, so do their increments, and increments of one atomic have one order.
   packer.put(Entry{.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1,
                    .stream = record.stream,
                    .position = record.position,
@@ -220,18 +219,18 @@ void RecordLog::add(const Record& record) noexcept {
                    .whole_device = static_cast<std::uint8_t>(record.whole_device),
                    .parts = parts});
   if (parts & kTimes) packer.put(Times{record.started, std::max(record.started, record.ended)});
-  if (parts & kPoint) packer.put(Target{record.other_stream, record.other_position});
+  if (parts & kPoint) packer.put(AwaitedPoint{record.other_stream, record.other_position});
   if (parts & kNamed) packer.put(record.name);
-  if (parts & kPlaced) packer.put(Place{record.here.file, record.here.line});
+  if (parts & kPlaced) packer.put(SourceLine{record.here.file, record.here.line});
   if (parts & kRanged) packer.put(record.range);
   if (parts & kOperation) pack_operation(packer, *record.op, parts);
 }
 
-// --- reading it back ---
+// --- Reading records back ---
 
 namespace {
 
-// One shard's records, from first to last.
+// Walks over one shard's records, from first to last.
 struct Cursor {
   struct Part {
     const std::byte* at;
@@ -240,7 +239,7 @@ struct Cursor {
   std::vector<Part> parts;
   std::size_t part = 0;
 
-  bool next() {  // to a part with something left
+  bool next() {  // moves to a part with records left; false: there is none
     while (part < parts.size() && parts[part].at == parts[part].end) ++part;
     return part < parts.size();
   }
@@ -289,13 +288,13 @@ TraceRecord unpack_record(Unpacker& from, std::vector<TraceRange>& ranges) {
     record.ended = times.ended;
   }
   if (entry.parts & kPoint) {
-    const Target target = from.take<Target>();
+    const AwaitedPoint target = from.take<AwaitedPoint>();
     record.other_stream = target.stream;
     record.other_position = target.position;
   }
   if (entry.parts & kNamed) record.name = from.take<Name>().text();
   if (entry.parts & kPlaced) {
-    const Place place = from.take<Place>();
+    const SourceLine place = from.take<SourceLine>();
     record.file = place.file ? place.file : "";
     record.line = static_cast<std::int32_t>(place.line);
   }
@@ -313,7 +312,7 @@ TraceProcess this_process() {
   const ClockOrigin origin = clock_origin();
   process.since_boot_ns = origin.since_boot_ns;
   process.since_1970_ns = origin.since_1970_ns;
-  static const std::string* const kBoot = new std::string(boot_id());  // never destroyed: traces refer to it
+  static const std::string* const kBoot = new std::string(boot_id());  // never destroyed, because traces refer to it
   process.boot = *kBoot;
   return process;
 }
@@ -325,7 +324,7 @@ TraceData RecordLog::collect() const {
   for (const Shard& shard : shards_) {
     Cursor cursor;
     {
-      const std::lock_guard lock(shard.lock);  // briefly: what lies below `at` does not change any more
+      const std::lock_guard lock(shard.lock);  // only for a moment: bytes below `at` do not change any more
       for (const Chunk& chunk : shard.chunks) {
         const bool last = &chunk == &shard.chunks.back();
         cursor.parts.push_back({chunk.data.get(), last ? shard.at : chunk.data.get() + chunk.used});
@@ -334,7 +333,7 @@ TraceData RecordLog::collect() const {
     if (cursor.next()) cursors.push_back(std::move(cursor));
   }
 
-  // Each shard is in order by itself: merge. Facts about buffers have sequence 0, so they come first.
+  // Merges the shards, each of which is in order. Descriptions of buffers have sequence 0, so they come first.
   using Head = std::pair<std::uint64_t, std::size_t>;
   std::priority_queue<Head, std::vector<Head>, std::greater<>> heads;
   for (std::size_t i = 0; i < cursors.size(); ++i) heads.emplace(cursors[i].peek().sequence, i);
@@ -344,15 +343,32 @@ TraceData RecordLog::collect() const {
     heads.pop();
     Cursor& cursor = cursors[i];
     Unpacker from(cursor.parts[cursor.part].at);
-    if (cursor.peek().kind == kBufferFact) data.buffers.push_back(unpack_buffer(from));
+    if (cursor.peek().kind == kBufferInfo) data.buffers.push_back(unpack_buffer(from));
     else data.records.push_back(unpack_record(from, data.ranges));
     cursor.parts[cursor.part].at = from.at();
     if (cursor.next()) heads.emplace(cursor.peek().sequence, i);
   }
   data.dropped = dropped_.load(std::memory_order_relaxed);
   data.process = this_process();
-  tidy(data);
+  normalise(data);
   return data;
 }
+
+// --- Trace, the observer that fills a log ---
+
+Trace::Trace(const TraceOptions& options) : log_(std::make_unique<RecordLog>(options.max_bytes)), attached_(true) {
+  attach(*this);
+}
+
+Trace::~Trace() { stop(); }
+
+void Trace::stop() {
+  if (attached_) detach(*this);
+  attached_ = false;
+}
+
+void Trace::on(const Record& record) { log_->add(record); }
+TraceData Trace::data() const { return log_->collect(); }
+void Trace::write(const std::string& path, Here here) const { write_trace(data(), path, here); }
 
 }  // namespace slip

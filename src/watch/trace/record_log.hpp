@@ -1,8 +1,8 @@
-// The memory of a trace: records packed one after another into chunks.
+// RecordLog: the memory of a Trace. Records are packed one after another into chunks of bytes.
 //
-// Shards by thread, each with its own lock, so that threads do not meet; one shared counter gives every record its
-// place in the order of the process. It is taken with the record in hand, so what happened before has the lower number,
-// which is what a race check needs and time stamps do not promise.
+// Each thread adds to a shard with a lock of its own, so threads do not contend. One shared counter gives every record
+// its sequence number. A thread takes the number while it adds the record; therefore, of two records that happen one
+// after the other, the first has the lower number. A race check needs that order, and time stamps do not give it.
 #pragma once
 
 #include <array>
@@ -20,33 +20,33 @@ class RecordLog {
  public:
   explicit RecordLog(std::size_t max_bytes);
 
-  // Thread-safe. Without memory the record is dropped and counted; in a child of fork nothing is recorded.
+  // Thread-safe. If memory is full, the record is dropped and counted. A forked child records nothing.
   void add(const Record& record) noexcept;
-  // Thread-safe, also while records are added: a record under way may be missing.
+  // Thread-safe, also while records are added: a record that is just being added may be missing.
   TraceData collect() const;
 
  private:
   static constexpr std::size_t kShards = 64;
-  static constexpr std::size_t kSeen = 128;
+  static constexpr std::size_t kDescribed = 128;
   static constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 
   struct Chunk {
     std::unique_ptr<std::byte[]> data;
-    std::size_t used = 0;  // of full chunks; the last one's is known by Shard::at
+    std::size_t used = 0;  // of full chunks; the last chunk is used up to Shard::at
   };
   struct alignas(64) Shard {
     mutable SpinLock lock;
     std::vector<Chunk> chunks;
     std::byte* at = nullptr;
     std::byte* end = nullptr;
-    std::array<std::uint64_t, kSeen> seen{};  // ids of buffers described already, by id modulo kSeen
+    std::array<std::uint64_t, kDescribed> described{};  // ids of buffers already described, by id modulo kDescribed
   };
 
   std::byte* room(Shard& shard, std::size_t bytes) noexcept;
   void describe(Shard& shard, const Range& range) noexcept;
 
   const std::size_t max_bytes_;
-  const unsigned forks_;  // when it was made
+  const unsigned forks_;  // forks of the process when this was constructed
   std::atomic<std::size_t> taken_{0};
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> dropped_{0};

@@ -1,24 +1,99 @@
-// Where the bytes of a trace come from: a text, or a file that may be compressed.
+// The sources of a trace's bytes: a text in memory, or a file that may be compressed with gzip.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <new>
 
-#include "watch/trace/gzip.hpp"
 #include "watch/trace/trace_reader.hpp"
+
+#if SLIP_HAS_ZLIB
+#include <zlib.h>
+#endif
 
 namespace slip {
 namespace {
 
-// The source with the first bytes that were taken from it put back.
-class Peeked {
+// gunzip(packed, ...) unpacks a source piece by piece. It throws kUnsupported if the library was built without zlib;
+// reading from it throws kParse if the file is damaged or cut short. `name` is for error texts.
+#if SLIP_HAS_ZLIB
+
+// A gzip file may consist of several members, one after the other.
+class Inflater {
  public:
-  explicit Peeked(JsonReader::Source source) : source_(std::move(source)) {
+  Inflater(JsonReader::Source packed, const std::string& name, Here here)
+      : packed_(std::move(packed)), name_(name), here_(here) {
+    constexpr int kGzip = 16;  // zlib: added to windowBits, it selects the gzip format
+    if (inflateInit2(&state_, MAX_WBITS + kGzip) != Z_OK)
+      throw Error(Code::kOutOfMemory, fmt::format("unpacking '{}': no memory for zlib", name_), here_);
+  }
+  ~Inflater() { inflateEnd(&state_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  // Up to `bytes` of the unpacked file; 0 at its end.
+  std::size_t read(char* into, std::size_t bytes) {
+    state_.next_out = reinterpret_cast<Bytef*>(into);
+    state_.avail_out = static_cast<uInt>(std::min<std::size_t>(bytes, 1U << 30));
+    const uInt wanted = state_.avail_out;
+    while (state_.avail_out == wanted && take_more()) {
+      const int result = inflate(&state_, Z_NO_FLUSH);
+      inside_ = result != Z_STREAM_END;
+      if (result == Z_STREAM_END) inflateReset(&state_);
+      else if (result != Z_OK) fail(state_.msg ? state_.msg : "the data are damaged");
+    }
+    return wanted - state_.avail_out;
+  }
+
+ private:
+  // False at the end of the file.
+  bool take_more() {
+    if (state_.avail_in > 0) return true;
+    const std::size_t count = packed_(buffer_.data(), buffer_.size());
+    state_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
+    state_.avail_in = static_cast<uInt>(count);
+    if (count == 0 && inside_) fail("the file is cut short");
+    return count > 0;
+  }
+  [[noreturn]] void fail(const char* why) const {
+    throw Error(Code::kParse, fmt::format("cannot unpack '{}' (gzip): {}", name_, why), here_);
+  }
+
+  JsonReader::Source packed_;
+  const std::string name_;
+  const Here here_;
+  z_stream state_{};
+  bool inside_ = true;  // a member that has not ended
+  std::array<char, std::size_t{64} << 10> buffer_{};
+};
+
+JsonReader::Source gunzip(JsonReader::Source packed, const std::string& name, Here here) {
+  const auto inflater = std::make_shared<Inflater>(std::move(packed), name, here);
+  return [inflater](char* into, std::size_t bytes) { return inflater->read(into, bytes); };
+}
+
+#else
+
+JsonReader::Source gunzip(JsonReader::Source, const std::string& name, Here here) {
+  throw Error(Code::kUnsupported,
+              fmt::format("'{}' is compressed with gzip, and this program was built without zlib: unpack it with "
+                          "gunzip, or build again with zlib1g-dev installed",
+                          name),
+              here);
+}
+
+#endif
+
+// A source whose first two bytes were looked at; read() still returns them.
+class PeekedSource {
+ public:
+  explicit PeekedSource(JsonReader::Source source) : source_(std::move(source)) {
     while (count_ < sizeof(first_)) {
       const std::size_t got = source_(first_ + count_, sizeof(first_) - count_);
       if (got == 0) break;
@@ -42,9 +117,9 @@ class Peeked {
 
 TraceData parse(JsonReader::Source source, std::size_t file_bytes, const std::string& name, Here here) {
   try {
-    const auto peeked = std::make_shared<Peeked>(std::move(source));
+    const auto peeked = std::make_shared<PeekedSource>(std::move(source));
     JsonReader::Source bytes = [peeked](char* into, std::size_t count) { return peeked->read(into, count); };
-    if (peeked->is_gzip()) bytes = unpacked(std::move(bytes), name, here);
+    if (peeked->is_gzip()) bytes = gunzip(std::move(bytes), name, here);
     JsonReader json(name, std::move(bytes), here);
     return read_trace_events(json, file_bytes);
   } catch (const std::bad_alloc&) {
@@ -62,7 +137,7 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  std::size_t bytes() const {  // 0 if it is not known, as of a pipe
+  std::size_t bytes() const {  // 0 if the size is not known, as of a pipe
     struct stat status {};
     return ::fstat(file_, &status) == 0 && status.st_size > 0 ? static_cast<std::size_t>(status.st_size) : 0;
   }

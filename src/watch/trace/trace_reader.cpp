@@ -5,25 +5,24 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/json_reader.hpp"
-#include "watch/analysis/spans.hpp"
 #include "watch/trace/event_reader.hpp"
 #include "watch/trace/foreign_reader.hpp"
-#include "watch/trace/ordered_records.hpp"
-#include "watch/trace/trace_limits.hpp"
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
 
-// Room made at once, so that a long list is not copied as it grows; little enough that a file's size alone costs
-// nothing.
+// Bytes of a file for each record and range that is reserved, so that a long list is not copied as it grows. Reserved
+// memory costs nothing until it is used, so a large file with few records does no harm.
 constexpr std::size_t kBytesPerRecord = 160;
 constexpr std::size_t kBytesPerRange = 192;
 constexpr std::size_t kMaxReserved = std::size_t{1} << 22;
 
-// With large pages, where the system has them: a page fault for every few records would cost a tenth of the reading.
+// Asks for huge pages: page faults on small ones would take a tenth of the time to read a trace.
 template <class Item>
 void reserve(std::vector<Item>& items, std::size_t count) {
   items.reserve(count);
@@ -33,6 +32,46 @@ void reserve(std::vector<Item>& items, std::size_t count) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), (end - begin) / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 
+// Records in the order of their sequence numbers. Each is placed as it is read: records are large, and moving them
+// afterwards costs more than reading them.
+class OrderedRecords {
+ public:
+  std::vector<TraceRecord>& storage() { return records_; }
+  std::size_t size() const { return records_.size() + rest_.size(); }
+
+  // A place for the record with this sequence number, from 1. The caller must fill it; it is valid until the next call.
+  // Null: there is such a record already.
+  TraceRecord* add(std::uint64_t sequence) {
+    const std::uint64_t index = sequence - 1;
+    const std::size_t end = records_.size();
+    if (index < end) {
+      if (records_[index].sequence != 0) return nullptr;
+      --holes_;
+      return &records_[index];
+    }
+    if (index - end > kMaxHoles - holes_) return &rest_.emplace_back();
+    holes_ += index - end;
+    records_.resize(index + 1);
+    return &records_.back();
+  }
+
+  // True: every record was placed, so the list is in order without duplicates.
+  bool in_order() const { return rest_.empty(); }
+
+  // All records; those that could not be placed are at the end.
+  std::vector<TraceRecord> take() {
+    if (holes_ > 0) std::erase_if(records_, [](const TraceRecord& record) { return record.sequence == 0; });
+    records_.insert(records_.end(), rest_.begin(), rest_.end());
+    rest_ = {};
+    return std::move(records_);
+  }
+
+ private:
+  static constexpr std::size_t kMaxHoles = 16'384;  // so many ops may be submitted before the first of them runs
+  std::vector<TraceRecord> records_, rest_;
+  std::size_t holes_ = 0;
+};
+
 class TraceReader {
  public:
   TraceReader(JsonReader& json, std::size_t file_bytes) : json_(json), file_bytes_(file_bytes) {}
@@ -40,7 +79,7 @@ class TraceReader {
   TraceData read();
 
  private:
-  // Whose trace it is shows when the first event with a time comes, or the section "slip".
+  // Known from the first event with a time, or from the section "slip".
   enum class Writer { kUnknown, kOwn, kForeign };
 
   void read_sections();
@@ -67,19 +106,19 @@ class TraceReader {
 
   JsonReader& json_;
   std::size_t file_bytes_;
-  Texts texts_;
+  StringPool texts_;
   EventReader own_{json_, texts_};
   ForeignReader foreign_{json_, texts_};
   Writer writer_ = Writer::kUnknown;
-  JsonReader::Place first_foreign_;
-  bool bare_ = false;    // an array of events and nothing around it
-  bool events_ = false;  // there are some, or a list for them
+  JsonReader::Position first_foreign_;
+  bool bare_ = false;    // the file is an array of events with nothing around it
+  bool events_ = false;  // the file has events, or an empty list of them
   TraceData data_;
   OrderedRecords records_;
   std::uint64_t version_ = 0;
   std::map<std::uint32_t, Picos> origins_;
   std::vector<std::uint64_t> last_positions_;  // by stream
-  bool runs_are_named_ = true;                 // every run came with its op, each of which is there once
+  bool runs_are_named_ = true;                 // every run came with its op, and no op is there twice
 };
 
 TraceData TraceReader::read() {
@@ -94,7 +133,7 @@ TraceData TraceReader::read() {
     finish_own();
   } else {
     data_ = foreign_.finish();
-    tidy(data_, RunNames::kTheirOwn);
+    normalise(data_, RunNames::kKeep);
   }
   if (!times_fit(data_)) json_.fail("times further apart than 26 days, or ops that take longer than that together");
   data_.text = texts_.owner();
@@ -129,16 +168,16 @@ void TraceReader::reserve_records() {
   reserve(data_.ranges, std::min(file_bytes_ / kBytesPerRange, kMaxReserved));
 }
 
-// The end of the file may stand for the bracket of a bare array: the format allows it, for programs that crash.
+// A bare array may end without its bracket: the format allows it, for programs that crash.
 bool TraceReader::next_event() { return bare_ ? json_.next_item_or_end() : json_.next_item(); }
 
-// Reads the next event without using it up. Ours have their place in the order, unless they are for the eye only.
+// Reads the next event without consuming it. Events of this library have a "seq", except those for viewers only.
 TraceReader::Writer TraceReader::look_ahead() {
-  static constexpr std::string_view kForTheEye = "MstfC";
+  static constexpr std::string_view kForViewers = "MstfC";
   std::string_view key;
   char phase = 0;
   bool ordered = false;
-  const JsonReader::Place place = json_.place();
+  const JsonReader::Position place = json_.position();
   json_.mark();
   json_.begin_object();
   while (json_.next_key(key)) {
@@ -157,14 +196,14 @@ TraceReader::Writer TraceReader::look_ahead() {
   }
   json_.back();
   if (ordered) return Writer::kOwn;
-  if (kForTheEye.find(phase) != std::string_view::npos) return Writer::kUnknown;
+  if (kForViewers.find(phase) != std::string_view::npos) return Writer::kUnknown;
   first_foreign_ = place;
   return Writer::kForeign;
 }
 
 void TraceReader::read_own() {
   static constexpr JsonKey kPhase = "ph";
-  if (json_.skip_flat(kPhase, 's') || json_.skip_flat(kPhase, 'f')) return;  // arrows are for the eye
+  if (json_.skip_flat(kPhase, 's') || json_.skip_flat(kPhase, 'f')) return;  // arrows are for viewers
   const TraceEvent& event = own_.read();
   if (event.phase != 'X' && event.phase != 'i') return;
   if (event.lasts < 0) json_.fail("an event that ends before it starts");
@@ -177,7 +216,7 @@ void TraceReader::finish_own() {
   const bool in_order = records_.in_order();
   data_.records = records_.take();
   shift_times();
-  tidy(data_, runs_are_named_ ? RunNames::kTheirOwn : RunNames::kOfTheirOps);
+  normalise(data_, runs_are_named_ ? RunNames::kKeep : RunNames::kFromOps);
   if (in_order) return;
   const auto same = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence == b.sequence; };
   const auto twice = std::adjacent_find(data_.records.begin(), data_.records.end(), same);
@@ -224,7 +263,7 @@ void TraceReader::add_ranges(TraceRecord& submit) {
   follow_positions(submit);
 }
 
-// Positions that only go up in their stream are there once.
+// As long as positions only rise in their stream, no op is there twice.
 void TraceReader::follow_positions(const TraceRecord& submit) {
   constexpr std::size_t kMaxStreams = std::size_t{1} << 16;
   if (submit.stream >= last_positions_.size()) {
@@ -343,7 +382,7 @@ void TraceReader::read_buffer() {
   while (json_.next_key(key)) {
     if (key == "id") buffer.id = json_.unsigned_number();
     else if (key == "device") buffer.device = require_small(json_, json_.unsigned_number(), "device");
-    else if (key == "kind") buffer.kind = require_word(json_, memory_kind_of, "kind of memory");
+    else if (key == "kind") buffer.kind = require_name(json_, memory_kind_of, "kind of memory");
     else if (key == "bytes") buffer.bytes = json_.unsigned_number();
     else if (key == "address") buffer.address = json_.unsigned_number();
     else if (key == "name") buffer.name = texts_.keep(json_.text());
@@ -357,7 +396,7 @@ void TraceReader::shift(Picos& time, Picos origin) const {
   if (__builtin_add_overflow(time, origin, &time)) json_.fail("a time beyond 2^63 picoseconds");
 }
 
-// Back to the devices' own clocks, which the file gives at its end.
+// Converts times back to the devices' own clocks, whose origins are at the end of the file.
 void TraceReader::shift_times() {
   for (TraceRecord& record : data_.records) {
     const auto found = origins_.find(record.device);

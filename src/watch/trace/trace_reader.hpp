@@ -1,4 +1,4 @@
-// Reads traces: this library's own to the last field, others as far as they go.
+// Reads trace files: those that this library wrote, exactly; Chrome traces of other programs as far as they go.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace slip {
 
-// `file_bytes` is a hint for how much memory to take at once; 0 if it is not known.
+// `file_bytes` says how much memory to reserve; 0 if the size is not known.
 TraceData read_trace_events(JsonReader& json, std::size_t file_bytes);
 
-// A trace in memory, plain or compressed; `name` is for messages.
+// Reads a trace from memory, plain or compressed; `name` is for error texts.
 TraceData parse_trace(std::string_view text, const std::string& name, Here here = Here::at());
 
 }  // namespace slip

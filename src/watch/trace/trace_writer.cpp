@@ -1,11 +1,11 @@
-// The file: Chrome trace-event JSON, one event a line.
+// Writes a trace as Chrome trace-event JSON, one event a line.
 //
-//   process N, N > 0: device N, a track for each stream: "X" for each op that ran, "s"/"f" arrows for waits and
-//   barriers process 0: the host, a track for each thread: "i" for every other record "slip": version, where each
-//   device's clock starts, buffers
+//   process N > 0   device N, with a track for each stream: "X" for each op that ran, arrows "s"/"f" for waits,
+//   barriers process 0       the host, with a track for each thread: "i" or "X" for every other record "slip" version,
+//   the origin of each device's clock, buffers
 //
-// traceEvents comes first because Perfetto stops at a key that it does not know. Every number is an exact integer,
-// times are decimals made from integers, and `args` hold what read_trace needs to restore the records.
+// traceEvents comes first because Perfetto stops at a key that it does not know. Numbers are exact integers, times are
+// decimals made from integers, and `args` hold what read_trace needs to restore the records.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@
 #include "base/json_text.hpp"
 #include "base/output_file.hpp"
 #include "slip/trace.hpp"
-#include "watch/page/arrows.hpp"
-#include "watch/trace/words.hpp"
+#include "watch/trace/names.hpp"
+#include "watch/trace/trace_data.hpp"
 
 namespace slip {
 namespace {
@@ -65,7 +65,7 @@ class TraceWriter {
     append_string(text_, text);
     text_.push_back(',');
   }
-  // Begins an event; what the buffer holds is written once it is large.
+  // Begins an event. Writes the buffer to the file once it is large.
   void begin() {
     if (text_.size() > kFlushBytes) {
       out_.write({text_.data(), text_.size()});
@@ -75,7 +75,7 @@ class TraceWriter {
     first_ = false;
   }
 
-  // Unsigned: a time that makes no sense must not make the program undefined too.
+  // Unsigned, because times of a damaged file must not overflow a signed number.
   Picos shifted(std::uint32_t device, Picos time) const {
     const auto found = origins_.find(device);
     const Picos origin = found == origins_.end() ? 0 : found->second;
@@ -101,10 +101,10 @@ class TraceWriter {
   bool first_ = true;
   std::uint64_t arrows_ = 0;
   std::map<std::uint32_t, Picos> origins_;      // by device
-  std::map<std::uint64_t, Picos> thread_time_;  // by thread: the last time known, shifted
+  std::map<std::uint64_t, Picos> thread_time_;  // by thread: the last known time, shifted
 };
 
-// When a record happened, for the eye: some records carry no time, and then it is the last one known of their thread.
+// The time at which viewers show a record. For a record without a time, it is the last known one of its thread.
 Picos TraceWriter::note_time(const TraceRecord& record) {
   Picos& last = thread_time_.try_emplace(record.thread, 0).first->second;
   const Picos time = record.kind == RecordKind::kRun ? 0 : std::max(record.queued, record.ended);
@@ -133,7 +133,7 @@ void TraceWriter::put_tracks() {
          stream.name.empty() ? fmt::format("stream {}", stream.id) : std::string(stream.name));
 }
 
-// In order, an op where it was submitted, so that reading back has little to put in order.
+// In order of sequence, an op at its submission, so that the reader has little to sort.
 void TraceWriter::put_records() {
   auto span = spans_.begin();
   for (const TraceRecord& record : data_.records) {
@@ -146,7 +146,7 @@ void TraceWriter::put_records() {
     }
     if (record.kind == RecordKind::kSubmit) ++span;
   }
-  for (; span != spans_.end(); ++span) put_span(*span);  // submitted before the trace began
+  for (; span != spans_.end(); ++span) put_span(*span);  // these were submitted before the trace began
 }
 
 void TraceWriter::put_span(const TraceSpan& span) {
@@ -161,7 +161,8 @@ void TraceWriter::put_span(const TraceSpan& span) {
   put("\"args\":{{");
   const TraceRecord& base = span.submit ? *span.submit : run;
   if (span.submit) put_operation(*span.submit);
-  if (base.engine != run.engine) put("\"engine\":\"{}\",", engine_name(base.engine));  // "cat" is the one it ran on
+  if (base.engine != run.engine)
+    put("\"engine\":\"{}\",", engine_name(base.engine));  // "cat" is the engine that it ran on
   put_common(base);
   if (run.name.empty()) put("\"unnamed\":true,");
   if (run.annotation) put("\"annotation\":true,");
@@ -172,7 +173,7 @@ void TraceWriter::put_span(const TraceSpan& span) {
   put("\"thread\":[{},{}],\"seq\":[{},{}]}}}}", submit.thread, run.thread, submit.sequence, run.sequence);
 }
 
-// A point in time on the host's track, or a stretch of it if the record says how long it took.
+// An instant on the host's track or, if the record has a duration, an interval.
 void TraceWriter::put_host(const TraceRecord& record) {
   const Picos at = note_time(record);
   begin();
@@ -241,7 +242,7 @@ void TraceWriter::put_arrow_end(const char* phase, const TraceSpan& span, Picos 
 void TraceWriter::put_arrows() {
   for (const Arrow& arrow : arrows(data_, spans_)) {
     const TraceSpan &from = spans_[arrow.from], &to = spans_[arrow.to];
-    // A nanosecond before the end: at the end itself a viewer, which rounds, would bind the arrow to the next op.
+    // A nanosecond before the end: viewers round, and at the end itself would bind the arrow to the next op.
     const Picos leave = from.ended - std::min<Picos>(1000, from.ended - from.started);
     ++arrows_;
     put_arrow_end("s", from, leave, arrow.barrier);

@@ -1,0 +1,555 @@
+#include "backend/cpu/cpu_backend.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <typeinfo>
+#include <utility>
+
+#include "backend/cpu/pack.hpp"
+#include "backend/cpu/pool.hpp"
+#include "backend/cpu/serial.hpp"
+#include "backend/cpu/strict.hpp"
+#include "backend/slab.hpp"
+#include "base/thread.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kDefaultDepth = 4096;  // cells: 256 KiB per stream, allocated as far as used
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+constexpr std::uint64_t kOpening =
+    ~std::uint64_t{0};  // id of a lane that open_stream() returns, until the runtime sets the real one
+
+// Resets the lane of a closed device, except for its positions, which continue, and its ring. The next device may have
+// another policy, whose executor relies on fields that the last one did not maintain: a lane that becomes idle under
+// Serial stays kQueued, and a waiting thread of a Pool would claim it while it is idle. REQUIRES: no thread of the
+// closed device is left. relaxed: the mutex of Slab publishes the changes.
+void renew(Lane& lane) {
+  lane.id.store(0, std::memory_order_relaxed);
+  lane.core = nullptr;
+  lane.executor.store(nullptr, std::memory_order_relaxed);
+  lane.queue = nullptr;
+  lane.queue_index = -1;
+  lane.joins_legacy = false;
+  lane.has_pending.store(false, std::memory_order_relaxed);
+  lane.pending = {};
+  // The process may exit with work left: the next user of the lane starts behind it.
+  lane.published.store(lane.tail, std::memory_order_relaxed);
+  lane.head = lane.limit = lane.tail;
+  lane.done.store(lane.tail, std::memory_order_relaxed);
+  lane.idle.store(true, std::memory_order_relaxed);
+  lane.state.store(LaneState::kRunning, std::memory_order_relaxed);  // no thread may claim it
+  lane.has_waiters.store(false, std::memory_order_relaxed);
+  lane.waiters = nullptr;
+  lane.waiter = {};
+  lane.parked_on.store(nullptr, std::memory_order_relaxed);
+  lane.parked_position.store(0, std::memory_order_relaxed);
+  lane.granted = Engine::kNone;
+  lane.op_ticks.store(~0ull, std::memory_order_relaxed);
+  lane.checks = 0;
+  lane.syncs_seen = lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
+  lane.done_checked = 0;
+  lane.next = lane.shared_next = nullptr;
+  // A lane that a driver claimed may still have had an entry in the queue of the destroyed executor.
+  lane.enqueued = lane.left_to_host = lane.queue_parked = lane.dispatched = lane.subscribed = false;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(DeviceCore& core)
+    : core_(core),
+      merge_waits_(core.options.policy == Policy::kConcurrent && !core.options.strict &&
+                   core.options.max_connections == 0),
+      depth_(std::bit_ceil(std::clamp<std::uint64_t>(
+          core.options.queue_depth ? core.options.queue_depth : kDefaultDepth, 16, std::uint64_t{1} << 24))) {
+  const int cores = core_count();
+  const int workers = core.options.compute_workers > 0 ? core.options.compute_workers : std::max(2, cores);
+  for (int i = 0; i < core.options.max_connections; ++i) queues_.push_back(std::make_unique<HardwareQueue>());
+  core.info.description = fmt::format("host threads, {} compute workers on {} cores", workers, cores);
+  core.info.memory_bytes = physical_memory();
+  core.info.compute_workers = workers;
+  core.info.queues = core.options.max_connections;
+  if (core.options.strict && core.options.policy == Policy::kConcurrent) core.options.policy = Policy::kSingle;
+  if (core.options.policy == Policy::kConcurrent) executor_ = std::make_unique<Pool>(workers, cores);
+  else executor_ = std::make_unique<Serial>(core.options.policy, core.options.seed, mutex_, lanes_);
+}
+
+CpuBackend::~CpuBackend() {
+  executor_->await_visitors();
+  executor_.reset();
+  for (Lane* lane : lanes_) {
+    renew(*lane);
+    Slab<Lane>::give(lane);
+  }
+}
+
+void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
+  void* data = nullptr;
+  if (bytes > physical_memory()) {
+    // The system might overcommit and then kill the process when the memory is used.
+  } else if (kind == MemoryKind::kDevice && core_.options.strict) {
+    data = strict_allocate(core_, bytes);
+  } else {
+    // Large blocks use huge pages: copies then have fewer TLB misses.
+    const bool large = bytes >= kHugePage;
+    const std::size_t alignment = large ? kHugePage : 4096;
+    data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (data && large) madvise(data, bytes, MADV_HUGEPAGE);
+  }
+  if (!data)
+    throw Error(Code::kOutOfMemory,
+                fmt::format("asked for {} bytes of {} memory: the system has {}", bytes, memory_kind_name(kind),
+                            physical_memory()),
+                {});
+  return data;
+}
+
+void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noexcept {
+  if (kind == MemoryKind::kDevice && core_.options.strict) strict_deallocate(data, bytes);
+  else std::free(data);
+}
+
+// A closed lane of this device whose work is done, for reuse; returned with its submit_lock held. A thread that got the
+// stream before it was closed may still submit to it; under the lock the lane is either drained or not.
+Lane* CpuBackend::find_drained() {
+  for (Lane* lane : lanes_) {
+    if (lane->id.load(std::memory_order_acquire) != 0 || !lane->drained()) continue;
+    lane->submit_lock.lock();
+    if (lane->drained()) return lane;
+    lane->submit_lock.unlock();
+  }
+  return nullptr;
+}
+
+StreamState* CpuBackend::open_stream(const StreamSpec& spec) {
+  require_own_stream(spec, "cpu");
+  const LockGuard lock(mutex_);
+  Lane* lane = find_drained();
+  if (!lane) {
+    lane = Slab<Lane>::take();
+    lanes_.push_back(lane);
+    lane->submit_lock.lock();
+  }
+  if (lane->capacity != depth_) {
+    lane->ring = std::make_unique_for_overwrite<Cell[]>(depth_);
+    lane->capacity = depth_;
+  }
+  lane->room_until = lane->tail + depth_;
+  // Its first op waits for all legacy work of this device so far, but not for that of a device that used the legacy
+  // lane before.
+  lane->legacy_seen.store(legacy_begin_, std::memory_order_relaxed);
+  lane->seen_by_legacy = lane->tail;
+  lane->op_ticks.store(~0ull, std::memory_order_relaxed);
+  lane->queue = nullptr;
+  lane->queue_index = -1;
+  if (!queues_.empty()) {
+    lane->queue_index = static_cast<int>(opened_ % queues_.size());
+    lane->queue = queues_[static_cast<std::size_t>(lane->queue_index)].get();
+  }
+  ++opened_;
+  if (lane->core != &core_) lane->core = &core_;  // see slip::open_stream
+  lane->executor.store(executor_.get(), std::memory_order_relaxed);
+  lane->joins_legacy = spec.flags == StreamFlags::kBlocking && !spec.legacy;
+  if (spec.legacy) {
+    legacy_ = lane;
+    legacy_begin_ = lane->tail;
+    legacy_end_.store(lane->tail, std::memory_order_relaxed);  // relaxed: the device has no other stream yet
+  }
+  lane->id.store(kOpening, std::memory_order_relaxed);  // so that find_drained() skips it
+  lane->submit_lock.unlock();
+  return lane;
+}
+
+void CpuBackend::close_stream(StreamState& stream) noexcept {
+  settle_pending(static_cast<Lane&>(stream));
+  // release: find_drained(), which reuses the lane once its work is done, sees all changes.
+  stream.id.store(0, std::memory_order_release);
+}
+
+// The lanes that a wait for `stream` covers: for the legacy stream also all blocking ones (rule 24); for null all
+// lanes.
+std::vector<Lane*> CpuBackend::covered_by(StreamState* stream) {
+  if (stream && !stream->legacy) return {static_cast<Lane*>(stream)};
+  const LockGuard lock(mutex_);
+  std::vector<Lane*> result;
+  for (Lane* lane : lanes_) {
+    if (!stream || lane == stream || lane->joins_legacy) result.push_back(lane);
+  }
+  return result;
+}
+
+bool CpuBackend::reached(StreamState* stream, std::uint64_t position) {
+  executor_->nudge();
+  if (stream && position != kEverything)
+    return static_cast<Lane*>(stream)->done.load(std::memory_order_acquire) >= position;
+  for (Lane* lane : covered_by(stream)) {
+    settle_pending(*lane);
+    if (lane->done.load(std::memory_order_acquire) < lane->published.load(std::memory_order_acquire)) return false;
+  }
+  return true;
+}
+
+bool CpuBackend::wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) {
+  if (stream && (position != kEverything || !stream->legacy)) {
+    Lane& lane = static_cast<Lane&>(*stream);
+    if (position == kEverything) {
+      settle_pending(lane);
+      position = load_acquire(lane.published);
+    }
+    // Not a fetch_add, which would wait for earlier stores. This is a hint, and an increment may get lost.
+    lane.syncs.store(lane.syncs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (load_acquire(lane.done) >= position) return true;  // acquire: sees the results
+    return executor_->wait(lane, position, deadline_ns);
+  }
+  struct End {
+    Lane* lane;
+    std::uint64_t position;
+  };
+  std::vector<End> ends;
+  for (Lane* lane : covered_by(stream)) {
+    settle_pending(*lane);
+    ends.push_back({lane, lane->published.load(std::memory_order_acquire)});
+  }
+  for (const End& end : ends) {
+    if (!executor_->wait(*end.lane, end.position, deadline_ns)) return false;
+  }
+  return true;
+}
+
+std::vector<std::unique_ptr<Backend>> open_cpu(std::string_view rest, std::span<DeviceCore* const> cores) {
+  if (!rest.empty() && !std::all_of(rest.begin(), rest.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    throw Error(Code::kInvalidDevice, fmt::format("no device 'cpu:{}': write cpu or cpu:NUMBER", rest), {});
+  std::vector<std::unique_ptr<Backend>> result;
+  for (DeviceCore* core : cores) result.push_back(std::make_unique<CpuBackend>(*core));
+  return result;
+}
+
+namespace {
+
+constexpr std::uint64_t kLargestOp = 16'000;  // cells: PackedOp counts its lists in 16 bits
+constexpr std::uint64_t kPrefetch = 8;
+const Op kLoneWait{.kind = OpKind::kWait};
+const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
+
+// Cells that an op may need in addition if so many waits are pending: for the waits, as an op of their own, and for a
+// wait for legacy work.
+std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
+
+// REQUIRES: submit_lock not held.
+void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
+  const std::uint64_t largest = std::min(lane.capacity / 2 - wait_cells(0), kLargestOp);
+  if (cells > largest) [[unlikely]]
+    throw Error(Code::kInvalidValue,
+                fmt::format("an op of {} bytes does not fit: at most {} in a queue of {} bytes (queue_depth)",
+                            cells * sizeof(Cell), largest * sizeof(Cell), lane.capacity * sizeof(Cell)),
+                here);
+}
+
+// The position that a full lane must reach before the host continues: half of the ring, so that the blocked host can
+// then submit many ops at once, or more if the op needs more cells. REQUIRES: submit_lock.
+std::uint64_t room_at(const Lane& lane, std::uint64_t cells) {
+  return lane.tail - std::min(lane.capacity / 2, lane.capacity - 2 * cells);
+}
+
+// Whether the lane has no owner and no thread can take it. REQUIRES: submit_lock. leave_if_empty() increments
+// `leaving`, sets `idle`, perhaps takes the lane back, and then decrements `leaving`. acquire: sees these in order, and
+// the lane as its last owner left it.
+bool is_ownerless(const Lane& lane) {
+  return load_acquire(lane.idle) && load_acquire(lane.leaving) == 0 && lane.idle.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
+  Lane& lane = static_cast<Lane&>(stream);
+  if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
+    throw Error(Code::kUnsupported, fmt::format("kernel '{}' has no cpu function", op.name.text()), op.here);
+  if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
+    // A point of another kind of device: no lane can wait for it, so the host does.
+    op.point.stream->core->backend->wait(op.point.stream, op.point.position, 0);
+    return lane.published.load(std::memory_order_relaxed);
+  }
+  if (lane.legacy) return is_allocation_mark(op) ? mark_legacy(lane) : submit_legacy(lane, op);
+  if (is_bookkeeping(op)) {
+    settle_pending(lane);
+    return lane.published.load(std::memory_order_relaxed);  // relaxed: a position; no data depends on it
+  }
+  // A record without a time stamp is just the present end, unless a legacy op (rules 3, 9) or a wait comes before it.
+  if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
+      !lane.has_pending.load(std::memory_order_relaxed))
+    return lane.published.load(std::memory_order_relaxed);
+  if (op.kind == OpKind::kWait && merge_waits_ && !op.name) {
+    lane.submit_lock.lock();
+    // Ops and waits before this one keep the cells free that settle_pending() would need.
+    if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, wait_cells(lane.pending.count + 1)))
+        [[likely]] {
+      const std::uint64_t position = keep_wait(lane, op);
+      lane.submit_lock.unlock();
+      return position;
+    }
+    lane.submit_lock.unlock();
+  }
+  const std::uint64_t cells = cells_of(op);
+  require_fit(lane, cells, op.here);
+  for (;;) {
+    lane.submit_lock.lock();
+    const std::uint64_t needed = cells + wait_cells(lane.pending.count);
+    if (2 * needed > lane.capacity) [[unlikely]] {  // too large to carry its waits
+      lane.submit_lock.unlock();
+      settle_pending(lane);
+      continue;
+    }
+    if (!make_room(lane, needed)) {
+      const std::uint64_t until = room_at(lane, needed);
+      lane.submit_lock.unlock();
+      executor_->wait(lane, until, 0);  // the queue is full: the host blocks
+      continue;
+    }
+    if (behind_legacy(lane) && !is_allocation_mark(op)) [[unlikely]] {
+      const std::uint64_t barrier = legacy_end_.load(std::memory_order_relaxed);  // exact: see behind_legacy()
+      lane.legacy_seen.store(barrier, std::memory_order_relaxed);
+      push_wait(lane, *legacy_, barrier);
+    }
+    // Begin the exchange before writing the op: the other ranks see it sooner.
+    const bool ended = op.kind == OpKind::kExchange && may_begin(lane) && op.exchange->begin();
+    if (ended && is_ownerless(lane)) [[likely]] {
+      const std::uint64_t position = write_ended(lane, op);
+      lane.submit_lock.unlock();
+      return position;
+    }
+    const std::uint64_t position = push(lane, op);
+    notify_submitted(position);
+    const bool idle = activate(lane, ended ? LaneState::kRunning : LaneState::kQueued);
+    lane.submit_lock.unlock();
+    if (!idle) return position;  // another thread runs the lane, including an op that has ended
+    if (ended) executor_->end_begun(lane);
+    else executor_->wake(lane);
+    return position;
+  }
+}
+
+// Whether no op is before the next one. False with an observer, because the submission must be reported before the run.
+// REQUIRES: submit_lock, so that an idle lane stays idle.
+bool CpuBackend::may_begin(const Lane& lane) const {
+  // acquire: sees the lane as its last owner left it.
+  return load_acquire(lane.idle) && load_acquire(lane.done) == lane.tail && lane.pending.count == 0 && !lane.queue &&
+         executor_->begins_early() && !lane.failure.set() && !core_.fault.set() && !observed();
+}
+
+// An op in the legacy stream waits for the ends of all blocking streams, and their next ops wait for it (rules 3-10).
+std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
+  const std::uint64_t cells = cells_of(op);
+  require_fit(legacy, cells, op.here);
+  for (;;) {
+    std::vector<Lane*> activated;
+    legacy.submit_lock.lock();
+    const std::optional<std::uint64_t> position = push_legacy(legacy, op, activated);
+    const std::uint64_t until = position ? 0 : room_at(legacy, cells + wait_cells(0));
+    if (activate(legacy)) activated.push_back(&legacy);
+    legacy.submit_lock.unlock();
+    for (Lane* lane : activated) executor_->wake(*lane);
+    if (position) return *position;
+    executor_->wait(legacy, until, 0);  // the queue is full: the host blocks, with no lock held
+  }
+}
+
+// An allocation in the legacy stream: the blocking streams do not wait for it, so `legacy_end_` stays.
+std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
+  constexpr std::uint64_t kCells = 1 + 2;
+  for (;;) {
+    legacy.submit_lock.lock();
+    if (make_room(legacy, kCells)) break;
+    const std::uint64_t until = room_at(legacy, kCells);
+    legacy.submit_lock.unlock();
+    executor_->wait(legacy, until, 0);  // the queue is full: the host blocks
+  }
+  const std::uint64_t position = write(legacy, kLoneWait, {});
+  const bool idle = activate(legacy);
+  legacy.submit_lock.unlock();
+  if (idle) executor_->wake(legacy);
+  return position;
+}
+
+// Holds the submit locks of all blocking streams at once, so that each of their ops is either before or after the
+// legacy op. Nothing: the queue is full; the waits pushed so far stay, and the next try adds the rest. REQUIRES:
+// submit_lock.
+std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& activated) {
+  const std::uint64_t cells = cells_of(op);
+  const LockGuard lock(mutex_);
+  std::vector<Lane*> blocking;
+  for (Lane* lane : lanes_) {
+    if (lane->joins_legacy) blocking.push_back(lane);
+  }
+  for (Lane* lane : blocking) lane->submit_lock.lock();
+  bool room = make_room(legacy, cells + wait_cells(0));
+  for (Lane* lane : blocking) {
+    if (!room) break;
+    flush_pending(*lane);
+    if (activate(*lane)) activated.push_back(lane);
+    if (lane->seen_by_legacy == lane->tail) continue;
+    lane->seen_by_legacy = lane->tail;
+    push_wait(legacy, *lane, lane->tail);
+    room = make_room(legacy, cells + wait_cells(0));
+  }
+  std::optional<std::uint64_t> position;
+  if (room) {
+    position = push(legacy, op);
+    notify_submitted(*position);
+  }
+  legacy_end_.store(legacy.tail, std::memory_order_relaxed);  // relaxed: it is read under the locks held here
+  for (Lane* lane : blocking) lane->submit_lock.unlock();
+  return position;
+}
+
+// Whether the ring has room for an op of that many cells and the padding before it. REQUIRES: submit_lock.
+bool CpuBackend::make_room(Lane& lane, std::uint64_t cells) {
+  const std::uint64_t need = lane.tail + 2 * cells;
+  if (need <= lane.room_until) [[likely]]
+    return true;
+  lane.room_until = lane.done.load(std::memory_order_acquire) + lane.capacity;  // acquire: those cells are free again
+  return need <= lane.room_until;
+}
+
+// The cells for an op: at the tail, or after padding at the begin of the ring. REQUIRES: submit_lock, room.
+PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
+  const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
+  if (to_end < cells) {
+    PackedOp& padding = lane.at(lane.tail);
+    padding.padding = true;
+    padding.cells = static_cast<std::uint16_t>(to_end);
+    lane.tail += to_end;
+  }
+  return lane.at(lane.tail);
+}
+
+// REQUIRES: submit_lock, room for the op and its waits. Returns the position after the op.
+std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
+  if (op.kind == OpKind::kWait) {
+    if (op.point.stream == &lane) return lane.tail;  // its own order implies it
+    if (!merge_waits_ || lane.legacy ||
+        op.name) {  // legacy: a barrier for others (rule 9); named: implicit, by the allocator
+      flush_pending(lane);
+      return write(lane, op, {&op.point, 1});
+    }
+    if (lane.pending.count == kMaxWaits) flush_pending(lane);
+    return keep_wait(lane, op);
+  }
+  if (op.kind == OpKind::kRecord && !op.event) {
+    flush_pending(lane);
+    // The report that a blocking stream was closed takes no position, but a record after it must differ from one
+    // before.
+    if (lane.legacy && observed()) write(lane, kLoneWait, {});
+    return lane.tail;
+  }
+  return write_behind_pending(lane, is_allocation_mark(op) ? kLoneWait : op);
+}
+
+// The next op carries this wait. REQUIRES: submit_lock, room, fewer than kMaxWaits are pending.
+std::uint64_t CpuBackend::keep_wait(Lane& lane, const Op& op) {
+  if (op.point.stream == &lane) return lane.tail;  // its own order implies it
+  lane.pending.points[lane.pending.count++] = op.point;
+  lane.has_pending.store(true, std::memory_order_relaxed);
+  return lane.tail;
+}
+
+// Writes the op with the waits that came before it. REQUIRES: submit_lock, room.
+std::uint64_t CpuBackend::write_behind_pending(Lane& lane, const Op& op) {
+  if (lane.pending.count == 0) return write(lane, op, {});
+  const std::span<const Point> waits(lane.pending.points, std::exchange(lane.pending.count, 0));
+  lane.has_pending.store(false, std::memory_order_relaxed);
+  return write(lane, op, waits);
+}
+
+// Writes the pending waits as an op of their own. REQUIRES: submit_lock, room.
+void CpuBackend::flush_pending(Lane& lane) {
+  if (lane.pending.count > 0) write_behind_pending(lane, kLoneWait);
+}
+
+// The same without the lock, before the end of the lane is read.
+void CpuBackend::settle_pending(Lane& lane) {
+  if (!lane.has_pending.load(std::memory_order_relaxed)) return;
+  lane.submit_lock.lock();
+  flush_pending(lane);  // there is room: that of the op that did not follow
+  const bool idle = activate(lane);
+  lane.submit_lock.unlock();
+  if (idle) executor_->wake(lane);
+}
+
+// An exchange that is already done passes through the ring in one step: no other thread can take the lane, and none
+// knows the position of the op or waits for it. This avoids a read-modify-write or an acquire after the stores of the
+// exchange, which would wait for cache lines that other ranks read. REQUIRES: submit_lock, room, is_ownerless().
+// Returns the position after the op.
+std::uint64_t CpuBackend::write_ended(Lane& lane, const Op& op) {
+  const std::uint64_t cells = cells_of(op);
+  PackedOp& packed = reserve(lane, cells);
+  pack(op, cells, {}, 0, packed);
+  lane.tail += cells;
+  execute(lane, packed, lane.tail);
+  lane.head = lane.limit = lane.tail;
+  lane.done.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op done sees its results
+  lane.published.store(lane.tail, std::memory_order_release);  // release: a thread that sees the op sees `done`, too
+  return lane.tail;
+}
+
+// REQUIRES: submit_lock, room. Returns the position after the op.
+std::uint64_t CpuBackend::write(Lane& lane, const Op& op, std::span<const Point> waits) {
+  const std::uint64_t cells = cells_of(op, waits.size());
+  const bool numbered = core_.options.policy != Policy::kConcurrent;
+  pack(op, cells, waits, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
+  lane.tail += cells;
+  // Another core read the next cells last: prefetch them for writing.
+  __builtin_prefetch(&lane.ring[(lane.tail + kPrefetch) & (lane.capacity - 1)], 1);
+  if (lane.queue) lane.queue->enqueue(lane);
+  lane.published.store(lane.tail, std::memory_order_release);  // release: the cells are written
+  return lane.tail;
+}
+
+// True: the lane was idle and has work. It is queued now, and the caller must wake the executor; or with kRunning the
+// caller owns it. REQUIRES: submit_lock, the ops are published.
+bool CpuBackend::activate(Lane& lane, LaneState becomes) {
+  light_fence();  // see leave_if_empty()
+  if (!lane.idle.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  // acquire: sees the lane as its last owner left it. Already false: that owner saw what we published and took it back.
+  if (!lane.idle.exchange(false, std::memory_order_acquire)) return false;
+  if (lane.done.load(std::memory_order_relaxed) == lane.tail) {  // no new op, or a waiting thread has run it (Serial)
+    lane.idle.store(true, std::memory_order_release);
+    return false;
+  }
+  lane.state.store(becomes, std::memory_order_release);
+  return true;
+}
+
+// An implicit wait. REQUIRES: submit_lock, room.
+void CpuBackend::push_wait(Lane& lane, Lane& target, std::uint64_t position) {
+  if (observed()) {
+    notify({.kind = RecordKind::kBarrier,
+            .device = core_.id,
+            .stream = lane.last_id,
+            .position = lane.tail,
+            .other_stream = target.last_id,
+            .other_position = position,
+            .thread = thread_index()},
+           lane.audience);
+    // With an observer the barrier gets its own position, even if the point is reached: records before and after it
+    // must differ.
+  } else if (target.done.load(std::memory_order_acquire) >= position) {
+    return;
+  }
+  flush_pending(lane);
+  const Point point{&target, position};
+  write(lane, kBarrierWait, {&point, 1});
+}
+
+}  // namespace slip

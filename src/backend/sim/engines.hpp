@@ -1,0 +1,85 @@
+// Engines: runs the commands that Machine has dispatched: the compute engine, the copy engines, the thread for host
+// functions, and the links that copies cross. Ops are served in the order in which they became ready. Only the compute
+// engine orders by priority first, and only copy engines prefer the queue that they served last (rules 46-50, 75, 79,
+// 82, 83). Guarded by the mutex of World.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "backend/sim/description.hpp"
+#include "backend/sim/model.hpp"
+
+namespace slip::sim {
+
+// Runs the functions of ops. World implements it and releases its mutex during these calls. Until a call returns the
+// machine does not step, but other threads may enqueue commands.
+class Performer {
+ public:
+  virtual ~Performer() = default;
+  virtual void perform(SimStream& stream, Payload& payload, Name name) = 0;
+  virtual void recycle(Payload& payload) = 0;
+  virtual bool advance(Exchange& exchange) = 0;  // true: it is done
+  // The first command of the stream is an exchange that is done, or that ends because of `cause`.
+  virtual void finish(SimStream& stream, Payload& payload, Name name, const Failure* cause) = 0;
+};
+
+class Engines {
+ public:
+  Engines(const Description& description, std::deque<SimDevice>& devices, Timers& timers, Performer& performer,
+          int device_count);
+
+  Topology& topology() { return topology_; }
+
+  // The first command of the stream waits for its engine.
+  void queue_compute(SimStream& stream);
+  void queue_copy(SimStream& stream);
+  void queue_callback(SimStream& stream);
+
+  // Lets the engines choose among the commands that became ready in this instant. False: there was nothing to choose.
+  bool start_ready();
+  // Shares the bandwidth of the links anew. To be called before time advances.
+  void settle_links();
+
+  // The timer of the stream's command has fired. True: the command is done; false: its next stage has begun.
+  bool end_stage(SimStream& stream);
+
+  // Reports to observers that the stream's first command has run.
+  void notify_run(SimStream& stream) const;
+
+ private:
+  SimDevice& device(int index) { return devices_[static_cast<std::size_t>(index)]; }
+  Picos now() const { return timers_.now(); }
+  void mark_dirty(SimDevice& device);
+  void start_wire_kernel(SimStream& stream);
+  void start_engines(SimDevice& device);
+  void start_compute(SimDevice& device);
+  static const HardwareQueue* queue_of(const SimStream& stream, const SimDevice& device);
+  SimStream& take_copy(SimDevice& device, SerialEngine& engine) const;
+  void start_copy(SimStream& stream, const Route& route);
+  void start_flow(SimStream& stream);
+  void start_callback(SimStream& stream);
+  void end_compute(SimStream& stream);
+  void end_copy(SimStream& stream);
+  const Route& route_of(const SimStream& stream) const;
+  void perform(SimStream& stream);
+
+  // How concurrent kernels and copies slow each other down.
+  void touch_memory(SimStream& stream, int change);
+  void count_copies(SimDevice& device, int change);
+  void touch_flow(SimStream& stream, int change);
+  void slow_copies(SimDevice& device);
+  void slow_copy(SimStream& stream);
+
+  const Description& description_;
+  std::deque<SimDevice>& devices_;
+  Timers& timers_;
+  Performer& performer_;
+  Links links_;
+  Topology topology_;
+  std::vector<SimDevice*> dirty_;  // devices with engines that may start something
+  std::vector<SimDevice*> starting_;
+  std::uint64_t ready_order_ = 0;
+};
+
+}  // namespace slip::sim

@@ -1,0 +1,145 @@
+#include "base/json_fields.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace slip {
+namespace {
+
+constexpr int kMaxDepth = 16;
+
+// The value as an error shows it: short, and valid UTF-8 whatever the file holds.
+std::string short_text(const Json& value) {
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+// Checks the depth before the parser sees the text: the parser would recurse as deep as the text says.
+void require_shallow(std::string_view text, std::string_view file, Here here) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '{' || c == '[')) {
+      if (++depth > kMaxDepth)
+        throw Error(Code::kParse, fmt::format("{}: nested deeper than {} at byte {}", file, kMaxDepth, i), here);
+    } else if (!in_string && (c == '}' || c == ']')) {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes, Here here) {
+  if (text.size() > max_bytes)
+    throw Error(Code::kParse, fmt::format("{}: {} bytes; at most {}", file, text.size(), max_bytes), here);
+  require_shallow(text, file, here);
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto no_key_twice = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw Error(Code::kParse, fmt::format("{}: key {} twice", file, short_text(value)), here);
+    return true;
+  };
+  try {
+    return Json::parse(text, no_key_twice);
+  } catch (const Json::exception& error) {
+    throw Error(Code::kParse, fmt::format("{}: {}", file, error.what()), here);
+  }
+}
+
+void refuse_json(const std::string& place, const Json& value, std::string_view allowed, Here here) {
+  throw Error(Code::kParse, fmt::format("{} is {}: {}", place, short_text(value), allowed), here);
+}
+
+JsonFields::JsonFields(const Json& object, std::string place, Here here)
+    : object_(object), place_(std::move(place)), here_(here) {
+  if (!object.is_object()) refuse_json(place_, object, "an object { ... } is expected", here_);
+}
+
+std::string JsonFields::path_of(std::string_view key) const { return fmt::format("{}.{}", place_, key); }
+
+void JsonFields::fail(std::string_view what) const {
+  throw Error(Code::kParse, fmt::format("{} {}", place_, what), here_);
+}
+
+bool JsonFields::has(const char* key) const {
+  const auto found = object_.find(key);
+  return found != object_.end() && !found->is_null();
+}
+
+const Json& JsonFields::raw(const char* key) {
+  const auto found = object_.find(key);
+  if (found == object_.end()) throw Error(Code::kParse, fmt::format("{} is missing", path_of(key)), here_);
+  taken_.emplace_back(key);
+  return *found;
+}
+
+std::string JsonFields::text(const char* key, std::size_t max_bytes) {
+  const Json& value = raw(key);
+  if (!value.is_string() || value.get_ref<const std::string&>().size() > max_bytes)
+    refuse(key, value, fmt::format("a text of at most {} bytes is expected", max_bytes));
+  return value.get<std::string>();
+}
+
+std::int64_t JsonFields::integer(const char* key, std::int64_t min, std::int64_t max) {
+  const Json& value = raw(key);
+  // An unsigned number above 2^63 would wrap in get<int64_t>.
+  const bool fits =
+      value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{1} << 62 : value.is_number_integer();
+  if (!fits || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max)
+    refuse(key, value, fmt::format("a whole number from {} to {} is expected", min, max));
+  return value.get<std::int64_t>();
+}
+
+std::uint64_t JsonFields::number(const char* key, std::uint64_t max) {
+  const Json& value = raw(key);
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > max)
+    refuse(key, value, fmt::format("a whole number from 0 to {} is expected", max));
+  return value.get<std::uint64_t>();
+}
+
+double JsonFields::real(const char* key, double min, double max) {
+  const Json& value = raw(key);
+  if (!value.is_number() || !(value.get<double>() >= min && value.get<double>() <= max))
+    refuse(key, value, fmt::format("a number from {} to {} is expected", min, max));
+  return value.get<double>();
+}
+
+bool JsonFields::boolean(const char* key) {
+  const Json& value = raw(key);
+  if (!value.is_boolean()) refuse(key, value, "true or false is expected");
+  return value.get<bool>();
+}
+
+const Json& JsonFields::array(const char* key, std::size_t max_items) {
+  const Json& value = raw(key);
+  if (!value.is_array() || value.size() > max_items)
+    refuse(key, value, fmt::format("a list of at most {} is expected", max_items));
+  return value;
+}
+
+std::vector<JsonFields> JsonFields::objects(const char* key) {
+  std::vector<JsonFields> result;
+  for (const Json& item : array(key, kMaxItems))
+    result.emplace_back(item, fmt::format("{}.{}[{}]", place_, key, result.size()), here_);
+  return result;
+}
+
+void JsonFields::finish() const {
+  for (const auto& [key, value] : object_.items()) {
+    if (std::find(taken_.begin(), taken_.end(), key) == taken_.end())
+      refuse(short_text(Json(key)).c_str(), value, "no such field is known");
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,67 @@
+// JsonFields: strict reading of the JSON files that this library writes or documents (device descriptions, costs,
+// weight plans). Each field is taken by its key, with the range of its value; finish() refuses fields that were not
+// taken. Every error is kParse and names the file and the path of the key: "costs.json.samples[0].time_ps is 0: ...".
+//
+// Traces have a faster parser of their own: base/json_reader.hpp.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "slip/error.hpp"
+
+namespace slip {
+
+using Json = nlohmann::json;
+
+// Parses a text that is not trusted: at most `max_bytes` long, at most 16 brackets deep, no key twice in an object.
+Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes, Here here = {});
+
+// The error of a value that is not allowed: "PLACE is VALUE: ALLOWED".
+[[noreturn]] void refuse_json(const std::string& place, const Json& value, std::string_view allowed, Here here);
+
+class JsonFields {
+ public:
+  // `place` names the object in errors: "h200.json", or "h200.json.copies" for an object within it. The object must
+  // outlive the reader.
+  JsonFields(const Json& object, std::string place, Here here = {});
+
+  bool has(const char* key) const;  // and it is not null
+
+  std::string text(const char* key, std::size_t max_bytes = kMaxTextBytes);
+  std::int64_t integer(const char* key, std::int64_t min, std::int64_t max);
+  std::uint64_t number(const char* key, std::uint64_t max = kMaxNumber);  // a whole number from 0
+  double real(const char* key, double min, double max);
+  bool boolean(const char* key);
+  bool boolean(const char* key, bool otherwise) { return has(key) ? boolean(key) : otherwise; }
+  JsonFields object(const char* key) { return {raw(key), path_of(key), here_}; }
+  const Json& array(const char* key, std::size_t max_items);
+  std::vector<JsonFields> objects(const char* key);  // of a list of objects
+  const Json& raw(const char* key);
+
+  const Json& json() const { return object_; }
+  const std::string& place() const { return place_; }
+  std::string path_of(std::string_view key) const;
+
+  void finish() const;  // throws if a field was not taken
+  [[noreturn]] void refuse(const char* key, const Json& value, std::string_view allowed) const {
+    refuse_json(path_of(key), value, allowed, here_);
+  }
+  // The error of the object as a whole: "PLACE WHAT".
+  [[noreturn]] void fail(std::string_view what) const;
+
+  static constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxItems = std::size_t{1} << 24;
+  static constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 60;
+
+ private:
+  const Json& object_;
+  std::string place_;
+  Here here_;
+  std::vector<std::string> taken_;
+};
+
+}  // namespace slip

@@ -1,0 +1,20 @@
+// Text for the terminal. Text from outside (files, arguments, the environment, other processes and hosts) is made safe
+// first, because a terminal obeys the control characters in it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace slip {
+
+// Keeps newlines and tabs. Other control characters (C0 and C1), marks that change the text direction, and bytes that
+// are not UTF-8 are written as "\x1b".
+std::string terminal_text(std::string_view text);
+
+// The same on one line and never longer than the text: line ends and tabs become spaces, each unsafe byte a '?'.
+std::string single_line_text(std::string_view text);
+
+// Writes "slip: text" to stderr. For what cannot be thrown: errors in destructors and at process exit.
+void log_line(std::string_view text);
+
+}  // namespace slip

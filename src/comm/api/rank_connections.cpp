@@ -1,0 +1,122 @@
+#include "comm/api/rank_connections.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/error_text.hpp"
+#include "comm/placement/rank_placement.hpp"
+
+namespace slip {
+namespace {
+
+// How many cores a rank has. Below 1 a waiting thread yields its core at once.
+struct CoreShare {
+  double each = 1;                  // on this rank's machine
+  bool any_oversubscribed = false;  // a machine has more ranks than cores
+};
+CoreShare find_core_share(const Bootstrap& bootstrap, const std::vector<RankLocation>& ranks) {
+  struct Machine {
+    const Placement* of = nullptr;
+    CoreSet cores;
+    std::size_t ranks = 0;
+    double cores_each() const { return static_cast<double>(cores.count()) / static_cast<double>(ranks); }
+  };
+  std::vector<Machine> machines;
+  const std::vector<Placement>& placements = bootstrap.placements();
+  const auto machine_of = [&](const Placement& placement) {
+    return std::find_if(machines.begin(), machines.end(),
+                        [&](const Machine& one) { return same_host(*one.of, placement); });
+  };
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    auto machine = machine_of(placements[rank]);
+    if (machine == machines.end()) machine = machines.insert(machine, Machine{&placements[rank], {}, 0});
+    machine->cores |= ranks[rank].cores;
+    ++machine->ranks;
+  }
+  return {machine_of(placements[static_cast<std::size_t>(bootstrap.rank())])->cores_each(),
+          std::any_of(machines.begin(), machines.end(), [](const Machine& one) { return one.cores_each() < 1; })};
+}
+
+// The useful number of channels, within the limits that were requested.
+void set_channels(const RequestedOptions& requested, const std::vector<int>& hosts, bool oversubscribed,
+                  TuningInputs& tuning) {
+  std::map<int, int> ranks;
+  for (const int host : hosts) ++ranks[host];
+  int each = tuning.nranks;
+  for (const auto& [host, count] : ranks) each = std::min(each, count);
+  const int max = requested.max_channels == 0 ? kMaxChannels : requested.max_channels;
+  tuning.min_channels = std::max(requested.min_channels, 1);
+  tuning.max_channels =
+      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, oversubscribed), tuning.min_channels, max);
+}
+
+}  // namespace
+
+RankConnections::RankConnections(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
+                                 std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
+    : device(on),
+      world(on.info().world),
+      options(opts),
+      requested(RequestedOptions::of(options, here)),
+      bootstrap(group.id, group.nranks, group.rank, bootstrap_options(options, std::move(abort))) {
+  bootstrap.set_call(bootstrap.begin(SetupKind::kInit));
+  try {
+    set_up(inherited_topology_device, here);
+  } catch (const Error& error) {
+    const bool is_consequence = error.code() == Code::kRankLost || error.code() == Code::kAborted;
+    const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
+    // Each rank finds a mismatch itself. Of any other error the others would only see that this rank left.
+    if (cause.code() != Code::kMismatch) bootstrap.fail(cause.code(), bare_text(cause));
+    throw cause;
+  }
+  bootstrap.set_call({});
+}
+
+void RankConnections::set_up(int inherited_topology_device, Here here) {
+  const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
+  require_same_heartbeat(bootstrap, options, here);
+  const std::vector<RequestedOptions> all = bootstrap.all_gather(requested);
+  require_same_requests(all, rank, here);
+  const RankPlacement places =
+      find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), all),
+                          RankLocation::own(options, inherited_topology_device), topology_file(options), here);
+  topology_device = places.device_of(rank);
+  const std::vector<int>& hosts = places.hosts;
+  std::vector<int> members;
+  for (int other = 0; other < nranks; ++other) {
+    if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
+  }
+  tuning.nranks = nranks;
+  // Without shared memory a relay would send everything through the network a second time.
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
+  const CoreShare cores = find_core_share(bootstrap, places.ranks);
+  cores_each = cores.each;
+  set_channels(requested, hosts, cores.any_oversubscribed, tuning);
+  if (nranks == 1 || (requested.transport == Transport::kAuto && members.size() > 1))
+    host.emplace(bootstrap, members, tuning.max_channels);
+  if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
+  graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
+  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout_ns(), tuning.max_channels);
+  tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
+  seat = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().name});
+  monitor = std::make_shared<CallMonitor>(seat);
+  bootstrap.set_monitor(monitor);
+  sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
+}
+
+std::int64_t RankConnections::timeout_ns() const { return std::chrono::nanoseconds(options.timeout).count(); }
+
+bool RankConnections::is_shared(const Call& call) const {
+  return memory &&
+         (bootstrap.nranks() == 1 || requested.algorithm == Algorithm::kAuto ||
+          requested.algorithm == Algorithm::kDirect || find_schedule(requested.algorithm, call.kind) == nullptr);
+}
+
+ScheduleChoice RankConnections::choice_of(const Call& call, bool explain) const {
+  return choose(call, tuning, requested.algorithm, requested.deterministic, explain);
+}
+
+}  // namespace slip

@@ -1,0 +1,53 @@
+// RankConnections: how one rank of a communicator reaches the others: bootstrap, shared memory, links, and what the
+// plans need to know about them. Communicator::State is made on top of it.
+//
+// All ranks construct theirs together. Everything is constant afterwards, except what the members guard themselves.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/api/options.hpp"
+#include "comm/diagnose/call_history.hpp"
+#include "comm/host/shared_host.hpp"
+#include "comm/host/shared_memory.hpp"
+#include "comm/link/links.hpp"
+#include "comm/plan/tuning.hpp"
+#include "comm/sim/sim_ranks.hpp"
+#include "slip/communicator.hpp"
+#include "transport/bootstrap/recovery.hpp"
+
+namespace slip {
+
+struct RankConnections {
+  // `inherited_topology_device`: this rank's device of the topology file in the communicator that this one is made
+  // from, or -1.
+  RankConnections(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
+                  std::shared_ptr<AbortFlag> abort, int inherited_topology_device);
+
+  std::int64_t timeout_ns() const;
+  bool is_shared(const Call& call) const;  // runs through the memory that all ranks share, without an algorithm
+  ScheduleChoice choice_of(const Call& call, bool explain) const;  // for the other calls
+
+  const Device device;
+  const std::uint64_t world;  // of the device
+  const CommunicatorOptions options;
+  const RequestedOptions requested;
+  Bootstrap bootstrap;
+  std::shared_ptr<LedgerSlot> seat;
+  std::shared_ptr<CallMonitor> monitor;  // Communicator::State adds to its history under a lock
+  std::optional<SharedHost> host;
+  std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
+  int topology_device = -1;            // this rank's device of the host's topology file; -1: there is no file
+  std::vector<CommGraph> graphs;       // by channel
+  TuningInputs tuning;
+  double cores_each = 1;  // cores of this host for each of its ranks
+  std::optional<Links> links;
+  std::shared_ptr<SimRanks> sim;  // null: in real time
+
+ private:
+  void set_up(int inherited_topology_device, Here here);
+};
+
+}  // namespace slip

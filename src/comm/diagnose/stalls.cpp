@@ -1,0 +1,290 @@
+#include "comm/diagnose/stalls.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "comm/api/call.hpp"
+
+namespace slip {
+namespace {
+
+// "a moment ago", "4.2 s ago".
+std::string ago(std::int64_t ns) { return ns <= 0 ? "a moment ago" : seconds_text(ns) + " ago"; }
+
+std::string last_call(const LedgerView& view) {
+  if (view.ended == 0) return fmt::format("has made no call since it joined {}", ago(view.opened_ns));
+  if (view.begun != view.ended) return fmt::format("ended call {}, {}", view.ended, ago(view.ended_ns));
+  return fmt::format("ended {}, {}", call_text(view), ago(view.ended_ns));
+}
+
+std::string doing_alive(const LedgerView& view) {
+  if (view.in_call() && view.waits_for != kWaitsForNobody)
+    return fmt::format("waits in {} for rank {}, since {}", call_text(view), view.waits_for,
+                       seconds_text(view.waits_ns));
+  if (view.in_call()) return fmt::format("moves data in {}", call_text(view));
+  if (view.enqueued > view.ended)
+    return fmt::format("has enqueued call {}, but its stream has not come to it; it {}", view.ended + 1,
+                       last_call(view));
+  return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
+}
+
+// An edge leads from a rank in a communicator to what it waits for: another rank of the same communicator, or the same
+// process's rank in another communicator, whose call must end first.
+struct Edge {
+  std::size_t to = 0;
+  enum class Kind {
+    kMissing,  // that rank has not joined the call
+    kLate,     // that rank has joined the call and makes no progress
+    kBehind,   // this rank's call is enqueued in the same stream behind a call of another communicator
+    kNotMade,  // this rank's call is not enqueued, and its process is in a call of another communicator
+  } kind = Kind::kMissing;
+};
+
+// Shorter waits are normal between ranks and are not reported.
+constexpr std::int64_t kNoticeableNs = 100'000'000, kLongNs = 500'000'000;
+
+class WaitGraph {
+ public:
+  explicit WaitGraph(std::span<const RankState> ranks) : ranks_(ranks), edges_(ranks.size()) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i].waits()) add_waits_of(i);
+      else if (ranks[i].alive() && !ranks[i].view.in_call()) add_own_calls_before(i);
+    }
+  }
+
+  std::vector<Stall> cycles();
+  std::vector<Stall> blockers() const;
+
+ private:
+  bool same_communicator(std::size_t a, std::size_t b) const {
+    return ranks_[a].view.communicator == ranks_[b].view.communicator;
+  }
+  // Whether `rank` has not joined the call that `waiting` is in. The ledgers were read one after the other. That is
+  // safe: a rank that had not joined when its ledger was read had not joined before, and `waiting` cannot end the call
+  // without it. Messages are between two ranks only, so their numbers say nothing about other ranks.
+  bool missing(std::size_t rank, std::size_t waiting) const {
+    const LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
+    const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
+    if (its.kind() == Collective::kMessage || own.kind() == Collective::kMessage) return false;
+    return rank != waiting && same_communicator(rank, waiting) && its.number() < own.number();
+  }
+  void add_waits_of(std::size_t waiting);
+  void add_own_calls_before(std::size_t rank);
+  bool only_one_of_its_process(std::size_t rank) const;
+  std::string name(std::size_t rank) const {
+    return fmt::format("rank {} of {}", ranks_[rank].view.rank, communicator_text(ranks_[rank].view));
+  }
+  std::string cycle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& path_edges) const;
+  Stall blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const;
+
+  std::span<const RankState> ranks_;
+  std::vector<std::vector<Edge>> edges_;
+  std::set<std::size_t> in_cycle_;
+};
+
+void WaitGraph::add_waits_of(std::size_t waiting) {
+  const LedgerView& view = ranks_[waiting].view;
+  // In a call with a root, ranks do not need all others.
+  const bool all = !has_root(Signature{view.call[0], view.call[1]}.kind());
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const bool asked = i != waiting && same_communicator(i, waiting) && ranks_[i].view.rank == view.waits_for;
+    if (missing(i, waiting) && (all || asked)) edges_[waiting].push_back({i, Edge::Kind::kMissing});
+    else if (asked) edges_[waiting].push_back({i, Edge::Kind::kLate});
+  }
+}
+
+bool WaitGraph::only_one_of_its_process(std::size_t rank) const {
+  return std::ranges::count_if(ranks_, [&](const RankState& other) {
+           return other.view.pid == ranks_[rank].view.pid && other.view.communicator == ranks_[rank].view.communicator;
+         }) == 1;
+}
+
+// A call that is enqueued behind a waiting call of the same stream waits for it. A call that is not enqueued yet may
+// wait for it, too: the host thread may wait for that call before it makes this one.
+void WaitGraph::add_own_calls_before(std::size_t rank) {
+  const LedgerView& view = ranks_[rank].view;
+  const bool enqueued = view.enqueued > view.ended;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const RankState& other = ranks_[i];
+    if (!other.waits() || other.view.pid != view.pid || same_communicator(i, rank)) continue;
+    if (enqueued && view.next_stream != 0 && view.next_stream == other.view.stream)
+      edges_[rank].push_back({i, Edge::Kind::kBehind});
+    else if (!enqueued && other.view.waits_ns >= kLongNs && only_one_of_its_process(rank) && only_one_of_its_process(i))
+      edges_[rank].push_back({i, Edge::Kind::kNotMade});
+  }
+}
+
+std::string WaitGraph::cycle_text(const std::vector<std::size_t>& nodes, const std::vector<Edge>& path_edges) const {
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const LedgerView& view = ranks_[nodes[i]].view;
+    const std::string separator = text.empty() ? "" : "; ";
+    if (path_edges[i].kind == Edge::Kind::kMissing) {
+      text += fmt::format("{}{} waits in {} for rank {}, since {}", separator, name(nodes[i]), call_text(view),
+                          ranks_[path_edges[i].to].view.rank, seconds_text(view.waits_ns));
+    } else {
+      text += fmt::format("{}{} {} {}", separator, name(nodes[i]),
+                          path_edges[i].kind == Edge::Kind::kBehind
+                              ? "has that call enqueued in its stream behind its call in"
+                              : "has not made that call and is meanwhile in a call of",
+                          communicator_text(ranks_[path_edges[i].to].view));
+    }
+  }
+  return text;
+}
+
+// A depth-first search from each rank: an edge back to a rank on the path closes a cycle. Cycles that nothing can end
+// come first.
+std::vector<Stall> WaitGraph::cycles() {
+  std::vector<Stall> result;
+  for (const bool certain : {true, false}) {
+    std::set<std::size_t> done;
+    std::vector<std::size_t> path;
+    std::vector<Edge> path_edges;
+    const auto visit = [&](const auto& self, std::size_t node) -> void {
+      if (done.contains(node)) return;
+      if (const auto begin = std::ranges::find(path, node); begin != path.end()) {
+        const auto skipped = begin - path.begin();
+        const std::vector<std::size_t> nodes(begin, path.end());
+        if (std::ranges::any_of(nodes, [&](std::size_t one) { return in_cycle_.contains(one); })) return;
+        in_cycle_.insert(nodes.begin(), nodes.end());
+        result.push_back({certain ? Stall::Kind::kDeadlock : Stall::Kind::kPossibleDeadlock,
+                          cycle_text(nodes, {path_edges.begin() + skipped, path_edges.end()})});
+        return;
+      }
+      path.push_back(node);
+      for (const Edge& edge : edges_[node]) {
+        if (edge.kind == Edge::Kind::kLate || (certain && edge.kind == Edge::Kind::kNotMade)) continue;
+        path_edges.push_back(edge);
+        self(self, edge.to);
+        path_edges.pop_back();
+      }
+      path.pop_back();
+      done.insert(node);
+    };
+    for (std::size_t i = 0; i < ranks_.size(); ++i) visit(visit, i);
+  }
+  return result;
+}
+
+Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiting) const {
+  const RankState& state = ranks_[rank];
+  std::string who;
+  std::int64_t longest = 0;
+  for (const std::size_t one : waiting) {
+    who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[one].view.rank);
+    longest = std::max(longest, ranks_[one].view.waits_ns);
+  }
+  const RankState& first = ranks_[waiting.front()];
+  const bool came = state.view.begun >= first.view.begun;
+  Stall result;
+  if (!state.alive()) result.kind = Stall::Kind::kEnded;
+  else if (state.stopped()) result.kind = Stall::Kind::kStopped;
+  result.text = fmt::format("{} {} {}: it {}; {} {} {} for it, since {}", name(rank),
+                            came ? "is waited for in" : "has not come to", call_text(first.view), doing(state),
+                            waiting.size() == 1 ? "rank" : "ranks", who, waiting.size() == 1 ? "waits" : "wait",
+                            seconds_text(longest));
+  return result;
+}
+
+// The ranks that others wait for and that do not wait themselves.
+std::vector<Stall> WaitGraph::blockers() const {
+  std::map<std::size_t, std::vector<std::size_t>> waiting;
+  std::vector<Stall> result;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].waits()) continue;
+    for (const Edge& edge : edges_[i]) {
+      if ((edges_[edge.to].empty() || ranks_[edge.to].stopped()) && !in_cycle_.contains(edge.to))
+        waiting[edge.to].push_back(i);
+    }
+    const auto is_asked = [&](const RankState& other) {
+      return other.view.communicator == ranks_[i].view.communicator && other.view.rank == ranks_[i].view.waits_for;
+    };
+    if (ranks_[i].view.waits_ns >= kNoticeableNs && std::ranges::none_of(ranks_, is_asked))
+      result.push_back(
+          {Stall::Kind::kMissingRank,
+           fmt::format("{} waits in {} for rank {}, since {}: that rank is not seen here, it is on another "
+                       "host, of another user or gone",
+                       name(i), call_text(ranks_[i].view), ranks_[i].view.waits_for,
+                       seconds_text(ranks_[i].view.waits_ns))});
+  }
+  for (const auto& [rank, by] : waiting) {
+    const auto noticeable = [&](std::size_t one) { return ranks_[one].view.waits_ns >= kNoticeableNs; };
+    if (ranks_[rank].stopped() || std::ranges::any_of(by, noticeable)) result.push_back(blocker(rank, by));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string call_text(const LedgerView& view) { return Signature{view.call[0], view.call[1]}.text(); }
+
+std::string communicator_text(const LedgerView& view) { return fmt::format("{:08x}", view.communicator & 0xffffffff); }
+
+std::string seconds_text(std::int64_t ns) {
+  const double seconds = static_cast<double>(ns) / 1e9;
+  if (seconds < 120) return fmt::format("{:.1f} s", seconds);
+  return seconds < 7200 ? fmt::format("{:.0f} min", seconds / 60) : fmt::format("{:.1f} h", seconds / 3600);
+}
+
+std::string state_word(const RankState& state) {
+  const LedgerView& view = state.view;
+  switch (view.life) {
+    case LedgerLife::kFailed: return "failed";
+    case LedgerLife::kAborted: return "aborted";
+    case LedgerLife::kLeft: return "left";
+    case LedgerLife::kFree:
+    case LedgerLife::kThere: break;
+  }
+  if (state.stopped()) return "stopped";
+  if (state.waits()) return "waits";
+  if (view.in_call()) return "moves data";
+  return view.enqueued > view.ended ? "enqueued" : "outside";
+}
+
+std::int64_t in_state_ns(const RankState& state) {
+  const LedgerView& view = state.view;
+  if (!state.alive()) return 0;
+  if (state.stopped()) return view.looked_ns;
+  if (state.waits()) return view.waits_ns;
+  if (view.in_call()) return view.begun_ns;
+  return view.ended > 0 ? view.ended_ns : view.opened_ns;
+}
+
+std::string doing(const RankState& state) {
+  const LedgerView& view = state.view;
+  switch (view.life) {
+    case LedgerLife::kFailed: return fmt::format("failed: {}", view.text);
+    case LedgerLife::kAborted: return fmt::format("aborted: {}", view.text);
+    case LedgerLife::kLeft: return fmt::format("has left the communicator after call {}", view.ended);
+    case LedgerLife::kFree:
+    case LedgerLife::kThere: break;
+  }
+  if (state.stopped())
+    return fmt::format("is stopped (process {}, by a signal or a debugger), since {} at most; it {}", view.pid,
+                       seconds_text(view.looked_ns), doing_alive(view));
+  return doing_alive(view);
+}
+
+const char* stall_name(Stall::Kind kind) {
+  switch (kind) {
+    case Stall::Kind::kMissingRank: return "held up";
+    case Stall::Kind::kStopped: return "stopped";
+    case Stall::Kind::kDeadlock: return "deadlock";
+    case Stall::Kind::kPossibleDeadlock: return "circle of waits";
+    case Stall::Kind::kEnded: return "ended";
+  }
+  return "";
+}
+
+std::vector<Stall> find_stalls(std::span<const RankState> ranks) {
+  WaitGraph waits(ranks);
+  std::vector<Stall> result = waits.cycles();
+  for (Stall& one : waits.blockers()) result.push_back(std::move(one));
+  return result;
+}
+
+}  // namespace slip

@@ -1,0 +1,48 @@
+#include "comm/host/call_context.hpp"
+
+#include <algorithm>
+
+namespace slip {
+
+RunningState::RunningState(int nranks, int channel_count)
+    : targets(std::max<std::size_t>(static_cast<std::size_t>(nranks), 2)),
+      sources(static_cast<std::size_t>(nranks)),
+      scales(static_cast<std::size_t>(nranks)),
+      peers(static_cast<std::size_t>(nranks)),
+      channels(static_cast<std::size_t>(channel_count)),
+      sent(static_cast<std::size_t>(nranks) * channels.size()),
+      received(sent.size()) {}
+
+CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
+                         std::int64_t timeout)
+    : rank(boot.rank()),
+      nranks(boot.nranks()),
+      bootstrap(boot),
+      host(shared.host),
+      memory(shared.memory),
+      links(between),
+      seat(ledger),
+      oversubscribed(more_ranks_than_cores),
+      timeout_ns(timeout),
+      running(nranks, between.channels()) {}
+
+void CallContext::throw_failure() const {
+  if (host && host->failed()) throw host->why();
+  if (!bootstrap.broken()) return;
+  if (const std::optional<RankFailure> failure = bootstrap.failure()) throw Error(failure->code, failure->text, {});
+}
+
+bool can_run(Links& links, const Primitive& step, int channel) {
+  switch (step.kind) {
+    case Primitive::Kind::kSend:
+    case Primitive::Kind::kReceive: return !link_of(links, step, channel).full();
+    case Primitive::Kind::kSent:
+    case Primitive::Kind::kReceived: {
+      const LinkEnd& link = link_of(links, step, channel);
+      return link.begun() - link.done() <= step.value;
+    }
+    default: return true;
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,139 @@
+// CallContext: what all calls of one rank in one communicator share. Communicator::State makes one; the classes that
+// run a call (CallRun, ProgramRunner, CallWaiter, FailureCheck, PeerBuffers) refer to it.
+//
+// The calls of a rank run one at a time, in the order of their tickets. So the fields of RunningState need no lock:
+// they belong to the call whose ticket is `next_ticket`, and the release store to `next_ticket` hands them to the next
+// call.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "comm/diagnose/call_history.hpp"
+#include "comm/host/shared_host.hpp"
+#include "comm/host/shared_memory.hpp"
+#include "comm/link/links.hpp"
+#include "comm/plan/host_program.hpp"
+#include "comm/plan/message_program.hpp"
+#include "transport/ledger/ledger.hpp"
+
+namespace slip {
+
+// How a rank runs a call: through shared memory with all others at once, or by messages between pairs of ranks.
+using CallPlan = std::variant<std::monostate, HostProgramBuilder, MessageProgramBuilder>;
+
+// The call that a CallRun runs at present.
+struct ActiveCall {
+  Call call;
+  Signature signature;
+  CallPlan plan;
+  std::uint64_t ticket = 0;  // its position among all calls of this rank
+  std::uint64_t slot = 0;    // of a HostProgramBuilder: the plan's number
+  std::byte* output = nullptr;
+  const std::byte* input = nullptr;
+
+  // Inline: every call asks.
+  std::uint64_t pieces() const {
+    if (const auto* const shared = std::get_if<HostProgramBuilder>(&plan)) return shared->pieces();
+    if (const auto* const messages = std::get_if<MessageProgramBuilder>(&plan)) return messages->pieces(0);
+    return 0;
+  }
+  int channels() const {  // more than 1 only with a MessageProgramBuilder
+    const auto* const messages = std::get_if<MessageProgramBuilder>(&plan);
+    return messages ? messages->channels() : 1;
+  }
+  bool publishes_buffers() const {  // see HostProgramBuilder::asks
+    const auto* const shared = std::get_if<HostProgramBuilder>(&plan);
+    return shared && shared->asks();
+  }
+};
+
+// The progress of one channel of a call by messages.
+struct ChannelProgress {
+  Program program;  // of the present piece
+  std::uint64_t piece = 0, pieces = 0;
+  std::size_t step = 0;
+  std::uint64_t scratch = 0;  // offset of its scratch memory
+
+  bool over() const { return piece == pieces; }
+  const Primitive& next() const { return program.steps[step]; }
+};
+
+// What belongs to the call whose ticket is up. Vectors and programs keep their memory from call to call, so that a call
+// allocates nothing; a program that is needed again is not written again.
+struct RunningState {
+  RunningState(int nranks, int channel_count);
+
+  std::uint64_t phase = 0;  // the last phase of all earlier calls
+  struct SmallProgram {
+    Signature call{0, ~std::uint64_t{0}};  // without its number; at first a value that no call has
+    Program program;
+  };
+  std::array<SmallProgram, 8> small;  // by a hash of the call
+  struct MessageProgram {
+    std::vector<UserMessage> messages;
+    Program program;
+  };
+  MessageProgram messages;  // of the user's last sends and receives that were one piece
+  Program program;          // of a piece of a larger call
+  // Operands of the reduction that is run at present.
+  std::vector<void*> targets;
+  std::vector<const void*> sources;
+  std::vector<ReduceScale> scales;
+  // Another rank's buffers, as addresses of this process, and its factor.
+  struct Peer {
+    std::byte *input = nullptr, *output = nullptr;
+    ReduceScale scale = {};
+  };
+  std::vector<Peer> peers;
+  std::vector<std::byte> scratch;
+  std::vector<ChannelProgress> channels;
+  struct MessageCount {
+    std::uint64_t ticket = 0;    // of the last call that sent its signature
+    std::uint64_t messages = 0;  // of the user
+    std::uint64_t bytes = 0;     // of the user's last message
+  };
+  std::vector<MessageCount> sent, received;  // by channel and rank
+  int slow_waits = 0;       // so many of the next waits for the network sleep at once, as the last one was long
+  int contended_waits = 0;  // so many of the next waits spin longer, as a yield lost the core to other work
+};
+
+struct CallContext {
+  // What the ranks of this host share.
+  struct Shared {
+    SharedHost* host = nullptr;      // null: this rank shares memory with no other
+    SharedMemory* memory = nullptr;  // null: some ranks are on other hosts
+  };
+  CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
+              std::int64_t timeout);
+
+  void throw_failure() const;  // throws if a rank has failed and said why
+
+  const int rank, nranks;
+  Bootstrap& bootstrap;
+  SharedHost* const host;      // or null
+  SharedMemory* const memory;  // or null
+  Links& links;
+  LedgerSlot& seat;
+  const bool oversubscribed;  // more ranks than cores: a waiting thread yields its core at once
+  const std::int64_t timeout_ns;
+  std::atomic<std::uint64_t> next_ticket{1};  // of the call that may run
+  RunningState running;
+  std::atomic<bool> aborted{false};
+  const CallHistory* history = nullptr;  // of this rank
+  bool one_thread = false;               // one thread advances all ranks: a waiting rank returns at once
+};
+
+// The end of the link that a send or receive step uses.
+inline LinkEnd& link_of(Links& links, const Primitive& step, int channel) {
+  const bool out = step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent;
+  const auto rank = static_cast<int>(step.peer);
+  return out ? links.to(rank, channel) : links.from(rank, channel);
+}
+// Whether a step of a channel need not wait.
+bool can_run(Links& links, const Primitive& step, int channel);
+
+}  // namespace slip

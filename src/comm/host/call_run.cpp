@@ -1,0 +1,123 @@
+#include "comm/host/call_run.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/error_text.hpp"
+#include "runtime/core.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+// Up to this size the enqueuing thread begins the call: some microseconds, enqueuing should not take longer.
+constexpr std::uint64_t kBeginBytes = 32 << 10;
+
+}  // namespace
+
+void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, const CallBuffers& buffers) {
+  ActiveCall& active = runner_.call();
+  active.call = call;
+  active.ticket = ticket;
+  active.output = buffers.output;
+  active.input = buffers.input;
+  active.signature = Signature::of(call, number);
+  runner_.prepare(buffers.hidden);
+  begun_ = ended_ = false;
+  error_ = nullptr;
+}
+
+// The input of a small call is posted before the host returns from enqueuing it.
+bool CallRun::begin() noexcept {
+  if (runner_.call().call.block_bytes() > kBeginBytes) return false;
+  runner_.waiter().set_may_spin(false);
+  ended_ = advance(By::kWorker);
+  runner_.waiter().set_may_spin(true);
+  return ended_;
+}
+
+bool CallRun::advance(By thread) noexcept {
+  if (ended_) return true;
+  CallWaiter& waiter = runner_.waiter();
+  waiter.set_thread(thread);
+  waiter.unsubscribe();
+  try {
+    if (!go_on()) {
+      // The proxy drives the links of waits that take long. Right after enqueuing it is not needed: the caller will
+      // wait for the call, or a worker advances it. Before the call has its ticket the links belong to another call.
+      if (waiter.may_spin() && begun_) context_.links.set_driven(false);
+      return false;
+    }
+  } catch (const Error& met) {
+    const Error error = waiter.failures().with_cause(met);
+    fail(error.code(), bare_text(error));
+    error_ = std::make_exception_ptr(error);
+  } catch (const std::exception& error) {
+    fail(Code::kLaunchFailed, fmt::format("rank {} in {}: {}", context_.rank, signature().text(), error.what()));
+    error_ = std::current_exception();
+  }
+  if (error_) give_up();
+  end();
+  return true;
+}
+
+bool CallRun::go_on() {
+  if (!begun_) {
+    const ActiveCall& call = runner_.call();
+    if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
+    context_.throw_failure();  // after a failure phases may be out of step, and links closed
+    if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
+    began_ns_ = observed() ? now_ns() : 0;
+    begun_ = true;
+    context_.seat.begin(call.ticket, call.signature.elements, call.signature.rest);
+    runner_.start();
+  }
+  return runner_.run();
+}
+
+// The call failed: when this returns, no other rank and no link touches its buffers.
+void CallRun::give_up() noexcept {
+  if (!begun_) return;  // the links belong to another call
+  context_.links.close();
+  if (auto* const plan = std::get_if<HostProgramBuilder>(&runner_.call().plan); plan && plan->asks())
+    runner_.peers().leave(*plan);
+}
+
+// Lets the next call of this rank run. A call that failed may leave a phase that is wrong; no rank relies on it,
+// because all ranks have the failure.
+void CallRun::end() {
+  const ActiveCall& call = runner_.call();
+  if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
+    context_.running.phase += shared->phases();
+  runner_.waiter().end_wait();  // it may have failed in a wait
+  context_.seat.end(call.ticket);
+  context_.next_ticket.store(call.ticket + 1, std::memory_order_release);  // the next call sees `running` as left here
+}
+
+void CallRun::finish(const Failure* cause) {
+  runner_.waiter().unsubscribe();
+  if (cause) {
+    // A rank lost in one communicator is a loss for the calls behind it in the stream, too.
+    fail(cause->code == Code::kRankLost ? Code::kRankLost : Code::kAborted,
+         fmt::format("rank {} left out {}, for its stream had failed before: {}", context_.rank, signature().text(),
+                     cause->text));
+    error_ = nullptr;  // the stream keeps its own error
+    if (!begun_) {
+      context_.next_ticket.store(runner_.call().ticket + 1, std::memory_order_release);  // the next call fails, too
+    } else if (!ended_) {                                                                // begin() ran a part of it
+      give_up();
+      end();
+    }
+  }
+  if (!error_) [[likely]] {
+    free.store(true, std::memory_order_release);
+    return;
+  }
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  free.store(true, std::memory_order_release);
+  std::rethrow_exception(error);
+}
+
+}  // namespace slip

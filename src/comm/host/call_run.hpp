@@ -1,0 +1,59 @@
+// CallRun: one collective, or one group of sends and receives, of one rank as an op of a stream. It runs the call's
+// program (ProgramRunner) step by step, can stop at each wait and continue later in another thread, and reports errors
+// to all ranks. Communicator::State takes a free one for each call.
+#pragma once
+
+#include <atomic>
+#include <exception>
+
+#include "comm/host/call_context.hpp"
+#include "comm/host/program_runner.hpp"
+#include "runtime/exchange.hpp"
+
+namespace slip {
+
+// This rank's buffers, as the call names them. `hidden`: see SharedMemory::find.
+struct CallBuffers {
+  std::byte* output = nullptr;
+  const std::byte* input = nullptr;
+  bool hidden = false;
+};
+
+class CallRun final : public Exchange {
+ public:
+  explicit CallRun(CallContext& context) : context_(context), runner_(context) {}
+
+  // The caller sets the plan of the next call before prepare().
+  CallPlan& plan() { return runner_.call().plan; }
+  // `ticket`: position among all calls of this rank; `number`: among those that all ranks make.
+  void prepare(const Call& call, std::uint64_t ticket, std::uint64_t number, const CallBuffers& buffers);
+
+  bool begin() noexcept override;
+  bool advance(By thread) noexcept override;
+  bool can_advance() noexcept override { return runner_.waiter().can_advance(); }
+  bool tell(Sleeper& sleeper) noexcept override { return begun_ && runner_.waiter().subscribe(sleeper); }
+  std::int64_t began_ns() const noexcept override { return began_ns_; }
+  void finish(const Failure* cause) override;
+
+  bool failed() const { return error_ != nullptr; }  // after advance() returned true
+  const Signature& signature() const { return runner_.call().signature; }
+  // Tells all ranks why this one failed, unless a rank has failed before.
+  void fail(Code code, const std::string& text) const { runner_.waiter().failures().report(code, text); }
+
+  std::vector<UserMessage> messages;  // of a call of sends and receives; its plan refers to them
+  std::atomic<bool> free{true};       // for the next call. release when finished, acquire when taken
+
+ private:
+  bool go_on();
+  void give_up() noexcept;
+  void end();
+
+  CallContext& context_;
+  ProgramRunner runner_;
+  bool begun_ = false;  // it has its ticket
+  bool ended_ = false;  // within begin()
+  std::int64_t began_ns_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace slip

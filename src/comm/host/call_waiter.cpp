@@ -1,0 +1,157 @@
+#include "comm/host/call_waiter.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/cores.hpp"
+#include "base/sync.hpp"
+
+namespace slip {
+namespace {
+
+// Looks before the thread yields. While every rank has a core, an answer comes sooner than a switch of threads would
+// take.
+constexpr int kSpins = 2000, kSpinsOversubscribed = 4;
+// Each look at a network is a system call a link. Yielding is enough while the others are about to send: they get the
+// core at once, and no thread need be woken. A thread that has yielded in vain sleeps, for kernels may need the core.
+constexpr int kSpinsNet = 100, kSpinsOversubscribedNet = 1;
+constexpr int kYieldsNet = 9;  // for a network, before the thread sleeps
+// Where answers take longer than this, spinning and yielding takes the core from kernels for nothing: so many of the
+// next waits return at once, and the thread parks. Parking itself takes less, so it does not keep this going. Not where
+// ranks share cores: yielding lets the other ranks run.
+constexpr double kSlowUs = 1000;
+constexpr int kSlowWaits = 8;
+constexpr int kSpinsWithoutPause = 200;  // a pause would be longer than the rest of a short wait
+// Looks of the thread that enqueues, while every rank has a core. A rank that enqueues at the same time is met here,
+// without another thread or another look at the stream. If it is late, these looks cost about 0.4 us.
+constexpr int kEnqueueLooks = 128;
+// How long the thread yields before it returns. A worker may have other ops to run. A thread that waits for this call
+// has not, but a network would wake it. Where ranks share cores, the awaited rank needs its time slices first.
+constexpr double kYieldUs = 500, kYieldWaiterUs = 5000, kYieldOversubscribedUs = 20'000;
+
+// A yield that took longer than kLostCoreUs lost the core for a whole scheduler slice to work other than ranks, and the
+// next yield would again. Where ranks share cores the thread sleeps instead: it gets the core when it wakes, because it
+// has not used up its share. Where every rank has a core, the next kContendedWaits waits for messages through memory
+// spin for kSpinWaiterUs before they yield. That is longer than the other rank takes for a chunk, and a message has
+// many chunks. A call in phases yields: it waits once or twice, and mostly for a rank that has lost its own core.
+constexpr double kLostCoreUs = 1000, kSpinWaiterUs = 1000;
+constexpr int kContendedWaits = 16;
+constexpr std::int64_t kSleepNs = 20'000;
+
+}  // namespace
+
+bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
+  if (condition_.set(kind, value, peer)) failures_.restart();
+  const bool by_net = condition_.on_link() && !context_.links.through_memory(static_cast<int>(peer));
+  const bool cheap = (kind == Kind::kMeet && peer == kAllPeers) || (kind == Kind::kLink && !by_net);
+  const int oversubscribed = by_net ? kSpinsOversubscribedNet : kSpinsOversubscribed;
+  const bool slow = by_net && !context_.oversubscribed && context_.running.slow_waits > 0;
+  const int spins = context_.one_thread || slow ? 1
+                    : may_spin_                 ? (context_.oversubscribed ? oversubscribed
+                                                   : by_net                ? kSpinsNet
+                                                                           : kSpins)
+                                                : (cheap && !context_.oversubscribed ? kEnqueueLooks : 1);
+  for (int look = 0; look < spins; ++look) {
+    if (condition_.holds()) return over();
+    if (look >= kSpinsWithoutPause) cpu_relax();
+  }
+  if (!may_spin_) return false;
+  failures_.throw_if_failed();
+  const std::uint64_t begun = ticks();
+  if (by_net && network_wait_begun_ == 0) network_wait_begun_ = begun;
+  const double yield_us = context_.one_thread || slow        ? 0
+                          : thread_ == Exchange::By::kWorker ? kYieldUs
+                          : context_.oversubscribed          ? kYieldOversubscribedUs
+                          : by_net                           ? kYieldUs
+                                                             : kYieldWaiterUs;
+  const auto limit = static_cast<std::uint64_t>(yield_us * ticks_per_us());
+  if (yield_until_holds(begun, limit, by_net)) return over();
+  note_in_ledger();
+  return false;
+}
+
+bool CallWaiter::await_link(Kind kind, LinkEnd& link, const Primitive& step, std::uint64_t value) {
+  condition_.set_link(link, step.kind == Primitive::Kind::kSend || step.kind == Primitive::Kind::kSent);
+  return await(kind, value, step.peer);
+}
+
+bool CallWaiter::await_channels(int waiting) {
+  if (condition_.kind() != Kind::kChannels) condition_.set_channel(waiting);  // otherwise the wait goes on
+  return await(Kind::kChannels, 0, condition_.peer());
+}
+
+// Looks until the condition holds, or `limit` ticks have passed since `begun`. Lets other threads run meanwhile.
+bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, bool by_net) {
+  const bool is_running = condition_.kind() != Kind::kTicket;  // so context_.running belongs to this call
+  const bool spins = thread_ == Exchange::By::kWaiter && !context_.oversubscribed && !by_net && condition_.on_link() &&
+                     context_.running.contended_waits > 0;
+  if (spins) --context_.running.contended_waits;
+  const auto spin_limit = static_cast<std::uint64_t>((spins ? kSpinWaiterUs : 0) * ticks_per_us());
+  const auto lost_ticks = static_cast<std::uint64_t>(kLostCoreUs * ticks_per_us());
+  int yields = 0;
+  bool lost_core = false;
+  for (std::uint64_t now = begun; now - begun < limit; now = ticks()) {
+    if (condition_.holds()) return true;
+    if (now - begun < spin_limit) {
+      cpu_relax();
+    } else if (by_net) {
+      if (++yields <= kYieldsNet || !context_.links.sleep()) yield_thread();
+    } else if (lost_core) {
+      sleep_ns(kSleepNs);
+    } else {
+      yield_thread();
+      if (ticks() - now < lost_ticks) continue;
+      lost_core = context_.oversubscribed;
+      if (is_running) context_.running.contended_waits = kContendedWaits;
+    }
+  }
+  return false;
+}
+
+void CallWaiter::note_network_wait() {
+  const double us = static_cast<double>(ticks() - std::exchange(network_wait_begun_, 0)) / ticks_per_us();
+  int& slow_waits = context_.running.slow_waits;
+  slow_waits = us > kSlowUs ? kSlowWaits : std::max(0, slow_waits - kSlowWaits / 2);
+}
+
+bool CallWaiter::over() {
+  condition_.clear();
+  if (network_wait_begun_ != 0) note_network_wait();
+  end_wait();
+  return true;
+}
+
+// Only long waits are noted: reports leave out shorter ones. A call that waits for its ticket has not begun, and the
+// ledger describes the call that has.
+void CallWaiter::note_in_ledger() {
+  if (condition_.kind() == Kind::kTicket) return;
+  int rank = condition_.rank();
+  for (int one = 0; condition_.kind() == Kind::kRoom && one < context_.nranks; ++one) {
+    if (condition_.is_missing(one)) rank = one;
+  }
+  context_.seat.wait(rank);
+  in_ledger_ = true;
+}
+
+bool CallWaiter::can_advance() noexcept {
+  try {
+    return failures_.has_failed() || condition_.holds();
+  } catch (...) {
+    return true;  // the next await() throws it again
+  }
+}
+
+// Not where ranks share cores: polling finds what the others send at once sooner than two wake-ups would.
+bool CallWaiter::subscribe(Sleeper& sleeper) noexcept {
+  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(sleeper);
+  return subscribed_;
+}
+
+void CallWaiter::stop_notifications() noexcept {
+  subscribed_ = false;
+  context_.links.stop_notifying();
+  context_.links.set_driven(true);
+}
+
+}  // namespace slip

@@ -1,0 +1,72 @@
+// CallWaiter: how the thread that runs a call waits for other ranks: it spins, then yields, then returns so that the
+// call can be advanced later, perhaps by another thread. It notes long waits in the ledger.
+#pragma once
+
+#include <cstdint>
+
+#include "base/sync.hpp"
+#include "comm/host/failure_check.hpp"
+#include "comm/host/wait_condition.hpp"
+#include "runtime/exchange.hpp"
+
+namespace slip {
+
+class CallWaiter {
+ public:
+  using Kind = WaitCondition::Kind;
+
+  CallWaiter(CallContext& context, const ActiveCall& call)
+      : context_(context), condition_(context, call), failures_(context, call, condition_) {}
+
+  // Before a call begins.
+  void reset() {
+    condition_.clear();
+    failures_.restart();
+    network_wait_begun_ = 0;
+  }
+  // Which thread runs the call from now on.
+  void set_thread(Exchange::By thread) { thread_ = thread; }
+  // Whether the thread may spin and yield. If not, it looks a few times and returns.
+  void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
+  bool may_spin() const { return may_spin_; }
+
+  // True: the condition holds. False: the thread has waited long enough; the same call continues the wait. Throws if
+  // the condition can no longer hold.
+  bool await(Kind kind, std::uint64_t value, std::uint64_t peer = kAllPeers);
+  bool await_link(Kind kind, LinkEnd& link, const Primitive& step, std::uint64_t value);
+  bool await_channels(int waiting);  // `waiting`: a channel that cannot run
+  // Whether await() would return true, or throw.
+  bool can_advance() noexcept;
+  // The call has ended: the ledger must not say that it waits.
+  void end_wait() {
+    if (in_ledger_) context_.seat.wait_over();
+    in_ledger_ = false;
+  }
+
+  // Until unsubscribe(), the links of the call wake the sleeper when can_advance() may have changed. False: they
+  // cannot.
+  bool subscribe(Sleeper& sleeper) noexcept;
+  void unsubscribe() noexcept {
+    if (subscribed_) stop_notifications();
+  }
+
+  const FailureCheck& failures() const { return failures_; }
+
+ private:
+  bool yield_until_holds(std::uint64_t begun, std::uint64_t limit, bool by_net);
+  void stop_notifications() noexcept;
+  bool over();
+  void note_network_wait();
+  void note_in_ledger();
+
+  CallContext& context_;
+  WaitCondition condition_;
+  FailureCheck failures_;
+  bool may_spin_ = true;
+  Exchange::By thread_ = Exchange::By::kWorker;
+  bool in_ledger_ = false;                // the ledger says that this rank waits
+  bool subscribed_ = false;               // the links wake a sleeper
+  std::uint64_t network_wait_begun_ = 0;  // in ticks(), if the first looks at the network were in vain; otherwise 0
+};
+
+}  // namespace slip

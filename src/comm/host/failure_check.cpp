@@ -1,0 +1,176 @@
+#include "comm/host/failure_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "comm/diagnose/missing_ranks.hpp"
+#include "transport/socket/socket.hpp"
+
+namespace slip {
+namespace {
+
+using Kind = WaitCondition::Kind;
+
+// How long a call waits for a link before this rank asks the other rank for its history, and the longest pause between
+// two such questions. Ranks that only send, or wait themselves, have compared nothing. An answer takes less than a
+// millisecond; a stopped process gives none.
+constexpr std::int64_t kAskAfterNs = 100'000'000, kAskPauseNs = 10'000'000'000;
+constexpr std::chrono::milliseconds kAnswerTime{50}, kMismatchAnswerTime{1000};
+
+// A connection closes before the notification of the reason has arrived: how long to wait for that, and between looks.
+constexpr std::int64_t kReasonNs = 1'000'000'000, kLookNs = 5'000'000;
+
+}  // namespace
+
+void FailureCheck::report(Code code, const std::string& text) const {
+  context_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
+  if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.fail(code, text);
+}
+
+// Compares with all ranks that have posted the call, not only with the awaited one: one of them may wait for this rank.
+void FailureCheck::compare_with_posted() {
+  if (condition_.kind() != Kind::kMeet && condition_.kind() != Kind::kPhase) return;  // this rank has not posted it
+  for (int rank = 0; rank < context_.nranks; ++rank) {
+    if (rank != context_.rank && context_.host->has_posted(rank, call_.slot)) context_.host->compare(rank, call_.slot);
+  }
+}
+
+bool FailureCheck::has_failed() {
+  if (context_.aborted.load(std::memory_order_relaxed) || (context_.host && context_.host->failed()) ||
+      context_.bootstrap.broken())
+    return true;
+  if (waits_for_departed()) return true;
+  compare_with_posted();
+  const std::int64_t now = now_ns();
+  if (deadline_ns_ == 0) {
+    deadline_ns_ = now + context_.timeout_ns;
+    ask_pause_ns_ = kAskAfterNs;
+    ask_ns_ = now + kAskAfterNs;
+  }
+  return now > deadline_ns_ || (now > ask_ns_ && condition_.on_link() && !context_.one_thread);
+}
+
+void FailureCheck::throw_if_failed() {
+  if (!has_failed()) return;
+  if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
+    throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", context_.rank, call_.signature.text()), {});
+  context_.throw_failure();
+  if (context_.bootstrap.broken()) throw_loss();
+  if (waits_for_departed()) throw_departed(condition_.rank());
+  if (condition_.on_link() && !context_.one_thread) ask_for_history();
+  if (now_ns() > deadline_ns_) throw_timeout();
+}
+
+// A rank leaves only after it has done all that others count on: what is missing when it has left never comes.
+bool FailureCheck::waits_for_departed() {
+  const bool for_rank = condition_.kind() == Kind::kMeet || condition_.kind() == Kind::kPhase;
+  if (for_rank) return context_.bootstrap.has_left(condition_.rank()) && !condition_.holds();
+  if (condition_.kind() != Kind::kChannels) return condition_.on_link() && link_waits_for_departed();
+  for (int channel = 0; channel < call_.channels(); ++channel) {  // each may wait for another rank
+    if (context_.running.channels[static_cast<std::size_t>(channel)].over()) continue;
+    condition_.set_channel(channel);
+    if (link_waits_for_departed()) return true;
+  }
+  return false;
+}
+
+bool FailureCheck::link_waits_for_departed() {
+  const int rank = condition_.rank();
+  if (condition_.link().reports_departure() || !context_.bootstrap.has_left(rank)) return false;
+  // A connection that the rank made before it left may arrive after the notification that it left.
+  if (!context_.links.through_memory(rank) && !context_.bootstrap.failures().gone().contains(rank)) return false;
+  while (context_.links.drive()) continue;
+  return !condition_.holds();
+}
+
+std::optional<std::pair<Signature, Signature>> FailureCheck::difference_from(int rank,
+                                                                             std::chrono::milliseconds time) const {
+  const auto answers = context_.bootstrap.ask({&rank, 1}, time);
+  const auto found = answers.find(rank);
+  if (found == answers.end()) return std::nullopt;
+  const std::optional<CallHistory::Snapshot> other = CallMonitor::history_in(found->second);
+  if (!other) return std::nullopt;
+  CallHistory::Snapshot own = context_.history->snapshot();
+  // A small call may run while it is enqueued, and is added to the history only after that.
+  if (call_.call.kind != Collective::kMessage)
+    own.last[call_.signature.number() % CallHistory::kCalls] = call_.signature;
+  return first_difference(own, *other);
+}
+
+// Throws if the awaited rank has enqueued other calls than this one.
+void FailureCheck::ask_for_history() {
+  ask_pause_ns_ = std::min(2 * ask_pause_ns_, kAskPauseNs);
+  const int rank = condition_.rank();
+  const auto difference = difference_from(rank, kAnswerTime);
+  ask_ns_ = now_ns() + ask_pause_ns_;
+  if (difference) throw CallMismatch(context_.rank, difference->first, rank, difference->second);
+}
+
+// A message may belong to an earlier call, which this rank did not receive, or to a later one, because the other rank
+// had nothing to send in this call. Then the first call that differs is another than these two.
+CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
+  const auto is_message = [](const Signature& call) { return call.kind() == Collective::kMessage; };
+  if (is_message(met.own) || is_message(met.other) || met.own.number() == met.other.number()) return met;
+  if (const auto difference = difference_from(met.other_rank, kMismatchAnswerTime))
+    return {context_.rank, difference->first, met.other_rank, difference->second};
+  const std::optional<Signature> own = context_.history->find(met.other.number());
+  return own && *own != met.other ? CallMismatch(context_.rank, *own, met.other_rank, met.other) : met;
+}
+
+// A closed link is only a consequence: the other rank is lost, has left, or failed because of a third one.
+Error FailureCheck::with_cause(const Error& met) const {
+  if (const auto* const mismatch = dynamic_cast<const CallMismatch*>(&met)) return first_mismatch(*mismatch);
+  const int rank = context_.links.failed();
+  if (met.code() != Code::kRankLost || rank < 0) return met;
+  const std::int64_t until = now_ns() + kReasonNs;
+  const auto known = [&] {
+    return (context_.host && context_.host->failed()) || context_.bootstrap.broken() ||
+           context_.bootstrap.has_left(rank);
+  };
+  while (!known() && now_ns() < until)
+    static_cast<void>(wait_a_moment(kLookNs, {until, &context_.bootstrap.broken_flag()}));
+  try {
+    context_.throw_failure();
+    if (context_.bootstrap.broken()) throw_loss();
+    if (context_.bootstrap.has_left(rank)) throw_departed(rank);
+  } catch (const Error& cause) {
+    return cause;
+  }
+  return met;
+}
+
+void FailureCheck::throw_loss() const {
+  const std::optional<Loss> loss = context_.bootstrap.lost();
+  throw Error(loss ? loss->code() : Code::kRankLost,
+              fmt::format("{}; rank {} was in {}", loss ? loss->text() : "the connections to the others failed",
+                          context_.rank, call_.signature.text()),
+              {});
+}
+
+void FailureCheck::throw_departed(int rank) const {
+  throw Error(Code::kRankLost,
+              fmt::format("rank {} has left the communicator; rank {} waits for it in {}", rank, context_.rank,
+                          call_.signature.text()),
+              {});
+}
+
+void FailureCheck::throw_timeout() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < context_.nranks; ++rank) {
+    if (condition_.is_missing(rank)) missing.push_back(rank);
+  }
+  const char* const what = !condition_.on_link()     ? ""
+                           : condition_.link_sends() ? ", to take what it sends"
+                                                     : ", to send";
+  throw Error(
+      Code::kTimeout,
+      fmt::format("rank {} waited {:.1f} s in {} for {}{}", context_.rank,
+                  static_cast<double>(context_.timeout_ns) / 1e9, call_.signature.text(),
+                  missing.empty() ? "its own earlier call" : missing_ranks_text(context_.bootstrap, missing), what),
+      {});
+}
+
+}  // namespace slip

@@ -1,0 +1,143 @@
+#include "comm/host/peer_buffers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/sync.hpp"
+
+namespace slip {
+namespace {
+
+// How long a failed rank waits for a peer in another process that does not leave its buffers: that process may have
+// been killed. Plus 1 ns a byte, so 1 GB/s.
+constexpr std::int64_t kLeaveNs = 1'000'000'000;
+
+bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
+  return a && b && a < b + b_bytes && b < a + a_bytes;
+}
+
+}  // namespace
+
+PublishedBuffers PeerBuffers::find_own(bool hidden) const {
+  const Call& call = call_.call;
+  const int rank = context_.rank;
+  const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
+  PublishedBuffers result;
+  result.scale = call.scale;
+  if (!needs.input && !needs.output) return result;
+  const Blocks blocks = blocks_of(call, rank, context_.nranks);
+  const std::uint64_t in = blocks.in * call.block_bytes(), out = blocks.out * call.block_bytes();
+  result.access = PeerAccess::kUnreachable;
+  if (overlap(call_.input, in, call_.output, out) &&
+      !DirectProgramBuilder::may_overlap(call, rank, call_.output, call_.input))
+    return result;
+  if (needs.input) {
+    const SharedAddress found = context_.memory->find(call_.input, in, hidden);
+    if (found.segment == SharedAddress::kNowhere) return result;
+    result.input = found.offset;
+    result.input_segment = found.segment;
+  }
+  if (needs.output) {
+    const SharedAddress found = context_.memory->find(call_.output, out, hidden);
+    if (found.segment == SharedAddress::kNowhere) return result;
+    result.output = found.offset;
+    result.output_segment = found.segment;
+  }
+  result.access = PeerAccess::kShared;
+  return result;
+}
+
+bool PeerBuffers::is_in_this_call(int rank) const {
+  return context_.host->has_posted(rank, call_.slot) && context_.host->posted(rank, call_.slot) == call_.signature;
+}
+
+// All ranks that the path depends on.
+bool PeerBuffers::all_have_published(const HostProgramBuilder& plan) const {
+  for (int rank = 0; rank < context_.nranks; ++rank) {
+    if (rank != context_.rank && plan.depends_on(rank) && !is_in_this_call(rank)) return false;
+  }
+  return true;
+}
+
+std::byte* PeerBuffers::resolve(int rank, const SharedAddress& address, std::uint64_t blocks) const {
+  if (address.segment == SharedAddress::kNowhere) return nullptr;
+  const std::uint64_t bytes = blocks * call_.call.block_bytes();
+  if (std::byte* const data = context_.memory->at(address, bytes)) return data;
+  throw Error(Code::kInvalidValue,
+              fmt::format("rank {} names {} bytes at {} of segment {}, which rank {} does not have; in {}", rank, bytes,
+                          address.offset, address.segment, context_.rank, call_.signature.text()),
+              {});
+}
+
+void PeerBuffers::choose_path(HostProgramBuilder& plan) {
+  bool any_unreachable = false, any_shared = false;
+  const SharedHost& host = *context_.host;
+  for (int rank = 0; rank < context_.nranks; ++rank) {
+    if (!plan.depends_on(rank)) continue;
+    const PeerAccess access = rank == context_.rank ? own_.access : host.published(rank, call_.slot).access;
+    any_unreachable = any_unreachable || access == PeerAccess::kUnreachable;
+    any_shared = any_shared || access == PeerAccess::kShared;
+  }
+  plan.choose(any_unreachable, any_shared);
+  if (plan.path() != HostPath::kDirect) return;
+  for (int rank = 0; rank < context_.nranks; ++rank) {
+    if (rank == context_.rank || !plan.depends_on(rank)) continue;
+    const PublishedBuffers theirs = host.published(rank, call_.slot);
+    const Blocks blocks = blocks_of(call_.call, rank, context_.nranks);
+    context_.running.peers[static_cast<std::size_t>(rank)] = {
+        resolve(rank, {theirs.input, theirs.input_segment}, blocks.in),
+        resolve(rank, {theirs.output, theirs.output_segment}, blocks.out), theirs.scale};
+  }
+}
+
+// Store, fence, load on both sides: either this rank sees the failure of another, or that rank sees this one inside and
+// waits in leave().
+void PeerBuffers::enter(std::uint64_t phase) {
+  context_.host->signal(phase);
+  full_fence();
+  if (context_.host->failed()) throw context_.host->why();
+}
+
+void PeerBuffers::require_unfailed() const {
+  acquire_fence();  // the peers' buffers were read before this look
+  if (context_.host->failed()) throw context_.host->why();
+}
+
+// Peers inside wait for no other and are soon outside, unless they were killed or stopped. A peer that reports an abort
+// is still inside until it says that it has left.
+void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
+  SharedHost& host = *context_.host;
+  const std::uint64_t inside = context_.running.phase + DirectProgramBuilder::kInside;
+  full_fence();  // all ranks can see the failure before this rank looks at them
+  try {
+    if (plan.path() == HostPath::kOpen) {
+      if (!all_have_published(plan)) return;  // so no peer is inside, and those that come later see the failure
+      choose_path(plan);
+    }
+    if (plan.path() != HostPath::kDirect) return;
+    // If this rank is inside: peers that see it leave see the failure, too.
+    if (host.is_in(context_.rank, inside)) host.signal(context_.running.phase + DirectProgramBuilder::kOutside);
+    // A process that reads memory which this rank has freed does no harm, a thread would.
+    const auto bytes = static_cast<std::int64_t>(call_.call.block_bytes()) * context_.nranks;
+    const std::int64_t limit_ns = context_.memory->one_process() ? context_.timeout_ns : kLeaveNs + bytes;
+    const std::int64_t deadline_ns = now_ns() + std::min(limit_ns, context_.timeout_ns);
+    for (int rank = 0; rank < context_.nranks; ++rank) {
+      if (rank != context_.rank && is_in_this_call(rank)) wait_until_outside(rank, inside, deadline_ns);
+    }
+  } catch (const std::exception&) {  // the first error is reported
+  }
+}
+
+void PeerBuffers::wait_until_outside(int rank, std::uint64_t inside, std::int64_t deadline_ns) const {
+  for (int look = 0; context_.host->is_in(rank, inside); ++look) {
+    spin(look);
+    if (look % 64 != 63) continue;
+    const std::optional<Loss> loss = context_.bootstrap.lost();
+    if (loss && loss->rank == rank && loss->cause != Loss::Cause::kAborted) return;
+    if (now_ns() > deadline_ns) return;
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,57 @@
+// ProgramRunner: runs the primitives of one call: copies, reductions, posts, waits, sends and receives. CallRun owns
+// it. It stops at a wait that takes long; the next run() continues there, perhaps in another thread.
+//
+// A call with several channels is one program for each channel. Each runs as far as it can; when all of them wait, the
+// call waits.
+#pragma once
+
+#include "comm/host/call_context.hpp"
+#include "comm/host/call_waiter.hpp"
+#include "comm/host/peer_buffers.hpp"
+
+namespace slip {
+
+class ProgramRunner {
+ public:
+  // The members that the hot path uses are parts of this object, so that no pointer leads to them.
+  explicit ProgramRunner(CallContext& context) : context_(context), waiter_(context, call_), peers_(context, call_) {}
+
+  ActiveCall& call() { return call_; }
+  const ActiveCall& call() const { return call_; }
+  CallWaiter& waiter() { return waiter_; }
+  const CallWaiter& waiter() const { return waiter_; }
+  PeerBuffers& peers() { return peers_; }
+
+  // After a new call was put into call().
+  void prepare(bool hidden);
+  // Once the call has its ticket, before the first run().
+  void start();
+  // True: all primitives have run. False: the call waits. Throws what went wrong.
+  bool run();
+
+ private:
+  void write_program();
+  void write_messages();
+  bool run_step(const Primitive& step);          // inline in the loop of run()
+  bool run_channel_step(const Primitive& step);  // the same as a function
+  void copy(const Primitive& step) const;
+  void reduce(const Primitive& step) const;
+  bool begin_message(const Primitive& step);
+  std::byte* at(const BufferLocation& place) const;
+  void start_channels();
+  bool run_channels();
+  bool run_channel(int channel);
+
+  CallContext& context_;
+  ActiveCall call_;
+  CallWaiter waiter_;
+  PeerBuffers peers_;
+  const Program* program_ = nullptr;
+  std::uint64_t piece_ = 0;
+  std::size_t step_ = 0;
+  std::uint64_t staging_shift_ = 0;  // added to the offsets of places in staging memory, in a small call
+  int channel_ = 0;                  // whose step is run
+  std::uint64_t scratch_ = 0;        // offset of the scratch memory of this channel
+};
+
+}  // namespace slip

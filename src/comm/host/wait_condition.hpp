@@ -1,0 +1,105 @@
+// WaitCondition: what a running call waits for, and whether it has happened. CallWaiter polls it; FailureCheck asks it
+// which ranks are missing. Polling never blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "base/sync.hpp"
+#include "comm/host/call_context.hpp"
+
+namespace slip {
+
+class WaitCondition {
+ public:
+  enum class Kind {
+    kNothing,
+    kTicket,    // the call's ticket is `value`: all earlier calls of this rank have ended
+    kRoom,      // all ranks have posted call `value`
+    kMeet,      // `peer` have posted call `value`, with the same signature
+    kPhase,     // `peer` have reached phase `value`
+    kLinkRoom,  // the link takes another message
+    kLink,      // at most `value` messages of the link are under way
+    kChannels,  // a channel of the call can run its next step
+  };
+
+  WaitCondition(CallContext& context, const ActiveCall& call) : context_(context), call_(call) {}
+
+  // False: this is the present condition already, so a deadline that runs goes on.
+  bool set(Kind kind, std::uint64_t value, std::uint64_t peer) {
+    if (kind_ == kind && value_ == value && peer_ == peer) return false;
+    kind_ = kind;
+    value_ = value;
+    peer_ = peer;
+    next_rank_ = 0;
+    return true;
+  }
+  void clear() { kind_ = Kind::kNothing; }
+  // Before a condition of Kind::kLinkRoom or kLink is set.
+  void set_link(LinkEnd& link, bool sends) {
+    link_ = &link;
+    link_sends_ = sends;
+  }
+  // Kind::kChannels: what this channel waits for stands for the whole call.
+  void set_channel(int channel);
+
+  // Continues where the last look ended. Throws CallMismatch, and what is wrong with a link.
+  bool holds();
+
+  Kind kind() const { return kind_; }
+  bool on_link() const { return kind_ == Kind::kLink || kind_ == Kind::kLinkRoom || kind_ == Kind::kChannels; }
+  bool link_sends() const { return link_sends_; }
+  const LinkEnd& link() const { return *link_; }
+  std::uint64_t peer() const { return peer_; }
+  // The rank that it waits for, or the first of them.
+  int rank() const { return on_link() ? static_cast<int>(peer_) : next_rank_; }
+  // Whether the rank has not joined this call, or not progressed as far as the condition needs.
+  bool is_missing(int rank) const;
+
+ private:
+  bool others_are_there();
+  bool any_channel_can_run() const;
+
+  CallContext& context_;
+  const ActiveCall& call_;
+  Kind kind_ = Kind::kNothing;
+  std::uint64_t value_ = 0;
+  std::uint64_t peer_ = 0;
+  int next_rank_ = 0;  // the first that it still waits for
+  LinkEnd* link_ = nullptr;
+  bool link_sends_ = false;
+};
+
+// Inline: in a small call what these two do takes less time than a call of them would.
+inline bool WaitCondition::others_are_there() {
+  SharedHost& host = *context_.host;
+  for (; next_rank_ < context_.nranks; ++next_rank_) {
+    if (next_rank_ == context_.rank || (peer_ != kAllPeers && peer_ != static_cast<std::uint64_t>(next_rank_)))
+      continue;
+    if (kind_ == Kind::kPhase) {
+      if (!host.has_reached(next_rank_, value_)) return false;
+    } else {
+      if (!host.has_posted(next_rank_, value_)) return false;
+      host.compare(next_rank_, value_);
+    }
+  }
+  return true;
+}
+
+inline bool WaitCondition::holds() {
+  switch (kind_) {
+    case Kind::kNothing: return true;
+    case Kind::kTicket: return load_acquire(context_.next_ticket) == value_;  // acquire: see CallRun::end()
+    case Kind::kRoom: return context_.host->all_have_posted(value_);
+    case Kind::kLinkRoom: static_cast<void>(context_.links.drive()); return !link_->full();
+    case Kind::kLink:
+      if (link_->begun() - link_->done() <= value_) return true;
+      static_cast<void>(context_.links.drive());
+      return link_->begun() - link_->done() <= value_;
+    case Kind::kChannels: static_cast<void>(context_.links.drive()); return any_channel_can_run();
+    case Kind::kMeet:
+    case Kind::kPhase: break;
+  }
+  return others_are_there();
+}
+
+}  // namespace slip

@@ -1,0 +1,170 @@
+#include "comm/placement/comm_graph.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/hash.hpp"
+#include "topo/trees.hpp"
+
+namespace slip {
+namespace {
+
+CommTree in_positions(const CommTree& of_ranks, const std::vector<int>& position) {
+  CommTree tree;
+  tree.parent.resize(of_ranks.parent.size());
+  tree.children.resize(of_ranks.parent.size());
+  for (std::size_t rank = 0; rank < of_ranks.parent.size(); ++rank) {
+    const auto own = static_cast<std::size_t>(position[rank]);
+    const int parent = of_ranks.parent[rank];
+    tree.parent[own] = parent < 0 ? kNobody : position[static_cast<std::size_t>(parent)];
+    for (const int child : of_ranks.children[rank])
+      tree.children[own].push_back(position[static_cast<std::size_t>(child)]);
+  }
+  return tree;
+}
+
+// "0>2 2>3": each rank and its parent.
+std::string tree_text(const CommGraph& graph, const CommTree& tree) {
+  std::string text;
+  for (std::size_t own = 0; own < tree.parent.size(); ++own) {
+    const int parent = tree.parent[own];
+    text += parent == kNobody ? fmt::format(" {} on top", graph.order[own])
+                              : fmt::format(" {}>{}", graph.order[own], graph.order[static_cast<std::size_t>(parent)]);
+  }
+  return text;
+}
+
+}  // namespace
+
+Relays::Relays(const std::vector<int>& hosts) {
+  std::map<int, std::size_t> known;
+  std::vector<std::size_t> number;  // of each rank on its host
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto [host, fresh] = known.try_emplace(hosts[rank], known.size());
+    if (fresh) members_.emplace_back();
+    host_.push_back(host->second);
+    number.push_back(members_[host->second].size());
+    members_[host->second].push_back(static_cast<int>(rank));
+  }
+  for (const std::vector<int>& own : members_) {
+    for (const std::size_t rail : number) by_.push_back(own[rail % own.size()]);
+  }
+}
+
+void Relays::set_arrival(int to, int relay) {
+  if (arrival(to) == relay) return;
+  if (arrival_.empty()) {
+    for (std::size_t rank = 0; rank < host_.size(); ++rank) arrival_.push_back(static_cast<int>(rank));
+  }
+  arrival_[static_cast<std::size_t>(to)] = relay;
+}
+
+CommGraph CommGraph::of(std::vector<int> order) {
+  CommGraph result;
+  const auto count = static_cast<int>(order.size());
+  result.position.resize(order.size());
+  for (int i = 0; i < count; ++i) result.position[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
+  result.order = std::move(order);
+  for (std::vector<int>& parents : topo::double_binary_parents(count))
+    result.trees.push_back(topo::tree_of(std::move(parents)));
+  result.rooted = topo::tree_of(topo::heap_parents(count));
+  return result;
+}
+
+std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
+  std::vector<CommGraph> result;
+  for (int channel = 0; channel < channels; ++channel) {
+    std::vector<int> order;
+    for (const auto& [host, ranks] : members) {
+      for (std::size_t i = 0; i < ranks.size(); ++i)
+        order.push_back(ranks[(i + static_cast<std::size_t>(channel)) % ranks.size()]);
+    }
+    if (members.size() == 1 && channel % 2 == 1) std::reverse(order.begin(), order.end());
+    result.push_back(CommGraph::of(std::move(order)));
+  }
+  result.front().relays = Relays(hosts);  // the relay algorithm has one channel
+  return result;
+}
+
+std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels) {
+  std::vector<CommGraph> result;
+  for (int channel = 0; channel < channels; ++channel)
+    result.push_back(comm_graph(plan.channels[static_cast<std::size_t>(channel) % plan.channels.size()]));
+  result.front().relays = relays_of(cluster);
+  return result;
+}
+
+CommGraph comm_graph(const Channel& channel) {
+  CommGraph graph = CommGraph::of(channel.ring);
+  if (channel.trees.empty()) return graph;
+  graph.trees.clear();
+  for (const CommTree& tree : channel.trees) graph.trees.push_back(in_positions(tree, graph.position));
+  return graph;
+}
+
+CommGraph switch_comm_graph(const Channel& channel) {
+  std::vector<int> order = channel.ring;
+  const auto root = static_cast<int>(order.size());
+  order.push_back(root);
+  CommGraph graph = CommGraph::of(order);
+  CommTree tree = channel.switch_tree;
+  tree.children.emplace_back();
+  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
+    if (tree.parent[rank] != kSwitch) continue;
+    tree.parent[rank] = root;
+    tree.children.back().push_back(static_cast<int>(rank));
+  }
+  tree.parent.push_back(kNobody);
+  graph.trees = {in_positions(tree, graph.position)};
+  return graph;
+}
+
+Relays relays_of(const Cluster& cluster) {
+  std::vector<int> hosts;
+  for (const RankPlace& place : cluster.ranks) hosts.push_back(place.node);
+  const std::set<int> apart(hosts.begin(), hosts.end());
+  Relays relays(hosts);
+  for (const int node : apart) {
+    if (apart.size() < 2) break;
+    for (const RailRoute& route : rail_routes(cluster, node)) {
+      if (route.senders == std::vector{route.relay}) relays.set_alone(route.relay, route.to);
+      else relays.set(route.relay, route.to, route.relay);
+      relays.set_arrival(route.to, route.arrival);
+    }
+  }
+  return relays;
+}
+
+std::uint64_t digest(const std::vector<CommGraph>& graphs) {
+  Hash hash;
+  for (const CommGraph& one : graphs) {
+    for (const int rank : one.order) hash.add(rank);
+    for (const CommTree& tree : one.trees) {
+      for (const int parent : tree.parent) hash.add(parent);
+    }
+    const auto nranks = static_cast<int>(one.order.size());
+    for (int from = 0; from < nranks && !one.relays.none(); ++from) {
+      hash.add(one.relays.arrival(from));
+      for (int to = 0; to < nranks; ++to) hash.add(one.relays.via(from, to));
+    }
+  }
+  return hash.value();
+}
+
+std::string rings_text(const std::vector<CommGraph>& graphs) {
+  std::string text;
+  for (std::size_t channel = 0; channel < graphs.size(); ++channel) {
+    const CommGraph& one = graphs[channel];
+    text += fmt::format("  channel {}: ring {}\n", channel, fmt::join(one.order, " "));
+    for (const CommTree& tree : one.trees) text += fmt::format("    tree{}\n", tree_text(one, tree));
+  }
+  return text;
+}
+
+}  // namespace slip

@@ -1,0 +1,86 @@
+// CommGraph: the neighbours of each rank in the rings and trees of a communicator, and the ranks that relay messages to
+// other hosts. All functions are pure functions of where the ranks run, so all ranks compute the same graph.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slip/topology.hpp"
+
+namespace slip {
+
+// Which rank of its own host a rank sends through to reach a rank of another host, and which rank of the receiver's
+// host takes the message there.
+class Relays {
+ public:
+  Relays() = default;  // no rank relays
+  // Along the rails: rank j of a host is reached through rank j (modulo the number of ranks) of the sender's host.
+  // `hosts`: the host of each rank, as any numbers.
+  explicit Relays(const std::vector<int>& hosts);
+
+  // The rank of its host that sends the messages of `from` for `to`; `from` if it sends them itself.
+  int via(int from, int to) const {
+    if (host_.empty() || host_of(from) == host_of(to) || alone_.contains({from, to})) return from;
+    return by_[index(host_of(from), to)];
+  }
+  // The rank of its host that receives the messages for `to`; mostly `to` itself.
+  int arrival(int to) const { return arrival_.empty() ? to : arrival_[static_cast<std::size_t>(to)]; }
+  bool hands_on() const { return !arrival_.empty(); }  // some rank does not receive its messages itself
+  // All ranks of its host, itself included. Only these may relay for it.
+  std::span<const int> beside(int rank) const { return members_[host_of(rank)]; }
+  bool same_host(int a, int b) const { return host_of(a) == host_of(b); }
+  bool none() const { return host_.empty(); }
+
+  // Messages from the host of `rank` to `to` go through `relay`.
+  void set(int rank, int to, int relay) { by_[index(host_of(rank), to)] = relay; }
+  void set_alone(int from, int to) { alone_.insert({from, to}); }  // `from` sends them itself
+  void set_arrival(int to, int relay);
+
+ private:
+  std::size_t host_of(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
+  std::size_t index(std::size_t host, int to) const { return host * host_.size() + static_cast<std::size_t>(to); }
+
+  std::vector<std::size_t> host_;          // by rank, counted from 0
+  std::vector<std::vector<int>> members_;  // by host, in order
+  std::vector<int> by_;                    // the relay, by host and receiver
+  std::set<std::pair<int, int>> alone_;    // sender and receiver
+  std::vector<int> arrival_;               // by receiver; empty: each rank itself
+};
+
+// The neighbours of all ranks on one channel; the same on all ranks.
+struct CommGraph {
+  std::vector<int> order;       // ranks in the order of the ring; the ranks of a host are next to each other
+  std::vector<int> position;    // of each rank in `order`
+  std::vector<CommTree> trees;  // of positions; each carries half of the chunks
+  CommTree rooted;              // for collectives with a root: of positions, counted from the root's on
+  Relays relays;
+  static CommGraph of(std::vector<int> order);
+};
+
+// For ranks of which only the hosts are known (`hosts`: by rank, any numbers): each channel has a ring, host by host.
+// On each channel another rank of a host comes first, so that all of them take part in the traffic between hosts. On a
+// single host every second ring runs backwards.
+std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels);
+
+// The rings and trees of `plan`. If it has fewer channels they are used several times.
+std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels);
+
+// The ring and the trees of one channel. Channel's trees are of ranks, those of CommGraph of positions.
+CommGraph comm_graph(const Channel& channel);
+// The same with the switch in the network as one more rank, the root of the tree.
+CommGraph switch_comm_graph(const Channel& channel);
+
+// The relays along the rails that rail_routes() finds.
+Relays relays_of(const Cluster& cluster);
+
+// A hash of all rings, trees and relays, by which ranks check that they agree.
+std::uint64_t digest(const std::vector<CommGraph>& graphs);
+
+// One line for each ring and each tree.
+std::string rings_text(const std::vector<CommGraph>& graphs);
+
+}  // namespace slip

@@ -1,0 +1,343 @@
+#include "comm/placement/rank_placement.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/env.hpp"
+#include "base/hash.hpp"
+#include "base/terminal.hpp"
+#include "store/topology_file.hpp"
+
+namespace slip {
+namespace {
+
+constexpr const char* kPlainMachine =
+    R"(<system version="1"><cpu numaid="0"><nic><net name="tcp" dev="0" speed="10000" gdr="0"/></nic></cpu></system>)";
+
+// The topology that the first rank of a host has read or probed.
+struct HostTopology {
+  std::uint64_t document = 0;  // a hash of the document; 0: the topology does not matter
+  std::int32_t code = 0;       // of an error; `text` is its text
+  std::int32_t by_numa = 0;    // 1: the devices are the NUMA nodes
+  char text[496] = {};
+};
+
+std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+
+// The ranks of each host, by its first rank.
+std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
+  return members;
+}
+
+std::string given(const RankLocation& one) {
+  return one.file == 0 ? std::string("no topology file") : fmt::format("the topology file '{}'", one.file_name);
+}
+
+void require_same_file(const std::vector<int>& members, const std::vector<RankLocation>& ranks, Here here) {
+  for (const int rank : members) {
+    const RankLocation &first = ranks[at(members.front())], &other = ranks[at(rank)];
+    if (other.file == first.file) continue;
+    throw Error(Code::kMismatch,
+                fmt::format("rank {} has {}, rank {} of the same host {}: give all ranks of a host the same "
+                            "SLIP_TOPO_FILE (or option topology), or none",
+                            members.front(), given(first), rank, given(other)),
+                here);
+  }
+}
+
+// Whether each rank of the host is bound to one NUMA node, and not all to the same.
+bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>& ranks) {
+  std::set<int> nodes;
+  for (const int rank : members) nodes.insert(ranks[at(rank)].numa);
+  return nodes.size() > 1 && !nodes.contains(-1);
+}
+
+constexpr std::uint64_t kTag = 0x7e873577;
+
+// All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
+// that no rank sends it often: counted from the owner on, rank r receives it from r without its lowest bit set, and
+// sends it to r plus each lower bit.
+std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text) {
+  const int nranks = bootstrap.nranks();
+  const auto rank_at = [&](int place) { return (place + owner) % nranks; };
+  const int own = (bootstrap.rank() - owner + nranks) % nranks;
+  std::string heard = text;
+  int bit = 1;
+  while (bit < nranks && (own & bit) == 0) bit <<= 1;
+  if (own != 0) {
+    const std::vector<std::byte> bytes = bootstrap.recv(rank_at(own ^ bit), kTag);
+    heard.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  for (bit >>= 1; bit > 0; bit >>= 1) {
+    if (own + bit < nranks) bootstrap.send(rank_at(own + bit), kTag, std::as_bytes(std::span(heard)));
+  }
+  return heard;
+}
+
+class PlacementFinder {
+ public:
+  PlacementFinder(Bootstrap& bootstrap, RankPlacement& placement, Here here)
+      : bootstrap_(bootstrap), placement_(placement), here_(here), members_(members_of(placement.hosts)) {}
+
+  void run(const std::string& file) {
+    if (placement_.hosts.size() == 1) {  // there is no other rank
+      placement_.reasons.emplace_back("alone");
+      return;
+    }
+    bool any = false;
+    for (const auto& [host, members] : members_) {
+      require_same_file(members, placement_.ranks, here_);
+      const bool has_file = placement_.ranks[at(host)].file != 0, apart = are_apart(members, placement_.ranks);
+      any = any || has_file || apart;
+      placement_.reasons.push_back(has_file ? fmt::format("as '{}' says", placement_.ranks[at(host)].file_name)
+                                   : apart  ? "as probed: its ranks are bound to several NUMA nodes"
+                                           : "one place: no file is given, and its ranks are not bound to several NUMA "
+                                             "nodes");
+    }
+    if (!any) return;
+    const std::vector<HostTopology> found = bootstrap_.all_gather(look(file));
+    require_found(found);
+    receive_documents(found);
+    placement_.cluster.emplace();
+    placement_.cluster->ranks.resize(placement_.hosts.size());
+    for (const auto& [host, members] : members_) add_host(found[at(host)], members);
+  }
+
+ private:
+  // On the first rank of a host. An error is returned, because all ranks are to throw it.
+  HostTopology look(const std::string& file) {
+    HostTopology found;
+    const auto own = members_.find(bootstrap_.rank());
+    if (own == members_.end()) return found;
+    try {
+      const bool apart = are_apart(own->second, placement_.ranks);
+      if (!file.empty()) document_ = read_topology(file, {}).xml;
+      else if (apart) document_ = probed_topology({}).xml;
+      if (!document_.empty()) found.document = hash_of(document_);
+      found.by_numa = file.empty() && apart ? 1 : 0;
+    } catch (const Error& error) {
+      found.code = static_cast<std::int32_t>(error.code());
+      std::string_view(error.what()).copy(found.text, sizeof(found.text) - 1);
+    }
+    return found;
+  }
+
+  void require_found(const std::vector<HostTopology>& found) const {
+    for (const auto& [host, members] : members_) {
+      const HostTopology& one = found[at(host)];
+      if (one.code == 0) continue;
+      throw Error(static_cast<Code>(one.code),
+                  fmt::format("rank {} on host '{}' cannot use the topology file of its host: {}; give another "
+                              "SLIP_TOPO_FILE (or option topology), or none",
+                              host, bootstrap_.placements()[at(host)].host, one.text),
+                  here_);
+    }
+  }
+
+  void receive_documents(const std::vector<HostTopology>& found) {
+    for (const auto& [host, members] : members_) {
+      const std::uint64_t document = found[at(host)].document;
+      if (document == 0 || known_.contains(document)) continue;
+      known_[document] = parse_topology(spread_text(bootstrap_, host, document_), reason_of(host), here_);
+    }
+  }
+
+  std::string reason_of(int host) const {
+    const RankLocation& one = placement_.ranks[at(host)];
+    return one.file == 0 ? fmt::format("host {}", bootstrap_.placements()[at(host)].host) : std::string(one.file_name);
+  }
+
+  void add_host(const HostTopology& found, const std::vector<int>& members) {
+    Cluster& cluster = *placement_.cluster;
+    const auto node = static_cast<int>(cluster.nodes.size());
+    TopoSystem system = found.document == 0 ? plain_machine() : known_[found.document];
+    if (found.by_numa != 0) system = by_numa_nodes(std::move(system));
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const RankLocation& one = placement_.ranks[at(members[i])];
+      int device = 0;
+      if (found.by_numa != 0) device = device_of_numa(system, one.numa, members[i]);
+      else if (found.document != 0) device = one.device >= 0 ? one.device : static_cast<int>(i);
+      require_device(system, device, members[i], one.device >= 0);
+      cluster.ranks[at(members[i])] = {node, device};
+    }
+    cluster.nodes.push_back(std::move(system));
+  }
+
+  int device_of_numa(const TopoSystem& system, int numa, int rank) const {
+    for (std::size_t i = 0; i < system.devices.size(); ++i) {
+      if (system.nodes[at(system.devices[i])].index == numa) return static_cast<int>(i);
+    }
+    throw Error(Code::kInvalidDevice,
+                fmt::format("rank {} is bound to NUMA node {}, of which hwloc knows nothing on host '{}': name a file "
+                            "with SLIP_TOPO_FILE, or do not bind ranks",
+                            rank, numa, bootstrap_.placements()[at(rank)].host),
+                here_);
+  }
+
+  void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
+    if (device >= 0 && at(device) < system.devices.size()) return;
+    throw Error(Code::kInvalidValue,
+                fmt::format("rank {} stands for device {} of '{}' ({}), which has {}: give a file with more, name one "
+                            "with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
+                            "fewer ranks on the host",
+                            rank, device, system.name,
+                            asked ? "as SLIP_TOPO_DEVICE or topo_device says" : "by its number on the host",
+                            system.devices.size()),
+                here_);
+  }
+
+  Bootstrap& bootstrap_;
+  RankPlacement& placement_;
+  const Here here_;
+  const std::map<int, std::vector<int>> members_;
+  std::string document_;                   // the document that this rank has read or probed
+  std::map<std::uint64_t, TopoSystem> known_;  // by the hash of the document
+};
+
+std::string net_name(const TopoSystem& system, int net) { return system.nodes[at(system.nets[at(net)])].name; }
+
+std::string route_text(const Cluster& cluster, const RailRoute& route) {
+  const TopoSystem& here = cluster.nodes[at(cluster.ranks[at(route.relay)].node)];
+  const TopoSystem& there = cluster.nodes[at(cluster.ranks[at(route.to)].node)];
+  std::string text;
+  if (route.senders == std::vector{route.relay}) text = fmt::format("    to {}: {} itself", route.to, route.relay);
+  else
+    text = fmt::format("    to {}: {} through {}, handed over by {}", route.to, fmt::join(route.senders, " "),
+                       route.relay, path_name(route.gather));
+  text += fmt::format(", {} to {}", net_name(here, route.out_net), net_name(there, route.in_net));
+  text += route.spares_out ? ", away from its switch" : "";
+  if (route.spares_in) text += fmt::format(", taken by {} away from the switch there", route.arrival);
+  return text + fmt::format(", {:.3g} GB/s\n", route.gbps);
+}
+
+}  // namespace
+
+RankLocation RankLocation::own(const CommunicatorOptions& options, int inherited_device) {
+  RankLocation result;
+  result.cores = core_set();
+  result.numa = numa_node_of(result.cores);
+  const std::string& file = topology_file(options);
+  if (file.empty()) return result;
+  result.file = hash_of(file);
+  constexpr std::size_t kMax = sizeof(result.file_name) - 1;
+  const std::string shown = file.size() <= kMax ? file : "..." + file.substr(file.size() - kMax + 3);
+  shown.copy(result.file_name, kMax);
+  const int asked = options.topo_device >= 0 ? options.topo_device : env().topo_device;
+  result.device = asked >= 0 ? asked : inherited_device;
+  return result;
+}
+
+int RankPlacement::device_of(int rank) const {
+  return cluster && ranks[at(rank)].file != 0 ? cluster->ranks[at(rank)].device : -1;
+}
+
+std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested) {
+  std::vector<int> hosts(placements.size(), -1);
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    for (std::size_t j = 0; j < i && hosts[i] < 0; ++j) {
+      if (share_memory(placements[i], placements[j]) && requested[i].host == requested[j].host) hosts[i] = hosts[j];
+    }
+    if (hosts[i] < 0) hosts[i] = static_cast<int>(i);
+  }
+  return hosts;
+}
+
+RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
+                                  const std::string& file, Here here) {
+  RankPlacement placement;
+  placement.hosts = std::move(hosts);
+  placement.ranks = bootstrap.all_gather(own);
+  PlacementFinder(bootstrap, placement, here).run(file);
+  return placement;
+}
+
+std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& placement, int channels,
+                                            Here here) {
+  std::vector<CommGraph> graphs;
+  if (placement.cluster) {
+    const ChannelPlan plan = plan_channels(*placement.cluster, {.max_channels = channels}, here);
+    graphs = comm_graphs(*placement.cluster, plan, channels);
+  } else {
+    graphs = comm_graphs(placement.hosts, channels);
+  }
+  require_agreement(bootstrap, graphs, here);
+  if (bootstrap.rank() == 0 && env().debugs("topo"))
+    log_line(fmt::format("{} ranks:\n{}{}{}", placement.hosts.size(), placement_text(placement, bootstrap.placements()),
+                         rings_text(graphs), relays_text(placement, graphs.front().relays)));
+  return graphs;
+}
+
+void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here) {
+  const std::vector<std::uint64_t> digests = bootstrap.all_gather(digest(own));
+  const auto other = std::find_if(digests.begin(), digests.end(), [&](std::uint64_t one) { return one != digests[0]; });
+  if (other == digests.end()) return;
+  struct Shown {
+    char text[400] = {};
+  } own_text;
+  rings_text(own).copy(own_text.text, sizeof(own_text.text) - 1);
+  const std::vector<Shown> shown = bootstrap.all_gather(own_text);
+  const auto rank = static_cast<int>(other - digests.begin());
+  throw Error(Code::kMismatch,
+              fmt::format("rank 0 finds other rings, trees or relays than rank {}: start the same build of Slipstream "
+                          "on all hosts. Rank 0:\n{}rank {}:\n{}",
+                          rank, shown[0].text, rank, shown[at(rank)].text),
+              here);
+}
+
+TopoSystem plain_machine() { return parse_topology(kPlainMachine, "a machine", {}); }
+
+TopoSystem by_numa_nodes(TopoSystem system) {
+  system.devices.clear();
+  for (std::size_t node = 0; node < system.nodes.size(); ++node) {
+    if (system.nodes[node].kind == TopoKind::kCpu) system.devices.push_back(static_cast<int>(node));
+  }
+  return system;
+}
+
+std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements) {
+  std::map<int, std::vector<int>> members;
+  for (std::size_t rank = 0; rank < placement.hosts.size(); ++rank)
+    members[placement.hosts[rank]].push_back(static_cast<int>(rank));
+  std::string text;
+  std::size_t number = 0;
+  for (const auto& [host, ranks] : members) {
+    text += fmt::format("  host '{}', {}: ranks", placements[at(host)].host, placement.reasons[number++]);
+    for (const int rank : ranks) {
+      text += fmt::format(" {}", rank);
+      if (!placement.cluster) continue;
+      const RankPlace& place = placement.cluster->ranks[at(rank)];
+      const TopoSystem& system = placement.cluster->nodes[at(place.node)];
+      text += fmt::format(" ({})", system.nodes[at(system.devices[at(place.device)])].name);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string relays_text(const RankPlacement& placement, const Relays& relays) {
+  std::string text;
+  const auto nranks = static_cast<int>(placement.hosts.size());
+  for (int host = 0; host < nranks; ++host) {
+    if (placement.hosts[at(host)] != host || relays.beside(host).size() == placement.hosts.size()) continue;
+    text += fmt::format("  relays of rank {}'s host{}\n", host,
+                        placement.cluster ? "" : ", by the numbers of the ranks on their hosts");
+    if (placement.cluster) {
+      for (const RailRoute& route : rail_routes(*placement.cluster, placement.cluster->ranks[at(host)].node))
+        text += route_text(*placement.cluster, route);
+      continue;
+    }
+    for (int to = 0; to < nranks; ++to) {
+      if (!relays.same_host(host, to)) text += fmt::format("    to {}: through {}\n", to, relays.via(host, to));
+    }
+  }
+  return text;
+}
+
+}  // namespace slip

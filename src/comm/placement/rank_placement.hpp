@@ -1,0 +1,65 @@
+// RankPlacement: where the ranks of a communicator run: on which host and cores, and on which device of which machine.
+// The ranks exchange it when the communicator is created; rings, trees and relays (CommGraph) follow from it, the same
+// on every rank.
+//
+// Each rank always sends a small RankLocation. The topology of a host matters only if a topology file is named for it
+// or if its ranks are bound to several NUMA nodes. Then the first rank of the host reads or probes it. All ranks learn
+// of errors first; then each distinct topology document is distributed once.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/cores.hpp"
+#include "comm/api/options.hpp"
+#include "comm/placement/comm_graph.hpp"
+#include "slip/topology.hpp"
+
+namespace slip {
+
+// Where one rank runs, as it tells the others.
+struct RankLocation {
+  CoreSet cores;
+  std::uint64_t file = 0;    // a hash of the name of its host's topology file; 0: no file
+  std::int32_t device = -1;  // the device in that file that the user named; -1: the rank's number on its host
+  std::int32_t numa = -1;    // the NUMA node of all its cores; -1: they are on several nodes, or the host has one
+  char file_name[104] = {};  // the end of the name, for errors
+
+  // `inherited_device`: the rank's device in the communicator that this one was made from; -1: none.
+  static RankLocation own(const CommunicatorOptions& options, int inherited_device);
+};
+
+struct RankPlacement {
+  std::vector<int> hosts;  // by rank: the first rank of its host
+  std::vector<RankLocation> ranks;
+  std::optional<Cluster> cluster;    // its nodes are the hosts; none: only the host of a rank matters
+  std::vector<std::string> reasons;  // by host, in order: why its topology matters or not
+
+  int device_of(int rank) const;  // in its host's topology file; -1: there is no file
+};
+
+// The host of each rank, as the first rank on it. Ranks of one host can share memory.
+std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested);
+
+// Collective: all ranks call it. If a topology file is wrong or the ranks of a host name different files, it throws the
+// same error on all ranks.
+RankPlacement find_rank_placement(Bootstrap& bootstrap, std::vector<int> hosts, const RankLocation& own,
+                                  const std::string& file, Here here);
+
+// Collective: all ranks call it and get the same rings, trees and relays, one graph for each channel.
+std::vector<CommGraph> agree_on_comm_graphs(Bootstrap& bootstrap, const RankPlacement& placement, int channels,
+                                            Here here);
+// Collective: throws on all ranks, with two of the results, if a rank has computed other graphs than rank 0.
+void require_agreement(Bootstrap& bootstrap, const std::vector<CommGraph>& own, Here here);
+
+// The assumed topology of a host that has none: one CPU with one net.
+TopoSystem plain_machine();
+// The same machine with its NUMA nodes as the devices.
+TopoSystem by_numa_nodes(TopoSystem system);
+
+// Lines for SLIP_DEBUG=topo: the ranks of each host and the reason; the relays between hosts.
+std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements);
+std::string relays_text(const RankPlacement& placement, const Relays& relays);
+
+}  // namespace slip

@@ -1,0 +1,424 @@
+#include "comm/plan/host_program.hpp"
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+
+constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to the same line
+// Pieces of a broadcast: several, so that copies overlap, but each takes longer than its signal.
+constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
+
+using Layout = StagingLayout;
+
+BufferLocation input(std::uint64_t offset) { return {BufferSpace::kInput, 0, offset}; }
+BufferLocation output(std::uint64_t offset) { return {BufferSpace::kOutput, 0, offset}; }
+
+bool goes_by_blocks(Collective kind) {
+  return kind == Collective::kReduceScatter || kind == Collective::kAllToAll || kind == Collective::kScatter;
+}
+
+}  // namespace
+
+bool StagedProgramBuilder::is_small(const Call& call, int nranks) {
+  return call.block_bytes() * (goes_by_blocks(call.kind) ? static_cast<std::uint64_t>(nranks) : 1) <= Layout::kBoxBytes;
+}
+
+StagedProgramBuilder::StagedProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before,
+                                           int rank, int nranks)
+    : call_(call),
+      rank_(rank),
+      nranks_(nranks),
+      number_(number),
+      chunks_before_(chunks_before),
+      block_(call.block_bytes()) {
+  const auto all = static_cast<std::uint64_t>(nranks);
+  by_blocks_ = goes_by_blocks(call.kind);
+  small_ = is_small(call, nranks);
+  if (small_) return;
+  if (call.kind == Collective::kBroadcast) {
+    chunk_bytes_ = std::clamp((block_ / kPieces + kLine - 1) / kLine * kLine, kMinPiece, kMaxPiece);
+    chunks_ = (block_ + chunk_bytes_ - 1) / chunk_bytes_;
+    in_half_ = Layout::kHalfBytes / chunk_bytes_;
+    return;
+  }
+  // Chunks have nearly the same size. A slice is a whole number of cache lines and has the same borders in all chunks,
+  // because a rank copies a chunk in while peers still read the last but one in the same half.
+  const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;
+  const std::uint64_t max_bytes =
+      std::max((by_blocks_ ? Layout::kHalfBytes / all : Layout::kHalfBytes) / grain, 1UL) * grain;
+  chunks_ = (block_ + max_bytes - 1) / max_bytes;
+  if (chunks_ > 0) chunk_bytes_ = (block_ + chunks_ * grain - 1) / (chunks_ * grain) * grain;
+}
+
+StagedProgramBuilder::Span StagedProgramBuilder::span(std::uint64_t chunk) const {
+  const std::uint64_t begin = chunk * chunk_bytes_;
+  return {begin, std::min(chunk_bytes_, block_ - begin)};
+}
+
+// The part of a chunk with `bytes` that the rank reduces.
+StagedProgramBuilder::Span StagedProgramBuilder::slice(std::uint64_t bytes, int rank) const {
+  const std::uint64_t share = chunk_bytes_ / static_cast<std::uint64_t>(nranks_);
+  const std::uint64_t begin = std::min(share * static_cast<std::uint64_t>(rank), bytes);
+  return {begin, std::min(share, bytes - begin)};
+}
+
+BufferLocation StagedProgramBuilder::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
+  const std::uint64_t turn = (chunks_before_ + chunk / in_half_) % 2;
+  return {BufferSpace::kStaging, static_cast<std::uint16_t>(rank),
+          Layout::kHalves + turn * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
+}
+
+bool StagedProgramBuilder::in_slot() const {
+  return block_ * (by_blocks_ ? static_cast<std::uint64_t>(nranks_) : 1) <= Layout::kInSlot;
+}
+
+std::uint64_t StagedProgramBuilder::box_shift() const {
+  if (!small_) return 0;
+  return in_slot() ? number_ % Layout::kSlots * Layout::kSlotBytes : number_ % Layout::kTurns * Layout::kBoxBytes;
+}
+
+void StagedProgramBuilder::write(std::uint64_t piece, Program& program) const {
+  if (small_) return write_small(program, box_shift());
+  if (call_.kind == Collective::kBroadcast)
+    return piece == 0 ? open_broadcast(program) : write_broadcast(piece - 1, program);
+  if (piece == 0) {
+    program.room(1);
+    copy_in(0, program);
+    program.post();
+    return program.meet();
+  }
+  const std::uint64_t stage = piece - 1;
+  if (stage > 0) program.wait(stage);
+  if (ends_with_copies()) {
+    if (stage > 0) copy_out(stage - 1, program);
+    if (stage < chunks_) reduce(stage, program);
+  } else if (call_.kind == Collective::kReduceScatter) {
+    reduce(stage, program);
+  } else {
+    copy_out(stage, program);
+  }
+  if (stage + 1 < chunks_) copy_in(stage + 1, program);
+  if (stage < chunks_) program.signal(stage + 1);
+}
+
+void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
+  switch (call_.kind) {
+    case Collective::kAllReduce:
+    case Collective::kReduce: {  // all but the own slice, in two copies
+      const Span own = slice(now.bytes, rank_);
+      program.copy(own_half(0), input(now.begin), own.begin);
+      const std::uint64_t end = own.begin + own.bytes;
+      program.copy(own_half(end), input(now.begin + end), now.bytes - end);
+      break;
+    }
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      for (int to = 0; to < nranks_; ++to) {
+        const auto block = static_cast<std::uint64_t>(to);
+        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
+      }
+      break;
+    case Collective::kScatter:
+      for (int to = 0; is_root() && to < nranks_; ++to) {
+        const auto block = static_cast<std::uint64_t>(to);
+        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
+      }
+      break;
+    case Collective::kAllGather: program.copy(own_half(0), input(now.begin), now.bytes); break;
+    case Collective::kGather:
+      if (!is_root()) program.copy(own_half(0), input(now.begin), now.bytes);
+      break;
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
+  }
+}
+
+void StagedProgramBuilder::open_broadcast(Program& program) const {
+  if (is_root()) {
+    program.room(1);
+    program.copy(half(rank_, 0, 0), input(0), span(0).bytes);
+    return program.post();
+  }
+  program.room(Layout::kTurns - 1);
+  program.post();
+  program.meet(static_cast<std::uint64_t>(call_.root));
+}
+
+// A rank that has signalled chunk k has copied it in (the root) or out (a peer). Before the root writes the half that
+// the previous call filled, it waits for the posts of this call: a rank that has posted has ended the previous call.
+void StagedProgramBuilder::write_broadcast(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  if (!is_root()) {
+    if (chunk > 0) program.wait(chunk + 1, static_cast<std::uint64_t>(call_.root));
+    program.copy(output(now.begin), half(call_.root, chunk, 0), now.bytes);
+    return program.signal(chunk + 1);
+  }
+  if (chunk == in_half_) program.meet();
+  else if (chunk % in_half_ == 0 && chunk > in_half_) program.wait(chunk - in_half_);
+  if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
+  program.signal(chunk + 1);
+  program.copy(output(now.begin), input(now.begin), now.bytes);
+  // When the root's call ends, all chunks that peers have not copied out yet must lie in one half.
+  if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
+}
+
+void StagedProgramBuilder::reduce(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  const bool scatters = call_.kind == Collective::kReduceScatter;
+  const auto block = static_cast<std::uint64_t>(rank_);
+  const Span own = scatters ? Span{0, now.bytes} : slice(now.bytes, rank_);
+  if (own.bytes == 0) return;
+  const BufferLocation there = output(now.begin + own.begin), staged = half(rank_, chunk, own.begin);
+  const bool rooted = call_.kind == Collective::kReduce;
+  const std::span<BufferLocation> sources = scatters || (rooted && is_root())
+                                                ? program.reduce({there}, nranks_, own.bytes)
+                                            : rooted ? program.reduce({staged}, nranks_, own.bytes)
+                                                     : program.reduce({there, staged}, nranks_, own.bytes);
+  for (int from = 0; from < nranks_; ++from) {
+    const std::uint64_t offset = scatters ? block * chunk_bytes_ : own.begin;
+    sources[static_cast<std::size_t>(from)] =
+        from == rank_ ? input((scatters ? block * block_ : 0) + now.begin + own.begin) : half(from, chunk, offset);
+  }
+}
+
+void StagedProgramBuilder::copy_out(std::uint64_t chunk, Program& program) const {
+  const Span now = span(chunk);
+  for (int step = 0; step < nranks_; ++step) {
+    const int from = (rank_ + step) % nranks_;  // each rank starts with itself, so ranks do not all read the same peer
+    const auto block = static_cast<std::uint64_t>(from);
+    const BufferLocation there = output(block * block_ + now.begin);
+    switch (call_.kind) {
+      case Collective::kAllReduce:
+      case Collective::kReduce: {
+        const Span made = slice(now.bytes, from);
+        if (from != rank_ && (call_.kind == Collective::kAllReduce || is_root()))
+          program.copy(output(now.begin + made.begin), half(from, chunk, made.begin), made.bytes);
+        break;
+      }
+      case Collective::kAllGather:
+        program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kGather:
+        if (is_root()) program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        break;
+      case Collective::kAllToAll: {
+        const auto own = static_cast<std::uint64_t>(rank_);
+        program.copy(there, from == rank_ ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_),
+                     now.bytes);
+        break;
+      }
+      case Collective::kScatter: {
+        const auto own = static_cast<std::uint64_t>(rank_);
+        if (from != call_.root) break;
+        program.copy(output(now.begin),
+                     is_root() ? input(own * block_ + now.begin) : half(from, chunk, own * chunk_bytes_), now.bytes);
+        break;
+      }
+      case Collective::kReduceScatter:
+      case Collective::kBroadcast:
+      case Collective::kBarrier:
+      case Collective::kMessage: break;
+    }
+  }
+}
+
+void StagedProgramBuilder::write_small(Program& program, std::uint64_t shift) const {
+  const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
+  const bool from_root = call_.kind == Collective::kBroadcast || call_.kind == Collective::kScatter;
+  const std::uint64_t box = (in_slot() ? Layout::kSlotData : Layout::kBoxes) + shift;
+  const auto boxed = [&](int from, std::uint64_t offset) -> BufferLocation {
+    return {BufferSpace::kStaging, static_cast<std::uint16_t>(from), box + offset};
+  };
+  program.room(Layout::kTurns - 1);
+  if (!from_root || is_root()) program.copy(boxed(rank_, 0), input(0), block_ * (by_blocks_ ? all : 1));
+  program.post();
+  if (from_root) {
+    if (!is_root()) program.meet(static_cast<std::uint64_t>(call_.root));
+    const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+    return program.copy(output(0), is_root() ? input(offset) : boxed(call_.root, offset), block_);
+  }
+  const bool to_root = call_.kind == Collective::kReduce || call_.kind == Collective::kGather;
+  if (to_root && !is_root()) return;
+  const std::uint64_t offset = by_blocks_ ? own * block_ : 0;
+  if (reduces(call_.kind)) {
+    program.meet();
+    if (block_ == 0) return;
+    const std::span<BufferLocation> sources = program.reduce({output(0)}, nranks_, block_);
+    for (int from = 0; from < nranks_; ++from)
+      sources[static_cast<std::size_t>(from)] = from == rank_ ? input(offset) : boxed(from, offset);
+    return;
+  }
+  program.copy(output(own * block_), input(offset), block_);  // before the wait: peers' data is still on its way
+  program.meet();
+  for (int from = 0; from < nranks_; ++from) {
+    if (from != rank_) program.copy(output(static_cast<std::uint64_t>(from) * block_), boxed(from, offset), block_);
+  }
+}
+
+DirectProgramBuilder::NeededBuffers DirectProgramBuilder::needed_buffers(const Call& call, int rank) {
+  const bool root = rank == call.root;
+  switch (call.kind) {
+    case Collective::kAllReduce: return {true, true};
+    case Collective::kReduce: return {true, root};
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kAllToAll: return {true, false};
+    case Collective::kBroadcast:
+    case Collective::kScatter: return {root, false};
+    // Peers do not read inputs here. But each rank must decide whether to stage before it posts, so all make offers.
+    case Collective::kGather: return {!root, root};
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
+  }
+  return {};
+}
+
+bool DirectProgramBuilder::may_overlap(const Call& call, int rank, const std::byte* output, const std::byte* input) {
+  const std::uint64_t own = static_cast<std::uint64_t>(rank) * call.block_bytes();
+  switch (call.kind) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast: return output == input;
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return output == input + own;
+    case Collective::kAllGather:
+    case Collective::kGather: return input == output + own;
+    case Collective::kAllToAll:
+    case Collective::kBarrier:
+    case Collective::kMessage: break;
+  }
+  return false;
+}
+
+bool DirectProgramBuilder::enters() const {
+  if (nranks_ == 1) return false;
+  return is_root() ? !from_root(call_.kind) && call_.kind != Collective::kGather : true;
+}
+
+bool DirectProgramBuilder::is_visited() const {
+  const NeededBuffers mine = needed_buffers(call_, rank_);
+  return nranks_ > 1 && (call_.kind == Collective::kGather ? is_root() : mine.input || mine.output);
+}
+
+BufferLocation DirectProgramBuilder::input_of(int rank, std::uint64_t offset) const {
+  return rank == rank_ ? BufferLocation{BufferSpace::kInput, 0, offset}
+                       : BufferLocation{BufferSpace::kPeerInput, static_cast<std::uint16_t>(rank), offset};
+}
+
+BufferLocation DirectProgramBuilder::output_of(int rank, std::uint64_t offset) const {
+  return rank == rank_ ? BufferLocation{BufferSpace::kOutput, 0, offset}
+                       : BufferLocation{BufferSpace::kPeerOutput, static_cast<std::uint16_t>(rank), offset};
+}
+
+void DirectProgramBuilder::write(Program& program) const {
+  if (enters()) program.enter(kInside);
+  if (reduces(call_.kind)) reduce(program);
+  else copies(program);
+  if (enters()) program.signal(kOutside);
+  if (is_visited()) program.wait(kOutside);
+}
+
+void DirectProgramBuilder::reduce(Program& program) const {
+  const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
+  const bool scatters = call_.kind == Collective::kReduceScatter;
+  // If the buffers begin at cache lines the slices do, too, so that no two ranks write to the same line.
+  const std::uint64_t share = scatters ? block_ : (block_ + all * kLine - 1) / (all * kLine) * kLine;
+  const std::uint64_t begin = scatters ? own * block_ : std::min(own * share, block_);
+  const std::uint64_t bytes = scatters ? block_ : std::min(share, block_ - begin);
+  if (bytes == 0) return;
+  const int targets = call_.kind == Collective::kAllReduce ? nranks_ : 1;
+  const std::span<BufferLocation> locations = program.reduce_to(targets, nranks_, bytes);
+  if (scatters) locations[0] = output_of(rank_, 0);
+  else if (call_.kind == Collective::kReduce) locations[0] = output_of(call_.root, begin);
+  else {
+    for (int step = 0; step < nranks_; ++step)  // the own output comes first: the reduction computes into it
+      locations[static_cast<std::size_t>(step)] = output_of((rank_ + step) % nranks_, begin);
+  }
+  for (int from = 0; from < nranks_; ++from)
+    locations[static_cast<std::size_t>(targets + from)] = input_of(from, begin);
+}
+
+void DirectProgramBuilder::copies(Program& program) const {
+  const auto own = static_cast<std::uint64_t>(rank_);
+  const auto root = call_.root;
+  switch (call_.kind) {
+    case Collective::kBroadcast: return program.copy(output_of(rank_, 0), input_of(root, 0), block_);
+    case Collective::kScatter: return program.copy(output_of(rank_, 0), input_of(root, own * block_), block_);
+    case Collective::kGather: return program.copy(output_of(root, own * block_), input_of(rank_, 0), block_);
+    default: break;
+  }
+  for (int step = 0; step < nranks_; ++step) {
+    const int from = (rank_ + step) % nranks_;  // each rank starts with itself, so ranks do not all read the same peer
+    const std::uint64_t offset = call_.kind == Collective::kAllToAll ? own * block_ : 0;
+    program.copy(output_of(rank_, static_cast<std::uint64_t>(from) * block_), input_of(from, offset), block_);
+  }
+}
+
+HostProgramBuilder::HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank,
+                                       int nranks)
+    : call_(call),
+      rank_(rank),
+      asks_(asks(call, nranks)),
+      staged_(call, number, chunks_before, rank, nranks),
+      direct_(call, rank, nranks),
+      path_(asks_ ? HostPath::kOpen : HostPath::kStaged) {}
+
+bool HostProgramBuilder::asks(const Call& call, int nranks) {
+  return call.kind != Collective::kBarrier && !StagedProgramBuilder::is_small(call, nranks);
+}
+
+void HostProgramBuilder::choose(bool any_private, bool any_offered) {
+  path_ = !any_private ? HostPath::kDirect : any_offered ? HostPath::kLate : HostPath::kStaged;
+}
+
+std::uint64_t HostProgramBuilder::pieces() const {
+  switch (path_) {
+    case HostPath::kDirect: return 2;
+    case HostPath::kLate: return staged_.pieces() + 1;
+    case HostPath::kOpen:
+    case HostPath::kStaged: break;
+  }
+  return staged_.pieces();
+}
+
+std::uint64_t HostProgramBuilder::phases() const {
+  switch (path_) {
+    case HostPath::kDirect: return DirectProgramBuilder::kOutside;
+    case HostPath::kLate: return staged_.phases() + 1;
+    case HostPath::kOpen:
+    case HostPath::kStaged: break;
+  }
+  return staged_.phases();
+}
+
+void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
+  if (piece == 0) {
+    if (!asks_ || own_ == PeerAccess::kUnreachable) return staged_.write(0, program);
+    program.room(StagingLayout::kTurns - 1);
+    program.post();
+    if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
+    else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
+    return;
+  }
+  if (path_ == HostPath::kDirect) return direct_.write(program);
+  if (path_ == HostPath::kLate && piece == 1) {
+    if (own_ != PeerAccess::kUnreachable) staged_.copy_in(0, program);
+    program.signal(1);
+    return program.wait(1);
+  }
+  // A rank that offered its buffers has waited for the root's post only.
+  if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
+  if (path_ == HostPath::kStaged) return staged_.write(piece, program);
+  const std::size_t begin = program.steps.size();
+  staged_.write(piece - 1, program);
+  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // the late staging was phase 1
+    Primitive& step = program.steps[i];
+    if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) ++step.value;
+  }
+}
+
+}  // namespace slip

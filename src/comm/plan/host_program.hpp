@@ -1,0 +1,185 @@
+// Programs of collectives between ranks of one host, which share memory. HostProgramBuilder chooses between two paths
+// and ProgramRunner runs the result: StagedProgramBuilder stages the data in shared memory, DirectProgramBuilder works
+// on the ranks' own buffers.
+#pragma once
+
+#include "comm/api/call.hpp"
+#include "comm/plan/primitive.hpp"
+
+namespace slip {
+
+// The layout of one rank's staging memory, in bytes from its begin: slots of posts, the phase, boxes, and two halves.
+struct StagingLayout {
+  static constexpr std::uint64_t kTurns = 8;   // boxes, used in turn: a rank is at most kTurns - 1 calls ahead
+  static constexpr std::uint64_t kSlots = 16;  // slots of posts, used in turn; see SharedHost::compare()
+  static constexpr std::uint64_t kSlotBytes = 64, kInSlot = 40, kSlotData = 24;
+  static constexpr std::uint64_t kPhase = kSlots * kSlotBytes;
+  static constexpr std::uint64_t kBoxes = 4096, kBoxBytes = 16 << 10;
+  static constexpr std::uint64_t kHalves = kBoxes + kTurns * kBoxBytes, kHalfBytes = 512 << 10;
+  static constexpr std::uint64_t kRankBytes = kHalves + 2 * kHalfBytes;
+};
+
+// Collectives through staging memory: all ranks work at once, and each exchanges with all others.
+//
+// Small calls: each rank copies its whole input into a box of its staging memory and posts the call. Each rank then
+// reads what it needs from the boxes. No rank waits for a peer to have read its box: the boxes are used in turn, and a
+// rank that posts call s has read all boxes of call s - 1.
+//
+// Larger calls go in chunks through two halves of staging memory. For each chunk a rank
+//   A  copies in the bytes that peers need,
+//   R  reduces its own slice from its input and the peers' staging memory, into its output and its own staging memory,
+//   O  copies out the slices that peers have reduced.
+// In stage k a rank waits until all peers have ended stage k - 1, then does O(k - 1), R(k) and A(k + 1). So there is
+// one wait for each chunk. A(k + 1) writes the half that O(k - 1) of a peer may still read, but other slices of it. R(k
+// + 1) writes those slices, one wait later. Collectives that reduce nothing do O(k) instead of R(k). A(0) comes before
+// the post, so waiting for the posts is its wait. The halves also alternate from call to call, because peers may still
+// copy out the last chunk of the previous call, which is in the other half.
+//
+// A broadcast cuts each half into pieces, so that peers copy out one piece while the root copies in the next. The root
+// waits only for room: all peers must have read the half before it is filled again.
+class StagedProgramBuilder {
+ public:
+  // `number`: the call's number among the calls through shared memory. `chunks_before`: the sum of their chunks() so
+  // far.
+  StagedProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
+
+  std::uint64_t number() const { return number_; }
+  static bool is_small(const Call& call, int nranks);
+  // How many halves of staging memory the call fills. 0: a small call, which has one piece.
+  std::uint64_t chunks() const { return small_ ? 0 : (chunks_ + in_half_ - 1) / in_half_; }
+  std::uint64_t pieces() const {
+    if (small_) return 1;
+    return chunks_ + (ends_with_copies() ? 2 : 1);
+  }
+  // Adds the steps of one piece. The call consists of all pieces, in order.
+  void write(std::uint64_t piece, Program& program) const;
+  // A small call, without its number: its locations in staging memory must be moved by box_shift().
+  void write_small(Program& program) const { write_small(program, 0); }
+  std::uint64_t box_shift() const;  // 0 for larger calls
+  // Adds the copies that come before the post. Not for a broadcast.
+  void copy_in(std::uint64_t chunk, Program& program) const;
+  // How many phases the call signals. The phases of the next call are counted from there on.
+  std::uint64_t phases() const { return small_ ? 0 : chunks_; }
+
+ private:
+  struct Span {  // a chunk in bytes, of the block or of each block
+    std::uint64_t begin = 0, bytes = 0;
+  };
+  bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
+  void write_small(Program& program, std::uint64_t shift) const;
+  void open_broadcast(Program& program) const;
+  void write_broadcast(std::uint64_t chunk, Program& program) const;
+  void reduce(std::uint64_t chunk, Program& program) const;
+  void copy_out(std::uint64_t chunk, Program& program) const;
+
+  Span span(std::uint64_t chunk) const;
+  Span slice(std::uint64_t bytes, int rank) const;
+  BufferLocation half(int rank, std::uint64_t chunk, std::uint64_t offset) const;
+  bool in_slot() const;
+  bool is_root() const { return rank_ == call_.root; }
+
+  Call call_;
+  int rank_, nranks_;
+  std::uint64_t number_, chunks_before_, block_;
+  bool small_ = false;
+  bool by_blocks_ = false;  // a chunk is the same span of each rank's block
+  std::uint64_t chunk_bytes_ = 0, chunks_ = 0;
+  std::uint64_t in_half_ = 1;  // chunks that one half of staging holds
+};
+
+// Collectives directly on the ranks' buffers, if the ranks can reach all buffers that are needed. Nothing is staged,
+// and each byte is read and written as few times as possible.
+//
+// Once a rank has joined the call, peers may access its buffers. A rank signals when it is done with its peers'
+// buffers, and a rank whose buffers peers access waits for these signals. While a rank accesses peers' buffers (between
+// kEnter and its kSignal) it waits for no rank. So a rank whose call fails can wait for its peers and then owns its
+// buffers.
+//   Reductions: rank r reduces slice r, or its block, from all inputs and writes it to every rank that needs it.
+//   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all work.
+class DirectProgramBuilder {
+ public:
+  static constexpr std::uint64_t kInside = 1, kOutside = 2;  // phases: the rank accesses peers' buffers; it is done
+
+  DirectProgramBuilder(const Call& call, int rank, int nranks)
+      : call_(call), rank_(rank), nranks_(nranks), block_(call.block_bytes()) {}
+
+  // The buffers of a rank that its peers access.
+  struct NeededBuffers {
+    bool input = false, output = false;
+  };
+  static NeededBuffers needed_buffers(const Call& call, int rank);
+  // Whether this rank's offer counts when all ranks choose the path.
+  static bool depends_on(const Call& call, int rank) { return !from_root(call.kind) || rank == call.root; }
+  static bool from_root(Collective kind) { return kind == Collective::kBroadcast || kind == Collective::kScatter; }
+  // Whether input and output of this rank may overlap as they do: no rank may read bytes that another has overwritten.
+  static bool may_overlap(const Call& call, int rank, const std::byte* output, const std::byte* input);
+
+  void write(Program& program) const;
+
+ private:
+  void reduce(Program& program) const;
+  void copies(Program& program) const;
+  bool is_root() const { return rank_ == call_.root; }
+  bool enters() const;      // this rank accesses peers' buffers
+  bool is_visited() const;  // peers access this rank's buffers
+  BufferLocation input_of(int rank, std::uint64_t offset) const;
+  BufferLocation output_of(int rank, std::uint64_t offset) const;
+
+  Call call_;
+  int rank_, nranks_;
+  std::uint64_t block_;
+};
+
+// Whether the peers of a rank need its buffers in a call, and can reach them.
+enum class PeerAccess : std::uint32_t {
+  kNotNeeded,
+  kUnreachable,  // needed, but the peers cannot map them
+  kShared,
+};
+
+enum class HostPath : std::uint8_t {
+  kOpen,    // not chosen yet
+  kStaged,  // all ranks staged their data before they posted
+  kLate,    // some ranks stage their data after the posts
+  kDirect,
+};
+
+// Chooses the path of a call between ranks of one host and builds its program. Small calls, and calls with a needed
+// buffer that peers cannot reach, are staged (StagedProgramBuilder). The others are direct (DirectProgramBuilder).
+//
+// A rank that does not offer its buffers stages its data before it posts, so nothing is lost if no rank offers. A rank
+// that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait once more.
+class HostProgramBuilder {
+ public:
+  // The arguments are those of StagedProgramBuilder.
+  HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
+  // States what this rank offers. REQUIRES: asks(), and no piece was written.
+  void take(PeerAccess own) { own_ = own; }
+
+  // Whether ranks offer buffers for such a call: a small call is faster when staged than with a second wait for peers.
+  static bool asks(const Call& call, int nranks);
+  bool asks() const { return asks_; }
+  bool depends_on(int rank) const { return DirectProgramBuilder::depends_on(call_, rank); }
+  // Chooses the path after the first piece, from the posts of the ranks for which depends_on() holds.
+  void choose(bool any_private, bool any_offered);
+  HostPath path() const { return path_; }
+
+  std::uint64_t number() const { return staged_.number(); }
+  std::uint64_t chunks() const { return staged_.chunks(); }
+  std::uint64_t pieces() const;
+  void write(std::uint64_t piece, Program& program) const;
+  void write_small(Program& program) const { staged_.write_small(program); }  // see StagedProgramBuilder
+  std::uint64_t box_shift() const { return staged_.box_shift(); }
+  std::uint64_t phases() const;
+
+ private:
+  Call call_;
+  int rank_;
+  bool asks_;
+  PeerAccess own_ = PeerAccess::kUnreachable;
+  StagedProgramBuilder staged_;
+  DirectProgramBuilder direct_;
+  HostPath path_;
+};
+
+}  // namespace slip

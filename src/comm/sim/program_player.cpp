@@ -1,0 +1,252 @@
+#include "comm/sim/program_player.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "comm/link/link.hpp"
+#include "comm/plan/host_program.hpp"
+#include "runtime/core.hpp"
+
+namespace slip {
+namespace {
+
+using Kind = Primitive::Kind;
+using Layout = StagingLayout;
+
+constexpr std::uint64_t kFlagBytes = sizeof(std::uint32_t);
+constexpr std::uint64_t kFlagsPerRank = Layout::kSlots + 1;  // one for each slot of posts, and the phase
+
+const Kernel& reduce_kernel() {
+  static const Kernel kKernel{"reduce", [](const Args&) {}};
+  return kKernel;
+}
+const Kernel& copy_kernel() {
+  static const Kernel kKernel{"copy", [](const Args&) {}};
+  return kKernel;
+}
+const Kernel& kept_kernel() {
+  static const Kernel kKernel{"kept to be sent again", [](const Args&) {}};
+  return kKernel;
+}
+const Kernel& latency_kernel() {
+  static const Kernel kKernel{"sees the others", [](const Args&) {}};
+  return kKernel;
+}
+
+Range flag_at(const Range& flags, std::uint64_t index) { return flags.slice(index * kFlagBytes, kFlagBytes); }
+
+Range range_of(const BufferLocation& location, std::uint64_t bytes, const ProgramPart& part) {
+  if (bytes == 0) return part.scratch.slice(0, 0);
+  const RankBuffers& own = part.buffers[static_cast<std::size_t>(part.rank)];
+  switch (location.space) {
+    case BufferSpace::kInput: return own.input.slice(location.offset, bytes);
+    case BufferSpace::kOutput: return own.output.slice(location.offset, bytes);
+    case BufferSpace::kStaging: return part.staging[location.rank].slice(location.offset, bytes);
+    case BufferSpace::kPeerInput: return part.buffers[location.rank].input.slice(location.offset, bytes);
+    case BufferSpace::kPeerOutput: return part.buffers[location.rank].output.slice(location.offset, bytes);
+    case BufferSpace::kScratch: return part.scratch.slice(location.offset, bytes);
+    case BufferSpace::kAddress: return part.addressed.slice(location.offset, bytes);
+  }
+  return {};
+}
+
+// Of the first `count` messages of a pipelined wire, those that the lane carries.
+std::uint64_t in_lane(std::uint64_t count, std::uint64_t lane, std::uint64_t lanes) {
+  return (count - lane + lanes - 1) / lanes;
+}
+
+}  // namespace
+
+void ProgramPlayer::play(const ProgramPart& part, StreamId stream) {
+  for (const Primitive& step : part.program->steps) {
+    switch (step.kind) {
+      case Kind::kCopy:
+      case Kind::kReduce: work(part, step, stream); break;
+      case Kind::kSend:
+      case Kind::kReceive: begin_message(part, step, stream); break;
+      case Kind::kSent:
+      case Kind::kReceived: {
+        const bool sends = step.kind == Kind::kSent;
+        const Wire& link = wire_of(step, part, sends);
+        if (link.begun(sends) > step.value) await_messages(link, sends, link.begun(sends) - step.value, stream);
+        break;
+      }
+      case Kind::kRoom:
+      case Kind::kPost:
+      case Kind::kMeet:
+      case Kind::kSignal:
+      case Kind::kEnter:
+      case Kind::kWait: host_step(part, step, stream); break;
+    }
+  }
+}
+
+ProgramPlayer::Wire& ProgramPlayer::wire(int from, int to, int track) {
+  const auto [found, fresh] = wires_.try_emplace({track, from, to}, Wire{from, to, track, {}, {}, 0, {}, {}});
+  if (fresh) found->second.flags = sink_.add_flags(kWireFlags);
+  return found->second;
+}
+
+ProgramPlayer::Wire& ProgramPlayer::wire_of(const Primitive& step, const ProgramPart& part, bool sends) {
+  const auto peer = static_cast<int>(step.peer);
+  return sends ? wire(part.rank, peer, part.track) : wire(peer, part.rank, part.track);
+}
+
+std::vector<ProgramPlayer::StreamId>& ProgramPlayer::streams_of(Wire& wire) {
+  const std::size_t count = kind_ == WireKind::kBuffered ? 3 : kind_ == WireKind::kPipelined ? kLanes : 1;
+  while (wire.streams.size() < count) wire.streams.push_back(sink_.open_wire_stream(wire.from, wire.to, wire.track));
+  return wire.streams;
+}
+
+void ProgramPlayer::work(const ProgramPart& part, const Primitive& step, StreamId stream) {
+  const BufferLocation* const locations = part.program->locations.data() + step.first;
+  reads_.clear();
+  writes_.clear();
+  for (int i = 0; i < step.targets; ++i) writes_.push_back(range_of(locations[i], step.bytes, part));
+  for (int i = 0; i < step.sources; ++i) reads_.push_back(range_of(locations[step.targets + i], step.bytes, part));
+  const bool copies = step.kind == Kind::kCopy;
+  if (copies && reads_[0].block == writes_[0].block && reads_[0].offset == writes_[0].offset)
+    return;  // copy() of the cpu device returns at once, too
+  sink_.launch(stream, copies ? copy_kernel() : reduce_kernel(), {.reads = reads_, .writes = writes_},
+               {.bytes = step.bytes * (reads_.size() + writes_.size())});
+}
+
+void ProgramPlayer::begin_message(const ProgramPart& part, const Primitive& step, StreamId stream) {
+  const bool sends = step.kind == Kind::kSend;
+  Wire& link = wire_of(step, part, sends);
+  const std::uint64_t before = link.begun(sends);
+  if (before >= LinkEnd::kDepth) await_messages(link, sends, before - LinkEnd::kDepth + 1, stream);
+  (sends ? link.out : link.in).push_back(range_of(part.program->locations[step.first], step.bytes, part));
+  sink_.write_flag(stream, flag_at(link.flags, sends ? kSendBegun : kReceiveBegun), before + 1);
+}
+
+// Until the first `count` messages of the wire are done.
+void ProgramPlayer::await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream) {
+  if (kind_ != WireKind::kPipelined)
+    return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
+  for (std::uint64_t lane = 0; lane < std::min(kLanes, count); ++lane)
+    sink_.wait_flag(stream, flag_at(wire.flags, kLanesDone + lane), in_lane(count, lane, kLanes));
+}
+
+void ProgramPlayer::deliver() {
+  for (auto& [key, one] : wires_) {
+    require_matching(one);
+    if (one.out.empty()) continue;
+    if (kind_ == WireKind::kBuffered) deliver_buffered(one);
+    else deliver(one, true);
+  }
+}
+
+void ProgramPlayer::require_matching(const Wire& wire) const {
+  const auto require = [&](bool good, const std::string& what) {
+    if (good) return;
+    throw Error(Code::kMismatch,
+                fmt::format("program simulation: from rank {} to rank {}: {}", wire.from, wire.to, what), {});
+  };
+  require(wire.out.size() == wire.in.size(),
+          fmt::format("{} messages sent, {} received", wire.out.size(), wire.in.size()));
+  for (std::size_t i = 0; i < wire.out.size(); ++i)
+    require(wire.out[i].bytes == wire.in[i].bytes,
+            fmt::format("message {} is sent as {} bytes, received as {}", i, wire.out[i].bytes, wire.in[i].bytes));
+}
+
+// `await_ranks`: the message waits until the programs of both ranks have begun it.
+void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
+  const std::vector<StreamId>& streams = streams_of(wire);
+  for (std::size_t i = 0; i < wire.out.size(); ++i) {
+    const std::uint64_t index = wire.delivered++;
+    const StreamId stream = streams[index % streams.size()];
+    if (await_ranks) {
+      sink_.wait_flag(stream, flag_at(wire.flags, kSendBegun), index + 1);
+      sink_.wait_flag(stream, flag_at(wire.flags, kReceiveBegun), index + 1);
+    }
+    sink_.copy(stream, wire.in[i], wire.out[i]);
+    if (kind_ == WireKind::kPipelined) {
+      sink_.write_flag(stream, flag_at(wire.flags, kLanesDone + index % kLanes), index / kLanes + 1);
+    } else {
+      sink_.write_flag(stream, flag_at(wire.flags, kSendDone), index + 1);
+      sink_.write_flag(stream, flag_at(wire.flags, kReceiveDone), index + 1);
+    }
+  }
+  wire.out.clear();
+  wire.in.clear();
+}
+
+void ProgramPlayer::deliver_buffered(Wire& wire) {
+  const std::vector<StreamId>& streams = streams_of(wire);
+  const StreamId out = streams[0], in = streams[1], kept = streams[2];
+  std::uint64_t bytes = 0, at = 0;
+  for (const Range& message : wire.out) bytes += message.bytes;
+  const Range inside = sink_.add_buffer(std::max<std::uint64_t>(bytes, 1));
+  for (std::size_t i = 0; i < wire.out.size(); ++i) {
+    const std::uint64_t count = ++wire.delivered;
+    const Range source = wire.out[i], cell = inside.slice(at, source.bytes);
+    at += source.bytes;
+    sink_.wait_flag(out, flag_at(wire.flags, kSendBegun), count);
+    sink_.copy(out, cell, source);
+    sink_.write_flag(out, flag_at(wire.flags, kGone), count);
+    sink_.wait_flag(in, flag_at(wire.flags, kGone), count);
+    sink_.wait_flag(in, flag_at(wire.flags, kReceiveBegun), count);
+    sink_.copy(in, wire.in[i], cell);
+    sink_.write_flag(in, flag_at(wire.flags, kReceiveDone), count);
+    sink_.wait_flag(kept, flag_at(wire.flags, kGone), count);
+    if (source.bytes > 0) sink_.launch(kept, kept_kernel(), {.reads = {source}}, {});
+    sink_.write_flag(kept, flag_at(wire.flags, kSendDone), count);
+  }
+  wire.out.clear();
+  wire.in.clear();
+}
+
+std::uint64_t ProgramPlayer::carry(int from, int to, const Range& out, const Range& in) {
+  Wire& link = wire(from, to, 0);
+  link.out.push_back(out);
+  link.in.push_back(in);
+  deliver(link, false);
+  return link.delivered;
+}
+
+// relaxed: the thread that drives the world wrote the flags, and it calls this.
+bool ProgramPlayer::carried(int from, int to, std::uint64_t number) const {
+  const Wire& link = wires_.at({0, from, to});
+  for (std::uint64_t lane = 0; lane < std::min(kLanes, number); ++lane) {
+    const auto* const done = reinterpret_cast<const std::uint32_t*>(address(flag_at(link.flags, kLanesDone + lane)));
+    if (__atomic_load_n(done, __ATOMIC_RELAXED) < in_lane(number, lane, kLanes)) return false;
+  }
+  return true;
+}
+
+Range ProgramPlayer::rank_flag(int rank, std::uint64_t index) {
+  if (rank_flags_.bytes == 0) rank_flags_ = sink_.add_flags(static_cast<std::size_t>(nranks_) * kFlagsPerRank);
+  return flag_at(rank_flags_, static_cast<std::uint64_t>(rank) * kFlagsPerRank + index);
+}
+
+// Calls and phases count from 1, so a rank need not wait for 0.
+void ProgramPlayer::await_peers(const ProgramPart& part, const Primitive& step, StreamId stream, std::uint64_t index,
+                                std::uint64_t value) {
+  if (value == 0) return;
+  for (int peer = 0; peer < nranks_; ++peer) {
+    if (peer == part.rank) continue;
+    if (step.peer != kAllPeers && step.peer != static_cast<std::uint64_t>(peer)) continue;
+    sink_.wait_flag(stream, rank_flag(peer, index), value);
+  }
+  if (flag_latency_ > 0) sink_.launch(stream, latency_kernel(), {}, {.time = flag_latency_});
+}
+
+void ProgramPlayer::host_step(const ProgramPart& part, const Primitive& step, StreamId stream) {
+  const std::uint64_t slot = part.number % Layout::kSlots;
+  switch (step.kind) {
+    case Kind::kRoom: {
+      const std::uint64_t needed = part.number < step.value ? 0 : part.number - step.value;
+      return await_peers(part, step, stream, needed % Layout::kSlots, needed);
+    }
+    case Kind::kPost: return sink_.write_flag(stream, rank_flag(part.rank, slot), part.number);
+    case Kind::kMeet: return await_peers(part, step, stream, slot, part.number);
+    case Kind::kEnter:
+    case Kind::kSignal: return sink_.write_flag(stream, rank_flag(part.rank, Layout::kSlots), part.phase + step.value);
+    case Kind::kWait: return await_peers(part, step, stream, Layout::kSlots, part.phase + step.value);
+    default: break;
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,135 @@
+// ProgramPlayer: issues the programs of all ranks as ops on streams of sim devices. It alone says what a primitive
+// means there. Proofs and predictions (ProgramSimulation) and ranks in virtual time (SimWires) use it, each with an
+// OpSink that knows its streams and its memory.
+//
+// Each rank has one stream for each channel (its track). Each ordered pair of ranks has a wire: a few streams that
+// carry its messages. Ranks and wires synchronise by flags, 32-bit counters that only grow:
+//   kSend, kReceive   the rank's stream writes how many messages it has begun on the wire;
+//                     the wire waits for both ranks, copies the bytes, and writes how many messages are done;
+//   kSent, kReceived  the rank's stream waits until enough messages are done.
+// As on a real link, a rank waits before it begins a message if LinkEnd::kDepth messages are under way. Posts and
+// phases of host programs are flags of the rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "comm/plan/primitive.hpp"
+#include "slip/kernel.hpp"
+#include "slip/op.hpp"
+#include "slip/range.hpp"
+
+namespace slip {
+
+// How a wire carries messages. Proofs use the first two, because no real link is stricter than both together:
+//   kRendezvous  A message moves when both ranks have begun it, and both then see it done. Ranks that deadlock with any
+//                link deadlock with this one.
+//   kBuffered    A message leaves when it is sent, whether it is received or not. The wire reads the sender's bytes
+//   until
+//                it reports the send done (a link may have to send them again), even after they have arrived. Accesses
+//                that race with any link race with this one.
+//   kPipelined   As kRendezvous, but a few messages are under way at once, so many messages do not each pay the
+//   latency.
+//                For times.
+enum class WireKind : std::uint8_t { kRendezvous, kBuffered, kPipelined };
+
+// Where a ProgramPlayer's ops go.
+class OpSink {
+ public:
+  using StreamId = std::size_t;
+  virtual StreamId open_wire_stream(int from, int to, int track) = 0;
+  virtual Range add_flags(std::size_t count) = 0;     // all 0; they live as long as the sink
+  virtual Range add_buffer(std::uint64_t bytes) = 0;  // the bytes that a kBuffered wire holds
+  virtual void write_flag(StreamId stream, const Range& flag, std::uint64_t value) = 0;
+  virtual void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) = 0;  // until it is `value` or more
+  virtual void copy(StreamId stream, const Range& to, const Range& from) = 0;           // may have no bytes
+  virtual void launch(StreamId stream, const Kernel& kernel, const Operands& operands, const Cost& cost) = 0;
+
+ protected:
+  ~OpSink() = default;
+};
+
+// The buffers that the user of one rank passes to a call.
+struct RankBuffers {
+  Range input, output;
+  bool in_place = false;
+};
+
+// The program of one rank and channel of a call, and the memory that it names.
+struct ProgramPart {
+  const Program* program = nullptr;
+  int rank = 0, track = 0;
+  std::span<const RankBuffers> buffers = {};  // by rank
+  Range scratch = {}, addressed = {};         // `addressed`: BufferSpace::kAddress is an offset into it
+  std::span<const Range> staging = {};        // by rank; host programs
+  std::uint64_t number = 0, phase = 0;        // host programs: the call's number, and the phases of all calls before it
+};
+
+class ProgramPlayer {
+ public:
+  using StreamId = OpSink::StreamId;
+  ProgramPlayer(OpSink& sink, int nranks, WireKind kind) : sink_(sink), nranks_(nranks), kind_(kind) {}
+
+  // The time until a rank sees a flag that another rank of its host has written; for predicted times only.
+  void set_flag_latency(Picos time) { flag_latency_ = time; }
+
+  // Issues the program on the rank's stream. Its messages move once deliver() has been called.
+  void play(const ProgramPart& part, StreamId stream);
+  // Issues all messages that were begun since the last call. Throws kMismatch if the messages sent on a wire differ
+  // from those received.
+  void deliver();
+
+  // Moves one message now, without waiting for programs of its ranks. Returns its number on the wire, from 1.
+  std::uint64_t carry(int from, int to, const Range& out, const Range& in);
+  bool carried(int from, int to, std::uint64_t number) const;  // this message and all before it have arrived
+
+  // The first stream of the wire.
+  StreamId wire_stream(int from, int to, int track) { return streams_of(wire(from, to, track)).front(); }
+
+ private:
+  struct Wire {
+    int from = 0, to = 0, track = 0;
+    Range flags;
+    std::vector<StreamId> streams;  // opened when the first message is delivered
+    std::uint64_t delivered = 0;    // messages that were issued on the streams
+    std::vector<Range> out, in;     // messages that were not, at the sender and at the receiver
+    std::uint64_t begun(bool sends) const { return delivered + (sends ? out : in).size(); }
+  };
+  static constexpr std::uint64_t kLanes = 4;  // messages under way at once on a pipelined wire
+  enum WireFlag : std::uint64_t {
+    kSendBegun,
+    kReceiveBegun,
+    kGone,  // buffered: the wire holds the bytes
+    kSendDone,
+    kReceiveDone,
+    kLanesDone,  // pipelined: by lane
+    kWireFlags = kLanesDone + kLanes
+  };
+
+  Wire& wire(int from, int to, int track);
+  Wire& wire_of(const Primitive& step, const ProgramPart& part, bool sends);
+  std::vector<StreamId>& streams_of(Wire& wire);
+  void work(const ProgramPart& part, const Primitive& step, StreamId stream);
+  void begin_message(const ProgramPart& part, const Primitive& step, StreamId stream);
+  void await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream);
+  void host_step(const ProgramPart& part, const Primitive& step, StreamId stream);
+  void await_peers(const ProgramPart& part, const Primitive& step, StreamId stream, std::uint64_t index,
+                   std::uint64_t value);
+  void require_matching(const Wire& wire) const;
+  void deliver(Wire& wire, bool await_ranks);
+  void deliver_buffered(Wire& wire);
+  Range rank_flag(int rank, std::uint64_t index);
+
+  OpSink& sink_;
+  const int nranks_;
+  const WireKind kind_;
+  Picos flag_latency_ = 0;
+  std::map<std::tuple<int, int, int>, Wire> wires_;  // by track, sender and receiver
+  Range rank_flags_;                                 // of host programs: kFlagsPerRank of each rank
+  std::vector<Range> reads_, writes_;                // of the step that is issued; kept to save allocations
+};
+
+}  // namespace slip

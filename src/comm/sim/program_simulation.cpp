@@ -1,0 +1,238 @@
+#include "comm/sim/program_simulation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "slip/stream.hpp"
+
+namespace slip {
+namespace {
+
+using Kind = Primitive::Kind;
+
+const Kernel& user_kernel() {
+  static const Kernel kKernel{"caller", [](const Args&) {}};
+  return kKernel;
+}
+
+Program whole(const HostProgramBuilder& plan) {
+  Program program;
+  for (std::uint64_t piece = 0; piece < plan.pieces(); ++piece) plan.write(piece, program);
+  return program;
+}
+Program whole(const MessageProgramBuilder& plan, int channel) {
+  Program program;
+  for (std::uint64_t piece = 0; piece < plan.pieces(channel); ++piece) plan.write(channel, piece, program);
+  return program;
+}
+
+bool has_both(const Call& call, int rank, int nranks) {
+  const Blocks blocks = blocks_of(call, rank, nranks);
+  return blocks.in > 0 && blocks.out > 0;
+}
+
+}  // namespace
+
+RankPrograms rank_programs(const CallSpec& spec, std::span<const CommGraph> graphs) {
+  const auto nranks = static_cast<int>(graphs.front().order.size());
+  RankPrograms programs;
+  programs.call = spec.call;
+  programs.in_place = spec.in_place;
+  programs.channels = static_cast<int>(graphs.size());
+  for (int channel = 0; channel < programs.channels; ++channel) {
+    for (int rank = 0; rank < nranks; ++rank) {
+      const bool in_place = spec.in_place && has_both(spec.call, rank, nranks);
+      const MessageProgramBuilder plan(*spec.schedule, {spec.call, rank, nranks, in_place, spec.chunk_bytes}, graphs);
+      programs.by_rank.push_back(whole(plan, channel));
+      programs.scratch = std::max(programs.scratch, plan.scratch(channel));
+    }
+  }
+  return programs;
+}
+
+RankPrograms rank_programs(std::span<const std::vector<UserMessage>> messages) {
+  RankPrograms programs;
+  programs.call = {.kind = Collective::kMessage, .type = DataType::kU8};
+  for (const std::vector<UserMessage>& own : messages) programs.by_rank.push_back(whole(MessageProgramBuilder(own), 0));
+  return programs;
+}
+
+std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nranks, const Reachable& reachable) {
+  std::vector<RankPrograms> sequence;
+  std::uint64_t chunks = 0, phase = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
+    RankPrograms& programs = sequence.emplace_back();
+    programs.call = call;
+    programs.in_place = reachable.in_place;
+    programs.number = i + 1;
+    programs.phase = phase;
+    std::vector<HostProgramBuilder> plans;
+    bool any_private = false, any_offered = false;
+    for (int rank = 0; rank < nranks; ++rank) {
+      const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
+      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // peers could not read the input
+      const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
+                                : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
+                                                                                            : PeerAccess::kUnreachable;
+      plans.emplace_back(call, programs.number, chunks, rank, nranks).take(access);
+      if (!DirectProgramBuilder::depends_on(call, rank)) continue;
+      any_private = any_private || access == PeerAccess::kUnreachable;
+      any_offered = any_offered || access == PeerAccess::kShared;
+    }
+    for (HostProgramBuilder& plan : plans) {
+      if (plan.asks()) plan.choose(any_private, any_offered);
+      programs.by_rank.push_back(whole(plan));
+    }
+    programs.direct = plans.front().path() == HostPath::kDirect;
+    chunks += plans.front().chunks();
+    phase += plans.front().phases();
+  }
+  return sequence;
+}
+
+ProgramSimulation::ProgramSimulation(std::vector<Device> devices, WireKind wires, int tracks)
+    : devices_(std::move(devices)), tracks_each_(tracks), player_(*this, nranks(), wires) {}
+
+void ProgramSimulation::add(const RankPrograms& programs, int track) { sequence_.emplace_back(programs, track); }
+
+Plan ProgramSimulation::plan() {
+  open_tracks();
+  const Stream origin = devices_.front().stream(StreamFlags::kNonBlocking);
+  origin.begin_capture();
+  begun_ = origin.record();
+  for (const auto& [stream, name] : streams_) stream.wait(begun_);
+  for (const auto& [programs, track] : sequence_) {
+    std::vector<RankBuffers> buffers;
+    for (int rank = 0; rank < nranks(); ++rank) buffers.push_back(buffers_of(programs, rank, track));
+    for (int rank = 0; rank < nranks(); ++rank) {
+      for (int channel = 0; channel < programs.channels; ++channel) play(programs, buffers, rank, track, channel);
+      end_call(programs, buffers[static_cast<std::size_t>(rank)], rank, track);
+    }
+  }
+  player_.deliver();
+  for (const auto& [stream, name] : streams_) origin.wait(stream.record());
+  return origin.end_capture();
+}
+
+void ProgramSimulation::open_tracks() {
+  std::uint64_t scratch = 1, addressed = 1;  // bytes
+  bool stages = false;
+  for (const auto& [programs, track] : sequence_) {
+    scratch = std::max(scratch, programs.scratch);
+    stages = stages || programs.number > 0;
+    for (const Program& program : programs.by_rank) {
+      for (const Primitive& step : program.steps) {
+        if (step.kind != Kind::kSend && step.kind != Kind::kReceive) continue;
+        const BufferLocation& location = program.locations[step.first];
+        if (location.space == BufferSpace::kAddress) addressed = std::max(addressed, location.offset + step.bytes);
+      }
+    }
+  }
+  for (const Device& device : devices_) {
+    const StreamId stream = open_stream(device);
+    tracks_.push_back({stream, device.alloc(scratch), device.alloc(addressed)});
+  }
+  for (int rank = 0; stages && rank < nranks(); ++rank) {
+    staging_.push_back(device_of(rank, 0).alloc(StagingLayout::kRankBytes));
+    staging_ranges_.push_back(staging_.back());
+  }
+}
+
+// In place, the smaller of input and output is the rank's part of the larger.
+RankBuffers ProgramSimulation::buffers_of(const RankPrograms& programs, int rank, int track) {
+  const Blocks blocks = blocks_of(programs.call, rank, nranks());
+  const std::uint64_t block = programs.call.block_bytes(), in = blocks.in * block, out = blocks.out * block;
+  const Device& device = device_of(rank, track);
+  const auto fresh = [&](std::uint64_t bytes, const char* name) -> Range {
+    if (bytes == 0) return {};
+    return buffers_.emplace_back(device.alloc(bytes, MemoryKind::kDevice, name));
+  };
+  if (!programs.in_place || in == 0 || out == 0) {
+    const Range input = fresh(in, "input");
+    return {input, fresh(out, "output")};
+  }
+  const Range larger = fresh(std::max(in, out), "input and output");
+  const std::uint64_t own = static_cast<std::uint64_t>(rank) * block;
+  return {in < out ? larger.slice(own, in) : larger, out < in ? larger.slice(own, out) : larger, true};
+}
+
+void ProgramSimulation::play(const RankPrograms& programs, std::span<const RankBuffers> buffers, int rank, int track,
+                             int channel) {
+  const Track& own = track_of(rank, track + channel);
+  // Peers may touch the buffers from the moment on when this rank has come to the call, and not before.
+  if (programs.direct) overwrite(buffers[static_cast<std::size_t>(rank)], rank, track + channel);
+  player_.play({.program = &programs.by_rank[static_cast<std::size_t>(channel * nranks() + rank)],
+                .rank = rank,
+                .track = track + channel,
+                .buffers = buffers,
+                .scratch = own.scratch,
+                .addressed = own.addressed,
+                .staging = staging_ranges_,
+                .number = programs.number,
+                .phase = programs.phase},
+               own.stream);
+}
+
+// A call is done when all its channels are, and no channel begins the next call before.
+void ProgramSimulation::end_call(const RankPrograms& programs, const RankBuffers& buffers, int rank, int track) {
+  const Stream& first = stream_of(rank, track);
+  for (int other = track + 1; other < track + programs.channels; ++other) {
+    overwrite({}, rank, other);
+    first.wait(stream_of(rank, other).record());
+  }
+  overwrite(buffers, rank, track);
+  for (int other = track + 1; other < track + programs.channels; ++other) stream_of(rank, other).wait(first.record());
+}
+
+// Once a call is done, nothing may still use its memory: the user overwrites the buffers, and scratch memory may be
+// freed. The checker finds a race if a program breaks this.
+void ProgramSimulation::overwrite(const RankBuffers& buffers, int rank, int track) {
+  const Track& own = track_of(rank, track);
+  std::vector<Range> writes;
+  for (const Range& range : {buffers.input, buffers.output, own.scratch.range(), own.addressed.range()}) {
+    if (range.bytes > 0) writes.push_back(range);
+  }
+  launch(own.stream, user_kernel(), {.writes = writes}, {.time = 1});
+}
+
+// --- OpSink ---
+
+OpSink::StreamId ProgramSimulation::open_stream(const Device& device) {
+  streams_.emplace_back(device.stream(StreamFlags::kNonBlocking), Name());
+  return streams_.size() - 1;
+}
+
+OpSink::StreamId ProgramSimulation::open_wire_stream(int from, int to, int track) {
+  const StreamId stream = open_stream(device_of(from, track));
+  streams_[stream].second = Name(fmt::format("{} to {}", from, to));
+  streams_[stream].first.wait(begun_);
+  return stream;
+}
+
+Range ProgramSimulation::add_flags(std::size_t count) {
+  return buffers_.emplace_back(devices_.front().alloc(count * sizeof(std::uint32_t), MemoryKind::kPinned, "flags"));
+}
+
+Range ProgramSimulation::add_buffer(std::uint64_t bytes) {
+  return buffers_.emplace_back(devices_.front().alloc(bytes));
+}
+
+void ProgramSimulation::write_flag(StreamId stream, const Range& flag, std::uint64_t value) {
+  streams_[stream].first.write_value(flag, static_cast<std::uint32_t>(value));
+}
+
+void ProgramSimulation::wait_flag(StreamId stream, const Range& flag, std::uint64_t value) {
+  streams_[stream].first.wait_value(flag, static_cast<std::uint32_t>(value));
+}
+
+void ProgramSimulation::copy(StreamId stream, const Range& to, const Range& from) {
+  if (from.bytes > 0) streams_[stream].first.copy(to, from, streams_[stream].second);
+}
+
+void ProgramSimulation::launch(StreamId stream, const Kernel& kernel, const Operands& operands, const Cost& cost) {
+  streams_[stream].first.launch(kernel, operands, cost);
+}
+
+}  // namespace slip

@@ -1,0 +1,189 @@
+#include "flow/gradients/predict_step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "backend/sim/sim.hpp"
+#include "flow/gradients/bucket_plan.hpp"
+#include "flow/gradients/gradient_clock.hpp"
+#include "flow/gradients/gradient_report.hpp"
+#include "runtime/observers.hpp"
+
+namespace slip {
+namespace {
+
+// A device without overheads: the prediction is what the plan makes of the given times.
+Device open_plain_device(Here here) {
+  return sim::open_device({.name = "step",
+                           .memory = 1'000'000'000,
+                           .queues = 32,
+                           .compute = {.flops = 1'000'000'000'000, .bandwidth = 1'000'000'000'000},
+                           .copies = {.in = 1'000'000'000, .out = 1'000'000'000}},
+                          {.queue_depth = 1 << 16, .run_functions = false}, here);
+}
+
+const Kernel kBackward{"backward"}, kReduce{"reduce"}, kUse{"use"};
+
+class StepSimulation {
+ public:
+  StepSimulation(const Device& device, const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                 WaitPolicy policy, Here here)
+      : profile_(profile),
+        cost_(cost),
+        plan_(plan),
+        policy_(policy),
+        here_(here),
+        compute_(device.stream(StreamFlags::kNonBlocking, 0, here)),
+        network_(device.stream(StreamFlags::kNonBlocking, device.info().greatest_priority, here)),
+        done_(plan.buckets.size()),
+        firsts_(profile.gradients.size() + 1) {
+    for (std::size_t i = 0; i < profile.gradients.size(); ++i) firsts_[i + 1] = firsts_[i] + profile.gradients[i].bytes;
+    calls_of_.resize(profile.gradients.size());
+    for (std::uint32_t call = 0; call < plan.buckets.size(); ++call) {
+      const auto [first, end] = gradients_of(call);
+      for (std::size_t i = first; i < end; ++i) calls_of_[i].push_back(call);
+    }
+  }
+
+  // Times what it plays. A timed event costs the host of most simulated devices something.
+  void record(GradientClock& clock) { clock_ = &clock; }
+  std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
+
+  StepPrediction run() {
+    const TimedEvent begun = compute_.record_timed(here_);
+    backward();
+    if (policy_ == WaitPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
+    use();
+    const TimedEvent ended = compute_.record_timed(here_);
+    compute_.sync(here_);
+    network_.sync(here_);
+    return {Picos{(ended - begun).count()} * 1000, compute_time_};
+  }
+
+ private:
+  void compute(const Kernel& kernel, Picos time, const std::string& name) {
+    if (time <= 0) return;
+    compute_.launch(kernel, {.name = name}, {.width = 0.5, .time = time}, here_);
+    compute_time_ += time;
+  }
+
+  // Gradients in the order in which they come, each call issued when its last one is: hardware queues see this order.
+  void backward() {
+    const std::size_t count = profile_.gradients.size();
+    std::vector<std::uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return profile_.gradients[a].arrival < profile_.gradients[b].arrival;
+    });
+    arrived_.resize(count);
+    std::vector<bool> there(count);
+    Picos now = 0;
+    std::size_t next = 0;
+    for (const std::uint32_t gradient : order) {
+      const Picos arrival = profile_.gradients[gradient].arrival;
+      compute(kBackward, arrival - now, fmt::format("backward {}", gradient));
+      now = std::max(now, arrival);
+      compute_.record(arrived_[gradient], here_);
+      if (clock_) clock_->arrived(gradient, compute_, here_);
+      there[gradient] = true;
+      for (; next < plan_.buckets.size() && has_come(next, there); ++next)
+        reduce(next, policy_ == WaitPolicy::kInCompute ? compute_ : network_);
+    }
+    compute(kBackward, profile_.backward_end - now, "backward end");
+  }
+
+  std::pair<std::size_t, std::size_t> gradients_of(std::size_t call) const {
+    const Bucket& bucket = plan_.buckets[call];
+    const auto first = std::upper_bound(firsts_.begin(), firsts_.end(), bucket.first) - 1;
+    const auto last = std::lower_bound(first, firsts_.end(), bucket.first + bucket.bytes);
+    return {static_cast<std::size_t>(first - firsts_.begin()), static_cast<std::size_t>(last - firsts_.begin())};
+  }
+
+  bool has_come(std::size_t call, const std::vector<bool>& there) const {
+    const auto [first, end] = gradients_of(call);
+    return std::all_of(there.begin() + static_cast<std::ptrdiff_t>(first),
+                       there.begin() + static_cast<std::ptrdiff_t>(end), [](bool one) { return one; });
+  }
+
+  void reduce(std::size_t call, StreamRef stream) {
+    const auto [first, end] = gradients_of(call);
+    std::size_t latest = first;
+    for (std::size_t i = first; i < end; ++i) {
+      if (profile_.gradients[i].arrival > profile_.gradients[latest].arrival) latest = i;
+    }
+    stream.wait(arrived_[latest], here_);
+    const Picos time = cost_.time(plan_.buckets[call].bytes);
+    if (clock_) clock_->started(call, stream, here_);
+    stream.launch(kReduce, {.name = fmt::format("reduce {}", call)}, {.width = 0.25, .time = std::max<Picos>(time, 1)},
+                  here_);
+    if (clock_) clock_->ended(call, stream, here_);
+    stream.record(done_[call], here_);
+  }
+
+  // In the order of need; each gradient's last call is the one to wait for.
+  void use() {
+    const std::size_t count = profile_.gradients.size();
+    std::vector<std::uint32_t> order(count);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return profile_.gradients[a].needed < profile_.gradients[b].needed;
+    });
+    Picos now = profile_.backward_end;
+    for (const std::uint32_t gradient : order) {
+      const Picos needed = profile_.gradients[gradient].needed;
+      compute(kUse, needed - now, fmt::format("until {} is used", gradient));
+      now = std::max(now, needed);
+      if (policy_ != WaitPolicy::kByNeed) continue;
+      const std::uint32_t call = calls_of_[gradient].back();
+      if (clock_) clock_->reached(gradient, call, compute_, here_);
+      compute_.wait(done_[call], here_);
+      if (clock_) clock_->left(compute_, here_);
+    }
+  }
+
+  const GradientProfile& profile_;
+  const ReduceCost& cost_;
+  const BucketPlan& plan_;
+  const WaitPolicy policy_;
+  const Here here_;
+  const Stream compute_, network_;
+  std::vector<Event> arrived_, done_;
+  std::vector<std::uint64_t> firsts_;
+  std::vector<std::vector<std::uint32_t>> calls_of_;  // by gradient, ascending
+  GradientClock* clock_ = nullptr;
+  Picos compute_time_ = 0;
+};
+
+}  // namespace
+
+StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
+                             const BucketPlan& plan, WaitPolicy policy, Here here) {
+  require_whole(profile, plan, here);
+  return StepSimulation(device, profile, cost, plan, policy, here).run();
+}
+
+GradientReport predict_report(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
+                              Here here) {
+  require_whole(profile, plan, here);
+  const PrivateScope predicting;  // no part of the program's trace
+  const Device device = open_plain_device(here);
+  StepSimulation simulation(device, profile, cost, plan, WaitPolicy::kByNeed, here);
+  GradientClock clock(profile.gradients.size());
+  clock.begin_step(true, plan.buckets.size());
+  simulation.record(clock);
+  simulation.run();
+  GradientTimes times;
+  if (!clock.wait_for(0, times)) return {};  // a step without gradients
+  return report_of(
+      times, [&](std::uint32_t gradient) { return simulation.calls_of(gradient); }, plan, cost);
+}
+
+StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
+  const PrivateScope predicting;  // no part of the program's trace
+  const Device device = open_plain_device(here);
+  return simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed, here);
+}
+
+}  // namespace slip

@@ -1,0 +1,50 @@
+// Weight groups: which weights are placed and loaded together, where their loads lie in the ring, and whether a plan
+// for them can run. The planner, the runner and the reader of plan files use these functions.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "slip/weights.hpp"
+
+namespace slip {
+
+// Alignment of all values in device memory: enough for any kernel and for fast copies.
+inline constexpr std::uint64_t kAlignment = 256;
+constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A weight of at least kLargePart bytes gets kLandingRoom extra bytes in the ring. A direct read writes whole pages and
+// keeps the offset in a page that the data has in the file; with this room it needs no further copy.
+inline constexpr std::uint64_t kLargePart = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t kLandingRoom = 3 * 4096;
+
+// The weight groups of a graph, in the order of their first use. Small weights join a neighbour
+// (GraphOptions::join_bytes).
+std::vector<WeightGroup> make_weight_groups(const Graph& graph);
+
+// The loads of one step with all groups streamed, in the order of use. Their offsets in the ring are not set.
+std::vector<WeightLoad> make_loads(const std::vector<WeightGroup>& groups);
+
+// The part of the group that holds these bytes of a weight; null if no part does.
+const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& bytes);
+
+constexpr std::uint64_t ring_bytes_of(const WeightGroup& group) { return aligned(group.bytes + group.room); }
+
+// Places the loads one after the other in a ring of `bytes` bytes, from its beginning in each step, and sets the op
+// that each must wait for. Returns false if an op needs more bytes at a time than the ring has; `needs` is that op.
+bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes,
+              std::uint32_t* needs = nullptr);
+
+// The op whose loads together take the most bytes of the ring: no ring can be smaller.
+struct WorkingSet {
+  std::uint64_t bytes = 0;
+  std::uint32_t op = kNoOp;
+};
+WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads);
+
+// Throws kInvalidValue unless the plan is for this graph, all of it lies within its memory, and nothing lies on bytes
+// that are still needed. verify_weights then proves the order of its ops.
+void check_plan(const WeightsPlan& plan, const Graph& graph, Here here);
+
+}  // namespace slip

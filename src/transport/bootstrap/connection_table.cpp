@@ -1,0 +1,104 @@
+#include "transport/bootstrap/connection_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "slip/error.hpp"
+
+namespace slip {
+
+void ControlContext::require_not_aborted() const {
+  if (!thread_failure.empty()) throw Error(Code::kIo, fmt::format("{}: {}", self.text(), thread_failure), {});
+  if (abort->is_set()) throw Error(Code::kAborted, fmt::format("{}: aborted from another thread", self.text()), {});
+}
+
+ControlConnection* ConnectionTable::outgoing(int rank) {
+  for (ControlConnection& one : connections_) {
+    if (one.role == Role::kDirectOut && one.rank == rank && !one.closing) return &one;
+  }
+  return nullptr;
+}
+
+void ConnectionTable::add_outgoing(FrameSocket channel, int rank) {
+  connections_.push_back({std::move(channel), Role::kDirectOut, rank, now_ns()});
+  connections_.back().channel.trust();
+  connections_.back().channel.queue(context_.header(FrameKind::kGreetDirect));
+}
+
+ControlConnection& ConnectionTable::add_successor(FrameSocket channel) {
+  connections_.push_back({std::move(channel), Role::kSuccessor, context_.self.successor(), now_ns()});
+  ControlConnection& added = connections_.back();
+  added.channel.trust();
+  added.channel.queue(context_.header(FrameKind::kGreetRing));
+  successor_joined_ = true;
+  for (const Frame& frame : for_successor_) pass_on(frame.header, frame.body);
+  for_successor_.clear();
+  return added;
+}
+
+void ConnectionTable::pass_on(const FrameHeader& header, std::span<const std::byte> body) {
+  if (!successor_joined_) for_successor_.push_back({header, {body.begin(), body.end()}});
+  for (ControlConnection& one : connections_) {
+    if (one.role == Role::kSuccessor && !one.closing) one.channel.queue(header, body);
+  }
+}
+
+void ConnectionTable::accept_all(std::int64_t now) {
+  out_of_descriptors_ = false;
+  while (listener_.valid()) {
+    int error = 0;
+    std::optional<Socket> socket = listener_.try_accept(error);
+    out_of_descriptors_ = error != 0;
+    if (out_of_descriptors_) drop_unproven();
+    if (!socket) return;
+    if (!socket->same_user()) continue;
+    connections_.push_back({FrameSocket(std::move(*socket), context_.session, FrameSocket::Side::kAccepts),
+                            Role::kUnknown, -1, now, POLLIN});
+    const auto unknown =
+        std::ranges::count_if(connections_, [](const auto& one) { return one.role == Role::kUnknown; });
+    if (has_too_many_unproven(static_cast<std::size_t>(unknown))) drop_unproven();
+  }
+}
+
+// Many strangers that connect and say nothing must not keep the ranks out. The connection that has been silent for the
+// longest time goes first; one that began like a rank goes only if there is no other.
+void ConnectionTable::drop_unproven() {
+  const auto unknown = [](const ControlConnection& one) { return one.role == Role::kUnknown; };
+  auto dropped =
+      std::ranges::find_if(connections_, [&](const auto& one) { return unknown(one) && !one.channel.has_spoken(); });
+  if (dropped == connections_.end()) dropped = std::ranges::find_if(connections_, unknown);
+  if (dropped != connections_.end()) connections_.erase(dropped);
+}
+
+void ConnectionTable::identify(ControlConnection& connection, const FrameHeader& header) {
+  const RankId& self = context_.self;
+  const bool known =
+      header.nranks == self.nranks && header.rank >= 0 && header.rank < self.nranks && header.rank != self.rank;
+  const bool ring = header.kind == FrameKind::kGreetRing && header.rank == self.predecessor() && !predecessor_joined_;
+  if (!known || (!ring && header.kind != FrameKind::kGreetDirect)) {
+    connection.closing = true;
+    return;
+  }
+  connection.role = ring ? Role::kPredecessor : Role::kDirectIn;
+  connection.rank = header.rank;
+  connection.channel.trust();
+  predecessor_joined_ = predecessor_joined_ || ring;
+}
+
+void ConnectionTable::close_finished(std::int64_t now) {
+  connections_.remove_if([&](const ControlConnection& one) {
+    if (one.role == Role::kUnknown && now - one.heard_ns >= kGreetingLimitNs) return true;
+    // Bytes that a lost rank does not take are not waited for.
+    if (one.closing && one.role == Role::kDirectOut && one.channel.unsent()) undelivered_.insert(one.rank);
+    return one.closing;
+  });
+}
+
+void ConnectionTable::close_listener() {
+  listener_.close();
+  connections_.remove_if([](const ControlConnection& one) { return one.role == Role::kUnknown; });
+}
+
+}  // namespace slip

@@ -1,0 +1,78 @@
+// ControlServer: the thread that serves the control connections of one rank, whatever the rank itself is doing. Every
+// rank is connected to its successor and its predecessor in a ring. What concerns all ranks goes round the ring, and
+// each thread passes it on, so a gathering knows exactly which ranks have not come.
+//
+// Its parts do the work: ConnectionTable (the connections), FailureTable (lost and departed ranks), FailureDetector
+// (heartbeats), MessageExchange (what calling threads send and wait for). They share one mutex, ControlContext::mutex.
+// Calling threads wait on a condition under it. Only the server's thread reads from connections and closes them; any
+// thread may send, and leaves to the server's thread what cannot be sent at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/thread.hpp"
+#include "transport/bootstrap/failure_detector.hpp"
+#include "transport/bootstrap/message_exchange.hpp"
+
+namespace slip {
+
+// What the control thread does for a rank, even if the rank's own threads are stuck. Neither function may block or
+// throw.
+class RankMonitor {
+ public:
+  virtual ~RankMonitor() = default;
+  virtual void look() = 0;                      // some times a second
+  virtual std::vector<std::byte> answer() = 0;  // to another rank that asks what this one is doing
+};
+
+class ControlServer {
+ public:
+  ControlServer(const RankId& self, const Secret& session, Socket listener, std::shared_ptr<AbortFlag> abort,
+                const Heartbeat& heartbeat);
+  ~ControlServer();  // says goodbye to all, and waits until they have taken what was sent, see goodbye_over()
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  FailureTable& failures() { return failures_; }
+  const FailureTable& failures() const { return failures_; }
+  FailureDetector& detector() { return detector_; }
+  MessageExchange& messages() { return messages_; }
+
+  void join_ring(FrameSocket to_successor, std::int64_t deadline_ns);  // returns when the predecessor has joined, too
+  // Returns when everything that had arrived before the call is handled. A rank that was stopped and runs again must
+  // read what others said about it before it asks them anything.
+  void settle();
+  void set_monitor(std::shared_ptr<RankMonitor> monitor);  // null: no more
+
+ private:
+  void run();
+  void wait_for_events();
+  void serve_all();
+  void serve(ControlConnection& connection, std::int64_t now);
+  void handle(ControlConnection& connection, Frame& frame);
+  void handle_left(ControlConnection& connection, const FrameHeader& header);
+  void take_last_messages();
+  void call_monitor(std::int64_t now);
+  bool must_explain(std::int64_t now);
+  void begin_goodbye(std::int64_t now);
+  bool goodbye_over(std::int64_t now);
+
+  ControlContext context_;
+  ConnectionTable connections_;
+  FailureTable failures_;
+  FailureDetector detector_;
+  MessageExchange messages_;
+  // Under the mutex.
+  std::shared_ptr<RankMonitor> monitor_;
+  std::uint64_t rounds_ = 0;  // of the thread
+  bool leaving_ = false;
+  // The thread's own. Times are of now_ns(), 0: not yet.
+  std::int64_t next_look_ns_ = 0, planned_ns_ = 0, goodbye_begin_ns_ = 0, goodbye_end_ns_ = 0, explain_end_ns_ = 0;
+  bool abort_noted_ = false;
+  Thread thread_;
+};
+
+}  // namespace slip

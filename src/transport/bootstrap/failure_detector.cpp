@@ -1,0 +1,161 @@
+#include "transport/bootstrap/failure_detector.hpp"
+
+#include <fmt/format.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+constexpr std::int64_t kMaxGoodbyeNs = 10'000'000'000;
+
+std::int64_t nanoseconds(std::chrono::milliseconds time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+bool has_unacknowledged(const Socket& socket) {
+  int bytes = 0;
+  return ::ioctl(socket.descriptor(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+}  // namespace
+
+FailureDetector::FailureDetector(ControlContext& context, ConnectionTable& connections, FailureTable& failures,
+                                 const Heartbeat& heartbeat)
+    : context_(context),
+      connections_(connections),
+      failures_(failures),
+      interval_ns_(nanoseconds(heartbeat.interval)),
+      silence_ns_(nanoseconds(heartbeat.silence)) {
+  if (interval_ns_ <= 0 || silence_ns_ <= interval_ns_)
+    throw Error(Code::kInvalidValue,
+                fmt::format("a heartbeat every {} ms and a loss after {} ms: the second must be longer than the first",
+                            heartbeat.interval.count(), heartbeat.silence.count()),
+                {});
+}
+
+void FailureDetector::begin_init(std::int64_t deadline_ns) {
+  const std::lock_guard lock(context_.mutex);
+  init_deadline_ns_ = deadline_ns;
+}
+
+void FailureDetector::end_init() {
+  const std::lock_guard lock(context_.mutex);
+  if (!init_over_.insert(context_.self.rank).second) return;
+  notify_init_over(context_.self.rank, nullptr);
+  context_.wake_up.signal();
+}
+
+bool FailureDetector::init_over_everywhere() const {
+  return init_over_.size() == static_cast<std::size_t>(context_.self.nranks);
+}
+
+// Both ways round the ring, so that one rank that stops or leaves meanwhile keeps the notification from nobody.
+void FailureDetector::notify_init_over(int rank, const ControlConnection* except) {
+  for (ControlConnection& one : connections_.all()) {
+    if (!one.in_ring() || one.closing || &one == except) continue;
+    one.channel.queue({.kind = FrameKind::kInitOver, .rank = rank, .nranks = context_.self.nranks});
+  }
+}
+
+void FailureDetector::add_init_over(const ControlConnection& from, const FrameHeader& header) {
+  if (header.rank < 0 || header.rank >= context_.self.nranks || !init_over_.insert(header.rank).second) return;
+  notify_init_over(header.rank, &from);
+}
+
+std::int64_t FailureDetector::lost_at_ns(const ControlConnection& connection) const {
+  const std::int64_t silent = connection.heard_ns + silence_ns_;
+  return connection.in_ring() && !init_over_everywhere() ? std::max(silent, init_deadline_ns_) : silent;
+}
+
+std::int64_t FailureDetector::goodbye_end_ns(std::int64_t now) const {
+  const std::int64_t end = now + std::min(silence_ns_, kMaxGoodbyeNs);
+  return init_over_everywhere() ? end : std::max(end, init_deadline_ns_);
+}
+
+std::int64_t FailureDetector::own_silence_ns() const {
+  const std::lock_guard lock(context_.mutex);
+  return own_silence_ns_;
+}
+
+bool FailureDetector::watch(int rank, const SocketAddress& at, std::int64_t deadline_ns) {
+  const std::pair<int, SocketAddress> one(rank, at);
+  watch_all({&one, 1}, deadline_ns);
+  const std::lock_guard lock(context_.mutex);
+  return !failures_.is_lost(rank);
+}
+
+void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns) {
+  std::unique_lock lock(context_.mutex);
+  context_.require_not_aborted();
+  std::vector<int> unconnected;
+  std::vector<SocketAddress> addresses;
+  for (const auto& [rank, at] : ranks) {
+    if (failures_.is_lost(rank) || connections_.outgoing(rank)) continue;
+    unconnected.push_back(rank);
+    addresses.push_back(at);
+  }
+  lock.unlock();
+  const std::int64_t limit = now_ns() + silence_ns_;  // a rank that takes no connection within it is silent
+  std::vector<Reached> reached =
+      connect_all(addresses, {deadline_ns == 0 ? limit : std::min(limit, deadline_ns), context_.abort.get()});
+  lock.lock();
+  for (std::size_t i = 0; i < unconnected.size(); ++i) {
+    const int rank = unconnected[i];
+    if (!reached[i].socket.valid())
+      failures_.add_loss({rank, reached[i].silent ? Loss::Cause::kSilent : Loss::Cause::kEnded, context_.self.rank});
+    if (failures_.is_lost(rank) || connections_.outgoing(rank)) continue;
+    connections_.add_outgoing(FrameSocket(std::move(reached[i].socket), context_.session, FrameSocket::Side::kConnects),
+                              rank);
+  }
+  for (const auto& [rank, at] : ranks) {
+    ControlConnection* const connection = failures_.is_lost(rank) ? nullptr : connections_.outgoing(rank);
+    if (!connection || connection->watched) continue;
+    connection->watched = true;
+    connection->heard_ns = now_ns();
+    connection->channel.queue(context_.header(FrameKind::kPing));
+  }
+  context_.wake_up.signal();
+}
+
+void FailureDetector::stop_watching() {
+  const std::lock_guard lock(context_.mutex);
+  for (ControlConnection& one : connections_.all()) one.watched = false;
+}
+
+void FailureDetector::beat(std::int64_t now) {
+  for (ControlConnection& one : connections_.all()) {
+    if (!one.must_be_heard() || one.closing || now < lost_at_ns(one)) continue;
+    failures_.add_loss({one.rank, Loss::Cause::kSilent, context_.self.rank});
+    one.closing = true;  // also if the rank was known to be lost
+    return;
+  }
+  if (now < next_beat_ns_) return;
+  next_beat_ns_ = now + interval_ns_;
+  for (ControlConnection& one : connections_.all()) {
+    if (!one.must_be_heard() || one.closing) continue;
+    // The last heartbeat has not arrived. On a network that loses packets, the next ones make the kernel send it again
+    // long before its own timer, which may take seconds.
+    if (has_unacknowledged(one.channel.socket())) next_beat_ns_ = now + interval_ns_ / 4;
+    if (one.channel.unsent()) continue;
+    one.channel.queue(context_.header(one.watched ? FrameKind::kPing : FrameKind::kAlive));
+  }
+}
+
+void FailureDetector::note_suspension(std::int64_t now, std::int64_t planned_ns) {
+  if (planned_ns == 0 || now - planned_ns < interval_ns_) return;
+  for (ControlConnection& one : connections_.all()) one.heard_ns = now;
+}
+
+void FailureDetector::note_own_silence(std::int64_t now) {
+  if (next_beat_ns_ == 0) return;
+  const std::int64_t silence = now - (next_beat_ns_ - interval_ns_);
+  if (silence >= silence_ns_) own_silence_ns_ = std::max(own_silence_ns_, silence);
+}
+
+}  // namespace slip

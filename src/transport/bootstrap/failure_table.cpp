@@ -1,0 +1,167 @@
+#include "transport/bootstrap/failure_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace slip {
+namespace {
+
+using Role = ControlConnection::Role;
+
+void send(ControlConnection& connection, const Loss& loss, int nranks) {
+  const LostBody body{static_cast<std::int32_t>(loss.cause), loss.noticed_by};
+  connection.channel.queue({.kind = FrameKind::kLost, .rank = loss.rank, .nranks = nranks}, bytes_of(body));
+}
+
+void send(ControlConnection& connection, const RankFailure& failure, int nranks) {
+  connection.channel.queue({.kind = FrameKind::kFailed,
+                            .rank = failure.rank,
+                            .tag = static_cast<std::uint64_t>(failure.code),
+                            .nranks = nranks},
+                           bytes_of(std::string_view(failure.text)));
+}
+
+}  // namespace
+
+std::string Loss::text() const {
+  switch (cause) {
+    case Cause::kEnded:
+      return fmt::format("rank {} is gone: its connection to rank {} closed; its process ended or was killed", rank,
+                         noticed_by);
+    case Cause::kSilent:
+      return fmt::format("rank {} gives no sign of life: noticed by rank {}; it is stopped, or cut off", rank,
+                         noticed_by);
+    case Cause::kAborted: break;
+  }
+  return fmt::format("rank {} aborted", rank);
+}
+
+void FailureTable::fail(Code code, std::string_view text) {
+  const std::lock_guard lock(context_.mutex);
+  if (!is_whole()) return;  // the reason is known already
+  add_failure({context_.self.rank, code, std::string(text.substr(0, kMaxFailureText))});
+  context_.changed.notify_all();
+  context_.wake_up.signal();  // the server's thread sends what could not be sent at once
+}
+
+std::optional<RankFailure> FailureTable::failure() const {
+  const std::lock_guard lock(context_.mutex);
+  return failure_;
+}
+
+std::vector<Loss> FailureTable::losses() const {
+  const std::lock_guard lock(context_.mutex);
+  return losses_;
+}
+
+void FailureTable::report_loss(const Loss& loss) {
+  const std::lock_guard lock(context_.mutex);
+  add_loss(loss);
+  context_.changed.notify_all();
+  context_.wake_up.signal();
+}
+
+bool FailureTable::has_left(int rank) const {
+  if (!any_left_.load(std::memory_order_acquire)) return false;  // acquire: pairs with add_departure()
+  const std::lock_guard lock(context_.mutex);
+  return left_.contains(rank);
+}
+
+std::set<int> FailureTable::gone() const {
+  const std::lock_guard lock(context_.mutex);
+  const std::int64_t now = now_ns();
+  std::int64_t next = now + kMaxWaitNs;
+  return gone_at(now, next);
+}
+
+void FailureTable::throw_if_broken() const {
+  const std::lock_guard lock(context_.mutex);
+  require_whole();
+}
+
+void FailureTable::on_loss(std::shared_ptr<AbortFlag> flag) {
+  const std::lock_guard lock(context_.mutex);
+  loss_flag_ = std::move(flag);
+}
+
+void FailureTable::on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks) {
+  const std::lock_guard lock(context_.mutex);
+  trouble_flag_ = std::move(flag);
+  trouble_ranks_ = std::move(ranks);
+  for (const Loss& loss : losses_) set_trouble_flag(loss.rank);
+  if (failure_) set_trouble_flag(failure_->rank);
+}
+
+void FailureTable::require_whole() const {
+  context_.require_not_aborted();
+  if (failure_) throw Error(failure_->code, fmt::format("{}: {}", context_.self.text(), failure_->text), {});
+  if (losses_.empty()) return;
+  const Loss& first = losses_.front();
+  throw Error(first.code(), fmt::format("{}: {}", context_.self.text(), first.text()), {});
+}
+
+bool FailureTable::is_lost(int rank) const {
+  return std::ranges::any_of(losses_, [&](const Loss& one) { return one.rank == rank; });
+}
+
+std::optional<std::int64_t> FailureTable::left_at(int rank) const {
+  const auto found = left_.find(rank);
+  return found == left_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::set<int> FailureTable::gone_at(std::int64_t now, std::int64_t& next_ns) const {
+  std::set<int> result;
+  for (const Loss& loss : losses_) result.insert(loss.rank);
+  for (const auto& [rank, when] : left_) {
+    if (now - when >= kAfterLeavingNs) result.insert(rank);
+    else next_ns = std::min(next_ns, when + kAfterLeavingNs);
+  }
+  return result;
+}
+
+void FailureTable::add_loss(const Loss& loss) {
+  if (is_lost(loss.rank)) return;
+  losses_.push_back(loss);
+  for (ControlConnection& one : connections_.all()) {
+    if (one.role == Role::kUnknown) continue;
+    send(one, loss, context_.self.nranks);
+    if (one.rank == loss.rank && loss.cause != Loss::Cause::kAborted) one.closing = true;
+  }
+  if (loss_flag_) loss_flag_->set();
+  set_trouble_flag(loss.rank);
+  broken_.set();
+}
+
+// A lower rank's failure replaces a higher one's, so all ranks end with the same.
+void FailureTable::add_failure(RankFailure failure) {
+  if (failure_ && failure_->rank <= failure.rank) return;
+  failure_ = std::move(failure);
+  for (ControlConnection& one : connections_.all()) {
+    if (one.role != Role::kUnknown && !one.closing) send(one, *failure_, context_.self.nranks);
+  }
+  set_trouble_flag(failure_->rank);
+  broken_.set();
+}
+
+bool FailureTable::add_departure(int rank) {
+  if (!left_.emplace(rank, now_ns()).second) return false;
+  any_left_.store(true, std::memory_order_release);  // release: pairs with has_left()
+  return true;
+}
+
+// A rank that was given up and does not know it would wait for answers until its deadline. The predecessor may have
+// heard nothing yet; if this rank now leaves because of the loss, the predecessor would name it instead of the lost
+// one.
+void FailureTable::announce_to(ControlConnection& connection) const {
+  for (const Loss& loss : losses_) {
+    if (connection.in_ring() || loss.rank == connection.rank) send(connection, loss, context_.self.nranks);
+  }
+  if (connection.in_ring() && failure_) send(connection, *failure_, context_.self.nranks);
+}
+
+void FailureTable::set_trouble_flag(int rank) {
+  if (trouble_flag_ && trouble_ranks_.contains(rank)) trouble_flag_->set();
+}
+
+}  // namespace slip

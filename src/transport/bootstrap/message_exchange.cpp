@@ -1,0 +1,267 @@
+#include "transport/bootstrap/message_exchange.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "slip/error.hpp"
+#include "transport/job/placement.hpp"
+
+namespace slip {
+
+std::vector<int> MessageExchange::missing(std::uint64_t gathering) const {
+  std::vector<int> result;
+  for (int rank = 0; rank < context_.self.nranks; ++rank) {
+    if (rank != context_.self.rank && !pieces_.contains({gathering, rank})) result.push_back(rank);
+  }
+  return result;
+}
+
+std::optional<int> MessageExchange::in_another_call(std::uint64_t gathering, SetupKind call) const {
+  for (auto piece = pieces_.lower_bound({gathering, 0}); piece != pieces_.end() && piece->first.first == gathering;
+       ++piece) {
+    if (piece->second.call != call) return piece->first.second;
+  }
+  return std::nullopt;
+}
+
+void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call) {
+  const std::string self = context_.self.text();
+  const auto nranks = static_cast<std::size_t>(context_.self.nranks);
+  if (table.size() != nranks * bytes_per_rank || bytes_per_rank > kMaxBody)
+    throw Error(Code::kInvalidValue,
+                fmt::format("{}: a table of {} bytes for {} bytes of each rank: it must have {}, at most {} each", self,
+                            table.size(), bytes_per_rank, nranks * bytes_per_rank, kMaxBody),
+                {});
+  std::unique_lock lock(context_.mutex);
+  const std::uint64_t gathering = ++gatherings_;
+  FrameHeader header = context_.header(FrameKind::kPiece, gathering);
+  header.call = call.kind;
+  connections_.pass_on(header,
+                       table.subspan(static_cast<std::size_t>(context_.self.rank) * bytes_per_rank, bytes_per_rank));
+  std::optional<int> absent;  // left without giving its piece, which would have come before the notification
+  std::optional<int> astray;  // is in another call
+  const bool in_time = failures_.wait_until(lock, call.deadline_ns, [&] {
+    if ((astray = in_another_call(gathering, call.kind))) return true;
+    const std::vector<int> ranks = missing(gathering);
+    const auto found = std::ranges::find_if(ranks, [&](int rank) { return failures_.left_at(rank).has_value(); });
+    if (found != ranks.end()) absent = *found;
+    return ranks.empty() || absent;
+  });
+  const std::string what =
+      call.kind == SetupKind::kOther ? fmt::format("gathering {}", gathering) : std::string(setup_name(call.kind));
+  if (astray)
+    throw Error(Code::kMismatch,
+                fmt::format("{}: it called {}, rank {} called {}: all ranks of a communicator must make the same calls "
+                            "in the same order",
+                            self, what, *astray, setup_name(pieces_[{gathering, *astray}].call)),
+                {});
+  if (absent) failures_.require_whole();  // the rank may have left because of a loss, which was notified before
+  if (absent) throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before {}", self, *absent, what), {});
+  if (!in_time)
+    throw Error(Code::kTimeout,
+                fmt::format("{}: {} not come to {} before the deadline", self,
+                            rank_list(missing(gathering)) + (missing(gathering).size() == 1 ? " has" : " have"), what),
+                {});
+  copy_pieces(gathering, table, bytes_per_rank);
+}
+
+void MessageExchange::copy_pieces(std::uint64_t gathering, std::span<std::byte> table, std::size_t bytes_per_rank) {
+  for (int rank = 0; rank < context_.self.nranks; ++rank) {
+    if (rank == context_.self.rank) continue;
+    const std::vector<std::byte> piece = std::move(pieces_.extract({gathering, rank}).mapped().bytes);
+    if (piece.size() != bytes_per_rank)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("{}: rank {} gave {} bytes to gathering {}, this rank {}: the calls do not match",
+                              context_.self.text(), rank, piece.size(), gathering, bytes_per_rank),
+                  {});
+    std::ranges::copy(piece, table.subspan(static_cast<std::size_t>(rank) * bytes_per_rank).begin());
+  }
+}
+
+void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
+                                 std::int64_t deadline_ns) {
+  if (connections_.outgoing(rank)) return;
+  lock.unlock();
+  std::optional<FrameSocket> channel;
+  try {
+    channel.emplace(FrameSocket::reach_in_time(to, context_.session, {deadline_ns, &failures_.broken_flag()}));
+  } catch (const Error& error) {
+    lock.lock();
+    failures_.require_whole();  // a loss explains more
+    const std::string self = context_.self.text();
+    if (error.code() == Code::kTimeout)
+      throw Error(Code::kTimeout,
+                  fmt::format("{}: rank {} takes no connection before the deadline: {}", self, rank, error.what()), {});
+    if (error.code() != Code::kIo) throw;
+    throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", self, rank, error.what()), {});
+  }
+  lock.lock();
+  if (!connections_.outgoing(rank)) connections_.add_outgoing(std::move(*channel), rank);  // or another thread did
+}
+
+void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,
+                           std::int64_t deadline_ns) {
+  const std::string self = context_.self.text();
+  if (bytes.size() > kMaxBody)
+    throw Error(Code::kInvalidValue,
+                fmt::format("{}: a message of {} bytes: at most {} are possible", self, bytes.size(), kMaxBody), {});
+  std::unique_lock lock(context_.mutex);
+  failures_.require_whole();
+  if (rank == context_.self.rank) {
+    add_message(rank, tag, {bytes.begin(), bytes.end()});
+    context_.changed.notify_all();
+    return;
+  }
+  connect_to(lock, rank, to, deadline_ns);
+  connections_.outgoing(rank)->channel.queue(context_.header(FrameKind::kMessage, tag), bytes);
+  context_.wake_up.signal();
+  const auto taken = [&] {
+    const ControlConnection* connection = connections_.outgoing(rank);
+    return !connection || !connection->channel.unsent();
+  };
+  if (!failures_.wait_until(lock, deadline_ns, taken))
+    throw Error(Code::kTimeout,
+                fmt::format("{}: rank {} at {} did not take {} bytes with tag {} before the deadline", self, rank,
+                            to.text(), bytes.size(), tag),
+                {});
+  if (!connections_.has_undelivered(rank)) return;
+  failures_.require_whole();
+  throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before tag {} reached it", self, rank, tag), {});
+}
+
+std::string MessageExchange::other_tags(int rank) const {
+  std::string result;
+  for (const auto& [key, messages] : messages_) {
+    if (key.first == rank) result += fmt::format("{}{}", result.empty() ? "; there are tags " : ", ", key.second);
+  }
+  return result;
+}
+
+// REQUIRES: there is a message with this key.
+std::vector<std::byte> MessageExchange::take(std::pair<int, std::uint64_t> key) {
+  const auto found = messages_.find(key);
+  std::vector<std::byte> result = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) messages_.erase(found);
+  return result;
+}
+
+std::vector<std::byte> MessageExchange::recv(int rank, std::uint64_t tag, std::int64_t deadline_ns) {
+  const std::pair key(rank, tag);
+  std::unique_lock lock(context_.mutex);
+  const auto gone = [&] {
+    const std::optional<std::int64_t> left = failures_.left_at(rank);
+    return left && now_ns() - *left >= FailureTable::kAfterLeavingNs;
+  };
+  bool here = false;
+  while (!here && !gone()) {
+    const std::optional<std::int64_t> left = failures_.left_at(rank);
+    std::int64_t limit = deadline_ns;
+    if (left && (limit == 0 || limit > *left + FailureTable::kAfterLeavingNs))
+      limit = *left + FailureTable::kAfterLeavingNs;
+    const auto changed = [&] {
+      here = messages_.contains(key);
+      return here || left != failures_.left_at(rank);
+    };
+    if (!failures_.wait_until(lock, limit, changed) && !gone()) break;
+  }
+  if (here) return take(key);
+  const std::string self = context_.self.text();
+  if (gone()) failures_.require_whole();
+  if (gone())
+    throw Error(Code::kRankLost, fmt::format("{}: rank {} has left without sending tag {}", self, rank, tag), {});
+  throw Error(
+      Code::kTimeout,
+      fmt::format("{}: rank {} sent nothing with tag {} before the deadline{}", self, rank, tag, other_tags(rank)), {});
+}
+
+bool MessageExchange::post(int rank, std::uint64_t tag, std::span<const std::byte> bytes) {
+  const std::lock_guard lock(context_.mutex);
+  context_.require_not_aborted();
+  ControlConnection* const connection = connections_.outgoing(rank);
+  if (!connection) return false;
+  connection->channel.queue(context_.header(FrameKind::kMessage, tag), bytes);
+  context_.wake_up.signal();
+  return true;
+}
+
+std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::size_t known_gone,
+                                                     std::int64_t deadline_ns) {
+  std::unique_lock lock(context_.mutex);
+  for (;;) {
+    context_.require_not_aborted();
+    const auto found = std::ranges::find_if(messages_, [&](const auto& one) { return one.first.second == tag; });
+    if (found != messages_.end()) {
+      const int rank = found->first.first;
+      return Message{rank, take(found->first)};
+    }
+    const std::int64_t now = now_ns(), max = now + FailureTable::kMaxWaitNs;
+    std::int64_t until = deadline_ns == 0 ? max : std::min(deadline_ns, max);
+    if (failures_.gone_at(now, until).size() != known_gone || (deadline_ns != 0 && now >= deadline_ns))
+      return std::nullopt;
+    context_.changed.wait_for(lock, std::chrono::nanoseconds(until - now));
+  }
+}
+
+// A rank that is stopped gives no proof, and the other ranks must still be asked.
+void MessageExchange::begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
+                                       std::int64_t deadline_ns) {
+  if (connections_.outgoing(rank)) return;
+  lock.unlock();
+  Socket socket;
+  try {
+    socket = Socket::connect(to, {deadline_ns, context_.abort.get()});
+  } catch (const Error&) {
+    lock.lock();
+    throw;
+  }
+  lock.lock();
+  if (!connections_.outgoing(rank))
+    connections_.add_outgoing(FrameSocket(std::move(socket), context_.session, FrameSocket::Side::kConnects), rank);
+}
+
+// Each question has a direct connection, so no rank between the two is needed.
+std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::pair<int, SocketAddress>> ranks,
+                                                           std::int64_t deadline_ns) {
+  std::map<int, std::vector<std::byte>> result;
+  std::unique_lock lock(context_.mutex);
+  const std::uint64_t question = ++questions_;
+  for (const auto& [rank, address] : ranks) {
+    try {
+      begin_to_connect(lock, rank, address, deadline_ns);
+    } catch (const Error&) {
+      continue;  // gives no answer
+    }
+    answers_[{rank, question}] = {};
+    connections_.outgoing(rank)->channel.queue(context_.header(FrameKind::kAsk, question));
+  }
+  context_.wake_up.signal();
+  const auto all_here = [&] {
+    return std::ranges::none_of(answers_,
+                                [&](const auto& one) { return one.first.second == question && one.second.empty(); });
+  };
+  for (std::int64_t rest = 0; !all_here() && (rest = deadline_ns - now_ns()) > 0;)
+    context_.changed.wait_for(lock, std::chrono::nanoseconds(rest));
+  for (const auto& [rank, address] : ranks) {
+    auto found = answers_.extract({rank, question});
+    if (found && !found.mapped().empty()) result[rank] = std::move(found.mapped());
+  }
+  return result;
+}
+
+void MessageExchange::add_message(int rank, std::uint64_t tag, std::vector<std::byte> bytes) {
+  messages_[{rank, tag}].push_back(std::move(bytes));
+}
+
+void MessageExchange::add_piece(const FrameHeader& header, std::vector<std::byte> bytes) {
+  pieces_[{header.tag, header.rank}] = {header.call, std::move(bytes)};
+}
+
+void MessageExchange::add_answer(int rank, std::uint64_t question, std::vector<std::byte> bytes) {
+  const auto found = answers_.find({rank, question});
+  if (found != answers_.end()) found->second = std::move(bytes);
+}
+
+}  // namespace slip

@@ -1,0 +1,181 @@
+#include "transport/bootstrap/rendezvous.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/error_text.hpp"
+#include "slip/error.hpp"
+
+namespace slip {
+namespace {
+
+// At the deadline of a rank the root tells which ranks have not come; the answer needs this time to arrive.
+constexpr std::int64_t kNotifyNs = 2'000'000'000;
+constexpr std::int64_t kFirstPauseNs = 500'000;
+constexpr std::int64_t kMaxPauseNs = 20'000'000;
+// Time limit of an attempt to reach the root: it doubles from the first to the maximum.
+constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
+constexpr std::string_view kUnix = "unix:";
+
+std::vector<SocketAddress> addresses_of(const UniqueId& id) {
+  const std::string host = id.host();
+  if (host.starts_with(kUnix)) return {SocketAddress::unix_name(std::string_view(host).substr(kUnix.size()))};
+  return resolve(host, id.port());
+}
+
+// Where rank 0 must listen to be reached at `address`: at that address, or at all interfaces if none of this host has
+// it (for example behind address translation).
+SocketAddress listening_address(const SocketAddress& address) {
+  if (!address.is_tcp() || address.is_loopback()) return address;
+  for (const Interface& one : list_interfaces()) {
+    if (one.address.host() == address.host()) return address;
+  }
+  return SocketAddress::any(address.family(), address.port());
+}
+
+HelloBody hello_of(const SocketAddress& listening, std::int64_t timeout_ns) {
+  HelloBody body;
+  body.address = listening.wire();
+  body.pid = ::getpid();
+  body.timeout_ns = timeout_ns;
+  static_cast<void>(::gethostname(body.host, sizeof(body.host) - 1));
+  return body;
+}
+
+Code refusal_code(std::uint64_t tag) {
+  for (const Code code : {Code::kTimeout, Code::kRankLost}) {
+    if (tag == static_cast<std::uint64_t>(code)) return code;
+  }
+  return Code::kInvalidValue;
+}
+
+Error late(const UniqueId& id, const RankId& self, const SocketAddress& address, const std::string& reason) {
+  const char* const words = id.rank0_listens() ? "rank 0, which listens at {}, has not come before the deadline"
+                                               : "the root at {} did not answer before the deadline";
+  return {Code::kTimeout,
+          fmt::format("{}: {}: {}", self.text(), fmt::format(fmt::runtime(words), address.text()), reason),
+          {}};
+}
+
+class Attempt {
+ public:
+  Attempt(const UniqueId& id, const RankId& self, const InterfaceFilter& filter, const Deadline& deadline)
+      : id_(id), self_(self), filter_(filter), deadline_(deadline) {}
+
+  // Returns when the root has proven itself. `limit_ns`: time limit of this attempt.
+  FrameSocket reach(const SocketAddress& address, std::int64_t limit_ns) const {
+    const std::int64_t end = now_ns() + limit_ns;
+    const bool last = deadline_.at_ns != 0 && deadline_.at_ns <= end;
+    return FrameSocket::reach(address, UniqueIdParts::of(id_).secret, {last ? deadline_.at_ns : end, deadline_.abort});
+  }
+
+  Rendezvous meet(FrameSocket channel, const SocketAddress& address) const {
+    Rendezvous result;
+    result.root_loss = root_loss(address);
+    result.listener = Socket::listen(own_address_towards(channel.socket().local(), filter_));
+    const HelloBody body = hello_of(result.listener.local(), deadline_.at_ns - now_ns());
+    channel.trust();
+    channel.queue({.kind = FrameKind::kHello, .rank = self_.rank, .nranks = self_.nranks}, bytes_of(body));
+    read_answer(wait_for_answer(channel, address), result);
+    result.root.emplace(std::move(channel));
+    return result;
+  }
+
+ private:
+  // The root answers before it closes a connection. If it does not, its process has ended.
+  Frame wait_for_answer(FrameSocket& channel, const SocketAddress& address) const {
+    try {
+      return channel.wait_for_frame({deadline_.at_ns + kNotifyNs, deadline_.abort});
+    } catch (const Error& error) {
+      if (error.code() == Code::kTimeout) throw late(id_, self_, address, bare_text(error));
+      if (error.code() != Code::kIo) throw;
+      throw Error(Code::kRankLost, root_loss(address), {});
+    }
+  }
+
+  std::string root_loss(const SocketAddress& address) const {
+    return fmt::format(
+        "{}: {} is gone: the root at {}, which it held, closed the connection during init; its process "
+        "ended or was killed",
+        self_.text(), id_.rank0_listens() ? "rank 0" : "the process that made the id", address.text());
+  }
+
+  void read_answer(const Frame& answer, Rendezvous& result) const {
+    if (answer.header.kind == FrameKind::kRefused)
+      throw Error(refusal_code(answer.header.tag), fmt::format("{}: {}", self_.text(), answer.text()), {});
+    WelcomeBody welcome;
+    if (answer.header.kind != FrameKind::kWelcome || !read_body(answer.body, welcome))
+      throw Error(Code::kIo, "the root gave an answer that is none", {});
+    result.session = derive(UniqueIdParts::of(id_).secret, "slip session", welcome.session);
+    result.successor = SocketAddress(welcome.successor);
+    result.rest_ns = welcome.rest_ns;
+  }
+
+  const UniqueId& id_;
+  const RankId& self_;
+  const InterfaceFilter& filter_;
+  const Deadline& deadline_;
+};
+
+}  // namespace
+
+void Rendezvous::require_all_answered(const Deadline& deadline) {
+  const std::int64_t end = now_ns() + kNotifyNs;
+  const std::int64_t limit = deadline.at_ns == 0 ? end : std::min(end, deadline.at_ns);
+  try {
+    while (root->wait_for_frame({limit, deadline.abort}).header.kind != FrameKind::kAllAnswered) {}
+  } catch (const Error& error) {
+    if (error.code() == Code::kAborted) throw;
+    if (error.code() == Code::kIo) throw Error(Code::kRankLost, root_loss, {});
+    // kTimeout: the root lives, so the rank that does not answer is the lost one.
+  }
+}
+
+Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
+                        const Deadline& deadline) {
+  const std::vector<SocketAddress> addresses = addresses_of(id);
+  const bool is_root = id.rank0_listens() && self.rank == 0;
+  if (is_root)
+    start_root(Socket::listen(listening_address(addresses.front())), UniqueIdParts::of(id).secret, deadline.at_ns);
+  const Attempt attempt(id, self, filter, deadline);
+  std::string reason;
+  std::int64_t limit = kFirstAttemptNs;
+  for (std::int64_t pause = kFirstPauseNs;; pause = std::min(2 * pause, kMaxPauseNs)) {
+    bool no_answer = false;
+    for (const SocketAddress& address : addresses) {
+      std::optional<FrameSocket> channel;
+      try {
+        channel.emplace(attempt.reach(address, limit));
+      } catch (const Error& error) {
+        // Before rank 0 has started, nobody listens there, or the root of another communicator that is just ending. An
+        // attempt that timed out on a bad network is repeated.
+        if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
+        reason = bare_text(error);
+        no_answer = error.code() == Code::kTimeout;
+        if (no_answer && now_ns() >= deadline.at_ns) throw late(id, self, address, reason);
+        continue;
+      }
+      return attempt.meet(std::move(*channel), address);
+    }
+    limit = std::min(2 * limit, kMaxAttemptNs);
+    if (no_answer) continue;
+    if (!id.rank0_listens() || is_root)
+      throw Error(
+          Code::kIo,
+          fmt::format("{}: the root at {} does not answer: {}; the process that made the id must live until all "
+                      "ranks have come, and an id serves once",
+                      self.text(), addresses.front().text(), reason),
+          {});
+    const Waited waited = wait_a_moment(pause, deadline);
+    if (waited == Waited::kAborted)
+      throw Error(Code::kAborted, self.text() + ": aborted while it looked for the root", {});
+    if (waited == Waited::kTimeout) throw late(id, self, addresses.front(), reason);
+  }
+}
+
+}  // namespace slip

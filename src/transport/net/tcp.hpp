@@ -1,0 +1,271 @@
+// The TCP network: what it writes on the wire, and both ends of a connection. net.hpp has the rules for callers. A
+// connection has one or more sockets, and large messages are striped over them. The first socket carries a header for
+// each message and its first stripe, the others only stripes: the order of the headers says what belongs where.
+#pragma once
+
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <list>
+
+#include "transport/bootstrap/secret.hpp"
+#include "transport/net/net.hpp"
+#include "transport/socket/address.hpp"
+
+namespace slip {
+
+static_assert(std::endian::native == std::endian::little, "headers are little-endian, and so are our hosts");
+
+inline constexpr std::uint32_t kTcpVersion = 3;
+
+struct TcpHandle {
+  char mark[4] = {'t', 'c', 'p', ' '};
+  std::uint32_t version = kTcpVersion;
+  Secret salt{};  // random: a greeting for this listener is not valid at another
+  SocketAddress::Wire address;
+  std::int32_t rank = 0;
+};
+static_assert(sizeof(TcpHandle) <= kNetHandleBytes);
+
+// The first bytes that the sender writes on each socket.
+struct TcpGreeting {
+  char mark[8] = {'s', 'l', 'i', 'p', ' ', 't', 'c', 'p'};
+  std::uint64_t connection = 0;  // random, the same on all sockets of one connection
+  std::uint64_t stripe_bytes = 0;
+  std::uint32_t version = kTcpVersion;
+  std::int32_t rank = 0;
+  std::int32_t index = 0, sockets = 0;
+  std::int32_t channel = 0, reserved = 0;
+  Secret code{};  // authenticates the fields before it and the listener's salt with the key of the job
+
+  Secret expected_code(const Secret& key, const Secret& salt) const {
+    const Secret own = derive(key, "slip line", salt);
+    return derive(own, "greeting", std::as_bytes(std::span(this, 1)).first(offsetof(TcpGreeting, code)));
+  }
+};
+
+struct TcpHeader {
+  static constexpr std::uint32_t kMark = 0x6d736731;
+  std::uint64_t bytes = 0;
+  std::int32_t tag = 0;
+  std::uint32_t mark = kMark;
+};
+static_assert(sizeof(TcpHeader) == 16);
+
+// The only thing that a receiver ever writes: a message is larger than the receive that was posted for it.
+struct TcpTooLarge {
+  static constexpr std::uint32_t kMark = 0x62696731;
+  std::uint32_t mark = kMark;
+  std::int32_t tag = 0;
+  std::uint64_t bytes = 0, room = 0;
+};
+
+// How a message is striped over the sockets of a connection.
+struct Stripes {
+  std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();
+
+  // How many bytes of a message of `total` bytes go over this socket.
+  std::size_t on(std::size_t index, std::size_t total) const {
+    if (sockets == 1) return total;
+    const std::size_t round = sockets * bytes, rest = total % round, before = index * bytes;
+    return total / round * bytes + (rest > before ? std::min(rest - before, bytes) : 0);
+  }
+  struct Piece {
+    std::size_t offset, bytes;  // in the message
+  };
+  // What this socket carries after the first `done` bytes that it carried of the message.
+  Piece piece(std::size_t index, std::size_t total, std::size_t done) const {
+    if (sockets == 1) return {done, total - done};
+    const std::size_t within = done % bytes, offset = (done / bytes * sockets + index) * bytes + within;
+    return {offset, std::min(bytes - within, total - offset)};
+  }
+};
+
+// ZeroCopy: which messages of a socket the kernel still reads from after a send with MSG_ZEROCOPY. The kernel counts
+// such sends from 0 and reports finished ones on the socket's error queue. Not thread-safe.
+class ZeroCopy {
+ public:
+  // False: the kernel does not support it.
+  bool enable(int descriptor) {
+    const int on = 1;
+    enabled_ = ::setsockopt(descriptor, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
+    return enabled_;
+  }
+  bool possible() const { return enabled_ && outstanding_ < kMax; }
+  bool outstanding() const { return outstanding_ > 0; }
+
+  void sent(std::size_t message) {
+    messages_[next_++ % kMax] = message;
+    ++outstanding_;
+  }
+
+  // Calls released(message) for each send that the kernel has finished. False: there was none.
+  template <class Released>
+  bool settle(int descriptor, const Released& released) {
+    bool any = false;
+    while (outstanding_ > 0) {
+      alignas(cmsghdr) char control[128];
+      msghdr header{};
+      header.msg_control = control;
+      header.msg_controllen = sizeof(control);
+      if (::recvmsg(descriptor, &header, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) break;
+      for (cmsghdr* one = CMSG_FIRSTHDR(&header); one; one = CMSG_NXTHDR(&header, one)) {
+        const auto* notice = reinterpret_cast<const sock_extended_err*>(CMSG_DATA(one));
+        if (!is_notice(*one) || notice->ee_origin != SO_EE_ORIGIN_ZEROCOPY || notice->ee_errno != 0) continue;
+        for (std::uint32_t id = notice->ee_info; id != notice->ee_data + 1; ++id) {
+          released(messages_[id % kMax]);
+          --outstanding_;
+          any = true;
+        }
+      }
+    }
+    return any;
+  }
+
+ private:
+  static constexpr std::size_t kMax = 1024;  // a power of two, for ids to wrap around
+  static bool is_notice(const cmsghdr& header) {
+    return (header.cmsg_level == SOL_IP && header.cmsg_type == IP_RECVERR) ||
+           (header.cmsg_level == SOL_IPV6 && header.cmsg_type == IPV6_RECVERR);
+  }
+
+  bool enabled_ = false;
+  std::uint32_t next_ = 0;  // as the kernel counts
+  std::size_t outstanding_ = 0;
+  std::array<std::size_t, kMax> messages_{};
+};
+
+// A message that arrives before a receive with its tag, while others are posted, is buffered up to this many bytes in
+// all. If nothing is posted, nothing is read, and TCP's flow control stops the sender.
+inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
+
+class TcpSender final : public NetSender {
+ public:
+  TcpSender(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes, std::size_t zero_copy_from);
+  ~TcpSender() override;
+  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  using NetSender::isend;
+  NetRequest* isend(const NetPart& part, bool more) override;
+  bool progress() override;
+  void watch(std::vector<pollfd>& all) const override;
+
+ private:
+  static constexpr std::size_t kNone = kNetMaxRequests;
+  // A message that is being sent. It has the same index as its request.
+  struct OutMessage {
+    TcpHeader header;
+    std::size_t next = kNone;
+    std::size_t sockets_left = 0;    // that have not passed it
+    std::uint32_t notices_left = 0;  // of the kernel: it still reads the bytes for so many sends
+  };
+  struct Outgoing {
+    Socket socket;
+    std::size_t at = kNone;  // the message that it sends
+    std::size_t sent = 0;    // bytes of it that this socket has sent, its header included
+    bool held = false;       // waits for the next message, to send both with one system call
+    ZeroCopy zero_copy;
+  };
+
+  std::size_t head_bytes(const Outgoing& out) const { return &out == sockets_.data() ? sizeof(TcpHeader) : 0; }
+  std::size_t bytes_by(const Outgoing& out, std::size_t message) const;
+  bool push(Outgoing& out);
+  std::size_t gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const;
+  void advance(Outgoing& out, std::size_t bytes);
+  void pass(Outgoing& out);
+  void read_answer();
+  bool settle_notices(Outgoing& out);
+  void finish_if_done(std::size_t message);
+  [[noreturn]] void fail_lost(int error);
+
+  Stripes stripes_;
+  std::size_t zero_copy_from_;
+  std::vector<Outgoing> sockets_;
+  std::vector<OutMessage> messages_{kNetMaxRequests};
+  std::size_t last_ = kNone;
+  std::size_t under_way_ = 0;
+  std::array<std::byte, sizeof(TcpTooLarge)> answer_{};
+  std::size_t answered_ = 0;
+};
+
+class TcpReceiver final : public NetReceiver {
+ public:
+  TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes);
+  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
+  NetRequest* irecv(std::span<const NetPart> parts) override;
+  NetRequest* flush(std::span<const NetPart> parts) override;
+  bool progress() override;
+  void watch(std::vector<pollfd>& all) const override;
+
+ private:
+  static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
+  static constexpr std::size_t kMaxArrivals = 64;
+  struct Unexpected {
+    TcpHeader header;
+    std::vector<std::byte> bytes;
+    NetRequest* request = nullptr;  // a receive that was posted while the message was arriving
+    std::size_t part = 0;
+    bool whole = false;
+  };
+  // A message whose header has arrived, and where its bytes go.
+  struct Arrival {
+    std::byte* to = nullptr;
+    std::size_t bytes = 0, sockets_left = 0;
+    NetRequest* request = nullptr;
+    std::size_t part = 0;
+    Unexpected* unexpected = nullptr;
+  };
+  struct Incoming {
+    Socket socket;
+    std::uint64_t at = 0;              // the number of the arrival that it receives
+    std::size_t received = 0;          // bytes of it that came over this socket
+    mutable std::size_t wakes_at = 1;  // SO_RCVLOWAT of the socket
+  };
+  struct Posted {
+    NetRequest* request = nullptr;
+    std::size_t unfinished = 0;  // parts that are not complete
+    std::uint32_t open = 0;      // bits of the parts without a message
+  };
+
+  enum class Reading { kSocket, kInboxOnly };
+  Arrival& arrival(std::uint64_t number) { return arrivals_[number % kMaxArrivals]; }
+  const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMaxArrivals]; }
+  std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
+  bool is_first(const Incoming& in) const { return &in == sockets_.data(); }
+  std::size_t missing(std::size_t index) const;  // bytes of the current message that have not come over this socket
+  bool pull(Incoming& in, Reading reading);
+  bool pull_data(Incoming& in, Reading& reading);
+  bool read_into_inbox(Reading& reading);
+  std::size_t receive(Incoming& in, std::span<const iovec> pieces);
+  bool take_header();
+  void pass(Incoming& in);
+  bool match(const TcpHeader& header, Arrival& into);
+  bool match_one(Posted& posted, const TcpHeader& header, Arrival& into);
+  void buffer_unexpected(const TcpHeader& header, Arrival& into);
+  bool match_unexpected(NetRequest* request, std::size_t part);
+  void deliver(Unexpected& unexpected);
+  void check_room(const TcpHeader& header, const NetPart& part);
+  void finish_part(NetRequest* request, std::size_t part, std::size_t bytes);
+  [[noreturn]] void fail_lost(int error);
+
+  Stripes stripes_;
+  std::vector<Incoming> sockets_;
+  std::array<Arrival, kMaxArrivals> arrivals_;
+  std::uint64_t arrived_ = 0, finished_ = 0;
+  std::vector<std::byte> inbox_ = std::vector<std::byte>(kInboxBytes);
+  std::size_t inbox_begin_ = 0, inbox_end_ = 0;
+  std::vector<std::size_t> order_;  // of the posted requests, the oldest first; kNetMaxRequests reserved
+  std::vector<Posted> posted_{kNetMaxRequests};
+  std::size_t waiting_ = 0;           // parts without a message
+  std::size_t unfinished_ = 0;        // parts that are not complete
+  std::list<Unexpected> unexpected_;  // messages without a receive
+  std::size_t unexpected_bytes_ = 0;
+};
+
+}  // namespace slip

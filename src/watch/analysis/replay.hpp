@@ -1,0 +1,39 @@
+// Replay: how long a recorded run would have been without some of its waits, or with other durations.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "watch/analysis/starts.hpp"
+
+namespace slip {
+
+struct ReplayChange {
+  // By index of the trace's records: waits (kEventWait, kBarrier, kSync, kQuery) to leave out.
+  std::vector<bool> left_out = {};
+  // By span: how much longer it takes; negative for less.
+  std::vector<Picos> longer = {};
+};
+
+// All other durations, latencies and host times between calls stay as recorded. An op starts when it is submitted, its
+// remaining predecessors have ended, and the op before it on its engine, in the recorded order, has ended. A shared
+// engine delays only the ops that it delayed in the trace, so a real gain may be smaller. Without changes the result is
+// the recorded length, to the picosecond.
+class Replay {
+ public:
+  Replay(const TraceData& trace, std::span<const TraceSpan> spans);  // `spans` are trace.spans(); both must outlive it
+
+  // From the first start to the last end. Records and spans beyond the end of a list are not changed.
+  Picos length(const ReplayChange& change = {}) const;
+  // The longest latency, from the reason of a start to the start: the replay keeps latencies without explaining them.
+  Picos max_latency() const;
+
+ private:
+  std::span<const TraceSpan> spans_;
+  OpGraph graph_;
+  StartTable table_;
+  Holders holders_;
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace slip

@@ -1,0 +1,106 @@
+#include "watch/race/stalled_streams.hpp"
+
+#include <utility>
+
+namespace slip {
+
+bool StalledStreams::must_defer(const TraceRecord& record, std::span<const TraceRange> reads) {
+  if (record.kind == RecordKind::kSync || record.kind == RecordKind::kQuery) {
+    resume_synced(record);
+    return false;
+  }
+  if (record.stream == 0) return false;
+  if (stalls_.contains(record.stream)) return true;
+  if (record.kind == RecordKind::kSubmit && record.op == OpKind::kWaitValue && !reads.empty() &&
+      !flags_.is_written(reads[0], record.value)) {
+    stalls_[record.stream] = {.flag = reads[0], .value = record.value, .deferred = {}};
+    return true;
+  }
+  if (record.kind != RecordKind::kEventWait && record.kind != RecordKind::kBarrier) return false;
+  if (!stalls_.contains(record.other_stream) || order_.is_past(order_.awaited_by(record))) return false;
+  stalls_[record.stream] = {
+      .flag = {}, .stream = record.other_stream, .position = record.other_position, .deferred = {}};
+  return true;
+}
+
+void StalledStreams::store(const TraceRecord& record, std::span<const TraceRange> reads,
+                           std::span<const TraceRange> writes) {
+  stalls_[record.stream].deferred.push_back({record,
+                                             {reads.begin(), reads.end()},
+                                             {writes.begin(), writes.end()},
+                                             order_.host_state(),
+                                             needed_ ? needed_->current_record : 0});
+}
+
+// What the stream stalled for has happened: performs its records as of the time of their issue. If one of them stalls
+// the stream again, the rest is deferred again.
+void StalledStreams::resume(std::uint64_t stream) {
+  const auto stall = stalls_.find(stream);
+  std::deque<Deferred> deferred = std::move(stall->second.deferred);
+  stalls_.erase(stall);
+  const std::uint32_t current = needed_ ? needed_->current_record : 0;
+  ProgramOrder::HostState outer = order_.issue_with({});
+  for (std::size_t i = 0; i < deferred.size(); ++i) {
+    const Deferred& next = deferred[i];
+    order_.issue_with(next.host);
+    if (needed_) needed_->current_record = next.trace_index;
+    if (i == 0 || !defer(next.record, next.reads, next.writes)) perform_(next.record, next.reads, next.writes);
+  }
+  order_.issue_with(std::move(outer));
+  if (needed_) needed_->current_record = current;
+  // Streams that stalled for a point of this one.
+  for (auto other = stalls_.begin(); other != stalls_.end();) {
+    const Stall& waiting = other->second;
+    const bool reached = waiting.flag.bytes == 0 && waiting.stream == stream &&
+                         (!stalls_.contains(stream) || order_.is_past(order_.point_of(stream, waiting.position)));
+    if (!reached) {
+      ++other;
+      continue;
+    }
+    resume(other->first);
+    other = stalls_.begin();  // others may have resumed with it
+  }
+}
+
+// The host waited for a stream, or for all of a device: the flag was written by something the program did not declare.
+void StalledStreams::resume_synced(const TraceRecord& sync) {
+  std::vector<std::uint64_t> streams;
+  for (const auto& [stream, stall] : stalls_) {
+    if (sync.whole_device ? stall.deferred.front().record.device == sync.device : stream == sync.other_stream)
+      streams.push_back(stream);
+  }
+  for (const std::uint64_t stream : streams) {
+    // Each round performs at least one record, so the loop ends.
+    while (stalls_.contains(stream) && (sync.whole_device || !order_.is_past(order_.awaited_by(sync))))
+      resume(root_of(stream));
+  }
+}
+
+// The stream that a stalled stream waits for in the end. A cycle cannot have been synchronised, but a file may say so.
+std::uint64_t StalledStreams::root_of(std::uint64_t stream) const {
+  for (std::size_t tries = stalls_.size(); tries > 0; --tries) {
+    const Stall& stall = stalls_.at(stream);
+    if (stall.flag.bytes > 0 || !stalls_.contains(stall.stream)) break;
+    stream = stall.stream;
+  }
+  return stream;
+}
+
+void StalledStreams::flag_written(const TraceRange& flag) {
+  for (auto stall = stalls_.begin(); stall != stalls_.end();) {
+    const TraceRange& awaited = stall->second.flag;
+    if (awaited.bytes == 0 || awaited.buffer != flag.buffer || awaited.offset != flag.offset ||
+        !flags_.is_written(awaited, stall->second.value)) {
+      ++stall;
+      continue;
+    }
+    resume(stall->first);
+    stall = stalls_.begin();
+  }
+}
+
+void StalledStreams::finish() {
+  while (!stalls_.empty()) resume(root_of(stalls_.begin()->first));
+}
+
+}  // namespace slip

@@ -1,0 +1,106 @@
+#include "watch/race/trace_races.hpp"
+
+#include <utility>
+
+#include "watch/race/race_check.hpp"
+
+namespace slip {
+namespace {
+
+void describe_buffers(RaceCheck& check, const TraceData& trace) {
+  for (const TraceBuffer& buffer : trace.buffers) {
+    check.name_buffer(buffer.id, buffer.name);
+    if (buffer.kind != MemoryKind::kDevice) check.mark_host_memory(buffer.id);
+    // A merged trace holds several processes, each with its own addresses. Their devices have different ids.
+    if (buffer.address != 0) check.mark_wrapped(buffer.id, buffer.address, buffer.device);
+  }
+}
+
+}  // namespace
+
+// Whether these edges order every conflict of the trace.
+bool FixReduction::orders_all(const std::vector<RaceFix>& fixes) {
+  RaceCheck check(by_op_);
+  check.assume(fixes);
+  describe_buffers(check, trace_);
+  steps_ += fixes.size();
+  for (const TraceRecord& record : trace_.records) {
+    if (record.kind == RecordKind::kRun) continue;
+    ++steps_;
+    check.step(record, trace_.reads(record), trace_.writes(record));
+    if (check.fixes()->fixes().size() > fixes.size()) return false;
+  }
+  static_cast<void>(check.report());  // performs the records that are still deferred
+  needed_ = check.fixes()->needed();
+  return check.fixes()->fixes().size() == fixes.size();
+}
+
+std::vector<RaceFix> FixReduction::kept() const {
+  std::vector<RaceFix> result;
+  for (std::size_t i = 0; i < fixes_.size(); ++i) {
+    if (!left_out_[i]) result.push_back(fixes_[i]);
+  }
+  return result;
+}
+
+// Leaves out all of these, if the rest orders everything; otherwise tries each half. A fix that was kept stays needed
+// when others are left out later: fewer fixes order less.
+void FixReduction::leave_out(std::span<const std::size_t> doubtful) {
+  if (doubtful.empty()) return;
+  if (steps_ >= limit_) {
+    untried_ += doubtful.size();
+    return;
+  }
+  for (const std::size_t i : doubtful) left_out_[i] = true;
+  if (orders_all(kept())) return;
+  for (const std::size_t i : doubtful) left_out_[i] = false;
+  if (doubtful.size() == 1) return;
+  leave_out(doubtful.first(doubtful.size() / 2));
+  leave_out(doubtful.subspan(doubtful.size() / 2));
+}
+
+void FixReduction::run(RaceReport& report) {
+  report.fixes_needed = true;
+  if (report.fixes.size() < 2) return;
+  fixes_ = report.fixes;
+  left_out_.assign(fixes_.size(), false);
+  static_cast<void>(orders_all(fixes_));
+  limit_ = steps_ * kMaxPasses + kMinSteps;
+  std::vector<std::size_t> doubtful;  // one pass shows of most fixes that they are needed
+  for (std::size_t i = 0; i < fixes_.size(); ++i) {
+    if (i >= needed_.size() || !needed_[i]) doubtful.push_back(i);
+  }
+  leave_out(doubtful);
+  report.fixes = kept();
+  report.fixes_untried = untried_;
+  report.fixes_needed = untried_ == 0;
+}
+
+RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed) {
+  RaceCheck check(by_op, needed);
+  describe_buffers(check, trace);
+  for (std::size_t i = 0; i < trace.records.size(); ++i) {
+    const TraceRecord& record = trace.records[i];
+    if (record.kind == RecordKind::kRun) continue;
+    if (needed) needed->current_record = static_cast<std::uint32_t>(i);
+    check.step(record, trace.reads(record), trace.writes(record));
+  }
+  RaceReport report = check.report();
+  report.dropped = trace.dropped;
+  FixReduction(trace, by_op).run(report);
+  return report;
+}
+
+bool is_clean_without(const TraceData& trace, const std::vector<bool>& left_out) {
+  RaceCheck check;
+  describe_buffers(check, trace);
+  for (std::size_t i = 0; i < trace.records.size() && check.is_clean(); ++i) {
+    const TraceRecord& record = trace.records[i];
+    if (!left_out[i]) check.step(record, trace.reads(record), trace.writes(record));
+  }
+  return check.report().races.empty();
+}
+
+RaceReport check_races(const TraceData& trace) { return check_races(trace, false, nullptr); }
+
+}  // namespace slip

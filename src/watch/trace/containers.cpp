@@ -1,0 +1,37 @@
+#include "watch/trace/containers.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace slip {
+namespace {
+
+constexpr unsigned kDigitBits = 11;  // 2048 counters stay in the first-level cache
+constexpr std::uint64_t kDigitMask = (std::uint64_t{1} << kDigitBits) - 1;
+constexpr std::size_t kSmall = 2000;  // below this, counters cost more than comparisons
+
+}  // namespace
+
+void sort_by_time(std::vector<TimeKey>& keys) {
+  const auto earlier = [](const TimeKey& a, const TimeKey& b) { return a.at < b.at; };
+  if (std::is_sorted(keys.begin(), keys.end(), earlier)) return;
+  if (keys.size() < kSmall) return std::stable_sort(keys.begin(), keys.end(), earlier);
+  const auto [min, max] = std::minmax_element(keys.begin(), keys.end(), earlier);
+  const auto base = static_cast<std::uint64_t>(min->at);
+  const std::uint64_t range = static_cast<std::uint64_t>(max->at) - base;  // unsigned: no overflow, whatever the times
+  std::vector<TimeKey> sorted(keys.size());
+  for (unsigned shift = 0; shift < 64 && (range >> shift) != 0; shift += kDigitBits) {
+    std::array<std::size_t, kDigitMask + 1> place{};
+    const auto digit = [&](const TimeKey& key) {
+      return ((static_cast<std::uint64_t>(key.at) - base) >> shift) & kDigitMask;
+    };
+    for (const TimeKey& key : keys) ++place[digit(key)];
+    std::size_t next = 0;
+    for (std::size_t& count : place) next += std::exchange(count, next);
+    for (const TimeKey& key : keys) sorted[place[digit(key)]++] = key;
+    keys.swap(sorted);
+  }
+}
+
+}  // namespace slip

@@ -1,0 +1,100 @@
+// Containers and a sort for trace code, which handles millions of records: interned strings, a map with a cache, and a
+// radix sort by time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/json_reader.hpp"
+#include "base/json_text.hpp"
+#include "slip/op.hpp"
+
+namespace slip {
+
+// Interned strings: equal strings are kept once, and are equal if they lie at the same address.
+class StringPool {
+ public:
+  static constexpr std::size_t kCacheEntries = 256;
+
+  // The interned string, valid while owner() lives. Bytes that are not UTF-8 become U+FFFD.
+  std::string_view keep(std::string_view text) {
+    if (text.empty()) return {};
+    std::string_view& cached = cache_[cache_slot(text)];
+    if (text != cached) cached = find(text);
+    return cached;
+  }
+  std::shared_ptr<const void> owner() const { return all_; }
+
+  // The text's entry in a cache of kCacheEntries, from its length and its first and last bytes: cheaper than a hash.
+  static std::size_t cache_slot(std::string_view text) {
+    if (text.empty()) return 0;
+    std::uint64_t mix = text.size();
+    if (text.size() >= 8) mix += load_word(text.data()) ^ (load_word(text.data() + text.size() - 8) * 31);
+    else mix += every_byte(static_cast<unsigned char>(text.front())) ^ (static_cast<unsigned char>(text.back()) * 31U);
+    return (mix * 0x9E3779B97F4A7C15U) >> 56;
+  }
+
+ private:
+  std::string_view find(std::string_view text) {
+    if (!is_utf8(text)) return find(to_utf8(text));
+    const auto found = index_.find(text);
+    if (found != index_.end()) return *found;
+    return *index_.insert(all_->emplace_back(text)).first;
+  }
+
+  std::shared_ptr<std::deque<std::string>> all_ = std::make_shared<std::deque<std::string>>();
+  std::unordered_set<std::string_view> index_;
+  std::array<std::string_view, kCacheEntries> cache_;
+};
+
+// A hash map with a small direct-mapped cache before it, for ids of streams, threads, devices and buffers: they are
+// small numbers in all but damaged files, and a hash for every op would be measurable. References stay valid.
+template <class Value>
+class CachedMap {
+ public:
+  CachedMap() = default;
+  CachedMap(const CachedMap&) = delete;
+  CachedMap& operator=(const CachedMap&) = delete;
+
+  // Made if it is not known yet.
+  Value& operator[](std::uint64_t id) {
+    CacheEntry& entry = cache_[id % cache_.size()];
+    if (!entry.value || entry.id != id) entry = {id, &all_[id]};
+    return *entry.value;
+  }
+  Value* find(std::uint64_t id) {  // null: not known
+    const auto found = all_.find(id);
+    return found == all_.end() ? nullptr : &found->second;
+  }
+  void erase(std::uint64_t id) {
+    all_.erase(id);
+    CacheEntry& entry = cache_[id % cache_.size()];
+    if (entry.id == id) entry = {};
+  }
+
+ private:
+  struct CacheEntry {
+    std::uint64_t id = 0;
+    Value* value = nullptr;
+  };
+  std::unordered_map<std::uint64_t, Value> all_;
+  std::array<CacheEntry, 64> cache_{};
+};
+
+struct TimeKey {
+  Picos at = 0;
+  std::uint32_t index = 0;
+};
+
+// Stable and linear: a radix sort over the digits in which the times differ.
+void sort_by_time(std::vector<TimeKey>& keys);
+
+}  // namespace slip

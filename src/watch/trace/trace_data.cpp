@@ -1,0 +1,300 @@
+#include "watch/trace/trace_data.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "watch/trace/containers.hpp"
+
+namespace slip {
+namespace {
+
+// Finds the submission of a run by stream and position. Positions nearly always come in order, both when submissions
+// are added and when they are looked up.
+class Submissions {
+ public:
+  void add(const TraceRecord& submit, std::size_t number) {
+    StreamItems& stream = streams_[submit.stream];
+    stream.sorted = stream.sorted && (stream.items.empty() || stream.items.back().position <= submit.position);
+    stream.items.push_back({submit.position, number});
+  }
+
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  // The number that was added for the run's op; of several ops at one position, the first.
+  std::size_t find(const TraceRecord& run) {
+    StreamItems& stream = streams_[run.stream];
+    std::vector<Item>& items = stream.items;
+    if (!stream.sorted) {
+      std::stable_sort(items.begin(), items.end(), earlier);
+      stream.sorted = true;
+    }
+    std::size_t at = stream.next;
+    if (at >= items.size() || items[at].position != run.position ||
+        (at > 0 && items[at - 1].position == run.position)) {
+      const auto item = std::lower_bound(items.begin(), items.end(), Item{run.position, 0}, earlier);
+      if (item == items.end() || item->position != run.position) return kNone;
+      at = static_cast<std::size_t>(item - items.begin());
+    }
+    stream.next = at + 1;
+    return items[at].number;
+  }
+
+ private:
+  struct Item {
+    std::uint64_t position;
+    std::size_t number;
+  };
+  struct StreamItems {
+    std::vector<Item> items;
+    std::size_t next = 0;  // probably asked for next
+    bool sorted = true;
+  };
+  static bool earlier(const Item& a, const Item& b) { return a.position < b.position; }
+  CachedMap<StreamItems> streams_;
+};
+
+// For each place in the sorted list, the index of its record. Sequence numbers nearly always fill their range, so a
+// table indexed by them replaces the sort.
+std::vector<std::uint32_t> order_of(const std::vector<TraceRecord>& records) {
+  constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::uint64_t min = ~std::uint64_t{0}, max = 0;
+  for (const TraceRecord& record : records) {
+    min = std::min(min, record.sequence);
+    max = std::max(max, record.sequence);
+  }
+  std::vector<std::uint32_t> order;
+  if (max - min < 2 * records.size()) {
+    order.resize(max - min + 1, kNone);
+    bool once = true;
+    for (std::size_t i = 0; i < records.size() && once; ++i) {
+      std::uint32_t& place = order[records[i].sequence - min];
+      once = place == kNone;
+      place = static_cast<std::uint32_t>(i);
+    }
+    if (once) {
+      std::erase(order, kNone);
+      return order;
+    }
+  }
+  order.resize(records.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&records](std::uint32_t a, std::uint32_t b) { return records[a].sequence < records[b].sequence; });
+  return order;
+}
+
+void sort_records(std::vector<TraceRecord>& records) {
+  const auto before = [](const TraceRecord& a, const TraceRecord& b) { return a.sequence < b.sequence; };
+  if (std::is_sorted(records.begin(), records.end(), before)) return;
+  // Records are large: a second list of them would cost more than the sort. So each record is moved to its place, cycle
+  // by cycle of the permutation.
+  std::vector<std::uint32_t> order = order_of(records);
+  for (std::uint32_t i = 0; i < order.size(); ++i) {
+    if (order[i] == i) continue;
+    const TraceRecord moved = records[i];
+    std::uint32_t hole = i;
+    while (order[hole] != i) {
+      const std::uint32_t from = std::exchange(order[hole], hole);
+      records[hole] = records[from];
+      hole = from;
+    }
+    records[hole] = moved;
+    order[hole] = hole;
+  }
+}
+
+void name_runs(std::vector<TraceRecord>& records) {
+  Submissions submissions;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i].kind == RecordKind::kSubmit) submissions.add(records[i], i);
+  }
+  for (TraceRecord& run : records) {
+    if (run.kind != RecordKind::kRun) continue;
+    const std::size_t i = submissions.find(run);
+    if (i == Submissions::kNone) continue;
+    run.name = records[i].name;
+    run.file = records[i].file;
+    run.line = records[i].line;
+  }
+}
+
+void fill_from_submit(TraceSpan& span, const TraceData& data, const TraceRecord& submit) {
+  span.submit = &submit;
+  span.name = submit.name;
+  span.file = submit.file;
+  span.line = submit.line;
+  span.kind = submit.op;
+  span.engine = submit.engine;
+  span.device = submit.device;
+  span.stream = submit.stream;
+  span.position = submit.position;
+  span.queued = submit.queued;
+  span.reads = data.reads(submit);
+  span.writes = data.writes(submit);
+}
+
+void fill_from_run(TraceSpan& span, const TraceRecord& run) {
+  span.run = &run;
+  span.engine = run.engine;
+  span.queue = run.queue;
+  span.started = run.started;
+  span.ended = run.ended;
+  span.annotation = run.annotation;
+  if (span.submit) return;
+  span.name = run.name;
+  span.file = run.file;
+  span.line = run.line;
+  span.device = run.device;
+  span.stream = run.stream;
+  span.position = run.position;
+}
+
+}  // namespace
+
+void normalise(TraceData& data, RunNames names) {
+  sort_records(data.records);
+  const auto by_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id < b.id; };
+  const auto same_id = [](const TraceBuffer& a, const TraceBuffer& b) { return a.id == b.id; };
+  std::stable_sort(data.buffers.begin(), data.buffers.end(), by_id);
+  data.buffers.erase(std::unique(data.buffers.begin(), data.buffers.end(), same_id), data.buffers.end());
+  if (names == RunNames::kFromOps) name_runs(data.records);
+}
+
+std::span<const TraceRange> TraceData::reads(const TraceRecord& record) const {
+  return std::span(ranges).subspan(record.first_range, record.reads);
+}
+
+std::span<const TraceRange> TraceData::writes(const TraceRecord& record) const {
+  return std::span(ranges).subspan(record.first_range + record.reads, record.writes);
+}
+
+std::vector<TraceSpan> TraceData::spans() const {
+  std::vector<TraceSpan> result;
+  result.reserve(records.size() / 2);
+  Submissions submissions;
+  for (const TraceRecord& record : records) {
+    if (record.kind != RecordKind::kSubmit) continue;
+    submissions.add(record, result.size());
+    fill_from_submit(result.emplace_back(), *this, record);
+  }
+  for (const TraceRecord& run : records) {
+    if (run.kind != RecordKind::kRun) continue;
+    const std::size_t i = submissions.find(run);
+    // A second run of one op becomes a span of its own; only damaged files have one.
+    const bool known = i != Submissions::kNone && result[i].run == nullptr;
+    fill_from_run(known ? result[i] : result.emplace_back(), run);
+  }
+  return result;
+}
+
+std::vector<TraceEdge> TraceData::edges() const {
+  std::vector<TraceEdge> result;
+  for (const TraceRecord& record : records) {
+    if (record.kind != RecordKind::kEventWait && record.kind != RecordKind::kBarrier) continue;
+    result.push_back({record.other_stream, record.other_position, record.stream, record.sequence,
+                      record.kind == RecordKind::kBarrier});
+  }
+  return result;
+}
+
+std::vector<TraceStream> TraceData::streams() const {
+  std::vector<TraceStream> result;
+  std::unordered_map<std::uint64_t, std::size_t> index;
+  for (const TraceRecord& record : records) {
+    if (record.stream == 0) continue;
+    const auto [found, fresh] = index.try_emplace(record.stream, result.size());
+    if (fresh) result.push_back({record.stream, record.device, {}});
+    if (record.kind == RecordKind::kStreamOpen) result[found->second].name = record.name;
+  }
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return result;
+}
+
+std::vector<const TraceRecord*> TraceData::of(std::initializer_list<RecordKind> kinds) const {
+  std::vector<const TraceRecord*> result;
+  for (const TraceRecord& record : records) {
+    if (std::find(kinds.begin(), kinds.end(), record.kind) != kinds.end()) result.push_back(&record);
+  }
+  return result;
+}
+
+const TraceBuffer* TraceData::buffer(std::uint64_t id) const {
+  const auto found = std::lower_bound(buffers.begin(), buffers.end(), id,
+                                      [](const TraceBuffer& buffer, std::uint64_t key) { return buffer.id < key; });
+  return found != buffers.end() && found->id == id ? &*found : nullptr;
+}
+
+bool times_fit(const TraceData& data) {
+  Picos sum = 0;
+  const auto fits = [](Picos time) { return -kMaxTime <= time && time <= kMaxTime; };
+  for (const TraceRecord& record : data.records) {
+    if (!fits(record.queued) || !fits(record.started) || !fits(record.ended)) return false;
+    if (record.kind != RecordKind::kRun) continue;
+    sum += record.ended - record.started;
+    if (!fits(sum)) return false;
+  }
+  return true;
+}
+
+namespace {
+
+// A clock that is so far along (1000 s) counts from the boot of the machine.
+constexpr Picos kShiftFrom = 1'000'000'000'000'000;
+
+// Adds the arrows from a call of the host to the op that it launched, in traces of other programs.
+void add_launches(std::span<const TraceSpan> spans, std::vector<Arrow>& result) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> calls;
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].run && !spans[i].submit) calls.emplace(std::pair(spans[i].stream, spans[i].position), i);
+  }
+  for (std::uint32_t i = 0; i < spans.size(); ++i) {
+    const TraceRecord* submit = spans[i].submit;
+    if (!submit || !spans[i].run || submit->other_stream == 0) continue;
+    const auto call = calls.find({submit->other_stream, submit->other_position});
+    if (call != calls.end()) result.push_back({call->second, i, false});
+  }
+}
+
+}  // namespace
+
+std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
+  std::map<std::uint32_t, Picos> origins;
+  for (const TraceRecord& record : trace.records) {
+    Picos& origin = origins.try_emplace(record.device, 0).first->second;
+    for (const Picos time : {record.queued, record.started}) {
+      if (time > 0) origin = origin == 0 ? time : std::min(origin, time);
+    }
+  }
+  Picos start = 0;
+  for (const auto& [device, origin] : origins) {
+    if (origin >= kShiftFrom) start = start == 0 ? origin : std::min(start, origin);
+  }
+  for (auto& [device, origin] : origins) origin = origin >= kShiftFrom ? start : 0;
+  return origins;
+}
+
+std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans) {
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> streams;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].run && spans[i].submit) streams[spans[i].stream].push_back(static_cast<std::uint32_t>(i));
+  }
+  std::vector<Arrow> result;
+  for (const TraceEdge& edge : trace.edges()) {
+    const std::vector<std::uint32_t>& sources = streams[edge.from_stream];
+    const std::vector<std::uint32_t>& targets = streams[edge.to_stream];
+    const auto source =
+        std::upper_bound(sources.begin(), sources.end(), edge.from_position,
+                         [&](std::uint64_t position, std::uint32_t i) { return position < spans[i].position; });
+    const auto target =
+        std::upper_bound(targets.begin(), targets.end(), edge.sequence,
+                         [&](std::uint64_t sequence, std::uint32_t i) { return sequence < spans[i].submit->sequence; });
+    if (source == sources.begin() || target == targets.end()) continue;
+    result.push_back({*std::prev(source), *target, edge.barrier});
+  }
+  if (trace.foreign) add_launches(spans, result);
+  return result;
+}
+
+}  // namespace slip

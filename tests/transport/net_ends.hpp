@@ -1,0 +1,65 @@
+// Both ends of a network line in one test, and memory with a pattern to send over it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "transport/net/net.hpp"
+
+namespace slip::test {
+
+inline Deadline patient() { return {deadline_after(60'000'000'000), nullptr}; }
+inline Deadline hasty() { return {deadline_after(20'000'000), nullptr}; }
+
+inline NetOptions local_options(int rank, const char* host = "127.0.0.1") {
+  NetOptions options;
+  options.rank = rank;
+  options.host = host;
+  return options;
+}
+
+// Rank 1 sends to rank 0.
+struct Ends {
+  std::unique_ptr<NetSender> sender;
+  std::unique_ptr<NetReceiver> receiver;
+
+  explicit Ends(NetOptions options = local_options(0)) {
+    const auto listener = find_net("tcp").listen(options);
+    options.rank = 1;
+    sender = find_net("tcp").connect(listener->handle(), options, patient());
+    receiver = listener->accept(patient());
+  }
+};
+
+// Bytes that are registered with one end.
+struct Memory {
+  std::vector<std::byte> bytes;
+  std::unique_ptr<NetMemory> registered;
+
+  Memory(NetConnection& line, std::size_t size) : bytes(size), registered(line.register_memory(bytes)) {}
+  NetPart part(int tag = 0) { return part(tag, 0, bytes.size()); }
+  NetPart part(int tag, std::size_t offset, std::size_t size) {
+    return {bytes.data() + offset, size, tag, registered.get()};
+  }
+  void fill(unsigned seed) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251 + seed);
+  }
+};
+
+// Drives both ends from one thread until both requests are done.
+inline void finish(NetConnection& one, NetRequest* ones, NetConnection& two, NetRequest* twos,
+                   std::span<std::size_t> moved = {}) {
+  const std::int64_t deadline = patient().at_ns;
+  while (ones || twos) {
+    if (ones && one.test(ones)) ones = nullptr;
+    if (twos && two.test(twos, moved)) twos = nullptr;
+    ASSERT_LT(now_ns(), deadline);
+  }
+}
+
+inline NetRequest* irecv(NetReceiver& line, const NetPart& part) { return line.irecv(std::span(&part, 1)); }
+
+}  // namespace slip::test

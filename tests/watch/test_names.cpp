@@ -1,0 +1,35 @@
+// Every enumerator has a name in the trace file, and the name gives the enumerator back.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "watch/trace/names.hpp"
+
+namespace slip {
+namespace {
+
+// `count` must be the number of enumerators: if it were too low, the name of the last one could not be read.
+template <class Enum>
+void expect_words(std::size_t count, const char* (*name)(Enum), std::optional<Enum> (*find)(std::string_view)) {
+  std::set<std::string> words;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = static_cast<Enum>(i);
+    EXPECT_STRNE(name(value), "unknown") << i;
+    EXPECT_TRUE(words.insert(name(value)).second) << name(value) << " stands for two";
+    const std::optional<Enum> found = find(name(value));
+    ASSERT_TRUE(found) << name(value);
+    EXPECT_EQ(*found, value);
+  }
+  EXPECT_STREQ(name(static_cast<Enum>(count)), "unknown") << "there are more than " << count;
+  EXPECT_FALSE(find("unknown"));
+  EXPECT_FALSE(find(""));
+}
+
+TEST(TraceWords, OfEveryKindOfOp) { expect_words(kOpKinds, kind_name, op_kind_of); }
+TEST(TraceWords, OfEveryEngine) { expect_words(kEngines, engine_name, engine_of); }
+TEST(TraceWords, OfEveryKindOfRecord) { expect_words(kRecordKinds, record_kind_name, record_kind_of); }
+TEST(TraceWords, OfEveryKindOfMemory) { expect_words(kMemoryKinds, memory_kind_name, memory_kind_of); }
+
+}  // namespace
+}  // namespace slip
