@@ -96,21 +96,24 @@ ValueBytes Graph::all_of(Value value) const { return {value, 0, checked(value, "
 
 bool Graph::is_written(Value value, std::uint64_t offset, std::uint64_t bytes) const {
   if (values_[value.index].role != ValueRole::kActivation) return true;
-  return std::any_of(written_[value.index].begin(), written_[value.index].end(),
-                     [&](const Written& span) { return span.from <= offset && offset + bytes <= span.to; });
+  return written_[value.index].contains(offset, offset + bytes);
 }
 
-void Graph::note_written(const ValueBytes& bytes) {
-  std::vector<Written>& spans = written_[bytes.value.index];
-  Written joined{bytes.offset, bytes.offset + bytes.bytes};
-  const auto touches = [&](const Written& span) { return span.from <= joined.to && joined.from <= span.to; };
-  const auto first = std::find_if(spans.begin(), spans.end(), touches);
+bool Graph::WrittenBytes::contains(std::uint64_t from, std::uint64_t to) const {
+  return std::any_of(spans_.begin(), spans_.end(),
+                     [&](const Span& span) { return span.from <= from && to <= span.to; });
+}
+
+void Graph::WrittenBytes::add(std::uint64_t from, std::uint64_t to) {
+  Span joined{from, to};
+  const auto touches = [&](const Span& span) { return span.from <= joined.to && joined.from <= span.to; };
+  const auto first = std::find_if(spans_.begin(), spans_.end(), touches);
   auto last = first;
-  for (; last != spans.end() && touches(*last); ++last)
+  for (; last != spans_.end() && touches(*last); ++last)
     joined = {std::min(joined.from, last->from), std::max(joined.to, last->to)};
-  spans.erase(first, last);
-  const auto before = [](const Written& a, const Written& b) { return a.from < b.from; };
-  spans.insert(std::upper_bound(spans.begin(), spans.end(), joined, before), joined);
+  spans_.erase(first, last);
+  const auto before = [](const Span& a, const Span& b) { return a.from < b.from; };
+  spans_.insert(std::upper_bound(spans_.begin(), spans_.end(), joined, before), joined);
 }
 
 void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const {
@@ -136,7 +139,7 @@ void Graph::add_op(GraphOp op, Here here) {
     throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", op.name), here);
   for (const ValueBytes& bytes : op.reads) check_bytes(op, bytes, false, here);
   for (const ValueBytes& bytes : op.writes) check_bytes(op, bytes, true, here);
-  for (const ValueBytes& bytes : op.writes) note_written(bytes);
+  for (const ValueBytes& bytes : op.writes) written_[bytes.value.index].add(bytes.offset, bytes.offset + bytes.bytes);
   op_names_.insert(op.name);
   ops_.push_back(std::move(op));
 }

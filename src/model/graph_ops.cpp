@@ -10,12 +10,6 @@
 
 namespace slip {
 
-struct Graph::RowOp {
-  BuiltIn kind = BuiltIn::kLinear;
-  std::uint64_t flops = 0;  // an element; exp, erf, a division or a root count as one
-  double epsilon = 0;
-};
-
 namespace {
 
 constexpr std::uint64_t kMaxParts = 65536;  // of a linear; a file could ask for as many as there are atoms
@@ -41,43 +35,94 @@ std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint
   return (even + kPartRows - 1) / kPartRows * kPartRows;
 }
 
+// What a built-in op does to each row.
+struct RowOp {
+  BuiltIn kind = BuiltIn::kLinear;
+  std::uint64_t flops = 0;  // per element; exp, erf, a division or a root count as one
+  double epsilon = 0;
+};
+
 }  // namespace
 
-void Graph::check_new_op(const std::string& name, Here here) const {
-  if (op_names_.contains(name))
-    throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here);
-}
+// One call of a built-in op. The constructor checks its name; the caller then checks its values and adds it.
+class Graph::NewOp {
+ public:
+  NewOp(Graph& graph, std::string name, Here here) : graph_(graph), name_(std::move(name)), here_(here) {
+    check_free(name_);
+  }
 
-// x of a built-in op: a type that kernels have, a last dimension, written.
-const GraphValue& Graph::check_rows(const std::string& name, Value x, Here here) const {
-  const GraphValue& value = checked(x, fmt::format("op '{}'", name), here);
-  const auto refuse = [&](const char* why) {
-    throw Error(Code::kInvalidValue, fmt::format("op '{}' reads {}: {}", name, told(value), why), here);
-  };
-  if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
-  if (value.shape.empty()) refuse("it has no dimension");
-  if (!is_written(x, 0, value.bytes)) refuse("no earlier op has written all of it");
-  return value;
-}
+  void check_free(const std::string& name) const {
+    if (graph_.op_names_.contains(name))
+      throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here_);
+  }
 
-// `other` has the type of x and this shape.
-void Graph::check_like(const std::string& name, Value x, Value other, const Shape& shape, Here here) const {
-  const GraphValue& like = values_[x.index];
-  const GraphValue& value = check_rows(name, other, here);
-  if (value.type != like.type)
-    throw Error(Code::kInvalidValue,
-                fmt::format("op '{}': the types of {} and {} differ; it takes one type", name, told(like), told(value)),
-                here);
-  if (value.shape != shape)
-    throw Error(Code::kInvalidValue,
-                fmt::format("op '{}': with {} it takes {}, not {}", name, told(like), shape_text(shape), told(value)),
-                here);
-}
+  // x of a built-in op: it has a type that kernels support and at least one dimension, and is written.
+  const GraphValue& check_rows(Value x) const {
+    const GraphValue& value = graph_.checked(x, fmt::format("op '{}'", name_), here_);
+    const auto refuse = [&](const char* why) {
+      throw Error(Code::kInvalidValue, fmt::format("op '{}' reads {}: {}", name_, told(value), why), here_);
+    };
+    if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
+    if (value.shape.empty()) refuse("it has no dimension");
+    if (!graph_.is_written(x, 0, value.bytes)) refuse("no earlier op has written all of it");
+    return value;
+  }
+
+  // `other` has the type of x and this shape.
+  void check_like(Value x, Value other, const Shape& shape) const {
+    const GraphValue& like = graph_.values_[x.index];
+    const GraphValue& value = check_rows(other);
+    if (value.type != like.type)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("op '{}': the types of {} and {} differ; it takes one type", name_, told(like), told(value)),
+          here_);
+    if (value.shape != shape)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("op '{}': with {} it takes {}, not {}", name_, told(like), shape_text(shape), told(value)),
+          here_);
+  }
+
+  // The result has the type and shape of reads[0].
+  Value add_row_op(const RowOp& op, std::span<const Value> reads) const {
+    const GraphValue x = graph_.values_[reads.front().index];
+    const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
+    const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
+    GraphOp made{.name = name_, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
+    made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
+    for (const Value value : reads) {
+      made.reads.push_back(graph_.all_of(value));
+      made.cost.bytes += made.reads.back().bytes;
+    }
+    const Value y = graph_.declare({name_, x.type, x.shape, ValueRole::kActivation}, here_);
+    made.writes = {graph_.all_of(y)};
+    graph_.add_op(std::move(made), here_);
+    return y;
+  }
+
+  Value add_alike(const RowOp& op, Value a, Value b) const {
+    const GraphValue& first = check_rows(a);
+    check_like(a, b, first.shape);
+    if (first.role == ValueRole::kWeight && graph_.values_[b.index].role == ValueRole::kWeight)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("op '{}': {} and {} are both weights, so its result never changes; store that instead",
+                              name_, told(first), told(graph_.values_[b.index])),
+                  here_);
+    const Value reads[] = {a, b};
+    return add_row_op(op, reads);
+  }
+
+ private:
+  Graph& graph_;
+  const std::string name_;
+  const Here here_;
+};
 
 Value Graph::linear(std::string name, Value x, Value weight, Here here) {
-  check_new_op(name, here);
-  const GraphValue from = check_rows(name, x, here);
-  const GraphValue rows = check_rows(name, weight, here);
+  const NewOp op(*this, name, here);
+  const GraphValue from = op.check_rows(x);
+  const GraphValue rows = op.check_rows(weight);
   const std::uint64_t in = from.shape.back();
   if (rows.shape.size() != 2)
     throw Error(
@@ -85,7 +130,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
         fmt::format("op '{}': a weight is [out, in], and {} has {} dimensions", name, told(rows), rows.shape.size()),
         here);
   const std::uint64_t out = rows.shape[0];
-  check_like(name, x, weight, {out, in}, here);
+  op.check_like(x, weight, {out, in});
 
   Shape shape = from.shape;
   shape.back() = out;
@@ -100,7 +145,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const auto part_name = [&](std::uint64_t first) {
     return part >= out ? name : fmt::format("{}.{}", name, first / part);
   };
-  for (std::uint64_t first = 0; first < out; first += part) check_new_op(part_name(first), here);
+  for (std::uint64_t first = 0; first < out; first += part) op.check_free(part_name(first));
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
   for (std::uint64_t first = 0; first < out; first += part) {
     const LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
@@ -116,66 +161,37 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   return y;
 }
 
-Value Graph::add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here) {
-  const GraphValue x = values_[reads.front().index];
-  const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
-  const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
-  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
-  made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
-  for (const Value value : reads) {
-    made.reads.push_back(all_of(value));
-    made.cost.bytes += made.reads.back().bytes;
-  }
-  const Value y = declare({std::move(name), x.type, x.shape, ValueRole::kActivation}, here);
-  made.writes = {all_of(y)};
-  add_op(std::move(made), here);
-  return y;
-}
-
-Value Graph::add_alike(std::string name, const RowOp& op, Value a, Value b, Here here) {
-  check_new_op(name, here);
-  const GraphValue& first = check_rows(name, a, here);
-  check_like(name, a, b, first.shape, here);
-  if (first.role == ValueRole::kWeight && values_[b.index].role == ValueRole::kWeight)
-    throw Error(Code::kInvalidValue,
-                fmt::format("op '{}': {} and {} are both weights, so its result never changes; store that instead",
-                            name, told(first), told(values_[b.index])),
-                here);
-  const Value reads[] = {a, b};
-  return add_row_op(std::move(name), op, reads, here);
-}
-
 Value Graph::add(std::string name, Value a, Value b, Here here) {
-  return add_alike(std::move(name), {BuiltIn::kAdd, 1}, a, b, here);
+  return NewOp(*this, std::move(name), here).add_alike({BuiltIn::kAdd, 1}, a, b);
 }
 
 Value Graph::multiply(std::string name, Value a, Value b, Here here) {
-  return add_alike(std::move(name), {BuiltIn::kMultiply, 1}, a, b, here);
+  return NewOp(*this, std::move(name), here).add_alike({BuiltIn::kMultiply, 1}, a, b);
 }
 
 Value Graph::bias(std::string name, Value x, Value weight, Here here) {
-  check_new_op(name, here);
-  check_like(name, x, weight, {check_rows(name, x, here).shape.back()}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_like(x, weight, {op.check_rows(x).shape.back()});
   const Value reads[] = {x, weight};
-  return add_row_op(std::move(name), {BuiltIn::kBias, 1}, reads, here);
+  return op.add_row_op({BuiltIn::kBias, 1}, reads);
 }
 
 Value Graph::relu(std::string name, Value x, Here here) {
-  check_new_op(name, here);
-  check_rows(name, x, here);
-  return add_row_op(std::move(name), {BuiltIn::kRelu, 1}, {&x, 1}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_rows(x);
+  return op.add_row_op({BuiltIn::kRelu, 1}, {&x, 1});
 }
 
 Value Graph::gelu(std::string name, Value x, Here here) {
-  check_new_op(name, here);
-  check_rows(name, x, here);
-  return add_row_op(std::move(name), {BuiltIn::kGelu, 5}, {&x, 1}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_rows(x);
+  return op.add_row_op({BuiltIn::kGelu, 5}, {&x, 1});
 }
 
 Value Graph::silu(std::string name, Value x, Here here) {
-  check_new_op(name, here);
-  check_rows(name, x, here);
-  return add_row_op(std::move(name), {BuiltIn::kSilu, 4}, {&x, 1}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_rows(x);
+  return op.add_row_op({BuiltIn::kSilu, 4}, {&x, 1});
 }
 
 namespace {
@@ -189,21 +205,21 @@ void check_epsilon(const std::string& name, double epsilon, Here here) {
 }  // namespace
 
 Value Graph::rms_norm(std::string name, Value x, Value weight, double epsilon, Here here) {
-  check_new_op(name, here);
+  const NewOp op(*this, name, here);
   check_epsilon(name, epsilon, here);
-  check_like(name, x, weight, {check_rows(name, x, here).shape.back()}, here);
+  op.check_like(x, weight, {op.check_rows(x).shape.back()});
   const Value reads[] = {x, weight};
-  return add_row_op(std::move(name), {BuiltIn::kRmsNorm, 4, epsilon}, reads, here);
+  return op.add_row_op({BuiltIn::kRmsNorm, 4, epsilon}, reads);
 }
 
 Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon, Here here) {
-  check_new_op(name, here);
+  const NewOp op(*this, name, here);
   check_epsilon(name, epsilon, here);
-  const Shape columns = {check_rows(name, x, here).shape.back()};
-  check_like(name, x, weight, columns, here);
-  check_like(name, x, bias, columns, here);
+  const Shape columns = {op.check_rows(x).shape.back()};
+  op.check_like(x, weight, columns);
+  op.check_like(x, bias, columns);
   const Value reads[] = {x, weight, bias};
-  return add_row_op(std::move(name), {BuiltIn::kLayerNorm, 8, epsilon}, reads, here);
+  return op.add_row_op({BuiltIn::kLayerNorm, 8, epsilon}, reads);
 }
 
 }  // namespace slip
