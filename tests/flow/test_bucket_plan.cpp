@@ -241,9 +241,9 @@ TEST(BucketPlan, MannersOfAStep) {
   const GradientProfile profile = random_step(random, 12);
   const ReduceCost cost = simple_cost();
   const BucketPlan plan = each_alone(profile);
-  const Picos blocking = simulate_step(device, profile, cost, plan, WaitPolicy::kInCompute).exposed(),
-              at_end = simulate_step(device, profile, cost, plan, WaitPolicy::kAtTheEnd).exposed(),
-              by_need = simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed).exposed();
+  const Picos blocking = simulate_step(device, profile, cost, plan, GradientWaitPolicy::kInCompute).exposed(),
+              at_end = simulate_step(device, profile, cost, plan, GradientWaitPolicy::kAtTheEnd).exposed(),
+              by_need = simulate_step(device, profile, cost, plan, GradientWaitPolicy::kByNeed).exposed();
   EXPECT_GE(blocking, exposure_of(profile, cost, plan).communication);
   EXPECT_LT(at_end, blocking);
   EXPECT_LE(by_need, at_end);

@@ -22,17 +22,17 @@ namespace {
 
 struct StepCase {
   const char* name;
-  WaitPolicy policy;
+  GradientWaitPolicy policy;
   BucketRule rule;
   int queues;  // 0: as many as the device has
 };
 
 constexpr StepCase kStepCases[] = {
-    {"in the compute stream", WaitPolicy::kInCompute, BucketRule::kEach, 0},
-    {"own stream, waits at the end", WaitPolicy::kAtTheEnd, BucketRule::kEach, 0},
-    {"the same, one hardware queue", WaitPolicy::kAtTheEnd, BucketRule::kEach, 1},
-    {"DDP's buckets", WaitPolicy::kAtTheEnd, BucketRule::kDdp, 0},
-    {"planned, waits by need", WaitPolicy::kByNeed, BucketRule::kPlanned, 0},
+    {"in the compute stream", GradientWaitPolicy::kInCompute, BucketRule::kEach, 0},
+    {"own stream, waits at the end", GradientWaitPolicy::kAtTheEnd, BucketRule::kEach, 0},
+    {"the same, one hardware queue", GradientWaitPolicy::kAtTheEnd, BucketRule::kEach, 1},
+    {"DDP's buckets", GradientWaitPolicy::kAtTheEnd, BucketRule::kDdp, 0},
+    {"planned, waits by need", GradientWaitPolicy::kByNeed, BucketRule::kPlanned, 0},
 };
 
 // Layers grow towards the end of the forward pass, like those of convolutional networks.
@@ -62,7 +62,7 @@ class Rank {
   const Gradients& gradients() const { return gradients_; }
 
   void step() {
-    const bool blocking = wanted_.policy == WaitPolicy::kInCompute;
+    const bool blocking = wanted_.policy == GradientWaitPolicy::kInCompute;
     const auto own = static_cast<float>(comm_.rank() + 1);
     for (std::size_t layer = ids_.size(); layer-- > 0;) {
       const Range view = gradients_.view(ids_[layer]), first = view.slice(0, 64);
@@ -70,11 +70,11 @@ class Rank {
       gradients_.ready(ids_[layer], compute_);
       if (blocking) gradients_.wait(ids_[layer], compute_);
     }
-    if (wanted_.policy == WaitPolicy::kAtTheEnd) {
+    if (wanted_.policy == GradientWaitPolicy::kAtTheEnd) {
       for (const ParameterId id : ids_) gradients_.wait(id, compute_);
     }
     for (std::size_t layer = 0; layer < ids_.size(); ++layer) {
-      if (wanted_.policy == WaitPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
+      if (wanted_.policy == GradientWaitPolicy::kByNeed) gradients_.wait(ids_[layer], compute_);
       const Range gradient = gradients_.view(ids_[layer]).slice(0, 64);
       compute_.launch(kScale, {{gradient}, {parameters_[layer]}, {forward_.pace, 1.0F, 0.0F}, "forward"},
                       forward_.cost);

@@ -29,7 +29,7 @@ const Kernel kBackward{"backward"}, kReduce{"reduce"}, kUse{"use"};
 class StepSimulation {
  public:
   StepSimulation(const Device& device, const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan,
-                 WaitPolicy policy, Here here)
+                 GradientWaitPolicy policy, Here here)
       : profile_(profile),
         cost_(cost),
         plan_(plan),
@@ -54,7 +54,7 @@ class StepSimulation {
   StepPrediction run() {
     const TimedEvent begun = compute_.record_timed(here_);
     backward();
-    if (policy_ == WaitPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
+    if (policy_ == GradientWaitPolicy::kAtTheEnd) compute_.wait(network_.record(here_), here_);
     use();
     const TimedEvent ended = compute_.record_timed(here_);
     compute_.sync(here_);
@@ -89,7 +89,7 @@ class StepSimulation {
       if (clock_) clock_->arrived(gradient, compute_, here_);
       there[gradient] = true;
       for (; next < plan_.buckets.size() && has_come(next, there); ++next)
-        reduce(next, policy_ == WaitPolicy::kInCompute ? compute_ : network_);
+        reduce(next, policy_ == GradientWaitPolicy::kInCompute ? compute_ : network_);
     }
     compute(kBackward, profile_.backward_end - now, "backward end");
   }
@@ -135,7 +135,7 @@ class StepSimulation {
       const Picos needed = profile_.gradients[gradient].needed;
       compute(kUse, needed - now, fmt::format("until {} is used", gradient));
       now = std::max(now, needed);
-      if (policy_ != WaitPolicy::kByNeed) continue;
+      if (policy_ != GradientWaitPolicy::kByNeed) continue;
       const std::uint32_t call = calls_of_[gradient].back();
       if (clock_) clock_->reached(gradient, call, compute_, here_);
       compute_.wait(done_[call], here_);
@@ -146,7 +146,7 @@ class StepSimulation {
   const GradientProfile& profile_;
   const ReduceCost& cost_;
   const BucketPlan& plan_;
-  const WaitPolicy policy_;
+  const GradientWaitPolicy policy_;
   const Here here_;
   const Stream compute_, network_;
   std::vector<Event> arrived_, done_;
@@ -159,7 +159,7 @@ class StepSimulation {
 }  // namespace
 
 StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, WaitPolicy policy, Here here) {
+                             const BucketPlan& plan, GradientWaitPolicy policy, Here here) {
   require_whole(profile, plan, here);
   return StepSimulation(device, profile, cost, plan, policy, here).run();
 }
@@ -169,7 +169,7 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
   require_whole(profile, plan, here);
   const PrivateScope predicting;  // no part of the program's trace
   const Device device = open_plain_device(here);
-  StepSimulation simulation(device, profile, cost, plan, WaitPolicy::kByNeed, here);
+  StepSimulation simulation(device, profile, cost, plan, GradientWaitPolicy::kByNeed, here);
   GradientClock clock(profile.gradients.size());
   clock.begin_step(true, plan.buckets.size());
   simulation.record(clock);
@@ -183,7 +183,7 @@ GradientReport predict_report(const GradientProfile& profile, const ReduceCost& 
 StepPrediction predict_step(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
   const PrivateScope predicting;  // no part of the program's trace
   const Device device = open_plain_device(here);
-  return simulate_step(device, profile, cost, plan, WaitPolicy::kByNeed, here);
+  return simulate_step(device, profile, cost, plan, GradientWaitPolicy::kByNeed, here);
 }
 
 }  // namespace slip

@@ -7,7 +7,7 @@
 
 namespace slip {
 
-enum class WaitPolicy : std::uint8_t {
+enum class GradientWaitPolicy : std::uint8_t {
   kInCompute,  // the calls are in the compute stream: nothing goes on meanwhile
   kAtTheEnd,   // in a stream of their own; all are waited for at the end of the backward pass
   kByNeed,     // what needs a gradient waits for its call alone
@@ -16,6 +16,6 @@ enum class WaitPolicy : std::uint8_t {
 // Enqueues it, waits, and says what it took by the device's clock. The device is one of sim, whose kernels may be half
 // as wide as it is.
 StepPrediction simulate_step(const Device& device, const GradientProfile& profile, const ReduceCost& cost,
-                             const BucketPlan& plan, WaitPolicy policy, Here here = Here::at());
+                             const BucketPlan& plan, GradientWaitPolicy policy, Here here = Here::at());
 
 }  // namespace slip
