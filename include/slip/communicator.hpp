@@ -78,7 +78,8 @@ struct CommunicatorOptions {
   // NCCL's topology XML of the rank's host, the same for all ranks of that host; or SLIP_TOPO_FILE. Rings, trees and
   // relays are planned on it. Without a file the host counts as one place, unless its ranks are bound to NUMA nodes.
   std::string topology = {};
-  int topo_device = -1;  // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
+  int topo_device = -1;   // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
+  std::string name = {};  // per rank; "tp" names its ops "tp.all_reduce" in errors, reports and on the timeline
 };
 
 inline constexpr int kNoColor = -1;  // split(): this rank gets no communicator

@@ -49,6 +49,13 @@ TEST(Memory, TheLimitIsKeptAndTheErrorHasTheNumbers) {
   EXPECT_EQ(device.memory().used, 10'000U);
 }
 
+TEST(Memory, ErrorsUseTheNameOfTheDevice) {
+  const Device device = Device::open("cpu", {.memory_limit = 1 << 20, .name = "decoder"});
+  EXPECT_EQ(device.info().name, "cpu");
+  EXPECT_EQ(device.info().label, "decoder");
+  EXPECT_TRUE(fails([&] { device.alloc(2 << 20); }, Code::kOutOfMemory, {"decoder", "2097152"}));
+}
+
 TEST(Memory, TheLimitHoldsForThePool) {
   const Device device = Device::open("cpu", {.memory_limit = 8'192});
   const Stream stream = device.stream();
