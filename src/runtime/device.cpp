@@ -236,7 +236,7 @@ bool Device::can_access_peer(const Device& peer) const {
     const auto& reachable = core_->reachable;
     return core_ != peer.core_ && std::find(reachable.begin(), reachable.end(), peer.core_->ordinal) != reachable.end();
   }
-  const std::string_view own = core_->info.label, other = peer.core_->info.label;
+  const std::string_view own = core_->info.name, other = peer.core_->info.name;
   return core_ != peer.core_ && own.substr(0, own.find(':')) == other.substr(0, other.find(':'));
 }
 
