@@ -1,4 +1,4 @@
-// `slip check TRACE...`: what recorded programs did wrong, and what they did for nothing.
+// `slip check TRACE...`: reports synchronisation faults and superfluous waits of recorded programs.
 #include "slip/check.hpp"
 
 #include <fmt/format.h>
@@ -82,7 +82,7 @@ int run_check(const CheckOptions& options) {
   if (!options.html.empty() && traces.size() > 1)
     throw UsageError(
         fmt::format("--html shows one trace, and {} are given that are no ranks of one job", options.paths.size()));
-  for (const auto& [name, trace] : traces) {  // the report refers to the trace
+  for (const auto& [name, trace] : traces) {  // the report refers into the trace
     const CheckReport report = check_trace(trace);
     fmt::print("{}{}", options.paths.size() > 1 ? name + ":\n" : "", report.text());
     clean = clean && report.clean();

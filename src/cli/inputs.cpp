@@ -21,7 +21,7 @@ std::string allowed_devices() {
   return text + "or the path of a description (.json)";
 }
 
-// "ranks 0 to 3", or "ranks 0, 2 of 4" where some are missing.
+// "ranks 0 to 3", or "ranks 0, 2 of 4" if some are missing.
 std::string ranks_text(const std::vector<TraceData>& traces) {
   std::vector<int> ranks;
   for (const TraceData& trace : traces) ranks.push_back(trace.process.rank);

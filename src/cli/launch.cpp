@@ -1,4 +1,4 @@
-// `slip launch -n N -- PROGRAM`: the ranks of a job on this host, started and ended together.
+// `slip launch -n N -- PROGRAM`: starts the ranks of a job on this host, and ends them together.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

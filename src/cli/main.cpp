@@ -1,4 +1,4 @@
-// The program `slip`: parses the command line, runs one command, and turns what goes wrong into one line and a status.
+// The program `slip`: parses the command line, runs one command, and reports an error as one line and an exit status.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +37,7 @@ std::vector<std::string> all_option_names(const CLI::App& command) {
   return names;
 }
 
-// What an option that could not be read should have been; the parser names it in its text.
+// The type that an unreadable option value should have had. The parser's text names the option.
 std::string expected_number(const CLI::App& command, const std::string& text) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_type_name() == "FLOAT" && text.find(option->get_name()) != std::string::npos)
@@ -46,7 +46,7 @@ std::string expected_number(const CLI::App& command, const std::string& text) {
   return ": a whole number is expected";
 }
 
-// What the command was given too much of, or in place of something that it knows.
+// An argument that the command does not know: an option, a subcommand, or one argument too many.
 std::string refused_argument(const CLI::App& command, const std::string& value) {
   if (value.starts_with('-')) return fmt::format("no option '{}'{}", value, allowed(value, all_option_names(command)));
   const std::vector<std::string> below = command_names(command);
@@ -57,7 +57,7 @@ std::string refused_argument(const CLI::App& command, const std::string& value) 
                      line_of(command));
 }
 
-// One line for what the parser refused.
+// The parser's error as one line.
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().back();

@@ -1,4 +1,4 @@
-// `slip model stack`: makes models to try weight streaming with.
+// `slip model stack`: writes random models for trying out weight streaming.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

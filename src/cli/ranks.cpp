@@ -1,4 +1,4 @@
-// `slip ranks`: what the ranks of this host's jobs are doing, and who holds up whom.
+// `slip ranks`: the state of all ranks on this host, and which ranks stall others.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -22,10 +22,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kHeldUp = 3;  // exit status: somebody waits for somebody
+constexpr int kHeldUp = 3;  // exit status: a rank is stalled by another one
 
 struct RanksOptions {
-  std::string json;  // where to; empty: a table
+  std::string json;  // path; empty: print a table
   bool watch = false;
   int times = 0;  // of --watch; 0: until interrupted
 };
@@ -35,7 +35,7 @@ struct Seen {
   std::string program;
 };
 
-// A user can write any id into an own ledger: communicators of two users are never the same.
+// A user can write any communicator id into a ledger, so ids of different users are never treated as equal.
 struct Id {
   std::uint32_t user = 0;
   std::uint64_t communicator = 0;
@@ -44,11 +44,11 @@ struct Id {
 using Found = std::map<Id, std::vector<Seen>>;
 
 struct Host {
-  Found found;                            // in each communicator by rank
+  Found found;                            // by communicator, then by rank
   std::map<std::uint32_t, int> left_out;  // entries beyond the limits, by user
 };
 
-// A communicator that all have left is over.
+// Communicators that all ranks have left are omitted.
 Host look_around() {
   Host host;
   Found& found = host.found;
@@ -65,7 +65,7 @@ Host look_around() {
   return host;
 }
 
-// Of each user alone: nobody waits for a rank of another user.
+// For each user separately, because ranks never wait for ranks of another user.
 std::vector<Stall> stalls_of(const Found& found) {
   std::map<std::uint32_t, std::vector<RankState>> by_user;
   for (const auto& [id, ranks] : found) {

@@ -1,4 +1,4 @@
-// `slip stats TRACE...`: figures of recorded programs.
+// `slip stats TRACE...`: overlap, idle times and the critical path of recorded programs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ double ratio(Picos part, Picos whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-// What the trace cannot tell, or tells only of a part.
+// Warnings: what the trace does not contain, or only in part.
 std::string gaps_in(const Studied& studied) {
   std::string text;
   if (studied.data.dropped > 0)
@@ -87,7 +87,7 @@ Json json_of(const Figures& figures) {
           {"communication_percent", figures.communication_percent()}};
 }
 
-// Prints what was found and returns it as data.
+// Prints the tables and returns them as JSON.
 Json tell(const std::string& path, const Studied& studied, const StatsOptions& options) {
   const auto show = [](const Table& table) {
     fmt::print("\n{}", table.text());

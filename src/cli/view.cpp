@@ -1,4 +1,4 @@
-// `slip view TRACE`: the timeline page of a trace.
+// `slip view TRACE`: writes the timeline page of a trace.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ struct ViewOptions {
   std::string page, prediction;
 };
 
-// Without its ending: run.json -> run, run.json.gz -> run.
+// The path without its extension: run.json -> run, run.json.gz -> run.
 std::string stem_of(const std::string& path) {
   std::string stem = path.ends_with(".gz") ? path.substr(0, path.size() - 3) : path;
   const std::size_t name = stem.rfind('/') + 1;  // 0 without a folder
@@ -28,7 +28,7 @@ std::string stem_of(const std::string& path) {
   return dot != std::string::npos && dot > name ? stem.substr(0, dot) : stem;
 }
 
-// Beside the trace: run.json -> run.html; of several ranks without the number, run.0.json -> run.html.
+// Default path of the page: run.json -> run.html. For merged ranks without the rank number: run.0.json -> run.html.
 std::string page_beside(const ViewOptions& options) {
   std::string stem = stem_of(options.traces.front());
   const std::size_t dot = stem.rfind('.');

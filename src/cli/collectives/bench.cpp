@@ -1,4 +1,4 @@
-// `slip bench all_reduce` and the like: options, columns and bandwidths of nccl-tests.
+// `slip bench all_reduce` and the other collectives, with the options, columns and bandwidths of nccl-tests.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -61,7 +61,7 @@ std::string way_text(const BenchOptions& wanted) {
   return text;
 }
 
-// The table of nccl-tests.
+// The table, in the format of nccl-tests.
 void print_head(const BenchOptions& wanted, int nranks, const std::string& device) {
   fmt::print("# {} of {} ranks on {}, {}\n", bench_name(wanted.kind), nranks, device, way_text(wanted));
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6}   {:^34}   {:^34}\n", "", "", "", "", "", "out of place", "in place");
@@ -101,7 +101,7 @@ nlohmann::ordered_json json_of(const BenchRow& row) {
   return json;
 }
 
-// One rank; the first one tells.
+// Runs one rank; rank 0 prints.
 int run_rank(const BenchOptions& wanted, const BenchWork& work) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   std::string title, facts;
@@ -126,7 +126,7 @@ int run_rank(const BenchOptions& wanted, const BenchWork& work) {
   return wrong == 0 ? kSuccess : kFailed;
 }
 
-// This program again, as a rank.
+// The command line of this program as a rank.
 std::vector<std::string> command_of(const BenchOptions& wanted) {
   char path[4096] = {};
   if (::readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0)
@@ -151,7 +151,7 @@ std::vector<std::string> command_of(const BenchOptions& wanted) {
   return words;
 }
 
-// As a rank, if a launcher says so; else as the launcher of ranks.
+// Runs as a rank if a launcher started this process; otherwise launches the ranks.
 int run_bench(const BenchOptions& wanted) {
   const BenchWork work = work_of(wanted);
   if (launch_info()) return run_rank(wanted, work);
@@ -161,7 +161,7 @@ int run_bench(const BenchOptions& wanted) {
   return run_local_job(job);
 }
 
-// Rank 0 writes. A launcher whose variables contradict each other is refused when the command runs.
+// Rank 0 writes the files. Contradicting variables of a launcher are reported when the command runs.
 OutputUse output_use() {
   try {
     const std::optional<LaunchInfo> info = launch_info();

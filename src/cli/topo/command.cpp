@@ -1,4 +1,4 @@
-// `slip topo`: the machine as a graph, and the rings and trees that collectives would use on it.
+// `slip topo`: prints the machine as a graph, and the rings and trees that collectives use on it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kKinds[] = {"cpu", "pci", "gpu", "core", "cache", "nic", "net", "nvswitch"};
 constexpr const char* kLinks[] = {"nvlink", "pci", "memory", "sys", "net"};
 
-constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about a kilobyte while it is JSON
+constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about 1 KB of memory as JSON
 
 Json json_of(const TopoSystem& system) {
   Json nodes = Json::array(), links = Json::array(), paths = Json::array();
@@ -89,7 +89,7 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
 }
 
 constexpr int kMaxNodes = 512;
-constexpr std::size_t kMaxRanks = 4096;  // trees and rings are printed and kept for all of them
+constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
 
 struct TopoOptions {
   std::vector<std::string> files;

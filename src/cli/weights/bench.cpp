@@ -1,5 +1,5 @@
-// `slip bench weights MODEL`: the same model with all of its weights on the device and with less and less room for
-// them, side by side.
+// `slip bench weights MODEL`: measures one model with all weights on the device, and with less and less memory
+// for them.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@ struct Case {
   WeightsOptions options;
 };
 
-// Room for a share of the weights, and for twice what any op needs of them at once.
+// Budget for a share of the weights, plus twice the largest weight need of any op.
 std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   std::vector<Case> cases;
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
@@ -54,7 +54,7 @@ class Comparing {
  public:
   Comparing(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
 
-  // False: interrupted.
+  // Returns false if interrupted.
   bool add(const std::string& name, const WeightsPlan& plan) {
     steps_.what = name.c_str();
     const StepsSeen seen = run_steps(engine_, plan, steps_);
@@ -78,7 +78,7 @@ class Comparing {
   void skip(const std::string& name, const std::string& why) { notes_.push_back(fmt::format("{}: {}", name, why)); }
 
   const Table& table() const { return table_; }
-  const std::vector<std::string>& notes() const { return notes_; }  // what was left out, and why
+  const std::vector<std::string>& notes() const { return notes_; }  // rows that were left out, with the reason
   bool wrong() const { return wrong_; }
 
  private:
@@ -91,7 +91,7 @@ class Comparing {
   bool wrong_ = false;
 };
 
-// What does not fit is left out with its reason.
+// A budget that is too small is skipped, and the reason is noted.
 bool run_cases(const Engine& engine, Comparing& comparing) {
   const WeightsPlan resident = engine.resident_plan();
   if (resident.device_bytes() > engine.free_bytes()) {

@@ -1,4 +1,4 @@
-// `slip run MODEL`: runs a model within a budget and lays the run over its prediction.
+// `slip run MODEL`: runs a model within a memory budget and compares the run with its prediction.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -43,11 +43,11 @@ Table run_table() {
            {"outputs", "outputs"}}};
 }
 
-// A plan from a file may come from anywhere: the order of its ops, loads included, is proven before it runs.
+// A plan file may come from anywhere, so the order of its ops and loads is proven before it runs.
 WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
   WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
   if (!proof.proven()) {
-    fmt::print("{}", proof.text);  // many lines: what races, and what would mend it
+    fmt::print("{}", proof.text);  // several lines: the races and their fixes
     throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
   }
   return proof;
