@@ -110,7 +110,7 @@ void check(LabCommand& wanted) {
   set("--layers", wanted.layers, 2, 64, wanted.options.layers);
   set("--nodes", wanted.nodes, 1, 1024, wanted.options.nodes);
   set("--ranks", wanted.ranks, 2, 4, wanted.options.ranks);
-  // `slip lab --json weights` would run all labs and write a file called weights.
+  // Without this check `slip lab --json weights` would run all labs and write a file named weights.
   for (const std::string& file : {wanted.json, wanted.html, wanted.trace}) {
     if (wanted.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
       throw UsageError(
