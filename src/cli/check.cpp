@@ -80,8 +80,8 @@ int run_check(const CheckOptions& options) {
   Json all = Json::array();
   const std::vector<NamedTrace> traces = read_traces(options.paths);
   if (!options.html.empty() && traces.size() > 1)
-    throw UsageError(
-        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", options.paths.size()));
+    throw UsageError(fmt::format("--html shows one trace, but {} traces are given and they are not ranks of one job",
+                                 options.paths.size()));
   for (const auto& [name, trace] : traces) {  // the report refers into the trace
     const CheckReport report = check_trace(trace);
     fmt::print("{}{}", options.paths.size() > 1 ? name + ":\n" : "", report.text());
@@ -101,13 +101,15 @@ std::function<int()> add_check(CLI::App& app) {
   CLI::App* check = app.add_subcommand("check", "Find races, superfluous waits, false dependencies and deadlocks");
   check->footer(
       "\nTraces come from --trace of any command, or from SLIP_TRACE=FILE with any program that uses the\n"
-      "library. SLIP_CHECK=1 looks for races in a program while it runs. Status 0: no race and no deadlock;\n"
-      "1: there is one, or the trace does not hold what is needed to be sure. Superfluous waits and false\n"
-      "dependencies cost time, and change no status.");
-  check->add_option("TRACE", options->paths, "Files to check, each by itself; ranks of one job are one trace")
+      "library. SLIP_CHECK=1 checks a program for races while it runs. Exit status 0: no race and no deadlock;\n"
+      "1: there is one, or the trace is not complete enough to be sure. Superfluous waits and false dependencies\n"
+      "cost time, but do not change the status.");
+  check
+      ->add_option("TRACE", options->paths,
+                   "Trace files; each is checked separately, but the ranks of one job are merged")
       ->required();
-  add_output(*check, "--json", options->json, "Write the findings as data; times in picoseconds");
-  add_output(*check, "--html", options->html, "Write the timeline with the findings on it, one page");
+  add_output(*check, "--json", options->json, "Write the findings as JSON; times in picoseconds");
+  add_output(*check, "--html", options->html, "Write the timeline with the findings as an HTML page");
   return [options] { return run_check(*options); };
 }
 

@@ -242,8 +242,8 @@ int run_devices(const DevicesOptions& options) {
 
 std::function<int()> add_devices(CLI::App& app) {
   auto options = std::make_shared<DevicesOptions>();
-  CLI::App* devices = app.add_subcommand("devices", "Show what this machine offers, with measured rates");
-  add_output(*devices, "--json", options->json, "Write the figures as data");
+  CLI::App* devices = app.add_subcommand("devices", "List the devices of this machine, with measured rates");
+  add_output(*devices, "--json", options->json, "Write the figures as JSON");
   devices->add_flag("--quick", options->quick, "Smaller sizes and fewer runs");
   return [options] { return run_devices(*options); };
 }

@@ -97,7 +97,8 @@ int help(const CLI::App& app, const std::vector<std::string>& path) {
   for (const std::string& name : path) {
     const std::vector<std::string> names = command_names(*command);
     if (names.empty())
-      throw UsageError(fmt::format("{0} has no command '{1}', nor any other: see {0} --help", line_of(*command), name));
+      throw UsageError(
+          fmt::format("{0} has no command '{1}' and no subcommands at all: see {0} --help", line_of(*command), name));
     const CLI::App* below = nullptr;
     for (const CLI::App* each : commands_of(*command)) below = each->get_name() == name ? each : below;
     if (!below) throw UsageError(fmt::format("no command '{}'{}", name, allowed(name, names)));
@@ -122,7 +123,7 @@ std::string version_text() {
 std::function<int()> add_help(CLI::App& app) {
   auto path = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand("help", "Explain a command: slip help bench all_reduce");
-  command->add_option("COMMAND", *path, "The command, and the one below it");
+  command->add_option("COMMAND", *path, "The command and its subcommand");
   return [path, &app] { return help(app, *path); };
 }
 

@@ -38,30 +38,29 @@ int make_stack(const ModelOptions& wanted) {
 
 std::function<int()> add_model(CLI::App& app) {
   auto wanted = std::make_shared<ModelOptions>();
-  CLI::App* model = app.add_subcommand("model", "Makes models: slip model stack");
+  CLI::App* model = app.add_subcommand("model", "Write a model with random weights: slip model stack");
   model->require_subcommand(1);
-  CLI::App* stack =
-      model->add_subcommand("stack", "A folder with graph.json and random weights: decoder-shaped blocks");
+  CLI::App* stack = model->add_subcommand(
+      "stack", "Write a folder with graph.json and random weights: a stack of decoder-like blocks");
   stack->footer(
       "\nA block: rms_norm; linears q, k, v, their sum, linear o, residual add; rms_norm; linears gate and up,\n"
-      "silu(gate) * up, linear down, residual add. The sum stands where attention would be: that has no weights\n"
-      "and is left out.");
+      "silu(gate) * up, linear down, residual add. The sum replaces attention, which has no weights.");
   const auto size = CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 24);
-  stack->add_option("--blocks", wanted->stack.blocks, "How many blocks")->check(size)->capture_default_str();
-  stack->add_option("--hidden", wanted->stack.hidden, "Size of a token")->check(size)->capture_default_str();
+  stack->add_option("--blocks", wanted->stack.blocks, "Number of blocks")->check(size)->capture_default_str();
+  stack->add_option("--hidden", wanted->stack.hidden, "Elements of a token")->check(size)->capture_default_str();
   stack->add_option("--intermediate", wanted->stack.intermediate, "Rows of gate and up")
       ->check(size)
       ->capture_default_str();
-  stack->add_option("--tokens", wanted->stack.tokens, "Tokens of a step")->check(size)->capture_default_str();
-  stack->add_option("--type", wanted->type, "Of all values: f32 or bf16")
+  stack->add_option("--tokens", wanted->stack.tokens, "Tokens per step")->check(size)->capture_default_str();
+  stack->add_option("--type", wanted->type, "Type of all values: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  stack->add_option("--seed", wanted->stack.seed, "Of the weights")->capture_default_str();
+  stack->add_option("--seed", wanted->stack.seed, "Seed of the weights")->capture_default_str();
   stack->add_flag("--uneven", wanted->stack.uneven, "Every second block has 4 times the intermediate size");
-  stack->add_option("--shards", wanted->shards, "Files for the weights; several get an index")
+  stack->add_option("--shards", wanted->shards, "Number of weight files; several get an index")
       ->check(CLI::Range(std::size_t{1}, std::size_t{99999}))
       ->capture_default_str();
-  stack->add_option("-o,--output", wanted->folder, "The folder to write; it must hold no model yet")->required();
+  stack->add_option("-o,--output", wanted->folder, "Folder to write; it must not contain a model")->required();
   return [wanted] { return make_stack(*wanted); };
 }
 

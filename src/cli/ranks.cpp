@@ -170,29 +170,30 @@ int run_ranks(const RanksOptions& options) {
 
 std::function<int()> add_ranks(CLI::App& app) {
   auto options = std::make_shared<RanksOptions>();
-  CLI::App* ranks = app.add_subcommand("ranks", "Show what the ranks of running jobs do, and who holds up whom");
+  CLI::App* ranks =
+      app.add_subcommand("ranks", "Show the state of all ranks on this host, and which ranks stall others");
   ranks->footer(
-      "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This reads\n"
-      "those of all processes of yours on this host; it needs nothing from them and does not disturb them, so it\n"
-      "also shows what hangs, is stopped or sits in a debugger. Run it on each host of a job. Root sees the ranks of\n"
-      "all users, with the number of the user and at most 512 entries of each.\n"
+      "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This\n"
+      "command reads the ledgers of all your processes on this host. It does not disturb them and works also if\n"
+      "they hang, are stopped or run in a debugger. Run it on each host of a job. Root sees the ranks of all users,\n"
+      "with the user id and at most 512 entries per user.\n"
       "\n"
-      "States: outside (it made no call; what it does, another library's call perhaps, is not Slipstream's),\n"
-      "enqueued (its stream has not come to the call yet), waits (for another rank), moves data, stopped (by a\n"
-      "signal or a debugger), failed, aborted, left. `done` counts calls ended and enqueued.\n"
+      "States: outside (the rank is in no call of Slipstream), enqueued (its stream has not reached the call yet),\n"
+      "waits (for another rank), moves data, stopped (by a signal or a debugger), failed, aborted, left. `done`\n"
+      "has the number of finished and of enqueued calls.\n"
       "\n"
-      "Below the table it says who holds up whom. A deadlock is a circle of waits that nothing can end: two\n"
-      "communicators whose calls two ranks enqueued in another order, say (slip lab deadlock). Times are those\n"
-      "of the last look, up to a quarter of a second late.\n"
+      "Below the table are the stalls: which rank waits for which. A deadlock is a cycle of waits that cannot end,\n"
+      "for example if two ranks enqueue the calls of two communicators in different orders (slip lab deadlock).\n"
+      "Times may be up to a quarter of a second old.\n"
       "\n"
       "  slip ranks                      once\n"
       "  slip ranks --watch              every second, until interrupted\n"
       "  slip ranks --json | jq '.held_up[].text'\n"
       "\n"
-      "Status: 0 nobody is held up, or there are no ranks; 3 somebody is.");
-  add_output(*ranks, "--json", options->json, "Write it as data");
-  ranks->add_flag("--watch", options->watch, "Again every second, until interrupted");
-  ranks->add_option("--times", options->times, "With --watch: so many times")->check(CLI::Range(1, 1'000'000));
+      "Exit status: 0 nobody is held up, or there are no ranks; 3 a rank is held up.");
+  add_output(*ranks, "--json", options->json, "Write the ranks and stalls as JSON");
+  ranks->add_flag("--watch", options->watch, "Repeat every second, until interrupted");
+  ranks->add_option("--times", options->times, "With --watch: number of repetitions")->check(CLI::Range(1, 1'000'000));
   return [options] { return run_ranks(*options); };
 }
 

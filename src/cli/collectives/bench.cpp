@@ -207,30 +207,31 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
         ->check(CLI::Range(1, 1024));
     one->add_option("-b,--begin", wanted->begin, "Smallest size")->capture_default_str();
     one->add_option("-e,--end", wanted->end, "Largest size")->capture_default_str();
-    one->add_option("-f,--factor", wanted->factor, "From one size to the next")
+    one->add_option("-f,--factor", wanted->factor, "Factor from one size to the next")
         ->capture_default_str()
         ->check(number_between(1.0001, 1e9));
-    one->add_option("--iters", wanted->iterations, "Calls that are timed")
+    one->add_option("--iters", wanted->iterations, "Number of timed calls")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 30));
-    one->add_option("-w,--warmup", wanted->warmup, "Calls before them")
+    one->add_option("-w,--warmup", wanted->warmup, "Number of warm-up calls")
         ->capture_default_str()
         ->check(CLI::Range(0, 1 << 30));
     one->add_option("-d,--datatype", wanted->type, "I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2")
         ->capture_default_str();
     if (reduces(kind)) one->add_option("-o,--op", wanted->op, "sum prod min max avg")->capture_default_str();
-    if (has_root(kind)) one->add_option("-r,--root", wanted->root, "Its rank")->capture_default_str();
+    if (has_root(kind)) one->add_option("-r,--root", wanted->root, "Rank of the root")->capture_default_str();
     if (!messages)
       one->add_option("--algorithm", wanted->algorithm,
-                      "auto direct ring tree doubling relay: for calls that it can do")
+                      "auto direct ring tree doubling relay; used for the calls it supports")
           ->capture_default_str();
-    one->add_option("--transport", wanted->transport, "auto: memory that ranks share; net: TCP even on one host")
+    one->add_option("--transport", wanted->transport, "auto: shared memory within a host; net: TCP even within a host")
         ->capture_default_str();
-    one->add_flag("--registered", wanted->registered, "Buffers that all ranks reach, from Communicator::allocate");
+    one->add_flag("--registered", wanted->registered,
+                  "Use buffers of Communicator::allocate, which all ranks can access");
     one->add_flag("--each", wanted->each, "Wait for each call, not once for all");
     if (!messages)
-      one->add_flag("--predict", wanted->predict, "Also what it should take, simulated with the figures of the links");
-    add_output(*one, "--json", wanted->json, "Write the table as data", use);
+      one->add_flag("--predict", wanted->predict, "Also predict the time, by simulation with measured link rates");
+    add_output(*one, "--json", wanted->json, "Write the table as JSON", use);
     add_output(*one, "--html", wanted->html, "Write a page with plots of time and bus bandwidth, and the table", use);
     one->callback([wanted, kind] { wanted->kind = kind; });
   }
@@ -238,15 +239,15 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
 }
 
 std::function<int()> add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: a model with less and less memory, or collectives by size");
+  CLI::App* bench = app.add_subcommand("bench", "Measure a model with less and less memory, or collectives by size");
   bench->require_subcommand(1);
   bench->footer(
       "\nCollectives and sendrecv start ranks on this host, or are the ranks that a launcher started:\n"
       "  slip bench all_reduce -n 4 -b 8 -e 256M -f 4          by size, in the columns of nccl-tests\n"
-      "  slip bench sendrecv -n 2 --transport net              over TCP, though memory could be shared\n"
+      "  slip bench sendrecv -n 2 --transport net              over TCP instead of shared memory\n"
       "  slip bench all_reduce --algorithm ring --html r.html  one algorithm, as a page with plots\n"
-      "  slip launch -n 8 slip bench all_gather                ranks that are started elsewhere\n"
-      "Each has more to say: slip bench NAME --help.");
+      "  slip launch -n 8 slip bench all_gather                with ranks started by a launcher\n"
+      "For the options see slip bench NAME --help.");
   const std::function<int()> weights = add_weights_bench(*bench), collectives = add_collective_benches(*bench);
   return [bench, weights, collectives] { return bench->got_subcommand("weights") ? weights() : collectives(); };
 }

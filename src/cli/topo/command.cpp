@@ -172,17 +172,17 @@ std::function<int()> add_topo(CLI::App& app) {
       "--predict simulates the programs of all ranks, message by message, on the links of the machines; a link's\n"
       "bandwidth is shared fairly. It prints time, algbw (size / time) and busbw as `slip bench` does, in GB/s.");
   topo->add_option("--file", options->files, "Topology XML; several times: one machine of each");
-  topo->add_option("--nodes", options->nodes, "So many copies of it (1 to 512)");
-  topo->add_option("--channels", options->channels, "At most so many channels (1 to 64)");
+  topo->add_option("--nodes", options->nodes, "Number of copies of the machine (1 to 512)");
+  topo->add_option("--channels", options->channels, "Maximum number of channels (1 to 64)");
   add_output(*topo, "--svg", options->svg, "Write a picture");
   add_output(*topo, "--xml", options->xml, "Write the topology as NCCL's XML");
   add_output(*topo, "--json", options->predict.json,
-             "Write nodes, links, paths, rings and trees, or the prediction, as data");
+             "Write nodes, links, paths, rings and trees, or the prediction, as JSON");
   PredictOptions& predict = options->predict;
-  topo->add_option("--predict", predict.kind, "Print what this collective would take, in place of the drawings");
+  topo->add_option("--predict", predict.kind, "Print the predicted times of this collective instead of the drawings");
   topo->add_option("--begin", predict.begin, "--predict: smallest size")->capture_default_str();
   topo->add_option("--end", predict.end, "--predict: largest size")->capture_default_str();
-  topo->add_option("--factor", predict.factor, "--predict: from one size to the next")
+  topo->add_option("--factor", predict.factor, "--predict: factor from one size to the next")
       ->capture_default_str()
       ->check(number_between(1.0001, 1e9));
   topo->add_option("--algorithm", predict.algorithms,
@@ -190,18 +190,18 @@ std::function<int()> add_topo(CLI::App& app) {
       ->capture_default_str();
   topo->add_flag("--rails", predict.rails,
                  "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
-  topo->add_option("--latency", predict.latency_us, "--predict: us of a message within a machine")
+  topo->add_option("--latency", predict.latency_us, "--predict: latency of a message within a machine, in us")
       ->capture_default_str()
       ->check(number_between(0.0, 1e5));
-  topo->add_option("--net-latency", predict.net_latency_us, "--predict: us of a message to another machine")
+  topo->add_option("--net-latency", predict.net_latency_us, "--predict: latency of a message to another machine, in us")
       ->capture_default_str()
       ->check(number_between(0.0, 1e5));
   topo->add_option("--memory", predict.memory_gbps,
-                   "--predict: GB/s of a device's memory; 0: 2000 of a GPU, 20 of a core")
+                   "--predict: memory bandwidth of a device in GB/s; 0: 2000 for a GPU, 20 for a core")
       ->capture_default_str()
       ->check(number_between(0.0, 1e6));
-  add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last line as a page");
-  add_output(*topo, "--trace", predict.trace, "--predict: write it as a trace");
+  add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last row as an HTML page");
+  add_output(*topo, "--trace", predict.trace, "--predict: write the timeline of the last row as a trace");
   return [options] { return run_topo(*options); };
 }
 
