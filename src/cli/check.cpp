@@ -101,7 +101,7 @@ std::function<int()> add_check(CLI::App& app) {
   CLI::App* check = app.add_subcommand("check", "Find races, superfluous waits, false dependencies and deadlocks");
   check->footer(
       "\nTraces come from --trace of any command, or from SLIP_TRACE=FILE with any program that uses the\n"
-      "library. SLIP_CHECK=1 checks a program for races while it runs. Exit status 0: no race and no deadlock;\n"
+      "library. SLIP_CHECK=1 checks a program for races while it runs. Status 0: no race and no deadlock;\n"
       "1: there is one, or the trace is not complete enough to be sure. Superfluous waits and false dependencies\n"
       "cost time, but do not change the status.");
   check

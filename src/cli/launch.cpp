@@ -50,7 +50,7 @@ std::function<int()> add_launch(CLI::App& app) {
       "If a rank fails, the others get SIGTERM and, after the grace period, SIGKILL. A signal to this program goes\n"
       "to all ranks; a second one kills them. If this program is killed, all ranks and the processes that they have\n"
       "started are killed, too; they are found by the variable SLIP_JOB. Ranks do not read from the terminal.\n"
-      "Exit status: that of the first rank that failed, or 128 + its signal; 124 after the timeout; 126 or 127 if\n"
+      "Status: that of the first rank that failed, or 128 + its signal; 124 after the timeout; 126 or 127 if\n"
       "the program cannot be started.\n"
       "\n"
       "On several hosts start the program with mpirun, srun or torchrun, whose variables are understood, too. Or\n"

@@ -29,7 +29,7 @@ constexpr const char* kAbout =
 constexpr const char* kFooter =
     "\n`slip help COMMAND` or `slip COMMAND --help` explains a command. --json, --html and --trace take a\n"
     "FILE; without one, or with -, they write to the standard output, and no tables are printed.\n"
-    "Exit status: 0 success, 1 failure, 2 unknown command, option or value.";
+    "Status: 0 success, 1 failure, 2 unknown command, option or value.";
 
 std::vector<std::string> all_option_names(const CLI::App& command) {
   std::vector<std::string> names;
@@ -96,8 +96,7 @@ constexpr Command kCommands[] = {{"devices", add_devices}, {"lab", add_lab},    
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "slip");
   app.footer(kFooter);
-  app.set_version_flag("--version", version_text(),
-                       "Print the version, the commit and whether CUDA is supported, and exit");
+  app.set_version_flag("--version", version_text(), "Print version, commit and CUDA support, and exit");
   app.require_subcommand(0, 1);
   std::vector<std::function<int()>> work;
   for (const Command& command : kCommands) work.push_back(command.add(app));

@@ -170,8 +170,7 @@ int run_ranks(const RanksOptions& options) {
 
 std::function<int()> add_ranks(CLI::App& app) {
   auto options = std::make_shared<RanksOptions>();
-  CLI::App* ranks =
-      app.add_subcommand("ranks", "Show the state of all ranks on this host, and which ranks stall others");
+  CLI::App* ranks = app.add_subcommand("ranks", "Show the state of all ranks on this host, and their stalls");
   ranks->footer(
       "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This\n"
       "command reads the ledgers of all your processes on this host. It does not disturb them and works also if\n"
@@ -190,7 +189,7 @@ std::function<int()> add_ranks(CLI::App& app) {
       "  slip ranks --watch              every second, until interrupted\n"
       "  slip ranks --json | jq '.held_up[].text'\n"
       "\n"
-      "Exit status: 0 nobody is held up, or there are no ranks; 3 a rank is held up.");
+      "Status: 0 nobody is held up, or there are no ranks; 3 a rank is held up.");
   add_output(*ranks, "--json", options->json, "Write the ranks and stalls as JSON");
   ranks->add_flag("--watch", options->watch, "Repeat every second, until interrupted");
   ranks->add_option("--times", options->times, "With --watch: number of repetitions")->check(CLI::Range(1, 1'000'000));

@@ -49,16 +49,15 @@ void Report::conclude(std::string_view text) {
 
 std::span<const Lab> labs() {
   static constexpr std::array kLabs = {
-      Lab{"overlap", "copies that overlap kernels: streams, chunks, order of issue, pinned and pageable memory",
-          lab_overlap},
+      Lab{"overlap", "copies that overlap kernels: streams, chunks, issue order, pinned memory", lab_overlap},
       Lab{"host", "which calls block the host, and which return at once", lab_host},
       Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
       Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
       Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
       Lab{"gradients", "a training step: hooks that block, own stream, one queue, DDP's rule, planned", lab_gradients},
       Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
-      Lab{"deadlock", "ranks that wait in a cycle: calls of two communicators in different orders, and a wait outside",
-          lab_deadlock, true},
+      Lab{"deadlock", "ranks that wait in a cycle: two communicators in different orders, a wait outside", lab_deadlock,
+          true},
       Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},
   };
   return kLabs;
@@ -190,8 +189,7 @@ std::function<int()> add_lab(CLI::App& app) {
   lab->add_option("--size", wanted->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
   lab->add_option("--chunks", wanted->chunks, "Number of pieces of the data (overlap; 4)");
   lab->add_option("--layers", wanted->layers, "Layers of the model (weights, hook: 4; gradients: 12)");
-  lab->add_option("--topology", wanted->options.topology,
-                  "Topology XML of the machine that reduces gradients (gradients, on sim)");
+  lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (gradients, on sim)");
   lab->add_option("--nodes", wanted->nodes, "Number of these machines (gradients; 1)");
   lab->add_option("--ranks", wanted->ranks, "Number of ranks (gradients, on cpu; 2 to 4, default 2)");
   lab->add_flag("--quick", wanted->options.quick, "Smaller sizes and fewer runs");
