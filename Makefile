@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help configure build run test bench package format tidy clean setup
+.PHONY: help configure build run test bench package format tidy odr clean setup
 
 help:
 	@printf '%s\n' \
@@ -15,6 +15,7 @@ help:
 	  '  make package           build a .deb and a tarball with program, library and docs; in build/' \
 	  '  make format            lay out all C++ with clang-format 14' \
 	  '  make tidy              build with clang, clang-tidy and thread-safety analysis' \
+	  '  make odr               link with -flto -Werror=odr: finds types of the same name that differ' \
 	  '  make clean             remove build/' \
 	  '' \
 	  'Other builds: cmake --preset dev|tsan|cuda, then cmake --build --preset ..., ctest --preset ...'
@@ -53,6 +54,10 @@ tidy:
 	@scripts/setup.sh tidy
 	@cmake --preset tidy --log-level=NOTICE
 	@cmake --build --preset tidy -- -k 0   # all findings, not the first only
+
+odr: setup
+	@cmake --preset odr --log-level=NOTICE
+	@cmake --build --preset odr
 
 clean:
 	rm -rf build

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Sizes: files of at most 600 lines, public headers of 200, functions of 70.
+"""Sizes: files of at most 600 lines, public headers of 200, functions of 70, classes of 25 methods and 15 members.
 
 usage: scripts/check_sizes.py [ROOT]
 
 Files are counted in src/, include/, tests/, bench/ and examples/; functions in src/ and include/. There is
 no C++ parser here: a function is a brace block at namespace or class level whose head has a parameter
 list. Counted are the lines from its opening to its closing brace.
+
+Classes and structs are counted in src/ and include/. Overloads count as one method. Constructors, destructors,
+operators, static data and nested types do not count. A struct without methods is plain data and may have any
+number of members.
 """
 
 import re
@@ -17,6 +21,8 @@ from cpp_text import code_only, cpp_files
 FILE_LINES = 600
 PUBLIC_HEADER_LINES = 200
 FUNCTION_LINES = 70
+CLASS_METHODS = 25
+CLASS_MEMBERS = 15
 
 _SCOPE = re.compile(r"^(?:inline\s+)?(?:namespace|class|struct|union|enum)\b|^extern\s*\"")
 _FUNCTION_END = re.compile(r"\)\s*(?:const|noexcept|override|final|mutable|try|&|\s|->.*|\w+\(.*\))*$", re.DOTALL)
@@ -79,6 +85,81 @@ def name_of(head):
     return match.group(1) if match else "function"
 
 
+_CLASS = re.compile(r"\b(?:class|struct)\s+((?:[A-Z][A-Z0-9_]{2,}\s*(?:\([^()]*\))?\s+|alignas\s*\([^()]*\)\s*)*)"
+                    r"([\w:]+)(?:\s+final)?\s*(?::[^;{}()]*)?\{")
+_NOT_A_MEMBER = re.compile(r"^(?:using|typedef|friend|static_assert|enum|class|struct|union|template\s*friend)\b")
+
+
+def classes(text):
+    """(name, line, methods, members) of each class or struct with a body; nested ones by themselves."""
+    code = strip_preprocessor(code_only(text))
+    for match in _CLASS.finditer(code):
+        if re.search(r"\benum\s+$", code[:match.start()]) or re.search(r"[<,]\s*$", code[:match.start()]):
+            continue   # enum class; class as the head of a template parameter
+        start = match.end() - 1
+        name = match.group(2).split("::")[-1]
+        methods, members = set(), 0
+        for declaration in declarations(code[start + 1:closing(code, start)]):
+            method, fields = member_of(declaration, name)
+            members += fields
+            if method:
+                methods.add(method)
+        yield match.group(2), code.count("\n", 0, match.start()) + 1, len(methods), members
+
+
+def declarations(body):
+    """The declarations of a class body, with what stands in their braces dropped."""
+    text, i = "", 0
+    while i < len(body):
+        char = body[i]
+        if char == "{":
+            i = closing(body, i)
+            text += "{}"
+            after = body[i + 1:].lstrip()[:1]
+            # The body of a function ends a declaration; an initialiser or a nested type goes on to its semicolon.
+            if "(" in without_templates(text) and after not in (";", ",", "{", ":") and text.count("(") == text.count(")"):
+                yield text
+                text = ""
+        elif char == ";" and text.count("(") == text.count(")"):
+            yield text
+            text = ""
+        else:
+            text += char
+        i += 1
+
+
+def without_templates(text):
+    """Template arguments, attributes, alignments and annotation macros taken out."""
+    text = re.sub(r"\[\[.*?\]\]|\balignas\s*\([^()]*\)|\bdecltype\s*\([^()]*\)|\bnoexcept\s*\([^()]*\)", " ", text)
+    text = re.sub(r"\b[A-Z][A-Z0-9_]{2,}\s*\((?:[^()]|\([^()]*\))*\)", " ", text)
+    text = re.sub(r"->|<=>|<=|>=|<<|>>(?=\s*\()", " ", text)
+    while True:
+        shorter = re.sub(r"<[^<>]*>", " ", text)
+        if shorter == text:
+            return text
+        text = shorter
+
+
+def member_of(declaration, class_name):
+    """(name of the method or None, number of data members) that a declaration adds to its class."""
+    text = re.sub(r"\b(?:public|private|protected)\s*:", " ", declaration)
+    text = re.sub(r"^\s*template\b", " ", without_templates(text)).strip()
+    text = re.sub(r"^requires\b[^;{]*?(?=\b\w+\s*\()", "", text).strip()
+    if not text or _NOT_A_MEMBER.match(text) or "operator" in text:
+        return None, 0
+    head = re.split(r"=|\{", text, maxsplit=1)[0]
+    if re.search(r"\(\s*(?:\w+::)?\*\s*(?:const\s+)?\w+(?:\[\w*\])?\s*\)", head):   # a pointer to a function
+        return None, 0 if "static" in head.split() else 1
+    called = re.search(r"(~?\w+)\s*\(", head)
+    if called:
+        special = called.group(1) == class_name or called.group(1).startswith("~")
+        return (None if special else called.group(1)), 0
+    if "static" in head.split():
+        return None, 0
+    flat = re.sub(r"\([^()]*\)|\[[^\]]*\]", "", text)
+    return None, flat.count(",") + 1
+
+
 def check(root):
     root = Path(root).resolve()
     faults = []
@@ -94,6 +175,11 @@ def check(root):
                 for function, first, length in functions(text):
                     if length > FUNCTION_LINES:
                         faults.append(f"{name}:{first}: {function}() has {length} lines; at most {FUNCTION_LINES}")
+                for kind, first, methods, members in classes(text):
+                    if methods > CLASS_METHODS:
+                        faults.append(f"{name}:{first}: {kind} has {methods} methods; at most {CLASS_METHODS}")
+                    if methods > 0 and members > CLASS_MEMBERS:
+                        faults.append(f"{name}:{first}: {kind} has {members} members; at most {CLASS_MEMBERS}")
     return faults
 
 

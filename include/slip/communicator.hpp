@@ -73,12 +73,13 @@ struct CommunicatorOptions {
   // Messages of at least this many bytes are sent without a copy (MSG_ZEROCOPY); their pages are locked meanwhile.
   // 0: none, or SLIP_ZERO_COPY=BYTES. Between ranks of one host the kernel copies them nevertheless.
   std::size_t zero_copy_from = 0;
-  bool direct = true;  // per rank; false: other ranks never access this rank's buffers, all data is staged
-  std::string host;    // per rank; ranks with different values count as ranks of different hosts; or SLIP_HOST_ID
+  bool direct = true;     // per rank; false: other ranks never access this rank's buffers, all data is staged
+  std::string host = {};  // per rank; ranks with different values count as ranks of different hosts; or SLIP_HOST_ID
   // NCCL's topology XML of the rank's host, the same for all ranks of that host; or SLIP_TOPO_FILE. Rings, trees and
   // relays are planned on it. Without a file the host counts as one place, unless its ranks are bound to NUMA nodes.
   std::string topology = {};
-  int topo_device = -1;  // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
+  int topo_device = -1;   // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
+  std::string name = {};  // per rank; "tp" names its ops "tp.all_reduce" in errors, reports and on the timeline
 };
 
 inline constexpr int kNoColor = -1;  // split(): this rank gets no communicator

@@ -49,6 +49,7 @@ struct DeviceOptions {
   PageableCopy pageable = PageableCopy::kAuto;
   DefaultStream default_stream = DefaultStream::kLegacy;
   PoolOptions pool = {};
+  Name name = {};  // replaces the device's name in errors and reports; open_all() appends a number
 };
 
 struct DeviceInfo {
@@ -62,6 +63,7 @@ struct DeviceInfo {
   int greatest_priority = -2;  // lower numbers are higher priorities, as in CUDA
   bool virtual_time = false;
   std::uint64_t world = 0;  // devices with the same number share one virtual clock; 0: real time
+  std::string label = {};   // DeviceOptions::name, or else `name`: what errors and reports call the device
 };
 
 // Device memory in bytes.

@@ -108,26 +108,29 @@ class Graph {
   const GraphOptions& options() const { return options_; }
 
  private:
-  struct Written {
-    std::uint64_t from, to;
+  // The bytes of a value that ops have written.
+  class WrittenBytes {
+   public:
+    void add(std::uint64_t from, std::uint64_t to);
+    bool contains(std::uint64_t from, std::uint64_t to) const;
+
+   private:
+    struct Span {
+      std::uint64_t from, to;
+    };
+    std::vector<Span> spans_;  // sorted and merged
   };
-  struct RowOp;  // a built-in op that works row by row
+  class NewOp;  // a built-in op that is being added: its checks, then its ops (graph_ops.cpp)
 
   Value declare(GraphValue value, Here here);
   const GraphValue& checked(Value value, std::string_view who, Here here) const;
   void check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const;
-  void note_written(const ValueBytes& bytes);
   bool is_written(Value value, std::uint64_t offset, std::uint64_t bytes) const;
-  void check_new_op(const std::string& name, Here here) const;
-  const GraphValue& check_rows(const std::string& name, Value x, Here here) const;
-  void check_like(const std::string& name, Value x, Value other, const Shape& shape, Here here) const;
-  Value add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here);
-  Value add_alike(std::string name, const RowOp& op, Value a, Value b, Here here);
 
   std::uint32_t id_;  // copies of a graph share it, and with it their values
   GraphOptions options_;
   std::vector<GraphValue> values_;
-  std::vector<std::vector<Written>> written_;  // by value: written byte ranges, sorted and merged
+  std::vector<WrittenBytes> written_;  // by value
   std::vector<GraphOp> ops_;
   std::map<std::string, std::uint32_t, std::less<>> value_names_;
   std::set<std::string, std::less<>> op_names_;

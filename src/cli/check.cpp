@@ -1,4 +1,4 @@
-// `slip check TRACE...`: what recorded programs did wrong, and what they did for nothing.
+// `slip check TRACE...`: reports synchronisation faults and superfluous waits of recorded programs.
 #include "slip/check.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Asked {
+struct CheckOptions {
   std::vector<std::string> paths;
   std::string json, html;
 };
@@ -75,40 +75,42 @@ Json json_of(const CheckReport& report) {
   return result;
 }
 
-int run_check(const Asked& asked) {
+int run_check(const CheckOptions& options) {
   bool clean = true;
   Json all = Json::array();
-  const std::vector<NamedTrace> traces = read_traces(asked.paths);
-  if (!asked.html.empty() && traces.size() > 1)
-    throw UsageError(
-        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", asked.paths.size()));
-  for (const auto& [name, trace] : traces) {  // the report refers to the trace
+  const std::vector<NamedTrace> traces = read_traces(options.paths);
+  if (!options.html.empty() && traces.size() > 1)
+    throw UsageError(fmt::format("--html shows one trace, but {} traces are given and they are not ranks of one job",
+                                 options.paths.size()));
+  for (const auto& [name, trace] : traces) {  // the report refers into the trace
     const CheckReport report = check_trace(trace);
-    fmt::print("{}{}", asked.paths.size() > 1 ? name + ":\n" : "", report.text());
+    fmt::print("{}{}", options.paths.size() > 1 ? name + ":\n" : "", report.text());
     clean = clean && report.clean();
     all.push_back(json_of(report));
     all.back()["trace"] = name;
-    if (!asked.html.empty()) write_html(trace, asked.html, name.substr(name.rfind('/') + 1));
+    if (!options.html.empty()) write_html(trace, options.html, name.substr(name.rfind('/') + 1));
   }
-  if (!asked.json.empty()) write_file(asked.json, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!options.json.empty()) write_file(options.json, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return clean ? kSuccess : kFailed;
 }
 
 }  // namespace
 
 std::function<int()> add_check(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<CheckOptions>();
   CLI::App* check = app.add_subcommand("check", "Find races, superfluous waits, false dependencies and deadlocks");
   check->footer(
       "\nTraces come from --trace of any command, or from SLIP_TRACE=FILE with any program that uses the\n"
-      "library. SLIP_CHECK=1 looks for races in a program while it runs. Status 0: no race and no deadlock;\n"
-      "1: there is one, or the trace does not hold what is needed to be sure. Superfluous waits and false\n"
-      "dependencies cost time, and change no status.");
-  check->add_option("TRACE", asked->paths, "Files to check, each by itself; ranks of one job are one trace")
+      "library. SLIP_CHECK=1 checks a program for races while it runs. Status 0: no race and no deadlock;\n"
+      "1: there is one, or the trace is not complete enough to be sure. Superfluous waits and false dependencies\n"
+      "cost time, but do not change the status.");
+  check
+      ->add_option("TRACE", options->paths,
+                   "Trace files; each is checked separately, but the ranks of one job are merged")
       ->required();
-  add_output(*check, "--json", asked->json, "Write the findings as data; times in picoseconds");
-  add_output(*check, "--html", asked->html, "Write the timeline with the findings on it, one page");
-  return [asked] { return run_check(*asked); };
+  add_output(*check, "--json", options->json, "Write the findings as JSON; times in picoseconds");
+  add_output(*check, "--html", options->html, "Write the timeline with the findings as an HTML page");
+  return [options] { return run_check(*options); };
 }
 
 }  // namespace slip::cli

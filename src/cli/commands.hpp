@@ -1,5 +1,5 @@
-// The commands of the program. Each adds itself to the parser; what it returns does the work once the line is parsed
-// and gives the exit status.
+// The commands of the program. add_X() adds command X to the parser and returns the function that runs it. main() calls
+// that function after parsing; its result is the exit status.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ namespace slip::cli {
 
 // Exit statuses of the program.
 inline constexpr int kSuccess = 0;
-inline constexpr int kFailed = 1;    // it was asked rightly and could not
-inline constexpr int kBadUsage = 2;  // it was asked for something that does not exist
+inline constexpr int kFailed = 1;    // the command line was valid, but the command failed
+inline constexpr int kBadUsage = 2;  // unknown command, option or value
 
-// A command line that cannot be right: one line that names the value and what is allowed.
+// An invalid command line. The text is one line: the value, and what is allowed.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -46,7 +46,7 @@ std::function<int()> add_ranks(CLI::App& app);
 std::function<int()> add_help(CLI::App& app);
 std::function<int()> add_generate(CLI::App& app);  // hidden: writes the man page and completions
 
-// Writes the timeline page of a trace and says so: what `slip view` does and every --html.
+// Writes the timeline page of a trace and prints its path; for `slip view` and every --html.
 void write_html(const TraceData& trace, const std::string& page, const std::string& title,
                 const TraceData* prediction = nullptr);
 

@@ -1,5 +1,5 @@
-// `slip devices`: what this machine offers. The cpu device and a GPU are measured, simulated devices are read out, and
-// a build without CUDA says so.
+// `slip devices`: the devices of this machine. It measures the cpu device and the first GPU, and prints the
+// descriptions of simulated devices. A build without CUDA says so.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,7 @@
 #include "backend/sim/description.hpp"
 #include "base/clock.hpp"
 #include "cli/commands.hpp"
+#include "cli/inputs.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 #include "cli/table.hpp"
 #include "runtime/backend.hpp"
@@ -22,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Asked {
+struct DevicesOptions {
   bool quick = false;
   std::string json;
 };
@@ -33,22 +34,22 @@ double seconds_of(const std::function<void()>& body) {
   return static_cast<double>(std::max<std::int64_t>(now_ns() - start, 1)) * 1e-9;
 }
 
-// The best of several: other programs can only make it slower.
+// The fastest of several runs: other programs can only make a run slower.
 double best_seconds(int runs, const std::function<void()>& body) {
   double best = seconds_of(body);
   for (int i = 1; i < runs; ++i) best = std::min(best, seconds_of(body));
   return best;
 }
 
-// One copy of the table: where to, where from, in a stream of its own.
+// One copy of the table, on its own stream.
 struct Transfer {
   Range to, from;
 };
 
-// Bytes per second of each of the transfers when all run at once.
+// Bytes per second of each transfer when all run concurrently.
 double copy_rate(const Device& device, const std::vector<Transfer>& transfers, int runs) {
   const std::size_t size = transfers.front().to.bytes;
-  const int copies = size < (1 << 20) ? 8 : 2;  // so that a start counts for little
+  const int copies = size < (1 << 20) ? 8 : 2;  // several copies per run, so that launch overhead counts little
   std::vector<Stream> streams;
   for (std::size_t i = 0; i < transfers.size(); ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
   const auto run = [&] {
@@ -57,7 +58,7 @@ double copy_rate(const Device& device, const std::vector<Transfer>& transfers, i
     }
     for (const Stream& stream : streams) stream.sync();
   };
-  run();  // the first one wakes threads up
+  run();  // warm-up: wakes the worker threads
   return static_cast<double>(size) * copies / best_seconds(runs, run);
 }
 
@@ -67,7 +68,7 @@ Table copy_table(const Device& device, std::size_t most, bool quick) {
   Buffer pinned = device.alloc(most, MemoryKind::kPinned), back = device.alloc(most, MemoryKind::kPinned);
   Buffer pageable = device.alloc(most, MemoryKind::kPageable);
   for (Buffer* host : {&pinned, &back, &pageable}) std::ranges::fill(host->host_write<unsigned char>(), 1);
-  device.copy(memory, pinned);  // touches all pages
+  device.copy(memory, pinned);  // maps all pages
   device.copy(other, pinned);
   Table table("copies (both ways: each way's rate; within: bytes copied on the device)",
               {{"size", "bytes"},
@@ -89,7 +90,7 @@ Table copy_table(const Device& device, std::size_t most, bool quick) {
   return table;
 }
 
-// Multiplications and additions in registers, 16 sums at a time so that they can overlap.
+// Multiply-adds in registers, with 16 independent sums so that the processor can overlap them.
 void flops_kernel(const Args& args) {
   const auto rounds = args.scalar<std::uint64_t>(0);
   std::array<float, 16> sums{};
@@ -98,7 +99,8 @@ void flops_kernel(const Args& args) {
   }
   float total = 0;
   for (const float sum : sums) total += sum;
-  if (total < 0) throw DeviceFault("sums of positive numbers are positive");  // uses the result
+  if (total < 0)
+    throw DeviceFault("sums of positive numbers are positive");  // uses the result, so that the compiler keeps the loop
 }
 
 void nothing_kernel(const Args&) {}
@@ -106,7 +108,7 @@ void nothing_kernel(const Args&) {}
 const Kernel kFlops{"flops", flops_kernel, cuda::flops};
 const Kernel kNothing{"nothing", nothing_kernel, cuda::nothing};
 
-// Floating-point operations per second of `streams` kernels side by side, each on that many threads.
+// Floating-point operations per second of `streams` concurrent kernels, each with `threads` threads.
 double flops_rate(const Device& device, int streams, double threads, bool quick) {
   const std::uint64_t rounds = quick ? 200'000 : 1'000'000;
   std::vector<Stream> used;
@@ -118,7 +120,7 @@ double flops_rate(const Device& device, int streams, double threads, bool quick)
   return 2.0 * 16.0 * static_cast<double>(rounds) * threads * streams / seconds;
 }
 
-// Nanoseconds of host time a call, and until it is done as well.
+// Nanoseconds per call: host time only, and until the work is done.
 struct CallCost {
   double issue, whole;
 };
@@ -156,7 +158,7 @@ Table calls_table(const Device& device, bool quick) {
   return table;
 }
 
-// The tables of a device that takes real time. Its kernels have `threads` threads each.
+// The tables of a device in real time. Each of its kernels has `threads` threads.
 Json show_measured(const Device& device, const char* name, int kernels, double threads, bool quick) {
   const DeviceInfo& info = device.info();
   fmt::print("{}: {}, {} of memory\n\n", name, info.description, format_bytes(info.memory_bytes));
@@ -212,17 +214,13 @@ Json show_sim() {
   return json_of(table);
 }
 
-bool has_backend(std::string_view prefix) {
-  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
-}
-
-// The first GPU, or why there is none: as text.
+// The first GPU, or a text that says why there is none.
 Json show_cuda(bool quick) {
   std::string missing = "not in this build";
   if (has_backend("cuda")) {
     try {
       const Device device = Device::open("cuda:0", {}, {});
-      return show_measured(device, "cuda:0", 1, cuda::flops_threads(), quick);  // one kernel fills it
+      return show_measured(device, "cuda:0", 1, cuda::flops_threads(), quick);  // one kernel fills the GPU
     } catch (const Error& error) {
       missing = error.what();
     }
@@ -231,23 +229,23 @@ Json show_cuda(bool quick) {
   return missing;
 }
 
-int run_devices(const Asked& asked) {
+int run_devices(const DevicesOptions& options) {
   Json found = {{"slip", SLIP_VERSION}};
-  found["cpu"] = show_cpu(asked.quick);
+  found["cpu"] = show_cpu(options.quick);
   found["sim"] = show_sim();
-  found["cuda"] = show_cuda(asked.quick);
-  if (!asked.json.empty()) write_file(asked.json, found.dump(2) + "\n");
+  found["cuda"] = show_cuda(options.quick);
+  if (!options.json.empty()) write_file(options.json, found.dump(2) + "\n");
   return kSuccess;
 }
 
 }  // namespace
 
 std::function<int()> add_devices(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
-  CLI::App* devices = app.add_subcommand("devices", "Show what this machine offers, with measured rates");
-  add_output(*devices, "--json", asked->json, "Write the figures as data");
-  devices->add_flag("--quick", asked->quick, "Smaller sizes and fewer runs");
-  return [asked] { return run_devices(*asked); };
+  auto options = std::make_shared<DevicesOptions>();
+  CLI::App* devices = app.add_subcommand("devices", "List the devices of this machine, with measured rates");
+  add_output(*devices, "--json", options->json, "Write the figures as JSON");
+  devices->add_flag("--quick", options->quick, "Smaller sizes and fewer runs");
+  return [options] { return run_devices(*options); };
 }
 
 }  // namespace slip::cli

@@ -1,5 +1,5 @@
-// `slip generate man|bash|zsh` (hidden; the build calls it): the man page and the completions of shells, from the
-// commands and options that the parser knows, so that they are never out of date.
+// `slip generate man|bash|zsh` (hidden; the build calls it): writes the man page and the shell completions from
+// the parser's commands and options, so that they are always up to date.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 namespace slip::cli {
 namespace {
 
-// As roff takes it for text: no line begins with a request.
+// Escapes text for roff: no line may begin with a control character.
 std::string roff(std::string_view text) {
   std::string result;
   bool begin = true;
@@ -58,10 +58,10 @@ std::string man_page(const CLI::App& app) {
   return text + fmt::format(".SH EXIT STATUS\n.nf\n{}\n.fi\n", roff(app.get_footer().substr(1)));
 }
 
-// What can follow in a shell: commands and words, options, and the values of --device.
+// What a shell can complete after one command: subcommands, options, and values of --device.
 struct Choices {
-  std::string path;                                                 // "/bench/all_reduce"; empty: of slip itself
-  std::vector<std::pair<std::string, std::string>> words, options;  // with what they mean
+  std::string path;                                                 // "/bench/all_reduce"; empty: slip itself
+  std::vector<std::pair<std::string, std::string>> words, options;  // with their descriptions
 };
 
 void collect(const CLI::App& app, const std::string& path, std::vector<Choices>& all) {
@@ -138,7 +138,7 @@ std::string bash_completion(const CLI::App& app) {
 
 std::string zsh_completion(const CLI::App& app) {
   const std::vector<Choices> all = choices_of(app);
-  // 'name:what it is': quotes end the string, colons the name.
+  // zsh wants 'name:description': quotes would end the string, colons the name.
   const auto described = [](const auto& list) {
     std::string text;
     for (const auto& [name, meaning] : list) {

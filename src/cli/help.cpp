@@ -22,7 +22,7 @@ std::string letters_of(std::string_view word) {
   return letters;
 }
 
-// Letters to insert, remove, replace or swap with a neighbour until one word is the other (optimal string alignment).
+// Edit distance with transpositions of neighbours (optimal string alignment).
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
@@ -40,14 +40,14 @@ std::size_t distance(const std::string& a, const std::string& b) {
 }  // namespace
 
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& words) {
-  constexpr std::size_t kMax = 64;  // longer ones are no mistyped words, and would take long to compare
+  constexpr std::size_t kMax = 64;  // a longer word is not a typing mistake, and comparing it would take long
   const std::string given = letters_of(typed.substr(0, typed.find('=')));
   if (given.empty() || given.size() > kMax) return {};
   const std::string* best = nullptr;
   std::size_t least = 0;
   for (const std::string& word : words) {
     const std::string letters = letters_of(word);
-    // A third of the letters may be wrong, and a word may be cut short: "ben" is bench.
+    // A third of the letters may be wrong, and a prefix counts as near: "ben" suggests bench.
     const bool cut = given.size() >= 3 && letters.starts_with(given);
     const std::size_t away = cut ? 1 : distance(given, letters);
     if (away * 3 > std::max(given.size(), letters.size()) || (best && away >= least)) continue;
@@ -97,13 +97,14 @@ int help(const CLI::App& app, const std::vector<std::string>& path) {
   for (const std::string& name : path) {
     const std::vector<std::string> names = command_names(*command);
     if (names.empty())
-      throw UsageError(fmt::format("{0} has no command '{1}', nor any other: see {0} --help", line_of(*command), name));
+      throw UsageError(
+          fmt::format("{0} has no command '{1}' and no subcommands at all: see {0} --help", line_of(*command), name));
     const CLI::App* below = nullptr;
     for (const CLI::App* each : commands_of(*command)) below = each->get_name() == name ? each : below;
     if (!below) throw UsageError(fmt::format("no command '{}'{}", name, allowed(name, names)));
     command = below;
   }
-  // App::help() would explain the command that is running.
+  // App::help() would explain the running command, `help`.
   fmt::print("{}", app.get_formatter()->make_help(command, line_of(*command), CLI::AppFormatMode::Normal));
   return kSuccess;
 }
@@ -122,7 +123,7 @@ std::string version_text() {
 std::function<int()> add_help(CLI::App& app) {
   auto path = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand("help", "Explain a command: slip help bench all_reduce");
-  command->add_option("COMMAND", *path, "The command, and the one below it");
+  command->add_option("COMMAND", *path, "The command and its subcommand");
   return [path, &app] { return help(app, *path); };
 }
 

@@ -12,10 +12,6 @@
 namespace slip::cli {
 namespace {
 
-bool has_backend(std::string_view prefix) {
-  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
-}
-
 std::string allowed_devices() {
   std::string text;
   for (const BackendEntry& entry : backends()) {
@@ -25,7 +21,7 @@ std::string allowed_devices() {
   return text + "or the path of a description (.json)";
 }
 
-// "ranks 0 to 3", or "ranks 0, 2 of 4" where some are missing.
+// "ranks 0 to 3", or "ranks 0, 2 of 4" if some are missing.
 std::string ranks_text(const std::vector<TraceData>& traces) {
   std::vector<int> ranks;
   for (const TraceData& trace : traces) ranks.push_back(trace.process.rank);
@@ -45,6 +41,10 @@ CLI::Validator number_between(double min, double max) {
         return within ? std::string() : fmt::format("'{}': a number from {} to {} is expected", text, min, max);
       },
       fmt::format("{} to {}", min, max));
+}
+
+bool has_backend(std::string_view prefix) {
+  return std::ranges::any_of(backends(), [&](const BackendEntry& entry) { return entry.prefix == prefix; });
 }
 
 Device open_device(const std::string& name, const DeviceOptions& options) {

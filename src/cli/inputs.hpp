@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "slip/device.hpp"
@@ -16,18 +17,19 @@ namespace slip::cli {
 // A number within these limits. CLI::Range accepts NaN; this does not.
 CLI::Validator number_between(double min, double max);
 
-// Throws UsageError for a device that is not there, with the reason and the names that there are.
+bool has_backend(std::string_view prefix);  // "cpu", "sim", "cuda": compiled into this program
+// Throws UsageError if the device cannot be opened, with the reason and the names of the devices that can.
 Device open_device(const std::string& name, const DeviceOptions& options = {});
 
 struct NamedTrace {
-  std::string name;  // the file's; of merged ones "run.0.json and 3 more: ranks 0 to 3"
+  std::string name;  // the file name; of a merged trace "run.0.json and 3 more: ranks 0 to 3"
   TraceData data;
 };
 
-// Each file by itself, or, if all are ranks of one job, one trace that holds them all.
+// Each file separately; files of one job's ranks are merged into one trace.
 std::vector<NamedTrace> read_traces(const std::vector<std::string>& paths);
 
-// A device of the trace in words: "device 2", or "rank 1" in a merged trace, where its rank has no other.
+// Name of a device of the trace: "device 2". In a merged trace "rank 1", or "rank 1 device 2" if the rank has several.
 std::string device_text(const TraceData& trace, std::uint32_t device);
 
 }  // namespace slip::cli

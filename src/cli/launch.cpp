@@ -1,4 +1,4 @@
-// `slip launch -n N -- PROGRAM`: the ranks of a job on this host, started and ended together.
+// `slip launch -n N -- PROGRAM`: starts the ranks of a job on this host, and ends them together.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct LaunchOptions {
   LocalJob job;
   double timeout = 0, grace = 5;  // seconds
   std::vector<std::string> changes;
@@ -23,50 +23,50 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-int run_launch(Asked& asked) {
-  for (const std::string& change : asked.changes) {
+int run_launch(LaunchOptions& options) {
+  for (const std::string& change : options.changes) {
     const std::size_t equals = change.find('=');
     if (equals == 0 || equals == std::string::npos)
       throw UsageError(fmt::format("--env {}: NAME=VALUE is expected", change));
-    asked.job.changes[change.substr(0, equals)] = change.substr(equals + 1);
+    options.job.changes[change.substr(0, equals)] = change.substr(equals + 1);
   }
-  asked.job.timeout = milliseconds(asked.timeout);
-  asked.job.grace = milliseconds(asked.grace);
-  return run_local_job(asked.job);
+  options.job.timeout = milliseconds(options.timeout);
+  options.job.grace = milliseconds(options.grace);
+  return run_local_job(options.job);
 }
 
 }  // namespace
 
 std::function<int()> add_launch(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<LaunchOptions>();
   CLI::App* launch = app.add_subcommand("launch", "Start a program as several ranks that find each other");
   launch->footer(
-      "\nEach of the N processes finds in its environment which one it is (SLIP_RANK, 0 to N-1), how many there\n"
-      "are (SLIP_NRANKS), which one of this host it is (SLIP_LOCAL_RANK), and where all meet (SLIP_ID).\n"
+      "\nEach of the N processes gets its rank (SLIP_RANK, 0 to N-1), the number of ranks (SLIP_NRANKS), its rank\n"
+      "on this host (SLIP_LOCAL_RANK) and the address where ranks connect (SLIP_ID) in its environment.\n"
       "\n"
       "  slip launch -n 4 --tag-output -- sh -c 'echo I am $SLIP_RANK of $SLIP_NRANKS'\n"
       "  slip launch -n 8 --timeout 60 -- ./train --steps 100\n"
       "\n"
-      "The first rank that fails ends the others: they are asked (TERM) and, after the grace, killed. A signal to\n"
-      "this program goes to all ranks; a second one kills them. When it is killed itself, so are they and all that\n"
-      "they have started, which is known by the variable SLIP_JOB. Ranks read nothing from the terminal. Status:\n"
-      "that of the first rank that failed, 128 + its signal if it died of one; 124 after the timeout; 126 or 127 if\n"
+      "If a rank fails, the others get SIGTERM and, after the grace period, SIGKILL. A signal to this program goes\n"
+      "to all ranks; a second one kills them. If this program is killed, all ranks and the processes that they have\n"
+      "started are killed, too; they are found by the variable SLIP_JOB. Ranks do not read from the terminal.\n"
+      "Status: that of the first rank that failed, or 128 + its signal; 124 after the timeout; 126 or 127 if\n"
       "the program cannot be started.\n"
       "\n"
-      "On several hosts start the program there yourself, with the same SLIP_ID=host:port on all, where rank 0\n"
-      "can listen, or with mpirun, srun or torchrun, whose variables are understood, too. Only processes that know\n"
-      "the same secret join: SLIP_SECRET (at least 16 characters), the file SLIP_SECRET_FILE, or else\n"
-      "~/.config/slipstream/secret, which is made when it is needed and must be the same on all hosts.");
-  launch->add_option("-n,--ranks", asked->job.nranks, "How many processes")->required()->check(CLI::Range(1, 4096));
-  launch->add_option("--timeout", asked->timeout, "End the job after so many seconds")
+      "On several hosts start the program with mpirun, srun or torchrun, whose variables are understood, too. Or\n"
+      "start it yourself with the same SLIP_ID=host:port everywhere, an address where rank 0 can listen. Only\n"
+      "processes with the same secret can join: SLIP_SECRET (at least 16 characters), the file SLIP_SECRET_FILE,\n"
+      "or ~/.config/slipstream/secret, which is created on first use and must be the same on all hosts.");
+  launch->add_option("-n,--ranks", options->job.nranks, "Number of processes")->required()->check(CLI::Range(1, 4096));
+  launch->add_option("--timeout", options->timeout, "End the job after this many seconds")
       ->check(number_between(0.001, 1e9));
-  launch->add_option("--grace", asked->grace, "Seconds between asking a rank to end and killing it (5)")
+  launch->add_option("--grace", options->grace, "Seconds between SIGTERM and SIGKILL (5)")
       ->check(number_between(0.0, 1e6));
-  launch->add_flag("--tag-output", asked->job.tag_output, "Begin each line of output with the rank: [3] ...");
-  launch->add_option("--env", asked->changes, "NAME=VALUE for the ranks' environment; may be given again")
+  launch->add_flag("--tag-output", options->job.tag_output, "Begin each line of output with the rank: [3] ...");
+  launch->add_option("--env", options->changes, "NAME=VALUE for the ranks' environment; may be repeated")
       ->allow_extra_args(false);
-  launch->add_option("PROGRAM", asked->job.command, "The program and its arguments, behind --")->required();
-  return [asked] { return run_launch(*asked); };
+  launch->add_option("PROGRAM", options->job.command, "The program and its arguments, after --")->required();
+  return [options] { return run_launch(*options); };
 }
 
 }  // namespace slip::cli

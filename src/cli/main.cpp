@@ -1,4 +1,4 @@
-// The program `slip`: parses the command line, runs one command, and turns what goes wrong into one line and a status.
+// The program `slip`: parses the command line, runs one command, and reports an error as one line and an exit status.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,20 +16,20 @@ namespace slip::cli {
 namespace {
 
 constexpr const char* kAbout =
-    "Slipstream keeps a processor busy while data moves: work, copies and communication run on\n"
-    "ordered streams, with the rules of CUDA streams, on a machine with or without a GPU.\n"
+    "Slipstream keeps a processor busy while data moves: kernels, copies and communication run on\n"
+    "ordered streams with the rules of CUDA streams, on a machine with or without a GPU.\n"
     "\n"
     "Commands to try first:\n"
-    "  slip model stack --blocks 8 -o m/    makes a model; slip run m/ --budget 120MiB --check runs it\n"
-    "                                       in less memory than its weights take\n"
-    "  slip lab overlap                     copies behind kernels, on this machine's cores\n"
+    "  slip model stack --blocks 8 -o m/    writes a model; slip run m/ --budget 120MiB --check runs it\n"
+    "                                       in less memory than its weights need\n"
+    "  slip lab overlap                     copies that overlap kernels, on this machine's cores\n"
     "  slip lab weights --device sim:h200   a model in two weight slots, on a simulated H200\n"
-    "  slip devices                         what this machine offers, measured";
+    "  slip devices                         the devices of this machine, with measured rates";
 
 constexpr const char* kFooter =
     "\n`slip help COMMAND` or `slip COMMAND --help` explains a command. --json, --html and --trace take a\n"
-    "FILE; without one, or with -, they write to the standard output, and the tables are left out.\n"
-    "Status: 0 done, 1 failed, 2 asked for something unknown.";
+    "FILE; without one, or with -, they write to the standard output, and no tables are printed.\n"
+    "Status: 0 success, 1 failure, 2 unknown command, option or value.";
 
 std::vector<std::string> all_option_names(const CLI::App& command) {
   std::vector<std::string> names;
@@ -37,7 +37,7 @@ std::vector<std::string> all_option_names(const CLI::App& command) {
   return names;
 }
 
-// What an option that could not be read should have been; the parser names it in its text.
+// The type that an unreadable option value should have had. The parser's text names the option.
 std::string expected_number(const CLI::App& command, const std::string& text) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_type_name() == "FLOAT" && text.find(option->get_name()) != std::string::npos)
@@ -46,7 +46,7 @@ std::string expected_number(const CLI::App& command, const std::string& text) {
   return ": a whole number is expected";
 }
 
-// What the command was given too much of, or in place of something that it knows.
+// An argument that the command does not know: an option, a subcommand, or one argument too many.
 std::string refused_argument(const CLI::App& command, const std::string& value) {
   if (value.starts_with('-')) return fmt::format("no option '{}'{}", value, allowed(value, all_option_names(command)));
   const std::vector<std::string> below = command_names(command);
@@ -57,7 +57,7 @@ std::string refused_argument(const CLI::App& command, const std::string& value) 
                      line_of(command));
 }
 
-// One line for what the parser refused.
+// The parser's error as one line.
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
@@ -96,7 +96,7 @@ constexpr Command kCommands[] = {{"devices", add_devices}, {"lab", add_lab},    
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "slip");
   app.footer(kFooter);
-  app.set_version_flag("--version", version_text(), "Print the version, the commit and whether CUDA is in, and exit");
+  app.set_version_flag("--version", version_text(), "Print version, commit and CUDA support, and exit");
   app.require_subcommand(0, 1);
   std::vector<std::function<int()>> work;
   for (const Command& command : kCommands) work.push_back(command.add(app));

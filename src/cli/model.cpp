@@ -1,4 +1,4 @@
-// `slip model stack`: makes models to try weight streaming with.
+// `slip model stack`: writes random models for trying out weight streaming.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,23 +13,23 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct ModelOptions {
   StackOptions stack;
   std::string type = "f32", folder;
   std::size_t shards = 1;
 };
 
-int make_stack(const Asked& asked) {
-  StackOptions options = asked.stack;
-  options.type = asked.type == "bf16" ? DataType::kBF16 : DataType::kF32;
+int make_stack(const ModelOptions& wanted) {
+  StackOptions options = wanted.stack;
+  options.type = wanted.type == "bf16" ? DataType::kBF16 : DataType::kF32;
   const Graph graph = stack_graph(options, {});
   const FillWeight fill = [&](Value weight, std::uint64_t offset, std::span<std::byte> into) {
     fill_stack_weight(graph, options, weight, offset, into);
   };
-  write_model(graph, asked.folder, fill, asked.shards, {});
-  const TensorFiles written = TensorFiles::open(asked.folder, {});
-  fmt::print("{}: {} blocks, {} ops, {} weights of {} in {} file{}\n", asked.folder, options.blocks, graph.ops().size(),
-             written.tensors().size(), format_bytes(written.bytes()), written.paths().size(),
+  write_model(graph, wanted.folder, fill, wanted.shards, {});
+  const TensorFiles written = TensorFiles::open(wanted.folder, {});
+  fmt::print("{}: {} blocks, {} ops, {} weights of {} in {} file{}\n", wanted.folder, options.blocks,
+             graph.ops().size(), written.tensors().size(), format_bytes(written.bytes()), written.paths().size(),
              written.paths().size() == 1 ? "" : "s");
   return kSuccess;
 }
@@ -37,32 +37,31 @@ int make_stack(const Asked& asked) {
 }  // namespace
 
 std::function<int()> add_model(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
-  CLI::App* model = app.add_subcommand("model", "Makes models: slip model stack");
+  auto wanted = std::make_shared<ModelOptions>();
+  CLI::App* model = app.add_subcommand("model", "Write a model with random weights: slip model stack");
   model->require_subcommand(1);
-  CLI::App* stack =
-      model->add_subcommand("stack", "A folder with graph.json and random weights: decoder-shaped blocks");
+  CLI::App* stack = model->add_subcommand(
+      "stack", "Write a folder with graph.json and random weights: a stack of decoder-like blocks");
   stack->footer(
       "\nA block: rms_norm; linears q, k, v, their sum, linear o, residual add; rms_norm; linears gate and up,\n"
-      "silu(gate) * up, linear down, residual add. The sum stands where attention would be: that has no weights\n"
-      "and is left out.");
+      "silu(gate) * up, linear down, residual add. The sum replaces attention, which has no weights.");
   const auto size = CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 24);
-  stack->add_option("--blocks", asked->stack.blocks, "How many blocks")->check(size)->capture_default_str();
-  stack->add_option("--hidden", asked->stack.hidden, "Size of a token")->check(size)->capture_default_str();
-  stack->add_option("--intermediate", asked->stack.intermediate, "Rows of gate and up")
+  stack->add_option("--blocks", wanted->stack.blocks, "Number of blocks")->check(size)->capture_default_str();
+  stack->add_option("--hidden", wanted->stack.hidden, "Elements of a token")->check(size)->capture_default_str();
+  stack->add_option("--intermediate", wanted->stack.intermediate, "Rows of gate and up")
       ->check(size)
       ->capture_default_str();
-  stack->add_option("--tokens", asked->stack.tokens, "Tokens of a step")->check(size)->capture_default_str();
-  stack->add_option("--type", asked->type, "Of all values: f32 or bf16")
+  stack->add_option("--tokens", wanted->stack.tokens, "Tokens per step")->check(size)->capture_default_str();
+  stack->add_option("--type", wanted->type, "Type of all values: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  stack->add_option("--seed", asked->stack.seed, "Of the weights")->capture_default_str();
-  stack->add_flag("--uneven", asked->stack.uneven, "Every second block has 4 times the intermediate size");
-  stack->add_option("--shards", asked->shards, "Files for the weights; several get an index")
+  stack->add_option("--seed", wanted->stack.seed, "Seed of the weights")->capture_default_str();
+  stack->add_flag("--uneven", wanted->stack.uneven, "Every second block has 4 times the intermediate size");
+  stack->add_option("--shards", wanted->shards, "Number of weight files; several get an index")
       ->check(CLI::Range(std::size_t{1}, std::size_t{99999}))
       ->capture_default_str();
-  stack->add_option("-o,--output", asked->folder, "The folder to write; it must hold no model yet")->required();
-  return [asked] { return make_stack(*asked); };
+  stack->add_option("-o,--output", wanted->folder, "Folder to write; it must not contain a model")->required();
+  return [wanted] { return make_stack(*wanted); };
 }
 
 }  // namespace slip::cli

@@ -18,7 +18,7 @@ struct Output {
   OutputUse use;
 };
 
-// Of all commands; those of the one that was called have a count.
+// The output options of all commands. Only options of the called command have a count() above 0.
 std::vector<Output>& outputs() {
   static std::vector<Output> all;
   return all;

@@ -1,4 +1,4 @@
-// `slip ranks`: what the ranks of this host's jobs are doing, and who holds up whom.
+// `slip ranks`: the state of all ranks on this host, and which ranks stall others.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -22,10 +22,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kHeldUp = 3;  // exit status: somebody waits for somebody
+constexpr int kHeldUp = 3;  // exit status: a rank is stalled by another one
 
-struct Asked {
-  std::string json;  // where to; empty: a table
+struct RanksOptions {
+  std::string json;  // path; empty: print a table
   bool watch = false;
   int times = 0;  // of --watch; 0: until interrupted
 };
@@ -35,7 +35,7 @@ struct Seen {
   std::string program;
 };
 
-// A user can write any id into an own ledger: communicators of two users are never the same.
+// A user can write any communicator id into a ledger, so ids of different users are never treated as equal.
 struct Id {
   std::uint32_t user = 0;
   std::uint64_t communicator = 0;
@@ -44,11 +44,11 @@ struct Id {
 using Found = std::map<Id, std::vector<Seen>>;
 
 struct Host {
-  Found found;                            // in each communicator by rank
+  Found found;                            // by communicator, then by rank
   std::map<std::uint32_t, int> left_out;  // entries beyond the limits, by user
 };
 
-// A communicator that all have left is over.
+// Communicators that all ranks have left are omitted.
 Host look_around() {
   Host host;
   Found& found = host.found;
@@ -65,7 +65,7 @@ Host look_around() {
   return host;
 }
 
-// Of each user alone: nobody waits for a rank of another user.
+// For each user separately, because ranks never wait for ranks of another user.
 std::vector<Stall> stalls_of(const Found& found) {
   std::map<std::uint32_t, std::vector<RankState>> by_user;
   for (const auto& [id, ranks] : found) {
@@ -120,7 +120,7 @@ Json json_of(const Seen& one) {
           {"doing", doing(one.sight)}};
 }
 
-void write_json(const std::string& path, const Host& host, const std::vector<Stall>& held) {
+void write_ranks_json(const std::string& path, const Host& host, const std::vector<Stall>& held) {
   Json communicators = Json::array(), held_up = Json::array(), left_out = Json::array();
   for (const auto& [id, ranks] : host.found) {
     Json all = Json::array();
@@ -135,11 +135,11 @@ void write_json(const std::string& path, const Host& host, const std::vector<Sta
   write_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-int show(const Asked& asked) {
+int show(const RanksOptions& options) {
   const Host host = look_around();
   const Found& found = host.found;
   const std::vector<Stall> held = stalls_of(found);
-  if (!asked.json.empty()) write_json(asked.json, host, held);
+  if (!options.json.empty()) write_ranks_json(options.json, host, held);
   if (found.empty()) fmt::print("no ranks: no process of this user on this host has a communicator\n");
   for (const auto& [id, ranks] : found) {
     const LedgerView& view = ranks.front().sight.view;
@@ -154,14 +154,14 @@ int show(const Asked& asked) {
   return held.empty() ? kSuccess : kHeldUp;
 }
 
-int run_ranks(const Asked& asked) {
-  if (!asked.watch) return show(asked);
+int run_ranks(const RanksOptions& options) {
+  if (!options.watch) return show(options);
   Parker pause;
   for (int turn = 1;; ++turn) {
     if (turn > 1) fmt::print("\n");
-    const int status = show(asked);
+    const int status = show(options);
     std::fflush(stdout);
-    if (turn == asked.times) return status;
+    if (turn == options.times) return status;
     pause.park(now_ns() + 1'000'000'000);
   }
 }
@@ -169,31 +169,31 @@ int run_ranks(const Asked& asked) {
 }  // namespace
 
 std::function<int()> add_ranks(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
-  CLI::App* ranks = app.add_subcommand("ranks", "Show what the ranks of running jobs do, and who holds up whom");
+  auto options = std::make_shared<RanksOptions>();
+  CLI::App* ranks = app.add_subcommand("ranks", "Show the state of all ranks on this host, and their stalls");
   ranks->footer(
-      "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This reads\n"
-      "those of all processes of yours on this host; it needs nothing from them and does not disturb them, so it\n"
-      "also shows what hangs, is stopped or sits in a debugger. Run it on each host of a job. Root sees the ranks of\n"
-      "all users, with the number of the user and at most 512 entries of each.\n"
+      "\nEvery process with a communicator keeps a ledger in shared memory (a memfd named slip-ledger). This\n"
+      "command reads the ledgers of all your processes on this host. It does not disturb them and works also if\n"
+      "they hang, are stopped or run in a debugger. Run it on each host of a job. Root sees the ranks of all users,\n"
+      "with the user id and at most 512 entries per user.\n"
       "\n"
-      "States: outside (it made no call; what it does, another library's call perhaps, is not Slipstream's),\n"
-      "enqueued (its stream has not come to the call yet), waits (for another rank), moves data, stopped (by a\n"
-      "signal or a debugger), failed, aborted, left. `done` counts calls ended and enqueued.\n"
+      "States: outside (the rank is in no call of Slipstream), enqueued (its stream has not reached the call yet),\n"
+      "waits (for another rank), moves data, stopped (by a signal or a debugger), failed, aborted, left. `done`\n"
+      "has the number of finished and of enqueued calls.\n"
       "\n"
-      "Below the table it says who holds up whom. A deadlock is a circle of waits that nothing can end: two\n"
-      "communicators whose calls two ranks enqueued in another order, say (slip lab deadlock). Times are those\n"
-      "of the last look, up to a quarter of a second late.\n"
+      "Below the table are the stalls: which rank waits for which. A deadlock is a cycle of waits that cannot end,\n"
+      "for example if two ranks enqueue the calls of two communicators in different orders (slip lab deadlock).\n"
+      "Times may be up to a quarter of a second old.\n"
       "\n"
       "  slip ranks                      once\n"
       "  slip ranks --watch              every second, until interrupted\n"
       "  slip ranks --json | jq '.held_up[].text'\n"
       "\n"
-      "Status: 0 nobody is held up, or there are no ranks; 3 somebody is.");
-  add_output(*ranks, "--json", asked->json, "Write it as data");
-  ranks->add_flag("--watch", asked->watch, "Again every second, until interrupted");
-  ranks->add_option("--times", asked->times, "With --watch: so many times")->check(CLI::Range(1, 1'000'000));
-  return [asked] { return run_ranks(*asked); };
+      "Status: 0 nobody is held up, or there are no ranks; 3 a rank is held up.");
+  add_output(*ranks, "--json", options->json, "Write the ranks and stalls as JSON");
+  ranks->add_flag("--watch", options->watch, "Repeat every second, until interrupted");
+  ranks->add_option("--times", options->times, "With --watch: number of repetitions")->check(CLI::Range(1, 1'000'000));
+  return [options] { return run_ranks(*options); };
 }
 
 }  // namespace slip::cli

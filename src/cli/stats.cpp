@@ -1,4 +1,4 @@
-// `slip stats TRACE...`: figures of recorded programs.
+// `slip stats TRACE...`: overlap, idle times and the critical path of recorded programs.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Asked {
+struct StatsOptions {
   std::vector<std::string> paths;
   std::string json, html;
   std::size_t top = 10;
@@ -28,7 +28,7 @@ double ratio(Picos part, Picos whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-// What the trace cannot tell, or tells only of a part.
+// Warnings: what the trace does not contain, or only in part.
 std::string gaps_in(const Studied& studied) {
   std::string text;
   if (studied.data.dropped > 0)
@@ -87,8 +87,8 @@ Json json_of(const Figures& figures) {
           {"communication_percent", figures.communication_percent()}};
 }
 
-// Prints what was found and returns it as data.
-Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
+// Prints the tables and returns them as JSON.
+Json tell(const std::string& path, const Studied& studied, const StatsOptions& options) {
   const auto show = [](const Table& table) {
     fmt::print("\n{}", table.text());
     return cli::json_of(table);
@@ -118,49 +118,50 @@ Json tell(const std::string& path, const Studied& studied, const Asked& asked) {
   for (std::size_t i = 0; i < kCauses; ++i) waits[cause_name(static_cast<Cause>(i))] = path_times.waits[i];
   static_cast<void>(show(path_wait_table(studied)));
   found["critical_path"] = {{"ops", studied.analysis.critical.size()}, {"time", path_times.ops}, {"waits", waits}};
-  found["critical_path"]["stretches"] = show(stretch_table(studied, asked.top));
-  found["critical_path"]["longest"] = show(max_table(studied, asked.top));
-  found["names"] = show(name_table(studied, asked.top));
+  found["critical_path"]["stretches"] = show(stretch_table(studied, options.top));
+  found["critical_path"]["longest"] = show(max_table(studied, options.top));
+  found["names"] = show(name_table(studied, options.top));
   found["slack"] = show(slack_table(studied));
-  found["waits"] = show(wait_table(studied, asked.top));
-  if (asked.ops) found["all_ops"] = cli::json_of(op_table(studied));
+  found["waits"] = show(wait_table(studied, options.top));
+  if (options.ops) found["all_ops"] = cli::json_of(op_table(studied));
   return found;
 }
 
-int run_stats(const Asked& asked) {
-  if (asked.ops && asked.json.empty()) throw UsageError("--ops is for --json: the ops are not printed");
+int run_stats(const StatsOptions& options) {
+  if (options.ops && options.json.empty()) throw UsageError("--ops is for --json: the ops are not printed");
   Json all = Json::array();
-  const std::vector<NamedTrace> traces = read_traces(asked.paths);
-  if (!asked.html.empty() && traces.size() > 1)
+  const std::vector<NamedTrace> traces = read_traces(options.paths);
+  if (!options.html.empty() && traces.size() > 1)
     throw UsageError(
-        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", asked.paths.size()));
+        fmt::format("--html shows one trace, and {} are given that are no ranks of one job", options.paths.size()));
   for (const auto& [name, trace] : traces) {
     if (&name != &traces.front().name) fmt::print("\n");
-    all.push_back(tell(name, Studied(trace), asked));
-    if (!asked.html.empty()) write_html(trace, asked.html, name.substr(name.rfind('/') + 1));
+    all.push_back(tell(name, Studied(trace), options));
+    if (!options.html.empty()) write_html(trace, options.html, name.substr(name.rfind('/') + 1));
   }
-  if (!asked.json.empty())
-    write_file(asked.json, Json{{"traces", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!options.json.empty())
+    write_file(options.json,
+               Json{{"traces", std::move(all)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return kSuccess;
 }
 
 }  // namespace
 
 std::function<int()> add_stats(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<StatsOptions>();
   CLI::App* stats = app.add_subcommand("stats", "Figures of traces: overlap, idle time by cause, critical path, slack");
   stats->footer(
       "\nCauses: host (it submitted late), dependency (an op before it in its stream, or one waited for),\n"
       "queue (behind another stream's op in a hardware queue), engine (busy), peer (another rank had not\n"
       "arrived), unknown (nothing in the trace explains it). An engine that is done waits for nothing.");
-  stats->add_option("TRACE", asked->paths, "Files, each by itself; ranks of one job are one trace")->required();
-  stats->add_option("--top", asked->top, "How many rows the longer tables have")
+  stats->add_option("TRACE", options->paths, "Files, each by itself; ranks of one job are one trace")->required();
+  stats->add_option("--top", options->top, "How many rows the longer tables have")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1'000'000}))
       ->capture_default_str();
-  add_output(*stats, "--json", asked->json, "Write everything as data; times in picoseconds");
-  add_output(*stats, "--html", asked->html, "Write the timeline with these figures, one page");
-  stats->add_flag("--ops", asked->ops, "With --json: every op too, with its cause and slack");
-  return [asked] { return run_stats(*asked); };
+  add_output(*stats, "--json", options->json, "Write everything as data; times in picoseconds");
+  add_output(*stats, "--html", options->html, "Write the timeline with these figures, one page");
+  stats->add_flag("--ops", options->ops, "With --json: every op too, with its cause and slack");
+  return [options] { return run_stats(*options); };
 }
 
 }  // namespace slip::cli

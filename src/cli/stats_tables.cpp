@@ -19,7 +19,7 @@ double share(Picos part, Picos whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-// The first `top` in this order, without sorting the rest.
+// Keeps the first `top` items of this order; the rest is not sorted.
 template <class Item, class Before>
 void keep_first(std::vector<Item>& items, std::size_t top, const Before& before) {
   const std::size_t kept = std::min(top, items.size());
@@ -27,7 +27,7 @@ void keep_first(std::vector<Item>& items, std::size_t top, const Before& before)
   items.resize(kept);
 }
 
-// In a merged trace its rank is printed; --json has the number.
+// A merged trace prints the rank; --json always has the device number.
 Cell device_of(const Studied& studied, std::uint32_t device) {
   Cell cell = number(static_cast<std::int64_t>(device));
   if (!studied.data.devices.empty()) cell.text = device_text(studied.data, device);
@@ -39,7 +39,7 @@ constexpr std::size_t kMaxName = 26;
 
 std::string_view name_of(const TraceSpan& span) { return span.name.empty() ? kind_name(span.kind) : span.name; }
 
-// Ops of one name that waited for the same thing, after ops of one name.
+// All ops of one name that waited for ops of one other name, for the same cause.
 struct Waits {
   std::uint32_t op = 0, after = 0;
   Cause cause = Cause::kUnknown;
@@ -56,7 +56,7 @@ std::vector<Waits> gather_waits(const Studied& studied) {
     const StartReason& start = studied.analysis.starts[i];
     const std::uint32_t op = studied.name_of[i];
     const std::uint32_t after = start.after == kNoSpan ? nothing : studied.name_of[start.after];
-    // Names are fewer than ops, and those fewer than 2^30: three numbers in one.
+    // One key of three numbers: there are fewer names than ops, and fewer than 2^30 ops.
     const std::uint64_t key = ((std::uint64_t{op} << 30) + after) * kCauses + static_cast<std::uint64_t>(start.cause);
     const auto [found, fresh] = places.try_emplace(key, result.size());
     if (fresh) result.push_back({op, after, start.cause, 0, 0});
@@ -72,7 +72,7 @@ Cell op_name(std::string_view name) {
   Cell cell = word(std::string(name));
   if (name.size() > kMaxName) {
     std::size_t end = kMaxName - 3;
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not within a character
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 character
     cell.text = fmt::format("{}...", name.substr(0, end));
   }
   const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
@@ -88,7 +88,7 @@ Studied::Studied(const TraceData& trace)
   bool any = false;
   for (const TraceSpan& span : spans) {
     const std::string_view name = cli::name_of(span);
-    // Most ops are called like the one before.
+    // Most ops have the name of the previous op.
     if (name_of.empty() || names[name_of.back()] != name) {
       const auto [found, fresh] = known.try_emplace(name, static_cast<std::uint32_t>(names.size()));
       if (fresh) names.push_back(name);
@@ -109,7 +109,7 @@ PathTime path_time(const Studied& studied) {
   Picos at = studied.begin;
   for (const std::uint32_t index : studied.analysis.critical) {
     const TraceSpan& span = studied.spans[index];
-    const Picos start = std::max(at, span.started);  // a clock's jitter may let it start before its reason
+    const Picos start = std::max(at, span.started);  // clock jitter may date a start before its cause
     result.waits[static_cast<std::size_t>(studied.analysis.starts[index].cause)] += start - at;
     result.ops += std::max(span.ended, start) - start;
     at = std::max(span.ended, start);
@@ -119,11 +119,12 @@ PathTime path_time(const Studied& studied) {
 
 Table engine_table(const Studied& studied) {
   const std::vector<EngineTime>& engines = studied.analysis.engines;
-  const auto title = [&](Cause cause) {  // a cause that never was needs no column
+  const auto title = [&](Cause cause) {  // a cause that does not occur needs no column
     const bool seen = std::any_of(engines.begin(), engines.end(),
                                   [&](const EngineTime& engine) { return engine.idle_for(cause) > 0; });
     if (!seen) return std::string();
-    return std::string(cause == Cause::kDependency ? "depend." : cause_name(cause));  // all of them fit a line
+    return std::string(cause == Cause::kDependency ? "depend."
+                                                   : cause_name(cause));  // short, so that all columns fit a line
   };
   Table table("engines: busy, and idle by what the next op was waiting for",
               {{"device", "device"},
@@ -171,7 +172,7 @@ Table device_table(const Studied& studied) {
   };
   std::map<std::uint32_t, std::size_t> ops;
   for (const EngineTime& engine : studied.analysis.engines) ops[engine.device] += engine.ops;
-  if (ops.size() == 1) {  // nothing to take apart
+  if (ops.size() == 1) {  // one op: no stretches to show
     add(ops.begin()->first, studied.figures);
     return table;
   }

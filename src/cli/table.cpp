@@ -13,7 +13,7 @@
 namespace slip::cli {
 namespace {
 
-constexpr std::size_t kNarrowest = 12;  // of a column of words that had to be made narrower
+constexpr std::size_t kNarrowest = 12;  // minimum width of a narrowed text column
 
 struct Shown {
   std::size_t index, width;
@@ -25,7 +25,7 @@ bool is_number(const Cell& cell) {
   return std::holds_alternative<std::int64_t>(cell.value) || std::holds_alternative<double>(cell.value);
 }
 
-// Between words where there are any, else within one.
+// Breaks lines between words, or within a word that is too long.
 Lines wrapped(std::string_view text, std::size_t width) {
   Lines lines;
   while (text.size() > width) {
@@ -44,7 +44,7 @@ std::size_t width_of(const std::vector<Shown>& columns) {
   return width;
 }
 
-// The widest column of words gives way first.
+// Narrows the widest text column first.
 void narrow(std::vector<Shown>& columns, std::size_t room) {
   const std::vector<Shown> natural = columns;
   while (width_of(columns) > room) {
@@ -52,7 +52,7 @@ void narrow(std::vector<Shown>& columns, std::size_t room) {
     for (Shown& column : columns) {
       if (!column.right && column.width > kNarrowest && (!widest || column.width > widest->width)) widest = &column;
     }
-    if (!widest) {  // there will be several tables, in which words need not be that narrow
+    if (!widest) {  // it will be split into several tables, where text columns may be wider
       for (std::size_t i = 0; i < columns.size(); ++i)
         columns[i].width = std::max(columns[i].width, std::min(natural[i].width, room / 3));
       return;
@@ -61,7 +61,7 @@ void narrow(std::vector<Shown>& columns, std::size_t room) {
   }
 }
 
-// The columns of each table, one below the other; the first column is in all of them.
+// Splits the columns into several tables that fit the width. Each table repeats the first column.
 std::vector<std::vector<Shown>> split(const std::vector<Shown>& columns, std::size_t room) {
   std::vector<std::vector<Shown>> result;
   for (std::size_t i = 1; i < columns.size(); ++i) {
@@ -72,7 +72,7 @@ std::vector<std::vector<Shown>> split(const std::vector<Shown>& columns, std::si
   return result;
 }
 
-// One row, of as many lines as its longest cell.
+// One row; it has as many lines as its longest cell.
 template <class Text>
 std::string row_text(const std::vector<Shown>& columns, const Text& text_of) {
   std::vector<Lines> cells;
@@ -116,7 +116,7 @@ std::string Table::text() const {
     }
     shown.push_back(column);
   }
-  // In a file a row is a line, however long: other programs read it.
+  // In a file each row is one line of any length, because other programs read it.
   const std::size_t room = terminal_columns(std::numeric_limits<std::size_t>::max());
   narrow(shown, room);
   std::string text = title_.empty() ? "" : paragraph(title_, 2);
@@ -144,7 +144,7 @@ Cell none() { return {"-", {}}; }
 
 void Table::row(std::vector<Cell> cells) {
   cells.resize(columns_.size());
-  for (Cell& cell : cells) cell.text = terminal_text(cell.text);  // before widths are taken
+  for (Cell& cell : cells) cell.text = terminal_text(cell.text);  // before widths are computed
   rows_.push_back(std::move(cells));
 }
 

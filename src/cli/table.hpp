@@ -12,7 +12,7 @@
 
 namespace slip::cli {
 
-// One cell of a table: what is printed, and the value behind it for --json.
+// One cell: the printed text, and its value for --json.
 struct Cell {
   using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
   std::string text;
@@ -30,7 +30,7 @@ Cell yes_no(bool value);
 Cell result(bool ok);  // "ok" or "WRONG"
 Cell none();           // "-"
 
-// A column without a title is not printed, only part of --json.
+// A column without a title appears in --json only.
 struct Column {
   std::string title;
   std::string key;
@@ -44,8 +44,8 @@ class Table {
   const std::string& title() const { return title_; }
   const std::vector<Column>& columns() const { return columns_; }
   const std::vector<std::vector<Cell>>& rows() const { return rows_; }
-  // Where the columns do not fit the terminal, words are wrapped in their cells; where that is not enough, the other
-  // columns follow in further tables that begin with the first column again.
+  // If the columns do not fit the terminal, text is wrapped within its cells. If that is not enough, the remaining
+  // columns follow in further tables, each of which repeats the first column.
   std::string text() const;
 
  private:
@@ -54,7 +54,7 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-// One object a row, by the columns' keys; cells without a value are null.
+// An array with one object per row, by column key. Cells without a value are null.
 nlohmann::ordered_json json_of(const Table& table);
 
 }  // namespace slip::cli

@@ -25,7 +25,7 @@ bool write_all(std::string_view text) {
   return true;
 }
 
-// Bytes at the end of the text that may be the begin of a character whose rest comes with the next write.
+// Number of bytes at the end that begin a UTF-8 character whose rest comes with the next write.
 std::size_t cut_character(std::string_view text) {
   for (std::size_t bytes = 1; bytes <= std::min<std::size_t>(3, text.size()); ++bytes) {
     const auto first = static_cast<unsigned char>(text[text.size() - bytes]);
@@ -48,7 +48,7 @@ ssize_t write_escaped(void* cookie, const char* data, std::size_t size) {
 }  // namespace
 
 void escape_standard_output() {
-#ifdef __GLIBC__  // elsewhere `stdout` is no variable
+#ifdef __GLIBC__  // other C libraries cannot replace `stdout`
   static std::string left;
   std::FILE* escaped =
       ::fopencookie(&left, "w", {.read = nullptr, .write = write_escaped, .seek = nullptr, .close = nullptr});

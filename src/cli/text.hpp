@@ -9,20 +9,21 @@
 
 namespace slip::cli {
 
-// From now on everything printed to `stdout` passes through terminal_text(), wherever it comes from. Data do not: they
-// are written by OutputFile.
+// After this call all text printed to `stdout` passes through terminal_text(), which escapes control characters. Data
+// written by OutputFile do not.
 void escape_standard_output();
 
-// Columns of the terminal, 40 at least; `otherwise` where the standard output is none: files are the same everywhere.
+// Width of the terminal, at least 40 columns. `otherwise` if the standard output is no terminal, so that files look the
+// same everywhere.
 std::size_t terminal_columns(std::size_t otherwise);
 
 inline constexpr std::size_t kColumns = 100;
 
-// The text in lines of at most 100 columns, or as many as the terminal has, each behind `indent` spaces, the first
-// behind `first`.
+// Breaks the text into lines of at most 100 columns, or of the terminal's width. Lines are indented by `indent` spaces;
+// the first one starts with `first` instead.
 std::string paragraph(std::string_view text, std::size_t indent = 0, std::string_view first = {});
 
-// With what HTML and SVG would take for their own written out.
+// Escapes &, <, > and quotes for HTML and SVG.
 std::string html_text(std::string_view text);
 
 }  // namespace slip::cli

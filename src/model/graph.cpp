@@ -99,21 +99,24 @@ ValueBytes Graph::all_of(Value value) const { return {value, 0, checked(value, "
 
 bool Graph::is_written(Value value, std::uint64_t offset, std::uint64_t bytes) const {
   if (values_[value.index].role != ValueRole::kActivation) return true;
-  return std::any_of(written_[value.index].begin(), written_[value.index].end(),
-                     [&](const Written& span) { return span.from <= offset && offset + bytes <= span.to; });
+  return written_[value.index].contains(offset, offset + bytes);
 }
 
-void Graph::note_written(const ValueBytes& bytes) {
-  std::vector<Written>& spans = written_[bytes.value.index];
-  Written joined{bytes.offset, bytes.offset + bytes.bytes};
-  const auto touches = [&](const Written& span) { return span.from <= joined.to && joined.from <= span.to; };
-  const auto first = std::find_if(spans.begin(), spans.end(), touches);
+bool Graph::WrittenBytes::contains(std::uint64_t from, std::uint64_t to) const {
+  return std::any_of(spans_.begin(), spans_.end(),
+                     [&](const Span& span) { return span.from <= from && to <= span.to; });
+}
+
+void Graph::WrittenBytes::add(std::uint64_t from, std::uint64_t to) {
+  Span joined{from, to};
+  const auto touches = [&](const Span& span) { return span.from <= joined.to && joined.from <= span.to; };
+  const auto first = std::find_if(spans_.begin(), spans_.end(), touches);
   auto last = first;
-  for (; last != spans.end() && touches(*last); ++last)
+  for (; last != spans_.end() && touches(*last); ++last)
     joined = {std::min(joined.from, last->from), std::max(joined.to, last->to)};
-  spans.erase(first, last);
-  const auto before = [](const Written& a, const Written& b) { return a.from < b.from; };
-  spans.insert(std::upper_bound(spans.begin(), spans.end(), joined, before), joined);
+  spans_.erase(first, last);
+  const auto before = [](const Span& a, const Span& b) { return a.from < b.from; };
+  spans_.insert(std::upper_bound(spans_.begin(), spans_.end(), joined, before), joined);
 }
 
 void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const {
@@ -139,7 +142,7 @@ void Graph::add_op(GraphOp op, Here here) {
     throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", op.name), here);
   for (const ValueBytes& bytes : op.reads) check_bytes(op, bytes, false, here);
   for (const ValueBytes& bytes : op.writes) check_bytes(op, bytes, true, here);
-  for (const ValueBytes& bytes : op.writes) note_written(bytes);
+  for (const ValueBytes& bytes : op.writes) written_[bytes.value.index].add(bytes.offset, bytes.offset + bytes.bytes);
   op_names_.insert(op.name);
   ops_.push_back(std::move(op));
 }
@@ -159,15 +162,9 @@ std::uint64_t Graph::bytes_of(ValueRole role) const {
 // The built-in ops of a Graph: their checks, results and costs. All checks come before the first change, so that a call
 // that throws leaves the graph as it was.
 
-struct Graph::RowOp {
-  BuiltIn kind = BuiltIn::kLinear;
-  std::uint64_t flops = 0;  // per element; exp, erf, a division or a square root count as one
-  double epsilon = 0;
-};
-
 namespace {
 
-constexpr std::uint64_t kMaxParts = 65536;  // of a linear; protects against absurd part_bytes in a file
+constexpr std::uint64_t kMaxParts = 65536;  // of a linear; a file could ask for as many as there are atoms
 
 std::uint64_t elements_of(const GraphValue& value) { return value.bytes / bytes_of(value.type); }
 
@@ -181,51 +178,100 @@ std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
 // kPartRows rows.
 std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint64_t part_bytes) {
   if (row_bytes * out <= part_bytes) return out;
-  const std::uint64_t max_rows = std::max<std::uint64_t>(part_bytes / row_bytes / kPartRows, 1) * kPartRows;
-  const std::uint64_t parts = (out + max_rows - 1) / max_rows;
+  const std::uint64_t most = std::max<std::uint64_t>(part_bytes / row_bytes / kPartRows, 1) * kPartRows;
+  const std::uint64_t parts = (out + most - 1) / most;
   const std::uint64_t even = (out + parts - 1) / parts;
   return (even + kPartRows - 1) / kPartRows * kPartRows;
 }
 
+// What a built-in op does to each row.
+struct RowOp {
+  BuiltIn kind = BuiltIn::kLinear;
+  std::uint64_t flops = 0;  // per element; exp, erf, a division or a root count as one
+  double epsilon = 0;
+};
+
 }  // namespace
 
-void Graph::check_new_op(const std::string& name, Here here) const {
-  if (op_names_.contains(name))
-    throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here);
-}
+// One call of a built-in op. The constructor checks its name; the caller then checks its values and adds it.
+class Graph::NewOp {
+ public:
+  NewOp(Graph& graph, std::string name, Here here) : graph_(graph), name_(std::move(name)), here_(here) {
+    check_free(name_);
+  }
 
-// Checks x of a built-in op: its type has a kernel, it has a last dimension, and it is written.
-const GraphValue& Graph::check_rows(const std::string& name, Value x, Here here) const {
-  const GraphValue& value = checked(x, fmt::format("op '{}'", name), here);
-  const auto refuse = [&](const char* why) {
-    throw Error(Code::kInvalidValue, fmt::format("op '{}' reads {}: {}", name, text_of(value), why), here);
-  };
-  if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
-  if (value.shape.empty()) refuse("it has no dimension");
-  if (!is_written(x, 0, value.bytes)) refuse("no earlier op has written all of it");
-  return value;
-}
+  void check_free(const std::string& name) const {
+    if (graph_.op_names_.contains(name))
+      throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here_);
+  }
 
-// Checks that `other` has the type of x and this shape.
-void Graph::check_like(const std::string& name, Value x, Value other, const Shape& shape, Here here) const {
-  const GraphValue& like = values_[x.index];
-  const GraphValue& value = check_rows(name, other, here);
-  if (value.type != like.type)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("op '{}': the types of {} and {} differ; it takes one type", name, text_of(like), text_of(value)),
-        here);
-  if (value.shape != shape)
-    throw Error(
-        Code::kInvalidValue,
-        fmt::format("op '{}': with {} it takes {}, not {}", name, text_of(like), shape_text(shape), text_of(value)),
-        here);
-}
+  // x of a built-in op: it has a type that kernels support and at least one dimension, and is written.
+  const GraphValue& check_rows(Value x) const {
+    const GraphValue& value = graph_.checked(x, fmt::format("op '{}'", name_), here_);
+    const auto refuse = [&](const char* why) {
+      throw Error(Code::kInvalidValue, fmt::format("op '{}' reads {}: {}", name_, text_of(value), why), here_);
+    };
+    if (value.type != DataType::kF32 && value.type != DataType::kBF16) refuse("built-in ops take F32 and BF16");
+    if (value.shape.empty()) refuse("it has no dimension");
+    if (!graph_.is_written(x, 0, value.bytes)) refuse("no earlier op has written all of it");
+    return value;
+  }
+
+  // `other` has the type of x and this shape.
+  void check_like(Value x, Value other, const Shape& shape) const {
+    const GraphValue& like = graph_.values_[x.index];
+    const GraphValue& value = check_rows(other);
+    if (value.type != like.type)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("op '{}': the types of {} and {} differ; it takes one type", name_, text_of(like), text_of(value)),
+          here_);
+    if (value.shape != shape)
+      throw Error(
+          Code::kInvalidValue,
+          fmt::format("op '{}': with {} it takes {}, not {}", name_, text_of(like), shape_text(shape), text_of(value)),
+          here_);
+  }
+
+  // The result has the type and shape of reads[0].
+  Value add_row_op(const RowOp& op, std::span<const Value> reads) const {
+    const GraphValue x = graph_.values_[reads.front().index];
+    const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
+    const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
+    GraphOp made{.name = name_, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
+    made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
+    for (const Value value : reads) {
+      made.reads.push_back(graph_.all_of(value));
+      made.cost.bytes += made.reads.back().bytes;
+    }
+    const Value y = graph_.declare({name_, x.type, x.shape, ValueRole::kActivation}, here_);
+    made.writes = {graph_.all_of(y)};
+    graph_.add_op(std::move(made), here_);
+    return y;
+  }
+
+  Value add_alike(const RowOp& op, Value a, Value b) const {
+    const GraphValue& first = check_rows(a);
+    check_like(a, b, first.shape);
+    if (first.role == ValueRole::kWeight && graph_.values_[b.index].role == ValueRole::kWeight)
+      throw Error(Code::kInvalidValue,
+                  fmt::format("op '{}': {} and {} are both weights, so its result never changes; store that instead",
+                              name_, text_of(first), text_of(graph_.values_[b.index])),
+                  here_);
+    const Value reads[] = {a, b};
+    return add_row_op(op, reads);
+  }
+
+ private:
+  Graph& graph_;
+  const std::string name_;
+  const Here here_;
+};
 
 Value Graph::linear(std::string name, Value x, Value weight, Here here) {
-  check_new_op(name, here);
-  const GraphValue from = check_rows(name, x, here);
-  const GraphValue rows = check_rows(name, weight, here);
+  const NewOp op(*this, name, here);
+  const GraphValue from = op.check_rows(x);
+  const GraphValue rows = op.check_rows(weight);
   const std::uint64_t in = from.shape.back();
   if (rows.shape.size() != 2)
     throw Error(
@@ -233,7 +279,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
         fmt::format("op '{}': a weight is [out, in], and {} has {} dimensions", name, text_of(rows), rows.shape.size()),
         here);
   const std::uint64_t out = rows.shape[0];
-  check_like(name, x, weight, {out, in}, here);
+  op.check_like(x, weight, {out, in});
 
   Shape shape = from.shape;
   shape.back() = out;
@@ -248,7 +294,7 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   const auto part_name = [&](std::uint64_t first) {
     return part >= out ? name : fmt::format("{}.{}", name, first / part);
   };
-  for (std::uint64_t first = 0; first < out; first += part) check_new_op(part_name(first), here);
+  for (std::uint64_t first = 0; first < out; first += part) op.check_free(part_name(first));
   const Value y = declare({name, from.type, std::move(shape), ValueRole::kActivation}, here);
   for (std::uint64_t first = 0; first < out; first += part) {
     const LinearSizes sizes{from.type, tokens, in, out, first, std::min(part, out - first)};
@@ -264,66 +310,37 @@ Value Graph::linear(std::string name, Value x, Value weight, Here here) {
   return y;
 }
 
-Value Graph::add_row_op(std::string name, const RowOp& op, std::span<const Value> reads, Here here) {
-  const GraphValue x = values_[reads.front().index];
-  const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
-  const RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
-  GraphOp made{.name = name, .kernel = &kernel_of(op.kind), .scalars = sizes.scalars()};
-  made.cost = {.bytes = x.bytes, .flops = saturated(op.flops, elements)};
-  for (const Value value : reads) {
-    made.reads.push_back(all_of(value));
-    made.cost.bytes += made.reads.back().bytes;
-  }
-  const Value y = declare({std::move(name), x.type, x.shape, ValueRole::kActivation}, here);
-  made.writes = {all_of(y)};
-  add_op(std::move(made), here);
-  return y;
-}
-
-Value Graph::add_alike(std::string name, const RowOp& op, Value a, Value b, Here here) {
-  check_new_op(name, here);
-  const GraphValue& first = check_rows(name, a, here);
-  check_like(name, a, b, first.shape, here);
-  if (first.role == ValueRole::kWeight && values_[b.index].role == ValueRole::kWeight)
-    throw Error(Code::kInvalidValue,
-                fmt::format("op '{}': {} and {} are both weights, so its result never changes; store that instead",
-                            name, text_of(first), text_of(values_[b.index])),
-                here);
-  const Value reads[] = {a, b};
-  return add_row_op(std::move(name), op, reads, here);
-}
-
 Value Graph::add(std::string name, Value a, Value b, Here here) {
-  return add_alike(std::move(name), {BuiltIn::kAdd, 1}, a, b, here);
+  return NewOp(*this, std::move(name), here).add_alike({BuiltIn::kAdd, 1}, a, b);
 }
 
 Value Graph::multiply(std::string name, Value a, Value b, Here here) {
-  return add_alike(std::move(name), {BuiltIn::kMultiply, 1}, a, b, here);
+  return NewOp(*this, std::move(name), here).add_alike({BuiltIn::kMultiply, 1}, a, b);
 }
 
 Value Graph::bias(std::string name, Value x, Value weight, Here here) {
-  check_new_op(name, here);
-  check_like(name, x, weight, {check_rows(name, x, here).shape.back()}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_like(x, weight, {op.check_rows(x).shape.back()});
   const Value reads[] = {x, weight};
-  return add_row_op(std::move(name), {BuiltIn::kBias, 1}, reads, here);
+  return op.add_row_op({BuiltIn::kBias, 1}, reads);
 }
 
 Value Graph::relu(std::string name, Value x, Here here) {
-  check_new_op(name, here);
-  check_rows(name, x, here);
-  return add_row_op(std::move(name), {BuiltIn::kRelu, 1}, {&x, 1}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_rows(x);
+  return op.add_row_op({BuiltIn::kRelu, 1}, {&x, 1});
 }
 
 Value Graph::gelu(std::string name, Value x, Here here) {
-  check_new_op(name, here);
-  check_rows(name, x, here);
-  return add_row_op(std::move(name), {BuiltIn::kGelu, 5}, {&x, 1}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_rows(x);
+  return op.add_row_op({BuiltIn::kGelu, 5}, {&x, 1});
 }
 
 Value Graph::silu(std::string name, Value x, Here here) {
-  check_new_op(name, here);
-  check_rows(name, x, here);
-  return add_row_op(std::move(name), {BuiltIn::kSilu, 4}, {&x, 1}, here);
+  const NewOp op(*this, std::move(name), here);
+  op.check_rows(x);
+  return op.add_row_op({BuiltIn::kSilu, 4}, {&x, 1});
 }
 
 namespace {
@@ -337,21 +354,21 @@ void check_epsilon(const std::string& name, double epsilon, Here here) {
 }  // namespace
 
 Value Graph::rms_norm(std::string name, Value x, Value weight, double epsilon, Here here) {
-  check_new_op(name, here);
+  const NewOp op(*this, name, here);
   check_epsilon(name, epsilon, here);
-  check_like(name, x, weight, {check_rows(name, x, here).shape.back()}, here);
+  op.check_like(x, weight, {op.check_rows(x).shape.back()});
   const Value reads[] = {x, weight};
-  return add_row_op(std::move(name), {BuiltIn::kRmsNorm, 4, epsilon}, reads, here);
+  return op.add_row_op({BuiltIn::kRmsNorm, 4, epsilon}, reads);
 }
 
 Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon, Here here) {
-  check_new_op(name, here);
+  const NewOp op(*this, name, here);
   check_epsilon(name, epsilon, here);
-  const Shape columns = {check_rows(name, x, here).shape.back()};
-  check_like(name, x, weight, columns, here);
-  check_like(name, x, bias, columns, here);
+  const Shape columns = {op.check_rows(x).shape.back()};
+  op.check_like(x, weight, columns);
+  op.check_like(x, bias, columns);
   const Value reads[] = {x, weight, bias};
-  return add_row_op(std::move(name), {BuiltIn::kLayerNorm, 8, epsilon}, reads, here);
+  return op.add_row_op({BuiltIn::kLayerNorm, 8, epsilon}, reads);
 }
 
 }  // namespace slip

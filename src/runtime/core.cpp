@@ -256,7 +256,7 @@ DeviceCore::~DeviceCore() {
     log_line(fmt::format(
         "the last handle of device '{}' was destroyed inside a kernel or host function: the device stays open, "
         "because its thread cannot wait for itself",
-        info.name));
+        info.label));
     static_cast<void>(pool.release());
     static_cast<void>(staging.release());
     static_cast<void>(backend.release());

@@ -113,6 +113,9 @@ std::vector<Device> DeviceCore::open_all(const std::string& name, int count, con
   for (std::size_t i = 0; i < cores.size(); ++i) {
     DeviceCore& core = *cores[i];
     core.backend = std::move(made[i]);
+    core.info.label = core.info.name;
+    if (options.name)
+      core.info.label = count == 1 ? options.name.c_str() : fmt::format("{} {}", options.name.text(), i);
     core.staging = std::make_unique<Staging>(*core.backend);
     if (core.options.memory_limit > 0)
       core.info.memory_bytes = std::min(core.info.memory_bytes, core.options.memory_limit);
@@ -183,7 +186,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   if (!fits) {
     const MemoryInfo info = core_->memory.info();
     throw Error(Code::kOutOfMemory,
-                fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes, core_->info.name,
+                fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes, core_->info.label,
                             name.text(), info.reserved, info.total, info.total - info.reserved),
                 here);
   }
@@ -240,7 +243,8 @@ bool Device::can_access_peer(const Device& peer) const {
 void Device::enable_peer_access(const Device& peer, Here here) const {
   require_usable(*core_, here);
   if (!can_access_peer(peer))
-    throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.name, peer.info().name), here);
+    throw Error(Code::kInvalidDevice, fmt::format("'{}' cannot access '{}'", core_->info.label, peer.info().label),
+                here);
   const LockGuard lock(core_->mutex);
   if (std::find(core_->peers.begin(), core_->peers.end(), peer.id()) != core_->peers.end())
     throw Error(Code::kPeerAccessAlreadyEnabled, fmt::format("device {} to device {}", id(), peer.id()), here);

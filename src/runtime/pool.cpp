@@ -39,7 +39,7 @@ void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
             Code::kOutOfMemory,
             fmt::format("asked for {} bytes in stream order on '{}': {} of {} reserved, {} of them free in the pool "
                         "but not yet reusable",
-                        block.bytes, core_.info.name, info.reserved, info.total, free_bytes_),
+                        block.bytes, core_.info.label, info.reserved, info.total, free_bytes_),
             here);
       }
       try {

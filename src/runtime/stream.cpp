@@ -213,10 +213,11 @@ void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here)
   MemoryLedger& memory = stream.core->memory;
   if (!memory.reserve(bytes)) {
     const MemoryInfo info = memory.info();
-    throw Error(Code::kOutOfMemory,
-                fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes,
-                            stream.core->info.name, name.text(), info.reserved, info.total, info.total - info.reserved),
-                here);
+    throw Error(
+        Code::kOutOfMemory,
+        fmt::format("asked for {} bytes of '{}' for '{}': {} of {} in use, {} free", bytes, stream.core->info.label,
+                    name.text(), info.reserved, info.total, info.total - info.reserved),
+        here);
   }
   void* data = nullptr;
   try {

@@ -7,6 +7,7 @@
 
 #include "cpu_ranks.hpp"
 #include "slip/communicator.hpp"
+#include "slip/trace.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
@@ -278,6 +279,22 @@ TEST(Collectives, AbortEndsWhatIsUnderWay) {
     rank.stream.sync();
   });
   EXPECT_EQ(met[0].code, Code::kAborted) << met[0].text;
+}
+
+TEST(Collectives, OpsCarryTheNameOfTheCommunicator) {
+  const Device device = Device::open("cpu");
+  const Stream stream = device.stream({.name = "loads"});
+  Communicator comm = Communicator::init(device, {.name = "tp"});
+  const Buffer data = device.alloc(64, MemoryKind::kPinned);
+  EXPECT_TRUE(fails([&] { comm.broadcast(data, data, 3, stream); }, Code::kInvalidValue, {"tp.broadcast", "root 3"}));
+  Trace trace;
+  comm.all_reduce(data, data, DataType::kF32, ReduceOp::kSum, stream);
+  stream.sync();
+  trace.stop();
+  const TraceData recorded = trace.data();
+  const std::vector<TraceSpan> spans = recorded.spans();
+  ASSERT_EQ(spans.size(), 1U);
+  EXPECT_EQ(spans.front().name, "tp.all_reduce");
 }
 
 TEST(Collectives, BadArgumentsAreRefusedWithTheirNumbers) {

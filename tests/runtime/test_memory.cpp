@@ -49,6 +49,14 @@ TEST(Memory, TheLimitIsKeptAndTheErrorHasTheNumbers) {
   EXPECT_EQ(device.memory().used, 10'000U);
 }
 
+TEST(Memory, ErrorsUseTheNameOfTheDevice) {
+  const Device device = Device::open("cpu", {.memory_limit = 1 << 20, .name = "decoder"});
+  EXPECT_EQ(device.info().name, "cpu");
+  EXPECT_EQ(device.info().label, "decoder");
+  const std::string text = test::text_of([&] { static_cast<void>(device.alloc(2 << 20)); });
+  EXPECT_TRUE(test::contains(text, "'decoder'")) << text;
+}
+
 TEST(Memory, TheLimitHoldsForThePool) {
   const Device device = Device::open("cpu", {.memory_limit = 8'192});
   const Stream stream = device.stream();

@@ -1,4 +1,4 @@
-"""check_sizes.py accepts files and functions at the limit and refuses them one line over it."""
+"""check_sizes.py accepts files, functions and classes at the limit and refuses them one beyond it."""
 
 import unittest
 
@@ -44,6 +44,32 @@ class CheckSizes(CheckerTest):
 
     def test_braces_in_strings(self):
         self.accepts({"src/base/a.cpp": ("void f() { s('{', \"{\"); }\n") * 100})
+
+    def class_of(self, methods, members, head="class C {\n public:\n  C();\n  ~C();\n  C& operator=(C&&) = delete;\n"):
+        text = head
+        text += "".join(f"  int method_{i}(std::function<void(int)> f = {{}}) const {{ return {i}; }}\n" for i in range(methods))
+        text += "  void method_0();\n  static constexpr int kLimit = 3;\n  using Map = std::map<int, int>;\n" if methods else ""
+        return text + "".join(f"  std::map<int, int> member_{i}_ GUARDED_BY(mutex) = {{}};\n" for i in range(members)) + "};\n"
+
+    def test_classes_at_the_limit(self):
+        self.accepts({"src/base/a.hpp": self.class_of(25, 15), "include/slip/a.hpp": self.class_of(25, 15)})
+
+    def test_too_many_methods(self):
+        self.refuses({"src/base/a.hpp": self.class_of(26, 3)}, "src/base/a.hpp:1:", "C has 26 methods")
+        self.refuses({"include/slip/a.hpp": self.class_of(26, 0, "struct C final : B {\n")}, "C has 26 methods")
+
+    def test_too_many_members(self):
+        self.refuses({"src/base/a.hpp": self.class_of(1, 16)}, "C has 16 members")
+        several = "struct C {\n  int a, b, c, d, e, f, g, h;\n  int i{}, j = 2, k[3], l, m, n, o;\n  void (*call)(int) = nullptr;\n"
+        self.refuses({"src/base/a.hpp": several + "  void f();\n};\n"}, "C has 16 members")
+
+    def test_plain_data_may_have_any_number_of_members(self):
+        self.accepts({"src/base/a.hpp": self.class_of(0, 40, "struct C {\n"), "src/base/b.hpp":
+                      "enum class E { " + ", ".join(f"k{i}" for i in range(40)) + " };\n"})
+
+    def test_nested_classes_count_by_themselves(self):
+        nested = "class Outer {\n" + self.class_of(20, 10, "struct C {\n") + self.class_of(20, 10, "struct D {\n") + "};\n"
+        self.accepts({"src/base/a.hpp": nested})
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
   Failure failure{
       .code = outcome == Outcome::kFault ? Code::kDeviceFault : Code::kLaunchFailed,
       .text = fmt::format("{} '{}' ({}:{}) in stream {} of '{}': {}", kind_name(payload.kind), name.text(),
-                          payload.here.file, payload.here.line, stream.last_id, device.core->info.name, what),
+                          payload.here.file, payload.here.line, stream.last_id, device.core->info.label, what),
       .position = position,
       .here = payload.here};
   if (outcome == Outcome::kFailed) return fail_stream(stream, std::move(failure));

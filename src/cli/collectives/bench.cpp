@@ -1,4 +1,4 @@
-// `slip bench all_reduce` and the like: options, columns and bandwidths of nccl-tests.
+// `slip bench all_reduce` and the other collectives, with the options, columns and bandwidths of nccl-tests.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct BenchOptions {
   Collective kind = Collective::kAllReduce;
   int ranks = 2, root = 0, iterations = 20, warmup = 5;
   std::string begin = "8", end = "32MiB", type = "F32", op = "sum", algorithm = "auto", transport = "auto", html, json;
@@ -24,26 +24,27 @@ struct Asked {
   bool each = false, registered = false, predict = false;
 };
 
-BenchWork work_of(const Asked& asked) {
-  BenchWork work{.kind = asked.kind, .root = asked.root, .iterations = asked.iterations, .warmup = asked.warmup};
-  work.begin = size_of(asked.begin, "-b");
-  work.end = size_of(asked.end, "-e");
-  work.factor = asked.factor;
-  work.each = asked.each;
-  work.registered = asked.registered;
-  work.predict = asked.predict;
+BenchWork work_of(const BenchOptions& wanted) {
+  BenchWork work{.kind = wanted.kind, .root = wanted.root, .iterations = wanted.iterations, .warmup = wanted.warmup};
+  work.begin = size_of(wanted.begin, "-b");
+  work.end = size_of(wanted.end, "-e");
+  work.factor = wanted.factor;
+  work.each = wanted.each;
+  work.registered = wanted.registered;
+  work.predict = wanted.predict;
   if (work.end < work.begin)
-    throw UsageError(fmt::format("-b {} -e {}: the first size is larger than the last", asked.begin, asked.end));
-  const std::optional<DataType> type = data_type_of(asked.type);
+    throw UsageError(fmt::format("-b {} -e {}: the first size is larger than the last", wanted.begin, wanted.end));
+  const std::optional<DataType> type = data_type_of(wanted.type);
   if (!type || !can_reduce(*type))
-    throw UsageError(fmt::format("-d {}: one of I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2", asked.type));
-  const std::optional<ReduceOp> op = reduce_op_of(asked.op);
-  if (!op || *op == ReduceOp::kPreMulSum) throw UsageError(fmt::format("-o {}: one of sum prod min max avg", asked.op));
-  const std::optional<Algorithm> algorithm = algorithm_of(asked.algorithm);
+    throw UsageError(fmt::format("-d {}: one of I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2", wanted.type));
+  const std::optional<ReduceOp> op = reduce_op_of(wanted.op);
+  if (!op || *op == ReduceOp::kPreMulSum)
+    throw UsageError(fmt::format("-o {}: one of sum prod min max avg", wanted.op));
+  const std::optional<Algorithm> algorithm = algorithm_of(wanted.algorithm);
   if (!algorithm)
-    throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling relay", asked.algorithm));
-  const std::optional<Transport> transport = transport_of(asked.transport);
-  if (!transport) throw UsageError(fmt::format("--transport {}: auto or net", asked.transport));
+    throw UsageError(fmt::format("--algorithm {}: one of auto direct ring tree doubling relay", wanted.algorithm));
+  const std::optional<Transport> transport = transport_of(wanted.transport);
+  if (!transport) throw UsageError(fmt::format("--transport {}: auto or net", wanted.transport));
   work.type = *type;
   work.op = *op;
   work.options.algorithm = *algorithm;
@@ -51,20 +52,20 @@ BenchWork work_of(const Asked& asked) {
   return work;
 }
 
-std::string way_text(const Asked& asked) {
-  std::string text = fmt::format("{} calls after {} to warm up, {}", asked.iterations, asked.warmup,
-                                 asked.each ? "each waited for" : "waited for once");
-  if (asked.registered) text += ", registered buffers";
-  if (asked.algorithm != "auto") text += ", algorithm " + asked.algorithm;
-  if (asked.transport != "auto") text += ", transport " + asked.transport;
+std::string way_text(const BenchOptions& wanted) {
+  std::string text = fmt::format("{} calls after {} to warm up, {}", wanted.iterations, wanted.warmup,
+                                 wanted.each ? "each waited for" : "waited for once");
+  if (wanted.registered) text += ", registered buffers";
+  if (wanted.algorithm != "auto") text += ", algorithm " + wanted.algorithm;
+  if (wanted.transport != "auto") text += ", transport " + wanted.transport;
   return text;
 }
 
-// The table of nccl-tests.
-void print_head(const Asked& asked, int nranks, const std::string& device) {
-  fmt::print("# {} of {} ranks on {}, {}\n", bench_name(asked.kind), nranks, device, way_text(asked));
+// The table, in the format of nccl-tests.
+void print_head(const BenchOptions& wanted, int nranks, const std::string& device) {
+  fmt::print("# {} of {} ranks on {}, {}\n", bench_name(wanted.kind), nranks, device, way_text(wanted));
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6}   {:^34}   {:^34}\n", "", "", "", "", "", "out of place", "in place");
-  const auto more = [&](const char* text) { return asked.predict ? fmt::format(" {:>10}", text) : ""; };
+  const auto more = [&](const char* text) { return wanted.predict ? fmt::format(" {:>10}", text) : ""; };
   fmt::print("#{:>11} {:>13} {:>8} {:>7} {:>6} {:>10} {:>8} {:>8} {:>7} {:>10} {:>8} {:>8} {:>7}{}\n", "size", "count",
              "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong",
              more("predicted"));
@@ -100,14 +101,14 @@ nlohmann::ordered_json json_of(const BenchRow& row) {
   return json;
 }
 
-// One rank; the first one tells.
-int run_rank(const Asked& asked, const BenchWork& work) {
+// Runs one rank; rank 0 prints.
+int run_rank(const BenchOptions& wanted, const BenchWork& work) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   std::string title, facts;
   const auto head = [&](int nranks, const std::string& device) {
-    title = fmt::format("{}, {} ranks", bench_name(asked.kind), nranks);
-    facts = fmt::format("{}; {}", device, way_text(asked));
-    print_head(asked, nranks, device);
+    title = fmt::format("{}, {} ranks", bench_name(wanted.kind), nranks);
+    facts = fmt::format("{}; {}", device, way_text(wanted));
+    print_head(wanted, nranks, device);
   };
   const auto tell = [&](const BenchRow& row) {
     json.push_back(json_of(row));
@@ -117,50 +118,50 @@ int run_rank(const Asked& asked, const BenchWork& work) {
   std::uint64_t wrong = 0;
   for (const BenchRow& row : rows) wrong += row.apart.wrong + (row.in_place ? row.in_place->wrong : 0);
   if (!title.empty()) {  // the first
-    if (!asked.html.empty()) write_file(asked.html, bench_page(title, facts, rows));
-    if (!asked.json.empty()) write_file(asked.json, json.dump(2) + "\n");
+    if (!wanted.html.empty()) write_file(wanted.html, bench_page(title, facts, rows));
+    if (!wanted.json.empty()) write_file(wanted.json, json.dump(2) + "\n");
     fmt::print("# wrong elements: {}\n", wrong);
-    if (!asked.html.empty()) fmt::print("page: {} (opens in any browser)\n", asked.html);
+    if (!wanted.html.empty()) fmt::print("page: {} (opens in any browser)\n", wanted.html);
   }
   return wrong == 0 ? kSuccess : kFailed;
 }
 
-// This program again, as a rank.
-std::vector<std::string> command_of(const Asked& asked) {
+// The command line of this program as a rank.
+std::vector<std::string> command_of(const BenchOptions& wanted) {
   char path[4096] = {};
   if (::readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0)
     throw Error(Code::kIo, "this program cannot find itself: /proc is not there");
-  std::vector<std::string> words{path, "bench", bench_name(asked.kind)};
+  std::vector<std::string> words{path, "bench", bench_name(wanted.kind)};
   const auto add = [&](const char* option, const std::string& value) { words.insert(words.end(), {option, value}); };
-  add("-b", asked.begin);
-  add("-e", asked.end);
-  add("-f", fmt::format("{}", asked.factor));
-  add("--iters", std::to_string(asked.iterations));
-  add("-w", std::to_string(asked.warmup));
-  add("-d", asked.type);
-  if (reduces(asked.kind)) add("-o", asked.op);
-  if (has_root(asked.kind)) add("-r", std::to_string(asked.root));
-  if (asked.kind != Collective::kMessage) add("--algorithm", asked.algorithm);
-  add("--transport", asked.transport);
-  if (!asked.html.empty()) words.push_back("--html=" + asked.html);
-  if (!asked.json.empty()) words.push_back("--json=" + asked.json);
-  if (asked.registered) words.emplace_back("--registered");
-  if (asked.predict) words.emplace_back("--predict");
-  if (asked.each) words.emplace_back("--each");
+  add("-b", wanted.begin);
+  add("-e", wanted.end);
+  add("-f", fmt::format("{}", wanted.factor));
+  add("--iters", std::to_string(wanted.iterations));
+  add("-w", std::to_string(wanted.warmup));
+  add("-d", wanted.type);
+  if (reduces(wanted.kind)) add("-o", wanted.op);
+  if (has_root(wanted.kind)) add("-r", std::to_string(wanted.root));
+  if (wanted.kind != Collective::kMessage) add("--algorithm", wanted.algorithm);
+  add("--transport", wanted.transport);
+  if (!wanted.html.empty()) words.push_back("--html=" + wanted.html);
+  if (!wanted.json.empty()) words.push_back("--json=" + wanted.json);
+  if (wanted.registered) words.emplace_back("--registered");
+  if (wanted.predict) words.emplace_back("--predict");
+  if (wanted.each) words.emplace_back("--each");
   return words;
 }
 
-// As a rank, if a launcher says so; else as the launcher of ranks.
-int run_bench(const Asked& asked) {
-  const BenchWork work = work_of(asked);
-  if (launch_info()) return run_rank(asked, work);
+// Runs as a rank if a launcher started this process; otherwise launches the ranks.
+int run_bench(const BenchOptions& wanted) {
+  const BenchWork work = work_of(wanted);
+  if (launch_info()) return run_rank(wanted, work);
   LocalJob job;
-  job.nranks = asked.ranks;
-  job.command = command_of(asked);
+  job.nranks = wanted.ranks;
+  job.command = command_of(wanted);
   return run_local_job(job);
 }
 
-// Rank 0 writes. A launcher whose variables contradict each other is refused when the command runs.
+// Rank 0 writes the files. Contradicting variables of a launcher are reported when the command runs.
 OutputUse output_use() {
   try {
     const std::optional<LaunchInfo> info = launch_info();
@@ -191,7 +192,7 @@ std::string footer_of(Collective kind) {
 }  // namespace
 
 std::function<int()> add_collective_benches(CLI::App& bench) {
-  auto asked = std::make_shared<Asked>();
+  auto wanted = std::make_shared<BenchOptions>();
   const OutputUse use = output_use();
   for (const Collective kind : {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
                                 Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll,
@@ -201,50 +202,52 @@ std::function<int()> add_collective_benches(CLI::App& bench) {
         bench.add_subcommand(bench_name(kind), messages ? "Each rank to the next: time and bandwidth by size"
                                                         : "Ranks of this host: time and bandwidth by size");
     one->footer(footer_of(kind));
-    one->add_option("-n,--ranks", asked->ranks, "Processes to start")
+    one->add_option("-n,--ranks", wanted->ranks, "Processes to start")
         ->capture_default_str()
         ->check(CLI::Range(1, 1024));
-    one->add_option("-b,--begin", asked->begin, "Smallest size")->capture_default_str();
-    one->add_option("-e,--end", asked->end, "Largest size")->capture_default_str();
-    one->add_option("-f,--factor", asked->factor, "From one size to the next")
+    one->add_option("-b,--begin", wanted->begin, "Smallest size")->capture_default_str();
+    one->add_option("-e,--end", wanted->end, "Largest size")->capture_default_str();
+    one->add_option("-f,--factor", wanted->factor, "Factor from one size to the next")
         ->capture_default_str()
         ->check(number_between(1.0001, 1e9));
-    one->add_option("--iters", asked->iterations, "Calls that are timed")
+    one->add_option("--iters", wanted->iterations, "Number of timed calls")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 30));
-    one->add_option("-w,--warmup", asked->warmup, "Calls before them")
+    one->add_option("-w,--warmup", wanted->warmup, "Number of warm-up calls")
         ->capture_default_str()
         ->check(CLI::Range(0, 1 << 30));
-    one->add_option("-d,--datatype", asked->type, "I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2")
+    one->add_option("-d,--datatype", wanted->type, "I8 U8 I32 U32 I64 U64 F16 BF16 F32 F64 F8_E4M3 F8_E5M2")
         ->capture_default_str();
-    if (reduces(kind)) one->add_option("-o,--op", asked->op, "sum prod min max avg")->capture_default_str();
-    if (has_root(kind)) one->add_option("-r,--root", asked->root, "Its rank")->capture_default_str();
+    if (reduces(kind)) one->add_option("-o,--op", wanted->op, "sum prod min max avg")->capture_default_str();
+    if (has_root(kind)) one->add_option("-r,--root", wanted->root, "Rank of the root")->capture_default_str();
     if (!messages)
-      one->add_option("--algorithm", asked->algorithm, "auto direct ring tree doubling relay: for calls that it can do")
+      one->add_option("--algorithm", wanted->algorithm,
+                      "auto direct ring tree doubling relay; used for the calls it supports")
           ->capture_default_str();
-    one->add_option("--transport", asked->transport, "auto: memory that ranks share; net: TCP even on one host")
+    one->add_option("--transport", wanted->transport, "auto: shared memory within a host; net: TCP even within a host")
         ->capture_default_str();
-    one->add_flag("--registered", asked->registered, "Buffers that all ranks reach, from Communicator::allocate");
-    one->add_flag("--each", asked->each, "Wait for each call, not once for all");
+    one->add_flag("--registered", wanted->registered,
+                  "Use buffers of Communicator::allocate, which all ranks can access");
+    one->add_flag("--each", wanted->each, "Wait for each call, not once for all");
     if (!messages)
-      one->add_flag("--predict", asked->predict, "Also what it should take, simulated with the figures of the links");
-    add_output(*one, "--json", asked->json, "Write the table as data", use);
-    add_output(*one, "--html", asked->html, "Write a page with plots of time and bus bandwidth, and the table", use);
-    one->callback([asked, kind] { asked->kind = kind; });
+      one->add_flag("--predict", wanted->predict, "Also predict the time, by simulation with measured link rates");
+    add_output(*one, "--json", wanted->json, "Write the table as JSON", use);
+    add_output(*one, "--html", wanted->html, "Write a page with plots of time and bus bandwidth, and the table", use);
+    one->callback([wanted, kind] { wanted->kind = kind; });
   }
-  return [asked] { return run_bench(*asked); };
+  return [wanted] { return run_bench(*wanted); };
 }
 
 std::function<int()> add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: a model with less and less memory, or collectives by size");
+  CLI::App* bench = app.add_subcommand("bench", "Measure a model with less and less memory, or collectives by size");
   bench->require_subcommand(1);
   bench->footer(
       "\nCollectives and sendrecv start ranks on this host, or are the ranks that a launcher started:\n"
       "  slip bench all_reduce -n 4 -b 8 -e 256M -f 4          by size, in the columns of nccl-tests\n"
-      "  slip bench sendrecv -n 2 --transport net              over TCP, though memory could be shared\n"
+      "  slip bench sendrecv -n 2 --transport net              over TCP instead of shared memory\n"
       "  slip bench all_reduce --algorithm ring --html r.html  one algorithm, as a page with plots\n"
-      "  slip launch -n 8 slip bench all_gather                ranks that are started elsewhere\n"
-      "Each has more to say: slip bench NAME --help.");
+      "  slip launch -n 8 slip bench all_gather                with ranks started by a launcher\n"
+      "For the options see slip bench NAME --help.");
   const std::function<int()> weights = add_weights_bench(*bench), collectives = add_collective_benches(*bench);
   return [bench, weights, collectives] { return bench->got_subcommand("weights") ? weights() : collectives(); };
 }

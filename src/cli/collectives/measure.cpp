@@ -48,14 +48,14 @@ bool counts_all_blocks(Collective kind) {
 
 namespace {
 
-constexpr std::size_t kPeriod = 61;  // a prime: no border of chunks, slices or lines falls together with it for long
+constexpr std::size_t kPeriod = 61;  // a prime: repeated values do not align with chunks, slices or cache lines
 
 template <class T>
 void put(std::byte* place, T value) {
   std::memcpy(place, &value, sizeof(value));
 }
 
-// 1 or 2 in the given type: sums and products of a few ranks are exact in most.
+// Writes 1 or 2 in the given type: sums and products of a few ranks are exact in most types.
 void put_value(DataType type, std::byte* place, int value) {
   const auto real = static_cast<float>(value);
   switch (type) {
@@ -77,7 +77,7 @@ void put_value(DataType type, std::byte* place, int value) {
   }
 }
 
-// The values that a rank repeats, from the `first` on.
+// One period of a rank's values, starting with the `first`.
 std::vector<std::byte> values_of(DataType type, int rank, std::size_t first) {
   std::mt19937 random(static_cast<unsigned>(rank) + 1);
   const std::size_t size = bytes_of(type);
@@ -92,7 +92,7 @@ void repeat(std::span<const std::byte> values, std::span<std::byte> into) {
   const std::size_t first = std::min(values.size(), into.size());
   if (first == 0) return;
   std::memcpy(into.data(), values.data(), first);
-  // What is there already is copied behind itself, in whole periods.
+  // Doubles the filled part, in whole periods.
   for (std::size_t done = first; done < into.size();) {
     const std::size_t more = std::min(done, into.size() - done);
     std::memcpy(into.data() + done, into.data(), more);
@@ -111,7 +111,7 @@ std::uint64_t differing(std::span<const std::byte> values, std::span<const std::
   return wrong;
 }
 
-// What all ranks' values, from the `first` on, become.
+// One period of the reduced values of all ranks, starting with the `first`.
 std::vector<std::byte> reduced(const Call& call, int nranks, std::size_t first) {
   std::vector<std::vector<std::byte>> all;
   std::vector<const void*> sources;
@@ -152,7 +152,7 @@ std::uint64_t count_wrong(const Call& call, int rank, int nranks, std::span<cons
   return wrong;
 }
 
-constexpr int kPredictedCalls = 4;  // one after the other, as those that are measured
+constexpr int kPredictedCalls = 4;  // predicted back to back, like the measured calls
 
 bool can_be_in_place(Collective kind) {
   return kind != Collective::kAllToAll && kind != Collective::kGather && kind != Collective::kScatter &&
@@ -212,7 +212,7 @@ class RankBench {
     group.end();
   }
 
-  // Private, or registered.
+  // Private memory, or memory shared with the other ranks (--registered).
   struct Memory {
     Buffer own;
     SharedBuffer shared;
@@ -225,7 +225,7 @@ class RankBench {
     return memory;
   }
 
-  // In place: the smaller of input and output is its part of the larger.
+  // In place: the smaller of input and output is this rank's part of the larger one.
   Measured measure(const BenchRow& row, bool in_place) {
     const Call& call = row.call;
     const Blocks blocks = bench_blocks(call, comm_.rank(), comm_.nranks());
@@ -268,7 +268,7 @@ class RankBench {
     return count_wrong(call, comm_.rank(), comm_.nranks(), view.span().subspan(to.offset, to.bytes));
   }
 
-  // The longest time, and all wrong elements.
+  // The slowest rank's time, and the wrong elements of all ranks.
   Measured of_all(const Measured& own) {
     Buffer time = device_.alloc(8, MemoryKind::kPinned), wrong = device_.alloc(8, MemoryKind::kPinned);
     *time.host_write<double>().begin() = own.us;

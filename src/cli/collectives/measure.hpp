@@ -15,10 +15,10 @@ namespace slip::cli {
 
 std::uint64_t size_of(const std::string& text, const char* option);  // "8", "64K", "256MiB"; else a UsageError
 
-// How much of a rank's data must pass a link at least: so that rates compare with those of links.
+// nccl-tests' factor from algorithm bandwidth to bus bandwidth: the share of the data that must cross a link.
 double bus_share(Collective kind, int nranks);
 
-// Whether the size that is told is that of all blocks, not of one.
+// True if the reported size is that of all blocks, not of one block.
 bool counts_all_blocks(Collective kind);
 
 struct BenchWork {
@@ -26,11 +26,11 @@ struct BenchWork {
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0, iterations = 20, warmup = 5;
-  std::uint64_t begin = 0, end = 0;  // sizes
+  std::uint64_t begin = 0, end = 0;  // bytes
   double factor = 2;
-  bool each = false;        // each call is waited for
-  bool registered = false;  // buffers are in reach of the other ranks
-  bool predict = false;     // also what it should take
+  bool each = false;        // wait for each call before the next
+  bool registered = false;  // allocate buffers that the other ranks can access
+  bool predict = false;     // also predict the time
   CommunicatorOptions options = {};
 };
 
@@ -46,24 +46,25 @@ struct BenchRow {
   std::uint64_t bytes = 0;
   Measured apart = {};
   std::optional<Measured> in_place = {};
-  std::optional<double> predicted_us = {};  // of the first rank; out of place
+  std::optional<double> predicted_us = {};  // of rank 0, out of place
 
-  std::string op() const;    // "none" where nothing is reduced
-  std::string root() const;  // "-1" where there is none
+  std::string op() const;    // "none" if nothing is reduced
+  std::string root() const;  // "-1" if there is no root
 };
 
-// As the command is called: "sendrecv" for messages.
+// Name of the command: "sendrecv" for messages.
 const char* bench_name(Collective kind);
 
-// One rank. Only the first tells.
+// Callbacks of one rank; only rank 0 gets calls.
 struct BenchTold {
   std::function<void(int nranks, const std::string& device)> head;
   std::function<void(const BenchRow& row)> row;
 };
-// All rows; on all ranks the same.
+// Measures all sizes and returns the same rows on all ranks.
 std::vector<BenchRow> measure_sizes(const BenchWork& work, const BenchTold& told);
 
-// `title`: of the page; `facts`: one line below it. Rows are in the order of their sizes.
+// The page of --html: time and bus bandwidth by size on logarithmic scales, and the table. It is self-contained.
+// `facts` is one line below the title. REQUIRES: rows are ordered by size.
 std::string bench_page(const std::string& title, const std::string& facts, const std::vector<BenchRow>& rows);
 
 }  // namespace slip::cli

@@ -33,7 +33,7 @@ struct Point {
 };
 using Series = std::vector<Point>;
 
-// A scale of powers, a little wider than what it shows.
+// A logarithmic scale, slightly wider than its data.
 class Scale {
  public:
   Scale(double least, double most, double from, double to)
@@ -105,7 +105,7 @@ class Plot {
     }
     put("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\" text-anchor=\"middle\" fill=\"#475569\">size</text>",
         (kLeft + right) / 2, kHeight - 6);
-    const double tall = std::log10(up_.most() / up_.least());  // powers of ten; few need more lines between them
+    const double tall = std::log10(up_.most() / up_.least());  // decades; a short scale gets additional grid lines
     for (double ten = std::pow(10, std::floor(std::log10(up_.least()))); ten <= up_.most(); ten *= 10) {
       for (int digit = 1; digit < 10; ++digit) {
         const double value = ten * digit;
@@ -122,7 +122,7 @@ class Plot {
         right);
   }
 
-  // At most some eight sizes are named.
+  // Labels at most about eight sizes.
   double label_step() const { return std::max(1.0, std::ceil(std::log2(across_.most() / across_.least()) / 8)); }
 
   void line(const Series& series, const char* colour, const char* name, double legend_x) {
@@ -151,7 +151,7 @@ Series series_of(const std::vector<BenchRow>& rows, bool in_place, double Measur
   for (const BenchRow& row : rows) {
     if (in_place && !row.in_place) continue;
     const double value = (in_place ? *row.in_place : row.apart).*what;
-    if (value > 0) result.push_back({static_cast<double>(row.bytes), value});  // one rank has no bus
+    if (value > 0) result.push_back({static_cast<double>(row.bytes), value});  // a single rank has no bus bandwidth
   }
   return result;
 }

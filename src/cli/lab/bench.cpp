@@ -18,17 +18,17 @@ constexpr int kRunsOnCpu = 5;
 
 bool is_path(std::string_view name) { return name.find('/') != std::string_view::npos || name.ends_with(".json"); }
 
-// The name as Device::open knows it: a path alone means a description for sim.
-std::string device_name(const std::string& asked) {
-  return is_path(asked) && !asked.starts_with("sim:") ? "sim:" + asked : asked;
+// Converts a plain path of a description to "sim:PATH" for Device::open.
+std::string device_name(const std::string& wanted) {
+  return is_path(wanted) && !wanted.starts_with("sim:") ? "sim:" + wanted : wanted;
 }
 
-// Holds streams until it is opened.
+// Blocks streams until it is opened.
 class Gate {
  public:
   explicit Gate(const Device& device)
       : stream_(device.stream(StreamFlags::kNonBlocking)), word_(device.alloc(4, MemoryKind::kPinned, "gate")) {}
-  ~Gate() { open(); }  // also when the body throws: the device could not close otherwise
+  ~Gate() { open(); }  // also if the body throws: otherwise the device could not close
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
@@ -57,7 +57,7 @@ Pace::Pace(const Args& args) {
 }
 
 Pace::~Pace() {
-  while (end_ns_ != 0 && now_ns() < end_ns_) yield_thread();  // there may be more kernels than cores
+  while (end_ns_ != 0 && now_ns() < end_ns_) yield_thread();  // yields, because there may be more kernels than cores
 }
 
 const TraceSpan& Run::span(std::string_view name) const {
@@ -72,7 +72,7 @@ Bench::Bench(LabOptions options) : options_(std::move(options)) {
   virtual_time_ = open_device(options_.device).info().virtual_time;
   if (virtual_time_ && !options_.topology.empty())
     cluster_ = cluster_cost(read_topology(options_.topology), std::max(options_.nodes, 1));
-  if (on_gpu()) cuda::load_kernels();  // before a gate is closed
+  if (on_gpu()) cuda::load_kernels();  // before a gate blocks streams
 }
 
 Device Bench::open(const DeviceOptions& options) const { return Device::open(options_.device, options); }
@@ -87,7 +87,7 @@ Picos Bench::upload_time(std::uint64_t bytes) const {
   Buffer from = device.alloc(bytes, MemoryKind::kPinned);
   std::ranges::fill(from.host_write<unsigned char>(), 1);
   const Stream stream = device.stream();
-  if (!virtual_time_) {  // pages are touched for the first time
+  if (!virtual_time_) {  // warm-up: maps the pages
     stream.copy(to, from);
     stream.sync();
   }
@@ -121,7 +121,9 @@ Run Bench::measure(const Device& device, const std::vector<StreamRef>& streams, 
     trace.stop();
     Run run{trace.data(), {}, {}, device.memory().peak};
     run.spans = run.data.spans();
-    std::erase_if(run.spans, [](const TraceSpan& span) { return !span.submit; });  // the gate, from before the trace
+    std::erase_if(run.spans, [](const TraceSpan& span) {
+      return !span.submit;
+    });  // removes the gate, which was submitted before the trace began
     run.figures = figures(run.spans);
     if (i == 0 || run.figures.total < best.figures.total) best = std::move(run);
   }
@@ -134,12 +136,12 @@ std::string order_of(std::vector<TraceSpan> spans) {
   std::ranges::sort(spans, {}, [](const TraceSpan& span) { return std::pair(span.started, span.name); });
   std::string text, apart;
   Picos busy_until = 0;
-  std::size_t group = 0;  // where the ops begin that "||" connects
+  std::size_t group = 0;  // index of the first op of the current "||" group
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const bool beside = i > 0 && spans[i].started < busy_until;
     if (!beside) group = i;
     text += fmt::format("{}{}", i == 0 ? "" : beside ? " || " : " -> ", spans[i].name);
-    // a || b || c: b may run beside both while c comes after a.
+    // In a || b || c, b may overlap both while c starts after a has ended.
     for (std::size_t k = group; k < i; ++k) {
       if (!together(spans[k], spans[i])) apart += fmt::format(", {} -> {}", spans[k].name, spans[i].name);
     }

@@ -1,9 +1,8 @@
-// Bench: where the labs run. It opens devices, makes kernels take a wanted time on any of them, and measures runs.
+// Bench: opens devices for the labs, makes kernels take a given time on any of them, and measures runs.
 //
-// On sim a kernel takes its time from Cost and the figures are exact. On cpu it does its arithmetic and then turns in
-// place until its time is over, leaving the core to others that need it: kernels last as long as they should on a busy
-// machine too, and what is seen is the order and the overlap of streams, not the speed of the cores. On a GPU it does
-// the same with its share of the device (cuda_kernels.hpp).
+// On sim a kernel takes the time of its Cost, and figures are exact. On cpu it computes, then yields in a loop until
+// its time is over. So kernels take the given time on a busy machine, too, and runs show the order and overlap of
+// streams, not the speed of cores. On a GPU a kernel does the same with its share of the device (cuda_kernels.hpp).
 #pragma once
 
 #include <cstdint>
@@ -21,13 +20,13 @@
 
 namespace slip::cli {
 
-// How long a kernel shall take.
+// The duration of a kernel.
 struct Work {
   Cost cost;
-  std::int64_t pace = 0;  // scalar 0 of the kernel, for Pace: 0 in virtual time
+  std::int64_t pace = 0;  // scalar 0 of the kernel, read by Pace; 0 in virtual time
 };
 
-// Makes the kernel in which it lives, on cpu, take its time: scalar 0 (pace.hpp).
+// A local object of a cpu kernel. Its destructor waits until the kernel's time (scalar 0, pace.hpp) is over.
 class Pace {
  public:
   explicit Pace(const Args& args);
@@ -39,30 +38,30 @@ class Pace {
   std::int64_t end_ns_;
 };
 
-// What was seen in one run.
+// The trace and figures of one run.
 struct Run {
   TraceData data;
   std::vector<TraceSpan> spans;
   Figures figures;
   std::size_t peak_bytes = 0;
 
-  const TraceSpan& span(std::string_view name) const;  // the first op of that name; throws if there is none that ran
+  const TraceSpan& span(std::string_view name) const;  // the first op of that name that ran; throws if there is none
 };
 
 class Bench {
  public:
-  // Throws UsageError when there is no such device.
+  // Throws UsageError if the device does not exist.
   explicit Bench(LabOptions options);
 
   const LabOptions& options() const { return options_; }
   bool quick() const { return options_.quick; }
   bool virtual_time() const { return virtual_time_; }
-  // A GPU is as it is: the number of its queues is fixed for the process, and there may be one only.
+  // On a GPU the number of hardware queues is fixed for the process, and there may be only one GPU.
   bool on_gpu() const { return options_.device.starts_with("cuda"); }
   std::uint64_t bytes(std::uint64_t otherwise) const { return options_.bytes ? options_.bytes : otherwise; }
 
-  // Of the machines asked for, in virtual time. It is known before a lab runs, so that a timeline shows the lab and not
-  // the messages of a thousand devices, which take minutes to record.
+  // Reduction costs of the machines in --topology, in virtual time. They are computed before the lab runs. Otherwise
+  // its timeline would contain the messages of a thousand devices, which take minutes to record.
   const std::optional<ClusterCost>& cluster() const { return cluster_; }
 
   Device open(const DeviceOptions& options = {}) const;
@@ -70,16 +69,16 @@ class Bench {
 
   // Time of one upload of pinned memory on an idle device.
   Picos upload_time(std::uint64_t bytes) const;
-  // A kernel that takes this long alone, or longer if its arithmetic does.
+  // The work of a kernel that takes `time` alone, or longer if its arithmetic does.
   Work work(Picos time, double width = 1.0) const;
-  // How long a kernel takes in labs where only the order matters.
+  // Kernel duration in labs where only the order matters.
   Picos kernel_time() const;
-  // A copy that is long enough for other threads to wake up meanwhile.
+  // Size of a copy that lasts long enough for other threads to wake up.
   std::uint64_t copy_bytes() const;
 
-  // Runs the body, which issues work, then waits for the device. On cpu the streams given start only when all is
-  // issued, as if issuing cost nothing, and of several runs the shortest counts: other programs can only make a run
-  // longer. `prepare` runs before each, unmeasured. Give no streams if the body itself waits for work.
+  // Runs the body, which issues work, then waits for the device. On cpu `streams` start only when all work is issued,
+  // as if issuing took no time. The shortest of several runs counts, because other programs can only make a run longer.
+  // `prepare` runs before each run and is not measured. Pass no streams if the body itself waits for work.
   Run measure(const Device& device, const std::vector<StreamRef>& streams, const std::function<void()>& body,
               const std::function<void()>& prepare = {}) const;
 
@@ -89,22 +88,22 @@ class Bench {
   std::optional<ClusterCost> cluster_;
 };
 
-// out[0][i] = in[0][i] + in[1][i] on floats. Scalar 0 of all kernels is for Pace.
+// out[0][i] = in[0][i] + in[1][i] on floats. Scalar 0 of all kernels is the pace (Pace).
 extern const Kernel kVectorAdd;
 // out[0][i] = scalar 1 * in[0][i] + in[1][i].
 extern const Kernel kSaxpy;
 // out[0][i] = scalar 1 * in[0][i] + scalar 2 on floats; may work in place.
 extern const Kernel kScale;
-// Only takes time; reads and writes what it is told to declare.
+// Only takes time; it accesses nothing, whatever ranges its launch declares.
 extern const Kernel kBusy;
 
-// Whether two ops ran at the same time for a while.
+// True if the two ops overlapped in time.
 bool together(const TraceSpan& a, const TraceSpan& b);
-// "k1 -> k2 -> k3" or "k1 -> k2 || k3": the ops in the order in which they started. Of ops that "||" connects each pair
-// overlapped, except those that follow: "k1 || k2 || k3, k1 -> k3".
+// "k1 -> k2 -> k3" or "k1 -> k2 || k3": the ops in start order. "||" connects ops that overlap pairwise; exceptions
+// follow after a comma: "k1 || k2 || k3, k1 -> k3".
 std::string order_of(std::vector<TraceSpan> spans);
 
-// Time in which some op of the first set ran, and the part of it in which one of the second ran too.
+// Time in which an op of the first set ran, and the part of it in which an op of the second set ran, too.
 struct Cover {
   Picos busy = 0;
   Picos covered = 0;
@@ -113,10 +112,11 @@ using SpanFilter = std::function<bool(const TraceSpan&)>;
 Cover cover(std::span<const TraceSpan> spans, const SpanFilter& of, const SpanFilter& by);
 SpanFilter named(std::string_view prefix);
 
-double ratio(Picos a, Picos b);  // a / b, 0 when b is 0
+double ratio(Picos a, Picos b);  // a / b; 0 if b is 0
 
-// How many of `seeds` runs were wrong. `program` issues, synchronises and says whether the result is right. Always on
-// the cpu device with Policy::kRandom: it alone tries orders that time would hide.
+// Runs the program in `seeds` random orders and returns the number of wrong results. `program` issues work,
+// synchronises and returns whether the result is right. It always uses the cpu device with Policy::kRandom, which runs
+// ops in any order that their events allow: a missing wait shows as a wrong result.
 int wrong_in_random_orders(int seeds, const std::function<bool(const Device&)>& program);
 
 }  // namespace slip::cli

@@ -10,7 +10,7 @@ namespace slip::cli::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kBlocksPerSm = 4;  // 2048 threads: all that an SM of a data-centre GPU has places for
+constexpr int kBlocksPerSm = 4;  // 2048 threads: the maximum of an SM of a data-centre GPU
 constexpr int kFlopsThreads = 256;
 constexpr int kSums = 16;
 
@@ -20,7 +20,7 @@ __device__ std::uint64_t gpu_now_ns() {
   return now;
 }
 
-// The time of one block. One thread looks at the clock, the others wait for it and keep their places.
+// Waits until the block's time is over. One thread reads the clock; the others wait for it and stay resident.
 class BlockPace {
  public:
   __device__ explicit BlockPace(std::int64_t nanoseconds)
@@ -40,7 +40,7 @@ class BlockPace {
 __device__ std::size_t first_index() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ std::size_t index_step() { return std::size_t{gridDim.x} * blockDim.x; }
 
-// out[i] = factor * x[i] + (y ? y[i] : more). In place, too: no number is read by another thread than its writer.
+// out[i] = factor * x[i] + (y ? y[i] : more). In place is allowed: each thread reads only the elements that it writes.
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     line(float* out, const float* x, const float* y, std::size_t count, float factor, float more, std::int64_t ns) {
   const BlockPace pace(ns);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) add_one(float* out, co
   pace.finish();
 }
 
-// Sums that depend on themselves only, as many as hide the latency of each.
+// Independent sums, enough of them to hide the latency.
 __global__ void __launch_bounds__(kFlopsThreads) add_up(std::uint64_t rounds, float* never) {
   float sums[kSums];
   for (int k = 0; k < kSums; ++k) sums[k] = static_cast<float>(threadIdx.x);
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kFlopsThreads) add_up(std::uint64_t rounds, fl
   }
   float total = 0;
   for (int k = 0; k < kSums; ++k) total += sums[k];
-  if (total < 0) *never = total;  // uses the result; sums of positive numbers are positive
+  if (total < 0) *never = total;  // never true; uses the result, so that the compiler keeps the loop
 }
 
 __global__ void do_nothing() {}
@@ -79,7 +79,7 @@ int attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// Blocks of kThreads that the whole GPU has places for.
+// Maximum number of resident blocks of kThreads on the GPU.
 int all_blocks() {
   const int per_sm = std::max(1, attribute(cudaDevAttrMaxThreadsPerMultiProcessor) / kThreads);
   return attribute(cudaDevAttrMultiProcessorCount) * std::min(per_sm, kBlocksPerSm);
@@ -87,7 +87,7 @@ int all_blocks() {
 
 int flops_blocks() { return attribute(cudaDevAttrMultiProcessorCount) * 8; }
 
-// A kernel with a time takes its share, one without as many blocks as its numbers need.
+// A kernel with a time takes its share of blocks; one without takes as many as its elements need.
 unsigned int blocks_for(std::int64_t pace, std::size_t count) {
   const int all = all_blocks();
   if (pace_nanoseconds(pace) > 0)

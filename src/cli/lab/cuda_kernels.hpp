@@ -1,7 +1,7 @@
-// The kernels of the labs and of `slip devices` on a GPU: null functions in a build without CUDA.
+// The kernels of the labs and of `slip devices` on a GPU; null pointers in a build without CUDA.
 //
-// A kernel with a pace (pace.hpp) does its arithmetic and then keeps its share of the GPU until its time is over: its
-// blocks take that part of all places for threads, so that kernels run side by side exactly if their shares fit.
+// A kernel with a pace (pace.hpp) computes, then occupies its share of the GPU until its time is over. Its blocks take
+// that share of all resident threads, so kernels run concurrently exactly if their shares fit together.
 #pragma once
 
 #include "slip/kernel.hpp"
@@ -10,9 +10,9 @@ namespace slip::cli::cuda {
 
 #if SLIP_HAS_CUDA
 
-// Loads the kernels: a first launch may have to, and would then wait for streams that a lab holds back.
+// Loads the kernels. Otherwise the first launch may load them and wait for streams that a lab blocks: a deadlock.
 void load_kernels();
-// Threads of the flops kernel on the GPU in use, each of which does what the whole kernel does on cpu.
+// Number of threads of the flops kernel on this GPU. Each thread does the work of the whole cpu kernel.
 double flops_threads();
 
 void vector_add(const Args& args, CUstream_st* stream);

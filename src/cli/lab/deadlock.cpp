@@ -1,8 +1,8 @@
-// Lab deadlock: ranks that wait for each other in a circle, and a rank that waits outside.
+// Lab deadlock: ranks that wait for each other in a cycle, and a rank that waits outside of Slipstream.
 //
-// A collective waits in its stream until all ranks have come to it. Two communicators whose calls two ranks enqueue in
-// another order can therefore hang; so can a rank that waits for something that is not Slipstream's. The checker sees
-// the circle before the run, as words that streams write and wait for; the ledger names it while it hangs.
+// A collective waits in its stream until all ranks have joined. So two ranks that enqueue the calls of two
+// communicators in different orders can deadlock. A rank that waits for another library can hang, too. The checker
+// finds the cycle before the run, as flags that streams write and wait for. The ledger names it while the ranks hang.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ constexpr std::size_t kRanks = 2, kBytes = 64;
 struct Case {
   const char* name;
   bool swapped;      // rank 1 makes its two calls in the other order
-  bool own_streams;  // a stream for each communicator
+  bool own_streams;  // one stream per communicator
 };
 
 constexpr Case kCases[] = {
@@ -42,7 +42,7 @@ std::size_t stream_of(const Case& wanted, std::size_t rank, std::size_t communic
   return 2 * rank + (wanted.own_streams ? communicator : 0);
 }
 
-// What every rank does in a call: it says that it is there, and waits until the other has said so.
+// A call as flags: each rank sets its own flag and waits for the other rank's.
 Verification rehearse(const Bench& bench, const Case& wanted, std::string& text) {
   const Device device = bench.open();
   std::array<Stream, 2 * kRanks> streams{
@@ -71,8 +71,8 @@ Verification rehearse(const Bench& bench, const Case& wanted, std::string& text)
 }
 
 struct Seen {
-  std::vector<Stall> held;  // while it hung
-  std::string error;        // at the deadline; empty: it went through
+  std::vector<Stall> held;  // found while the ranks hung
+  std::string error;        // at the deadline; empty: it completed
 };
 
 std::vector<Stall> look() {
@@ -100,7 +100,7 @@ CommunicatorOptions deadline(const Bench& bench) {
   return options;
 }
 
-// Half of the deadline is long enough to be sure that it hangs.
+// After half of the deadline the ranks certainly hang.
 Seen finish(const Bench& bench, const Stream& stream) {
   Seen seen;
   if (!stream.sync_for(deadline(bench).timeout / 2)) seen.held = look();
@@ -115,7 +115,7 @@ std::vector<Device> devices_of_ranks(const Bench& bench) {
 
 Seen run_case(const Bench& bench, const Case& wanted) {
   const std::vector<Device> devices = devices_of_ranks(bench);
-  // The first gives up first, while the call that it waits for is still under way and can be named.
+  // Rank 0 has the shorter deadline: it gives up while the call that it waits for is still active and can be named.
   CommunicatorOptions later = deadline(bench);
   later.timeout *= 2;
   std::array<std::vector<Communicator>, 2> comms{Communicator::init_all(devices, deadline(bench)),
@@ -139,7 +139,7 @@ Seen run_case(const Bench& bench, const Case& wanted) {
   return seen;
 }
 
-// Rank 1 reads from a pipe, as it might wait in another library, for what rank 0 writes once its call is done.
+// Rank 1 reads from a pipe, like a wait in another library. Rank 0 writes to it only after its call is done.
 Seen run_outside(const Bench& bench) {
   const std::vector<Device> devices = devices_of_ranks(bench);
   std::vector<Communicator> comms = Communicator::init_all(devices, deadline(bench));
@@ -156,14 +156,14 @@ Seen run_outside(const Bench& bench) {
     try {
       comms[1].barrier(second);
       second.sync();
-    } catch (const Error&) {  // by then rank 0 has given up, and said why
+    } catch (const Error&) {  // rank 0 has given up before, with the reason
     }
   });
   comms[0].barrier(first);
   static_cast<void>(sync_error(first));
   comms[0].barrier(first);
   Seen seen = finish(bench, first);
-  ::close(ends[1]);  // rank 1 comes back from its wait
+  ::close(ends[1]);  // ends rank 1's wait
   other.join();
   ::close(ends[0]);
   return seen;
@@ -201,10 +201,10 @@ void lab_deadlock(const Bench& bench, Report& report) {
                    {"end", "end"},
                    {"", "text"},
                    {"", "error"}});
-  bool taught = true;                 // only the other order in one stream hung
-  bool foretold = true;               // the checker said so before
-  bool named = true;                  // and the ledger while it hung
-  const bool runs = !bench.on_gpu();  // communicators need cpu or sim devices so far
+  bool taught = true;                 // true: only the swapped order in one stream hung
+  bool foretold = true;               // true: the checker predicted it
+  bool named = true;                  // true: the ledger named it while the ranks hung
+  const bool runs = !bench.on_gpu();  // communicators support cpu and sim devices only
   for (const Case& each : kCases) {
     std::string circle;
     const Verification proof = rehearse(bench, each, circle);

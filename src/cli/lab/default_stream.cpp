@@ -1,4 +1,4 @@
-// Lab default-stream: kernel1 in one stream, kernel2 in the default stream, kernel3 in another, and who waits for whom.
+// Lab default-stream: kernel1 in one stream, kernel2 in the default stream, kernel3 in another; which of them wait.
 #include <fmt/format.h>
 
 #include "cli/lab/bench.hpp"
@@ -30,10 +30,10 @@ constexpr Case kCases[] = {
 struct Outcome {
   Run run;
   std::string order;
-  int pairs = 0;  // of kernels that ran side by side
+  int pairs = 0;  // of kernels that overlapped
 };
 
-// The names appear in the table, so they are short.
+// Short names, because they appear in the table.
 std::vector<TraceSpan> kernels_of(const Run& run) {
   std::vector<TraceSpan> kernels;
   for (const TraceSpan& span : run.spans) {

@@ -26,11 +26,11 @@ constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 af
 
 struct Outcome {
   Run run;
-  int edges = 0;  // of the five that the run kept
+  int edges = 0;  // of the five, how many held in the run
   bool ok = false;
 };
 
-// Whether the five orders hold in the run.
+// Which of the five orders hold in the run.
 int edges_kept(const Run& run) {
   static constexpr const char* kPairs[kEdges][2] = {
       {"L0", "A1"}, {"L1", "A2"}, {"L2", "A3"}, {"A0", "L1"}, {"A1", "L2"}};

@@ -1,9 +1,8 @@
-// Lab gradients: a whole training step, backward pass, reduction of each gradient, then optimizer and next forward pass
-// layer by layer, in five manners: blocking, in a stream of its own, the same with one hardware queue, with the buckets
-// of PyTorch's DDP, and planned.
+// Lab gradients: a training step with the reduction of its gradients, in five ways. They are: in the compute stream, on
+// a separate stream, the same with one hardware queue, with the buckets of PyTorch's DDP, and planned.
 //
-// In virtual time a reduction takes what it is said to take, or what it takes between the machines of a topology file;
-// on cpu ranks, each a thread with a device, reduce real gradients.
+// In virtual time the duration of a reduction is given, or simulated on the machines of a topology file. On cpu, ranks
+// that are threads with a device each reduce real gradients.
 #include "slip/gradients.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +23,7 @@ struct StepCase {
   const char* name;
   OverlapPolicy policy;
   BucketRule rule;
-  int queues;  // 0: as many as the device has
+  int queues;  // hardware queues; 0: the device's own number
 };
 
 constexpr StepCase kStepCases[] = {
@@ -106,20 +105,20 @@ class Rank {
 
 struct Outcome {
   Picos time = 0;         // of the shortest run
-  GradientReport report;  // of the run that waited least, with the last plan
+  GradientReport report;  // of the run with the least exposed time under the last plan
   std::optional<GradientReport> predicted;
   Verdict verdict = Verdict::kUnknown;
   bool ok = false;
 };
 
-// Other programs can only make a run longer: of several the shortest counts.
+// The shortest of several runs counts, because other programs can only make a run longer.
 void train(const Bench& bench, Communicator& comm, const Device& device, const StepCase& wanted, std::size_t layers,
            Outcome& seen) {
-  constexpr int kWarm = 13, kRuns = 6;  // the plan of the last early check holds from the thirteenth step on
+  constexpr int kWarm = 13, kRuns = 6;  // from step 13 on the plan no longer changes
   Rank rank(bench, comm, device, wanted, layers);
   for (int step = 0; step < kWarm; ++step) rank.step();
   rank.compute().sync();
-  std::uint64_t plan = 0;  // that the report is of
+  std::uint64_t plan = 0;  // number of the plan that the report belongs to
   for (int run = 0; run < kRuns; ++run) {
     comm.barrier(rank.compute());
     rank.compute().sync();
@@ -128,7 +127,7 @@ void train(const Bench& bench, Communicator& comm, const Device& device, const S
     rank.compute().sync();
     const Picos took = (now_ns() - began) * 1000;
     if (run == 0 || took < seen.time) seen.time = took;
-    const std::optional<GradientReport> report = rank.gradients().report();  // the step before it: its end is known
+    const std::optional<GradientReport> report = rank.gradients().report();  // of the previous step, whose end is known
     if (run == 0 || !report) continue;
     const std::uint64_t now = rank.gradients().plans();
     if (now != plan || report->exposed < seen.report.exposed) seen.report = *report;
@@ -168,7 +167,7 @@ Outcome run_case(const Bench& bench, const StepCase& wanted, std::size_t layers,
   return seen[0];
 }
 
-// The planned step, bucket by bucket: what was predicted of it, and what it was.
+// The planned step, bucket by bucket: predicted and measured times.
 void show_comparison(const GradientReport& predicted, const GradientReport& measured, Report& report) {
   Table table("the planned step, predicted and measured", {{"bucket", "bucket"},
                                                            {"size", "bytes"},
@@ -248,7 +247,7 @@ BucketPlan plan_by(BucketRule rule, const GradientProfile& profile, const Reduce
 void in_virtual_time(const Bench& bench, std::size_t layers, Report& report) {
   Picos unit = bench.kernel_time();
   const std::uint64_t bytes = profile_of(layers, unit).bytes();
-  // Compute as long as communication in any case: there is most to gain.
+  // Compute and communication take equally long: there overlap gains most.
   const auto compute_of = [&](Picos backward) { return profile_of(layers, backward).gradients.front().needed; };
   std::string network = "a network as fast as the compute";
   ReduceCost cost =

@@ -1,8 +1,8 @@
 // Lab hook: a backward pass whose gradients are reduced over the network, and a hook that works on each reduced
 // gradient.
 //
-// The hook's kernel waits for the communication. In the compute stream everything behind it waits too; in a stream of
-// its own it does not, unless both streams share one hardware queue and the waiting kernel stands at its head.
+// The hook's kernel waits for the communication. In the compute stream all later kernels wait, too. On a separate
+// stream they do not, unless both streams share one hardware queue and the waiting kernel is at its head.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 struct Case {
   const char* name;
   bool own_stream;
-  int queues;  // 0: as many as the device has
+  int queues;  // hardware queues; 0: the device's own number
 };
 
 constexpr Case kCases[] = {
@@ -30,7 +30,7 @@ struct Times {
 
 struct Outcome {
   Run run;
-  Picos backward = 0;  // from the first layer's start to the last one's end
+  Picos backward = 0;  // from the start of the first layer to the end of the last
   Cover communication;
   bool ok = false;
 };
@@ -46,7 +46,7 @@ Outcome run_case(const Bench& bench, const Case& wanted, std::size_t layers, con
   const Stream network = device.stream(StreamFlags::kNonBlocking);
   const Stream side = device.stream(StreamFlags::kNonBlocking);
   const StreamRef hook = wanted.own_stream ? StreamRef(side) : StreamRef(compute);
-  // Widths leave room for all three: a reduction is a small kernel that mostly waits for the network.
+  // The widths let all three run concurrently: a reduction is a small kernel that mostly waits for the network.
   const Work backward = bench.work(times.backward, 0.5), reduce = bench.work(times.reduce, 0.25),
              work = bench.work(times.hook, 0.25);
   Buffer host = device.alloc(kGradientBytes, MemoryKind::kPinned, "host");

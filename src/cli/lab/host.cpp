@@ -1,4 +1,4 @@
-// Lab host: how long the calls of two small programs hold the host, and the same calls behind a long kernel.
+// Lab host: how long the calls of two small programs block the host, alone and behind a long kernel.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 namespace slip::cli {
 namespace {
 
-// One call as the host saw it.
+// One call, measured on the host.
 struct Seen {
   std::string call;
   Picos took = 0;
-  bool pending = false;  // work was left in the default stream when it returned
+  bool pending = false;  // the default stream still had work when the call returned
 };
 
 class Timer {
@@ -46,7 +46,7 @@ Program increment(const Bench& bench, std::size_t size, Picos kernel) {
   Buffer a = device.alloc(size, MemoryKind::kPageable, "a");
   const Buffer d_a = device.alloc(size, MemoryKind::kDevice, "d_a");
   Program program{fmt::format("increment, {}", format_bytes(size)), {}, kernel, false};
-  for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {  // on cpu the first time touches the pages
+  for (int i = 0; i < (bench.virtual_time() ? 1 : 2); ++i) {  // on cpu the first run maps the pages
     std::ranges::fill(a.host_write<float>(), 1.0F);
     Timer timer(device);
     timer.call("copy(d_a, a)", [&] { device.copy(d_a, a); });
@@ -94,7 +94,7 @@ Table program_table(const Program& program) {
   return table;
 }
 
-// What the calls below work on.
+// The buffers of the calls below.
 struct Things {
   Device device;
   Stream stream, beside;

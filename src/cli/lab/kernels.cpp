@@ -1,4 +1,4 @@
-// The kernels of the labs. Scalar 0 is always for Pace.
+// The kernels of the labs. Scalar 0 is always the pace.
 #include "cli/lab/bench.hpp"
 #include "cli/lab/cuda_kernels.hpp"
 

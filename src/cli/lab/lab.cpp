@@ -49,14 +49,14 @@ void Report::conclude(std::string_view text) {
 
 std::span<const Lab> labs() {
   static constexpr std::array kLabs = {
-      Lab{"overlap", "copies behind kernels: streams, chunks, order of issue, pinned and pageable memory", lab_overlap},
-      Lab{"host", "which calls hold the host, and which return at once", lab_host},
+      Lab{"overlap", "copies that overlap kernels: streams, chunks, issue order, pinned memory", lab_overlap},
+      Lab{"host", "which calls block the host, and which return at once", lab_host},
       Lab{"default-stream", "what the default stream orders: blocking, non-blocking, per-thread", lab_default_stream},
       Lab{"weights", "four layers in two weight slots instead of four: memory against time", lab_weights},
       Lab{"hook", "a gradient hook that waits for communication: same stream, own stream, one queue", lab_hook},
       Lab{"gradients", "a training step: hooks that block, own stream, one queue, DDP's rule, planned", lab_gradients},
       Lab{"events", "how many events the two slots need: five edges, three events or one", lab_events},
-      Lab{"deadlock", "ranks that wait in a circle: two communicators in another order, and one outside", lab_deadlock,
+      Lab{"deadlock", "ranks that wait in a cycle: two communicators in different orders, a wait outside", lab_deadlock,
           true},
       Lab{"questions", "questions that learners of streams ask, each answered by an experiment", lab_questions},
   };
@@ -67,7 +67,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Asked {
+struct LabCommand {
   LabOptions options;
   std::string name, size, trace, html, json;
   std::optional<int> chunks, layers, nodes, ranks;
@@ -92,13 +92,13 @@ const Lab& find_lab(const std::string& name) {
   throw UsageError(fmt::format("no lab '{}'{}", name, allowed(name, known)));
 }
 
-void check(Asked& asked) {
-  if (!asked.size.empty()) {
+void check(LabCommand& wanted) {
+  if (!wanted.size.empty()) {
     constexpr std::uint64_t kMin = 4096, kMax = 1ULL << 30;
-    if (!parse_bytes(asked.size, asked.options.bytes) || asked.options.bytes < kMin || asked.options.bytes > kMax ||
-        asked.options.bytes % kMin != 0)
+    if (!parse_bytes(wanted.size, wanted.options.bytes) || wanted.options.bytes < kMin || wanted.options.bytes > kMax ||
+        wanted.options.bytes % kMin != 0)
       throw UsageError(
-          fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", asked.size));
+          fmt::format("--size '{}': a multiple of 4KiB from 4KiB to 1GiB is allowed, like 64KiB or 4MiB", wanted.size));
   }
   const auto set = [](const char* option, std::optional<int> value, int min, int max, int& into) {
     if (!value) return;
@@ -106,13 +106,13 @@ void check(Asked& asked) {
       throw UsageError(fmt::format("{} {}: {} to {} are allowed", option, *value, min, max));
     into = *value;
   };
-  set("--chunks", asked.chunks, 2, 64, asked.options.chunks);
-  set("--layers", asked.layers, 2, 64, asked.options.layers);
-  set("--nodes", asked.nodes, 1, 1024, asked.options.nodes);
-  set("--ranks", asked.ranks, 2, 4, asked.options.ranks);
-  // `slip lab --json weights` would run all labs and write a file called weights.
-  for (const std::string& file : {asked.json, asked.html, asked.trace}) {
-    if (asked.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
+  set("--chunks", wanted.chunks, 2, 64, wanted.options.chunks);
+  set("--layers", wanted.layers, 2, 64, wanted.options.layers);
+  set("--nodes", wanted.nodes, 1, 1024, wanted.options.nodes);
+  set("--ranks", wanted.ranks, 2, 4, wanted.options.ranks);
+  // Without this check `slip lab --json weights` would run all labs and write a file named weights.
+  for (const std::string& file : {wanted.json, wanted.html, wanted.trace}) {
+    if (wanted.name.empty() && std::ranges::any_of(labs(), [&](const Lab& lab) { return lab.name == file; }))
       throw UsageError(
           fmt::format("{} took the lab '{}' as its FILE: put it behind the lab", option_that_took(file), file));
   }
@@ -123,14 +123,14 @@ int list_labs() {
   return kSuccess;
 }
 
-void write_timeline(const Asked& asked, const TraceData& trace) {
-  if (!asked.trace.empty()) {
-    write_trace(trace, asked.trace, {});
-    fmt::print("timeline: {} (open it in ui.perfetto.dev or chrome://tracing)\n", asked.trace);
+void write_timeline(const LabCommand& wanted, const TraceData& trace) {
+  if (!wanted.trace.empty()) {
+    write_trace(trace, wanted.trace, {});
+    fmt::print("timeline: {} (open it in ui.perfetto.dev or chrome://tracing)\n", wanted.trace);
   }
-  if (!asked.html.empty())
-    write_html(trace, asked.html,
-               fmt::format("slip lab{}{} on {}", asked.name.empty() ? "" : " ", asked.name, asked.options.device));
+  if (!wanted.html.empty())
+    write_html(trace, wanted.html,
+               fmt::format("slip lab{}{} on {}", wanted.name.empty() ? "" : " ", wanted.name, wanted.options.device));
 }
 
 std::string time_text(const Bench& bench, const std::vector<Lab>& chosen) {
@@ -143,17 +143,17 @@ std::string time_text(const Bench& bench, const std::vector<Lab>& chosen) {
                      std::ranges::find_if(chosen, &Lab::real_time)->name, waits);
 }
 
-int run_labs(Asked asked) {
-  if (asked.list) return list_labs();
-  check(asked);
+int run_labs(LabCommand wanted) {
+  if (wanted.list) return list_labs();
+  check(wanted);
   std::vector<Lab> chosen;
-  if (asked.name.empty()) chosen.assign(labs().begin(), labs().end());
-  else chosen.push_back(find_lab(asked.name));
-  const Bench bench(asked.options);
-  if (bench.virtual_time() && asked.options.ranks > 0)
+  if (wanted.name.empty()) chosen.assign(labs().begin(), labs().end());
+  else chosen.push_back(find_lab(wanted.name));
+  const Bench bench(wanted.options);
+  if (bench.virtual_time() && wanted.options.ranks > 0)
     throw UsageError("--ranks is for the cpu; on sim --topology FILE --nodes N say how many there are");
   std::optional<Trace> trace;
-  if (!asked.trace.empty() || !asked.html.empty()) trace.emplace();
+  if (!wanted.trace.empty() || !wanted.html.empty()) trace.emplace();
   fmt::print("{}\n", paragraph(fmt::format("device: {} ({}){}", bench.options().device, bench.open().info().description,
                                            time_text(bench, chosen))));
   Json found = Json::array();
@@ -162,13 +162,13 @@ int run_labs(Asked asked) {
     lab.run(bench, report);
     found.push_back(json_of(report));
   }
-  if (!asked.json.empty()) {
+  if (!wanted.json.empty()) {
     const Json all = {{"slip", SLIP_VERSION}, {"device", bench.options().device}, {"labs", std::move(found)}};
-    write_file(asked.json, all.dump(2) + "\n");
+    write_file(wanted.json, all.dump(2) + "\n");
   }
   if (trace) {
     trace->stop();
-    write_timeline(asked, trace->data());
+    write_timeline(wanted, trace->data());
   }
   return kSuccess;
 }
@@ -176,25 +176,24 @@ int run_labs(Asked asked) {
 }  // namespace
 
 std::function<int()> add_lab(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto wanted = std::make_shared<LabCommand>();
   CLI::App* lab = app.add_subcommand("lab", "Run the experiments on streams: one by NAME, or all in order");
-  lab->add_option("NAME", asked->name, "The lab; without it all of them run (see --list)");
-  lab->add_flag("--list", asked->list, "List the labs");
-  lab->add_option("--device", asked->options.device,
+  lab->add_option("NAME", wanted->name, "The lab; without it all of them run (see --list)");
+  lab->add_flag("--list", wanted->list, "List the labs");
+  lab->add_option("--device", wanted->options.device,
                   "cpu, sim:h200, sim:a100, sim:laptop, or a description's path (.json)")
       ->capture_default_str();
-  add_output(*lab, "--trace", asked->trace, "Write the timeline (Chrome trace-event JSON)");
-  add_output(*lab, "--html", asked->html, "Write the timeline as one HTML page");
-  add_output(*lab, "--json", asked->json, "Write the tables as data; times in picoseconds");
-  lab->add_option("--size", asked->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
-  lab->add_option("--chunks", asked->chunks, "Pieces that the data is cut into (overlap; 4)");
-  lab->add_option("--layers", asked->layers, "Layers of the model (weights, hook: 4; gradients: 12)");
-  lab->add_option("--topology", asked->options.topology,
-                  "A machine as XML, whose links reductions use (gradients, on sim)");
-  lab->add_option("--nodes", asked->nodes, "So many of these machines (gradients; 1)");
-  lab->add_option("--ranks", asked->ranks, "Ranks that train (gradients, on cpu; 2 to 4, 2)");
-  lab->add_flag("--quick", asked->options.quick, "Smaller sizes and fewer runs");
-  return [asked] { return run_labs(*asked); };
+  add_output(*lab, "--trace", wanted->trace, "Write the timeline (Chrome trace-event JSON)");
+  add_output(*lab, "--html", wanted->html, "Write the timeline as one HTML page");
+  add_output(*lab, "--json", wanted->json, "Write the tables as JSON; times in picoseconds");
+  lab->add_option("--size", wanted->size, "Size of the data or of one weight, like 4MiB (overlap, weights)");
+  lab->add_option("--chunks", wanted->chunks, "Number of pieces of the data (overlap; 4)");
+  lab->add_option("--layers", wanted->layers, "Layers of the model (weights, hook: 4; gradients: 12)");
+  lab->add_option("--topology", wanted->options.topology, "Topology XML of the machines (gradients, on sim)");
+  lab->add_option("--nodes", wanted->nodes, "Number of these machines (gradients; 1)");
+  lab->add_option("--ranks", wanted->ranks, "Number of ranks (gradients, on cpu; 2 to 4, default 2)");
+  lab->add_flag("--quick", wanted->options.quick, "Smaller sizes and fewer runs");
+  return [wanted] { return run_labs(*wanted); };
 }
 
 }  // namespace slip::cli

@@ -1,4 +1,4 @@
-// A lab: one experiment on streams, run on any device, with its question, its tables and its conclusion.
+// Lab: one experiment on streams that runs on any device. It has a question, tables and a conclusion.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,28 @@ namespace slip::cli {
 
 class Bench;
 
-// What the user asked for. 0: the lab's own choice.
+// The user's options. 0: the lab's default.
 struct LabOptions {
   std::string device = "cpu";
   std::uint64_t bytes = 0;
   int chunks = 0;
   int layers = 0;
   bool quick = false;
-  std::string topology;  // gradients: a file; empty: none
+  std::string topology;  // lab gradients: path of a topology file
   int nodes = 0;
-  int ranks = 0;  // gradients, on cpu
+  int ranks = 0;  // lab gradients on cpu
 };
 
-// What a lab says. Printed as it comes, kept for --json.
+// The output of a lab: printed at once, and kept for --json.
 class Report {
  public:
   explicit Report(std::string name) : name_(std::move(name)) {}
 
-  void ask(std::string_view text);  // the question, and what to look at
-  void show(Table table);           // printed whole
-  void keep(Table table);           // for --json only
+  void ask(std::string_view text);  // the question, and what to watch
+  void show(Table table);           // prints and keeps it
+  void keep(Table table);           // keeps it for --json only
   void print(std::string_view text) const;
-  void conclude(std::string_view text);  // computed from the figures; see borne_out()
+  void conclude(std::string_view text);  // derived from this run's figures; see borne_out()
 
   const std::string& name() const { return name_; }
   const std::string& question() const { return question_; }
@@ -46,17 +46,17 @@ class Report {
   std::vector<Table> tables_;
 };
 
-// What a lab teaches, in a conclusion: marked where the figures of this run do not bear it out.
+// A claim for a conclusion. It is marked if the figures of this run do not confirm it.
 std::string borne_out(std::string_view claim, bool shown);
 
 struct Lab {
   std::string_view name;
   std::string_view summary;
   void (*run)(const Bench& bench, Report& report);
-  bool real_time = false;  // it waits for deadlines of the host, also on a device with virtual time
+  bool real_time = false;  // it waits for real deadlines, also on a device with virtual time
 };
 
-// All labs, in the order in which they teach.
+// All labs, in teaching order.
 std::span<const Lab> labs();
 
 void lab_overlap(const Bench& bench, Report& report);

@@ -1,4 +1,4 @@
-// Lab overlap: data goes up, through a kernel and down again, in one piece or in chunks, in one stream or several.
+// Lab overlap: upload, kernel and download of data, in one piece or in chunks, on one stream or several.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Case {
   MemoryKind memory;
 };
 
-// The data on the host and on the device, and how long the kernels take.
+// The host and device buffers, and the kernel time.
 struct Problem {
   const Bench& bench;
   std::size_t bytes;
@@ -31,7 +31,7 @@ struct Outcome {
   bool ok;
 };
 
-// One chunk through its three stages; `issue` calls them in one order or the other.
+// The three stages of one chunk; `issue` calls them in depth-first or breadth-first order.
 class Pipeline {
  public:
   Pipeline(const Problem& problem, const Case& wanted, const Device& device)
@@ -110,7 +110,7 @@ Table pipeline_table(const Problem& problem, std::span<const Case> cases, std::v
   return table;
 }
 
-// Two copies in two streams, alone, in the same direction and in opposite ones.
+// Two copies on two streams: alone, in the same direction, and in opposite directions.
 struct CopyCase {
   const char* name;
   bool first_up, second, second_up;
@@ -133,7 +133,7 @@ Table copy_table(const Problem& problem, std::vector<Picos>& total) {
     host[i] = device.alloc(problem.bytes, MemoryKind::kPinned, "host");
     memory[i] = device.alloc(problem.bytes, MemoryKind::kDevice, "device");
     std::ranges::fill(host[i].host_write<unsigned char>(), 1);
-    streams[i].copy(memory[i], host[i]);  // touches all pages
+    streams[i].copy(memory[i], host[i]);  // maps all pages
     streams[i].sync();
   }
   for (const CopyCase& each : kCases) {

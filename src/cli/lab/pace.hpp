@@ -1,6 +1,6 @@
-// Scalar 0 of the labs' kernels in one number: how long they shall take, and on which share of the device.
+// Pace: scalar 0 of the labs' kernels. It packs the kernel's duration and its share of the device into one number.
 //
-// A share counts where kernels really take parts of a device, on a GPU; kernels of the cpu device take a core.
+// The share matters on a GPU only, where kernels occupy parts of the device. A kernel of the cpu device takes one core.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace slip::cli {
 
-// The low bits are nanoseconds (a plain number means the whole device), the high ones what is not used, in 1/256.
+// Low 48 bits: nanoseconds. High bits: the unused share of the device in 1/256, so a plain number uses all of it.
 inline constexpr int kPaceBits = 48;
 
 constexpr std::int64_t pace_of(std::int64_t nanoseconds, double width) {

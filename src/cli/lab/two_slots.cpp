@@ -37,7 +37,7 @@ void TwoSlots::add(std::size_t layer) const {
                   add_.cost);
 }
 
-// L(k) brings weight k+1.
+// L(k) loads weight k+1.
 void TwoSlots::load(std::size_t k) const {
   static const std::array<Name, kLayers - 1> kNames = {"L0", "L1", "L2"};
   load_.copy(slots_[(k + 1) % 2], host_[k + 1], kNames[k]);
@@ -48,8 +48,8 @@ void TwoSlots::issue(EventUse use, int without) const {
   else issue_at_once(use == EventUse::kOneWaitAtOnce);
 }
 
-// Waits stand in front of what needs them. When the layers share one event, the wait before L1 meets the record behind
-// A1 instead of the one behind A0: right, but later than needed (rule 54).
+// Each wait is directly before the op that needs it. If the layers share one event, the wait before L1 sees the record
+// after A1 instead of the one after A0: correct, but later than needed (rule 54).
 void TwoSlots::issue_three(bool shared, int without) const {
   Event before, computed, loaded;
   Event& first = shared ? computed : before;
@@ -76,7 +76,7 @@ void TwoSlots::issue_three(bool shared, int without) const {
   compute_.copy(output_, data_[0], "output");
 }
 
-// Each wait follows its record, so the next record may use the same event: the wait has taken what it needs.
+// Each wait directly follows its record, so the next record may reuse the event: the wait holds the earlier record.
 void TwoSlots::issue_at_once(bool shared) const {
   Event one, two;
   Event& computed = one;

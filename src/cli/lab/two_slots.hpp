@@ -1,9 +1,9 @@
-// The four-layer model in two weight slots, written out with its events, for the labs that take it apart.
+// TwoSlots: the four-layer model in two weight slots with explicit events, for the labs that vary them.
 //
 // A0..A3 are the layers (adds), L0..L2 the loads of weights 1..3. Layer 0's weight is in slot 0 before the run. Between
 // the streams five edges are needed:
-//   1..3  A1, A2, A3 after L0, L1, L2: a layer reads what was loaded
-//   4, 5  L1, L2 after A0, A1: a load overwrites what a layer has read
+//   1..3  A1, A2, A3 after L0, L1, L2: a layer reads the loaded weight
+//   4, 5  L1, L2 after A0, A1: a load overwrites the weight that the layer has read
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace slip::cli {
 
-// Which event objects are used, and where the waits stand.
+// Number of event objects, and positions of the waits.
 enum class EventUse {
-  kThree,          // two for layers, one for loads, waits where they are needed
+  kThree,          // two for layers, one for loads; waits directly before the ops that need them
   kTwo,            // the same calls, but the layers share one event
-  kTwoWaitAtOnce,  // one for layers, one for loads, each wait right behind its record
-  kOneWaitAtOnce,  // one for all, each wait right behind its record
+  kTwoWaitAtOnce,  // one for layers, one for loads; each wait directly after its record
+  kOneWaitAtOnce,  // one for all; each wait directly after its record
 };
 inline constexpr int kEdges = 5;
 
@@ -26,9 +26,9 @@ class TwoSlots {
  public:
   TwoSlots(const Device& device, std::size_t bytes, const Work& add);
 
-  // The data as it is before a run; waits for the device.
+  // Resets the data and waits for the device.
   void prepare();
-  // Issues the run. `without`: an edge to leave out, 1 to 5; 0 for none.
+  // Issues the run. `without`: the edge to omit, 1 to 5; 0: none.
   void issue(EventUse use, int without = 0) const;
   std::vector<StreamRef> streams() const { return {compute_, load_}; }
   bool ok() const;  // REQUIRES: the device is synchronised

@@ -1,8 +1,8 @@
-// Lab weights: a stack of vector_adds on the weight engine, its weights all in device memory or passing through a ring
-// that has room for one or two of them.
+// Lab weights: a stack of vector_adds on the weight engine. Its weights are all in device memory, or are loaded into a
+// ring that holds one or two of them.
 //
-// A layer needs only its own weight. With two places the next layer's weight is loaded while a layer computes; with one
-// a load must wait until the layer before is done.
+// A layer needs only its own weight. With two slots the next weight is loaded while a layer computes. With one slot the
+// load waits until the previous layer is done.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,16 +14,16 @@
 namespace slip::cli {
 namespace {
 
-constexpr int kSteps = 6;  // the first feels that the ring was empty
+constexpr int kSteps = 6;  // the first one starts with an empty ring
 
-// y = x + w0, then y += w for each other weight: activations take two buffers, however many layers there are.
+// y = x + w0, then y += w for each other weight: activations need two buffers for any number of layers.
 struct Model {
   Graph graph;
   Value x, y;
   std::size_t layers;
 
   Model(std::size_t bytes, std::size_t count, const Work& add)
-      : graph({.join_bytes = 0}),  // every weight is a load of its own, however small
+      : graph({.join_bytes = 0}),  // no joining: each weight is loaded separately
         x(graph.input("x", DataType::kF32, {bytes / sizeof(float)})),
         y(graph.activation("y", DataType::kF32, {bytes / sizeof(float)})),
         layers(count) {
@@ -66,8 +66,8 @@ class HostWeights {
 struct Outcome {
   StepTimes times;
   Picos predicted = 0;
-  Picos compute = 0;  // of the last step: from the first layer's start to the last one's end
-  Picos add = 0;      // the longest one
+  Picos compute = 0;  // of the last step: from the start of the first layer to the end of the last
+  Picos add = 0;      // of the longest layer
   Cover loads;
   std::size_t peak_bytes = 0;
   bool ok = false, proven = false;
@@ -88,7 +88,7 @@ void read_times(const Model& model, const Run& run, std::uint64_t compute_stream
   outcome.peak_bytes = run.peak_bytes;
 }
 
-// Costs are asked on a device of their own, since measuring takes memory, too.
+// Costs are measured on a separate device, because measuring needs memory, too.
 Costs costs_of(const Bench& bench, const Model& model) {
   if (bench.virtual_time()) return model_costs(model.graph, bench.options().device);
   return measure_costs(model.graph, bench.open({.compute_workers = 1}),
@@ -103,7 +103,7 @@ Outcome run(const Bench& bench, const Model& model, const Costs& costs, const We
   const Device device = bench.open({.compute_workers = 1, .memory_limit = plan.device_bytes()});
   const HostWeights weights(device, model);
   Runner runner(device, model.graph, plan, weights.source());
-  for (int i = 0; i < 2; ++i) {  // there are two pieces of host memory for an input, used in turn
+  for (int i = 0; i < 2; ++i) {  // an input has two host buffers, used alternately
     std::ranges::fill(runner.input<float>(model.x), 1.0F);
     runner.step();
   }

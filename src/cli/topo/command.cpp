@@ -1,4 +1,4 @@
-// `slip topo`: the machine as a graph, and the rings and trees that collectives would use on it.
+// `slip topo`: prints the machine as a graph, and the rings and trees that collectives use on it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kKinds[] = {"cpu", "pci", "gpu", "core", "cache", "nic", "net", "nvswitch"};
 constexpr const char* kLinks[] = {"nvlink", "pci", "memory", "sys", "net"};
 
-constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about a kilobyte while it is JSON
+constexpr std::size_t kMaxPaths = 1 << 16;  // each takes about 1 KB of memory as JSON
 
 Json json_of(const TopoSystem& system) {
   Json nodes = Json::array(), links = Json::array(), paths = Json::array();
@@ -89,25 +89,25 @@ Json topo_json(const Cluster& cluster, const ChannelPlan& plan) {
 }
 
 constexpr int kMaxNodes = 512;
-constexpr std::size_t kMaxRanks = 4096;  // trees and rings are printed and kept for all of them
+constexpr std::size_t kMaxRanks = 4096;  // trees and rings are stored and printed for all ranks
 
-struct Asked {
+struct TopoOptions {
   std::vector<std::string> files;
   int nodes = 1, channels = ChannelLimits{}.max_channels;
   std::string svg, xml;
-  PredictAsked predict;
+  PredictOptions predict;
 };
 
-Cluster cluster_asked(const Asked& asked) {
-  if (asked.nodes < 1 || asked.nodes > kMaxNodes)
-    throw UsageError(fmt::format("--nodes {}: must be 1 to {}", asked.nodes, kMaxNodes));
-  if (asked.channels < 1 || asked.channels > 64)
-    throw UsageError(fmt::format("--channels {}: must be 1 to 64", asked.channels));
+Cluster cluster_asked(const TopoOptions& options) {
+  if (options.nodes < 1 || options.nodes > kMaxNodes)
+    throw UsageError(fmt::format("--nodes {}: must be 1 to {}", options.nodes, kMaxNodes));
+  if (options.channels < 1 || options.channels > 64)
+    throw UsageError(fmt::format("--channels {}: must be 1 to 64", options.channels));
   std::vector<TopoSystem> systems;
-  for (const std::string& file : asked.files) systems.push_back(read_topology(file, {}));
+  for (const std::string& file : options.files) systems.push_back(read_topology(file, {}));
   if (systems.empty()) systems.push_back(this_topology({}));
   Cluster cluster;
-  for (int copy = 0; copy < asked.nodes; ++copy) {
+  for (int copy = 0; copy < options.nodes; ++copy) {
     for (const TopoSystem& system : systems) {
       const auto node = static_cast<int>(cluster.nodes.size());
       for (std::size_t device = 0; device < system.devices.size(); ++device)
@@ -121,17 +121,17 @@ Cluster cluster_asked(const Asked& asked) {
   return cluster;
 }
 
-int run_topo(const Asked& asked) {
-  const Cluster cluster = cluster_asked(asked);
-  const bool predicts = !asked.predict.kind.empty();
-  if (predicts && (!asked.svg.empty() || !asked.xml.empty()))
+int run_topo(const TopoOptions& options) {
+  const Cluster cluster = cluster_asked(options);
+  const bool predicts = !options.predict.kind.empty();
+  if (predicts && (!options.svg.empty() || !options.xml.empty()))
     throw UsageError("--svg and --xml show the machines, and --predict takes the place of that: give one of them");
-  if (!predicts && (!asked.predict.html.empty() || !asked.predict.trace.empty()))
+  if (!predicts && (!options.predict.html.empty() || !options.predict.trace.empty()))
     throw UsageError("--html and --trace show a prediction: say what is predicted, as in --predict all_reduce");
-  if (!asked.xml.empty() && asked.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
-  const ChannelPlan plan = plan_channels(cluster, {.max_channels = asked.channels}, {});
-  if (predicts) return print_prediction(asked.predict, cluster, plan), kSuccess;
-  const std::size_t kinds = std::max<std::size_t>(asked.files.size(), 1);
+  if (!options.xml.empty() && options.files.size() > 1) throw UsageError("--xml writes one machine: give one --file");
+  const ChannelPlan plan = plan_channels(cluster, {.max_channels = options.channels}, {});
+  if (predicts) return print_prediction(options.predict, cluster, plan), kSuccess;
+  const std::size_t kinds = std::max<std::size_t>(options.files.size(), 1);
   for (std::size_t i = 0; i < kinds; ++i) {
     const TopoSystem& system = cluster.nodes[i];
     fmt::print("{}: {}, {}\n\n{}\n{}\n", system.name, counted(system.devices.size(), device_word(system)),
@@ -143,16 +143,16 @@ int run_topo(const Asked& asked) {
     write_file(path, text);
     fmt::print("{}: {}\n", what, path);
   };
-  if (!asked.svg.empty()) written("picture", asked.svg, draw_svg(cluster, plan));
-  written("topology", asked.xml, cluster.nodes.front().xml);
-  if (!asked.predict.json.empty()) written("data", asked.predict.json, topo_json(cluster, plan).dump(2) + "\n");
+  if (!options.svg.empty()) written("picture", options.svg, draw_svg(cluster, plan));
+  written("topology", options.xml, cluster.nodes.front().xml);
+  if (!options.predict.json.empty()) written("data", options.predict.json, topo_json(cluster, plan).dump(2) + "\n");
   return kSuccess;
 }
 
 }  // namespace
 
 std::function<int()> add_topo(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<TopoOptions>();
   CLI::App* topo = app.add_subcommand("topo", "Draw the machine and the rings and trees that collectives use on it");
   topo->footer(
       "\nWithout --file it shows this machine as hwloc sees it, or the file that SLIP_TOPO_FILE names. Files\n"
@@ -171,18 +171,18 @@ std::function<int()> add_topo(CLI::App& app) {
       "\n"
       "--predict simulates the programs of all ranks, message by message, on the links of the machines; a link's\n"
       "bandwidth is shared fairly. It prints time, algbw (size / time) and busbw as `slip bench` does, in GB/s.");
-  topo->add_option("--file", asked->files, "Topology XML; several times: one machine of each");
-  topo->add_option("--nodes", asked->nodes, "So many copies of it (1 to 512)");
-  topo->add_option("--channels", asked->channels, "At most so many channels (1 to 64)");
-  add_output(*topo, "--svg", asked->svg, "Write a picture");
-  add_output(*topo, "--xml", asked->xml, "Write the topology as NCCL's XML");
-  add_output(*topo, "--json", asked->predict.json,
-             "Write nodes, links, paths, rings and trees, or the prediction, as data");
-  PredictAsked& predict = asked->predict;
-  topo->add_option("--predict", predict.kind, "Print what this collective would take, in place of the drawings");
+  topo->add_option("--file", options->files, "Topology XML; several times: one machine of each");
+  topo->add_option("--nodes", options->nodes, "Number of copies of the machine (1 to 512)");
+  topo->add_option("--channels", options->channels, "Maximum number of channels (1 to 64)");
+  add_output(*topo, "--svg", options->svg, "Write a picture");
+  add_output(*topo, "--xml", options->xml, "Write the topology as NCCL's XML");
+  add_output(*topo, "--json", options->predict.json,
+             "Write nodes, links, paths, rings and trees, or the prediction, as JSON");
+  PredictOptions& predict = options->predict;
+  topo->add_option("--predict", predict.kind, "Print the predicted times of this collective instead of the drawings");
   topo->add_option("--begin", predict.begin, "--predict: smallest size")->capture_default_str();
   topo->add_option("--end", predict.end, "--predict: largest size")->capture_default_str();
-  topo->add_option("--factor", predict.factor, "--predict: from one size to the next")
+  topo->add_option("--factor", predict.factor, "--predict: factor from one size to the next")
       ->capture_default_str()
       ->check(number_between(1.0001, 1e9));
   topo->add_option("--algorithm", predict.algorithms,
@@ -190,19 +190,19 @@ std::function<int()> add_topo(CLI::App& app) {
       ->capture_default_str();
   topo->add_flag("--rails", predict.rails,
                  "--predict: between machines only nets of the same number reach each other (direct, relay, doubling)");
-  topo->add_option("--latency", predict.latency_us, "--predict: us of a message within a machine")
+  topo->add_option("--latency", predict.latency_us, "--predict: latency of a message within a machine, in us")
       ->capture_default_str()
       ->check(number_between(0.0, 1e5));
-  topo->add_option("--net-latency", predict.net_latency_us, "--predict: us of a message to another machine")
+  topo->add_option("--net-latency", predict.net_latency_us, "--predict: latency of a message to another machine, in us")
       ->capture_default_str()
       ->check(number_between(0.0, 1e5));
   topo->add_option("--memory", predict.memory_gbps,
-                   "--predict: GB/s of a device's memory; 0: 2000 of a GPU, 20 of a core")
+                   "--predict: memory bandwidth of a device in GB/s; 0: 2000 for a GPU, 20 for a core")
       ->capture_default_str()
       ->check(number_between(0.0, 1e6));
-  add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last line as a page");
-  add_output(*topo, "--trace", predict.trace, "--predict: write it as a trace");
-  return [asked] { return run_topo(*asked); };
+  add_output(*topo, "--html", predict.html, "--predict: write the timeline of the last row as an HTML page");
+  add_output(*topo, "--trace", predict.trace, "--predict: write the timeline of the last row as a trace");
+  return [options] { return run_topo(*options); };
 }
 
 }  // namespace slip::cli

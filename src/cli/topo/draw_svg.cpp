@@ -1,5 +1,5 @@
-// The picture: the machine from its CPUs down to the devices, NVLinks and rings below them, and, for several machines,
-// the two trees between them. Widths of lines follow their rates.
+// The picture of `slip topo --svg`: CPUs at the top, devices below, then NVLinks and rings. For several machines it
+// also shows the two trees between them. Line widths are proportional to rates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ class Picture {
     return kind == TopoKind::kGpu || kind == TopoKind::kCore || kind == TopoKind::kNic;
   }
 
-  // Leaves side by side in one row, what holds them above their middle.
+  // Leaves are placed side by side in one row, and each parent above the middle of its children.
   void lay_out() {
     below_.resize(system_.nodes.size());
     for (std::size_t i = 0; i < system_.nodes.size(); ++i) {
@@ -197,7 +197,7 @@ class Picture {
     return -1;
   }
 
-  // What it moves: a port's own rate, the way up for the others.
+  // The rate shown in a node: of a port itself, otherwise of the link to its parent.
   std::string facts_of(int id) const {
     const int net = node(id).kind == TopoKind::kNic ? net_of(id) : -1;
     for (const TopoLink& link : system_.links) {
@@ -207,7 +207,7 @@ class Picture {
     return {};
   }
 
-  // Each ring in a lane of its own below the devices it visits.
+  // Each ring has its own line below the devices.
   void rings() {
     std::set<std::vector<int>> drawn;
     heading("Rings", bottom_ + 36);
@@ -216,7 +216,7 @@ class Picture {
         std::count_if(cluster_.ranks.begin(), cluster_.ranks.end(), [](const RankPlace& p) { return p.node == 0; }));
     for (const Channel& channel : plan_.channels) {
       if (drawn.size() >= kShownRings) break;
-      // The first machine's part, with its port for one that goes on.
+      // The part of the ring on the first machine, and the port where it leaves.
       std::vector<int> part;
       if (!channel.nets.empty()) part.push_back(-1 - channel.nets.front());
       for (std::size_t i = 0; i < here; ++i) part.push_back(channel.ring[i]);
@@ -253,7 +253,7 @@ class Picture {
           y, member < 0 ? "#fef3c7" : "#ffffff", colour);
   }
 
-  // Machines in a row; one tree rises above it, the other hangs below.
+  // Machines in a row, one tree above it and the other below.
   void trees() {
     const std::size_t machines = std::min(cluster_.nodes.size(), kShownMachines);
     if (machines < 2) return;

@@ -11,9 +11,9 @@
 namespace slip::cli {
 namespace {
 
-constexpr std::size_t kMatrixColumns = 22;  // that fit 100 characters
+constexpr std::size_t kMatrixColumns = 22;  // columns of the matrix that fit 100 characters
 constexpr std::size_t kShownRings = 8;
-constexpr int kShownBranches = 12;  // of one node of the tree that look alike
+constexpr int kShownBranches = 12;  // limit of similar children shown per node
 
 const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 
@@ -44,7 +44,7 @@ class TreeText {
 
  private:
   void line(const std::string& branch, const std::string& name, const std::string& facts) {
-    // Box characters are three bytes and one column wide.
+    // A box character has three bytes and one column.
     const auto wide = static_cast<std::size_t>(
         std::count_if(branch.begin(), branch.end(), [](char c) { return (c & 0xC0) != 0x80; }));
     const std::size_t used = wide + name.size();

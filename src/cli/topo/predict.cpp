@@ -22,61 +22,61 @@ constexpr Way kWays[] = {{"ring", Algorithm::kRing},         {"tree", Algorithm:
                          {"switch", Algorithm::kTree, true}, {"doubling", Algorithm::kDoubling},
                          {"direct", Algorithm::kDirect},     {"relay", Algorithm::kRelay}};
 
-Collective kind_asked(const PredictAsked& asked) {
+Collective kind_asked(const PredictOptions& options) {
   std::string known;
   for (const Collective kind :
        {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast, Collective::kAllGather,
         Collective::kReduceScatter, Collective::kAllToAll, Collective::kGather, Collective::kScatter}) {
-    if (asked.kind == collective_name(kind)) return kind;
+    if (options.kind == collective_name(kind)) return kind;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", collective_name(kind));
   }
-  throw UsageError(fmt::format("--predict {}: one of {}", asked.kind, known));
+  throw UsageError(fmt::format("--predict {}: one of {}", options.kind, known));
 }
 
-std::vector<Way> ways_asked(const PredictAsked& asked, Collective kind, const ChannelPlan& plan) {
+std::vector<Way> ways_asked(const PredictOptions& options, Collective kind, const ChannelPlan& plan) {
   std::vector<Way> result;
   std::string known;
   for (const Way& one : kWays) {
     const bool has_switch = kind == Collective::kAllReduce && !plan.channels.front().switch_tree.parent.empty();
     if (!find_schedule(one.algorithm, kind) || (one.through_switch && !has_switch)) continue;
-    if (asked.algorithms == "all" || asked.algorithms == one.name) result.push_back(one);
+    if (options.algorithms == "all" || options.algorithms == one.name) result.push_back(one);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
   }
-  if (result.empty()) throw UsageError(fmt::format("--algorithm {}: one of {} or all", asked.algorithms, known));
+  if (result.empty()) throw UsageError(fmt::format("--algorithm {}: one of {} or all", options.algorithms, known));
   return result;
 }
 
 }  // namespace
 
-void print_prediction(const PredictAsked& asked, const Cluster& cluster, const ChannelPlan& plan) {
-  const Collective kind = kind_asked(asked);
-  const std::vector<Way> ways = ways_asked(asked, kind, plan);
-  const auto begin = static_cast<double>(size_of(asked.begin, "--begin"));
-  const auto end = static_cast<double>(size_of(asked.end, "--end"));
+void print_prediction(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan) {
+  const Collective kind = kind_asked(options);
+  const std::vector<Way> ways = ways_asked(options, kind, plan);
+  const auto begin = static_cast<double>(size_of(options.begin, "--begin"));
+  const auto end = static_cast<double>(size_of(options.end, "--end"));
   const auto nranks = static_cast<int>(cluster.ranks.size());
   if (nranks < 2) throw UsageError("--predict: there is one rank only; give more with --nodes");
   if (begin > end)
-    throw UsageError(fmt::format("--begin {} --end {}: the first is larger than the last", asked.begin, asked.end));
+    throw UsageError(fmt::format("--begin {} --end {}: the first is larger than the last", options.begin, options.end));
   fmt::print("\n{} of {} ranks, simulated: {} us a message within a machine, {} us to another\n", collective_name(kind),
-             nranks, asked.latency_us, asked.net_latency_us);
+             nranks, options.latency_us, options.net_latency_us);
   fmt::print("{:>12}  {:<9} {:>8} {:>12} {:>9} {:>9}\n", "size (B)", "algorithm", "channels", "time (us)", "algbw",
              "busbw");
   const std::uint64_t blocks = counts_all_blocks(kind) ? static_cast<std::uint64_t>(nranks) : 1;
   std::optional<TraceData> timeline;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::string title;
-  for (double size = begin; size <= end; size = std::max(size * asked.factor, size + 1)) {
+  for (double size = begin; size <= end; size = std::max(size * options.factor, size + 1)) {
     for (const Way& way : ways) {
       PredictionRequest question;
       question.call = {.kind = kind, .type = DataType::kF32};
       question.call.elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
       question.algorithm = way.algorithm;
       question.through_switch = way.through_switch;
-      question.rails = asked.rails;
-      question.costs = {asked.latency_us, asked.net_latency_us, asked.memory_gbps};
+      question.rails = options.rails;
+      question.costs = {options.latency_us, options.net_latency_us, options.memory_gbps};
       const std::uint64_t bytes = question.call.block_bytes() * blocks;
       std::optional<Trace> trace;
-      if (!asked.html.empty() || !asked.trace.empty()) trace.emplace();
+      if (!options.html.empty() || !options.trace.empty()) trace.emplace();
       const CallPrediction found = predict(cluster, plan, question, {});
       if (trace) {
         trace->stop();
@@ -96,9 +96,9 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
                       {"busbw_gb_s", gbps * bus_share(kind, nranks)}});
     }
   }
-  if (!asked.json.empty()) write_file(asked.json, rows.dump(2) + "\n");
-  if (!asked.html.empty()) write_html(*timeline, asked.html, title);
-  if (!asked.trace.empty()) write_trace(*timeline, asked.trace, {});
+  if (!options.json.empty()) write_file(options.json, rows.dump(2) + "\n");
+  if (!options.html.empty()) write_html(*timeline, options.html, title);
+  if (!options.trace.empty()) write_trace(*timeline, options.trace, {});
 }
 
 }  // namespace slip::cli

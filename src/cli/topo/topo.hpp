@@ -7,7 +7,7 @@
 
 namespace slip::cli {
 
-std::string draw_tree(const TopoSystem& system);   // what hangs on what, with rates
+std::string draw_tree(const TopoSystem& system);   // the tree of nodes, with rates
 std::string draw_paths(const TopoSystem& system);  // the matrix of path types
 std::string draw_plan(const Cluster& cluster, const ChannelPlan& plan);
 
@@ -18,14 +18,14 @@ std::string counted(std::size_t count, const std::string& what);
 std::string gbps_text(double gbps);                 // "24 GB/s"
 const char* device_word(const TopoSystem& system);  // "GPU", "core" or "CPU"
 
-struct PredictAsked {
-  std::string kind;  // "all_reduce"; empty: nothing is predicted
+struct PredictOptions {
+  std::string kind;  // "all_reduce"; empty: no prediction
   std::string begin = "64K", end = "256M", algorithms = "all", html, trace, json;
   bool rails = false;
   double factor = 4, latency_us = 1.5, net_latency_us = 6, memory_gbps = 0;
 };
 
-// Prints the table, and writes the timeline of the last line if asked to.
-void print_prediction(const PredictAsked& asked, const Cluster& cluster, const ChannelPlan& plan);
+// Prints the table, and with --trace or --html writes the timeline of its last row.
+void print_prediction(const PredictOptions& options, const Cluster& cluster, const ChannelPlan& plan);
 
 }  // namespace slip::cli

@@ -1,5 +1,5 @@
-// `slip bench weights MODEL`: the same model with all of its weights on the device and with less and less room for
-// them, side by side.
+// `slip bench weights MODEL`: measures one model with all weights on the device, and with less and less memory
+// for them.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct WeightsBenchOptions {
   EngineOptions engine;
   StepOptions steps;
   std::string json;
@@ -25,7 +25,7 @@ struct Case {
   WeightsOptions options;
 };
 
-// Room for a share of the weights, and for twice what any op needs of them at once.
+// Budget for a share of the weights, plus twice the largest weight need of any op.
 std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   std::vector<Case> cases;
   const std::uint64_t weights = graph.bytes_of(ValueRole::kWeight);
@@ -37,7 +37,7 @@ std::vector<Case> cases_of(const Graph& graph, const WeightsPlan& resident) {
   return cases;
 }
 
-Table make_table() {
+Table bench_table() {
   return {"",
           {{"weights", "case"},
            {"memory", "peak_bytes"},
@@ -54,7 +54,7 @@ class Comparing {
  public:
   Comparing(const Engine& engine, StepOptions steps) : engine_(engine), steps_(steps) {}
 
-  // False: interrupted.
+  // Returns false if interrupted.
   bool add(const std::string& name, const WeightsPlan& plan) {
     steps_.what = name.c_str();
     const StepsSeen seen = run_steps(engine_, plan, steps_);
@@ -78,20 +78,20 @@ class Comparing {
   void skip(const std::string& name, const std::string& why) { notes_.push_back(fmt::format("{}: {}", name, why)); }
 
   const Table& table() const { return table_; }
-  const std::vector<std::string>& notes() const { return notes_; }  // what was left out, and why
+  const std::vector<std::string>& notes() const { return notes_; }  // rows that were left out, with the reason
   bool wrong() const { return wrong_; }
 
  private:
   const Engine& engine_;
   StepOptions steps_;
-  Table table_ = make_table();
+  Table table_ = bench_table();
   std::vector<std::string> notes_;
   std::vector<std::byte> outputs_;
   Picos resident_ = 0;
   bool wrong_ = false;
 };
 
-// What does not fit is left out with its reason.
+// A budget that is too small is skipped, and the reason is noted.
 bool run_cases(const Engine& engine, Comparing& comparing) {
   const WeightsPlan resident = engine.resident_plan();
   if (resident.device_bytes() > engine.free_bytes()) {
@@ -111,29 +111,29 @@ bool run_cases(const Engine& engine, Comparing& comparing) {
   return true;
 }
 
-int bench_weights(const Asked& asked) {
-  asked.steps.check();
-  require_runnable(asked.engine, "bench");
-  const Engine engine(asked.engine);
+int bench_weights(const WeightsBenchOptions& wanted) {
+  wanted.steps.check();
+  require_runnable(wanted.engine, "bench");
+  const Engine engine(wanted.engine);
   const Costs& costs = engine.costs();
-  Comparing comparing(engine, asked.steps);
+  Comparing comparing(engine, wanted.steps);
   const bool complete = run_cases(engine, comparing);
-  if (!asked.json.empty()) {
-    const nlohmann::ordered_json json = {{"device", asked.engine.device},
+  if (!wanted.json.empty()) {
+    const nlohmann::ordered_json json = {{"device", wanted.engine.device},
                                          {"weights_bytes", engine.graph().bytes_of(ValueRole::kWeight)},
                                          {"link_bytes_per_s", costs.load.bytes_per_second},
                                          {"kernel_slowdown", costs.kernel_slowdown},
                                          {"load_slowdown", costs.load_slowdown},
                                          {"rows", json_of(comparing.table())},
                                          {"left_out", comparing.notes()}};
-    write_file(asked.json, json.dump(2) + "\n");
+    write_file(wanted.json, json.dump(2) + "\n");
   }
   std::string notes;
   for (const std::string& note : comparing.notes()) notes += paragraph(note, 2);
   fmt::print("{}: {} ops, {} of weights, on {}; the link gives {}, a kernel beside a load takes {:.2f}x\n\n{}{}",
-             asked.engine.model, engine.graph().ops().size(), format_bytes(engine.graph().bytes_of(ValueRole::kWeight)),
-             asked.engine.device, format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown,
-             comparing.table().text(), notes);
+             wanted.engine.model, engine.graph().ops().size(),
+             format_bytes(engine.graph().bytes_of(ValueRole::kWeight)), wanted.engine.device,
+             format_rate(costs.load.bytes_per_second), 1 + costs.kernel_slowdown, comparing.table().text(), notes);
   if (!complete) return kInterrupted;
   return comparing.wrong() ? kFailed : kSuccess;
 }
@@ -141,18 +141,18 @@ int bench_weights(const Asked& asked) {
 }  // namespace
 
 std::function<int()> add_weights_bench(CLI::App& bench) {
-  auto asked = std::make_shared<Asked>();
+  auto wanted = std::make_shared<WeightsBenchOptions>();
   CLI::App* weights =
       bench.add_subcommand("weights", "All weights resident beside 75, 50 and 25 % of them, and two slots");
   weights->footer(
       "\nRuns the model each way and shows time, memory, the rate of loading and what was predicted. `two slots`: no\n"
       "weight stays, and the ring holds twice what any op needs at once. Example:\n"
       "  slip bench weights model/ --device cuda:0");
-  asked->engine.add_model_to(*weights, true);
-  weights->add_option("--steps", asked->steps.steps, "Steps to run each way")->capture_default_str();
-  weights->add_option("--seed", asked->steps.seed, "Of the random inputs")->capture_default_str();
-  add_output(*weights, "--json", asked->json, "Write the table as data");
-  return [asked] { return bench_weights(*asked); };
+  wanted->engine.add_model_to(*weights, true);
+  weights->add_option("--steps", wanted->steps.steps, "Steps to run each way")->capture_default_str();
+  weights->add_option("--seed", wanted->steps.seed, "Of the random inputs")->capture_default_str();
+  add_output(*weights, "--json", wanted->json, "Write the table as data");
+  return [wanted] { return bench_weights(*wanted); };
 }
 
 }  // namespace slip::cli

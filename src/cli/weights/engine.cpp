@@ -12,7 +12,7 @@
 namespace slip::cli {
 namespace {
 
-constexpr double kUsable = 0.9;  // of free memory, where nothing else was said
+constexpr double kUsable = 0.9;  // share of free memory to use if the user gives no budget
 
 std::uint64_t bytes_of_option(const std::string& text, const char* option) {
   std::uint64_t bytes = 0;
@@ -65,7 +65,7 @@ WeightsOptions EngineOptions::planning() const {
 }
 
 Engine::Engine(const EngineOptions& options) : planning_(options.planning()), device_name_(options.device) {
-  open_device(device_name_);  // before anything that takes long
+  open_device(device_name_);  // fails early, before any long work
   if (is_folder(options.model)) {
     folder_ = options.model;
     graph_ = read_graph(folder_ + "/graph.json", {});

@@ -1,4 +1,4 @@
-// What `slip plan`, `slip run` and `slip bench weights` share: a model, a device, its costs and a plan.
+// Engine: a model, a device, its costs and a plan; shared by `slip plan`, `slip run` and `slip bench weights`.
 #pragma once
 
 #include <optional>
@@ -18,17 +18,17 @@ struct EngineOptions {
   std::optional<double> slowdown;  // percent
   bool stream_all = false;
 
-  // `runs`: the command runs the model, which a simulated device cannot.
-  void add_to(CLI::App& command, bool runs);        // all of them
-  void add_model_to(CLI::App& command, bool runs);  // model, device and costs, and nothing of how to plan
+  // `runs`: the command runs the model, so simulated devices are not offered.
+  void add_to(CLI::App& command, bool runs);        // all options
+  void add_model_to(CLI::App& command, bool runs);  // only model, device and costs
 
-  // UsageError names what is no number of bytes or percent.
+  // Throws UsageError for a value that is not a number of bytes or percent.
   WeightsOptions planning() const;
 };
 
-bool is_weights_file(const std::string& path);  // by its name
+bool is_weights_file(const std::string& path);  // by its extension
 
-// A model with all that is known about it before it runs.
+// A model with its graph, device and costs, before it runs.
 class Engine {
  public:
   explicit Engine(const EngineOptions& options);
@@ -38,10 +38,10 @@ class Engine {
   bool simulated() const { return device_name_.starts_with("sim:"); }
   bool has_weights() const { return !folder_.empty(); }
   WeightSource source() const;
-  WeightsPlan plan() const;           // as asked for
-  WeightsPlan resident_plan() const;  // everything on the device
-  std::uint64_t free_bytes() const;   // that a plan may take of the device's memory
-  // With no more memory than the plan may take.
+  WeightsPlan plan() const;           // with the user's options
+  WeightsPlan resident_plan() const;  // all weights on the device
+  std::uint64_t free_bytes() const;   // device memory that a plan may use
+  // Opens the device with the plan's memory as its limit.
   Device open(const WeightsPlan& plan) const;
 
  private:

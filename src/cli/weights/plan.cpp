@@ -11,13 +11,13 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct PlanOptions {
   EngineOptions engine;
   std::string output, html, json;
 };
 
-void write_json(const std::string& path, const WeightsPlan& plan, const WeightsProof& proof,
-                const Prediction& prediction) {
+void write_plan_json(const std::string& path, const WeightsPlan& plan, const WeightsProof& proof,
+                     const Prediction& prediction) {
   nlohmann::ordered_json json;
   json["device_bytes"] = plan.device_bytes();
   json["resident_bytes"] = plan.resident_bytes;
@@ -34,39 +34,39 @@ void write_json(const std::string& path, const WeightsPlan& plan, const WeightsP
   write_file(path, json.dump(2) + "\n");
 }
 
-int run_plan(const Asked& asked) {
-  const Engine engine(asked.engine);
+int run_plan(const PlanOptions& options) {
+  const Engine engine(options.engine);
   const WeightsPlan plan = engine.plan();
   const WeightsProof proof = verify_weights(plan, engine.graph(), {});
   const Prediction prediction = predict_weights(plan, engine.graph(), engine.costs(), 4, {});
-  if (!asked.json.empty()) write_json(asked.json, plan, proof, prediction);
+  if (!options.json.empty()) write_plan_json(options.json, plan, proof, prediction);
   fmt::print("{}", describe(plan, engine.graph(), engine.costs()));
   fmt::print("simulated      {} a step, {} the first; no op runs for {} of it\n", format_time(prediction.step),
              format_time(prediction.first_step), format_time(prediction.exposed));
   fmt::print("proof          {}: {} ops and {} waits of {} steps\n", verdict_name(proof.verdict), proof.ops,
              proof.waits, proof.steps);
   if (!proof.proven()) fmt::print("{}", proof.text);
-  if (!asked.output.empty()) write_weights_plan(plan, engine.graph(), asked.output, {});
-  const std::string title = "predicted: " + asked.engine.model;
-  if (!asked.html.empty()) write_html(prediction.trace, asked.html, title);
+  if (!options.output.empty()) write_weights_plan(plan, engine.graph(), options.output, {});
+  const std::string title = "predicted: " + options.engine.model;
+  if (!options.html.empty()) write_html(prediction.trace, options.html, title);
   return proof.proven() ? kSuccess : kFailed;
 }
 
 }  // namespace
 
 std::function<int()> add_plan(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<PlanOptions>();
   CLI::App* plan = app.add_subcommand("plan", "Plan a model within a budget: prove and predict it, without running");
   plan->footer(
       "\nSays which weights stay on the device and which pass through a ring while earlier ops compute, what a step\n"
       "takes, what cannot be hidden, and that nothing races. Examples:\n"
       "  slip plan model/ --budget 2GiB\n"
       "  slip plan model/ --device sim:h200 --slowdown 5");
-  asked->engine.add_to(*plan, false);
-  add_named_output(*plan, "-o,--output", asked->output, "Write the plan as JSON, for slip run --plan");
-  add_output(*plan, "--html", asked->html, "Write the predicted timeline as a page");
-  add_output(*plan, "--json", asked->json, "Write the figures as data");
-  return [asked] { return run_plan(*asked); };
+  options->engine.add_to(*plan, false);
+  add_named_output(*plan, "-o,--output", options->output, "Write the plan as JSON, for slip run --plan");
+  add_output(*plan, "--html", options->html, "Write the predicted timeline as a page");
+  add_output(*plan, "--json", options->json, "Write the figures as data");
+  return [options] { return run_plan(*options); };
 }
 
 }  // namespace slip::cli

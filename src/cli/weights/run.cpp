@@ -1,4 +1,4 @@
-// `slip run MODEL`: runs a model within a budget and lays the run over its prediction.
+// `slip run MODEL`: runs a model within a memory budget and compares the run with its prediction.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,7 +12,7 @@
 namespace slip::cli {
 namespace {
 
-struct Asked {
+struct RunOptions {
   EngineOptions engine;
   StepOptions steps;
   std::string plan, trace, html, json;
@@ -29,7 +29,7 @@ void add_row(Table& table, const char* what, const WeightsPlan& plan, const Step
              plan.loads.empty() ? none() : percent(100 * achieved / costs.load.bytes_per_second), std::move(outputs)});
 }
 
-Table make_table() {
+Table run_table() {
   return {"",
           {{"weights", "case"},
            {"a step", "step_ps"},
@@ -43,74 +43,74 @@ Table make_table() {
            {"outputs", "outputs"}}};
 }
 
-// A plan from a file may come from anywhere: the order of its ops, loads included, is proven before it runs.
+// A plan file may come from anywhere, so the order of its ops and loads is proven before it runs.
 WeightsProof prove(const WeightsPlan& plan, const Engine& engine) {
   WeightsProof proof = verify_weights(plan, engine.graph(), engine.open(plan), engine.source(), {});
   if (!proof.proven()) {
-    fmt::print("{}", proof.text);  // many lines: what races, and what would mend it
+    fmt::print("{}", proof.text);  // several lines: the races and their fixes
     throw Error(Code::kInvalidValue, fmt::format("the plan is not run: {}", verdict_name(proof.verdict)), {});
   }
   return proof;
 }
 
-void write_files(const Asked& asked, const StepsSeen& seen) {
-  if (!asked.trace.empty()) write_trace(seen.trace, asked.trace, {});
-  if (!asked.html.empty()) write_html(seen.trace, asked.html, asked.engine.model, &seen.prediction.trace);
+void write_files(const RunOptions& options, const StepsSeen& seen) {
+  if (!options.trace.empty()) write_trace(seen.trace, options.trace, {});
+  if (!options.html.empty()) write_html(seen.trace, options.html, options.engine.model, &seen.prediction.trace);
 }
 
-int run_model(Asked asked) {
-  asked.steps.check();
-  require_runnable(asked.engine, "run");
-  const Engine engine(asked.engine);
-  const WeightsPlan plan = asked.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), asked.plan, {});
+int run_model(RunOptions options) {
+  options.steps.check();
+  require_runnable(options.engine, "run");
+  const Engine engine(options.engine);
+  const WeightsPlan plan = options.plan.empty() ? engine.plan() : read_weights_plan(engine.graph(), options.plan, {});
   const WeightsProof proof = prove(plan, engine);
-  Table table = make_table();
+  Table table = run_table();
   std::optional<StepsSeen> resident;
-  if (asked.check) {
+  if (options.check) {
     const WeightsPlan all = engine.resident_plan();
-    asked.steps.what = "all resident";
-    resident = run_steps(engine, all, asked.steps);
-    if (resident->steps < asked.steps.steps) return stopped(*resident, asked.steps);
+    options.steps.what = "all resident";
+    resident = run_steps(engine, all, options.steps);
+    if (resident->steps < options.steps.steps) return stopped(*resident, options.steps);
     add_row(table, "all resident", all, *resident, engine.costs(), none());
   }
-  asked.steps.what = plan.loads.empty() ? "all resident" : "as planned";
-  const StepsSeen seen = run_steps(engine, plan, asked.steps);
-  if (seen.steps < asked.steps.steps) {
-    write_files(asked, seen);
-    return stopped(seen, asked.steps);
+  options.steps.what = plan.loads.empty() ? "all resident" : "as planned";
+  const StepsSeen seen = run_steps(engine, plan, options.steps);
+  if (seen.steps < options.steps.steps) {
+    write_files(options, seen);
+    return stopped(seen, options.steps);
   }
   const bool equal = !resident || resident->outputs == seen.outputs;
-  add_row(table, asked.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
-  if (!asked.json.empty()) write_file(asked.json, json_of(table).dump(2) + "\n");
+  add_row(table, options.steps.what, plan, seen, engine.costs(), resident ? word(equal ? "equal" : "WRONG") : none());
+  if (!options.json.empty()) write_file(options.json, json_of(table).dump(2) + "\n");
   fmt::print("{}proof          {}: {} ops and {} waits of {} steps\n\n", describe(plan, engine.graph(), engine.costs()),
              verdict_name(proof.verdict), proof.ops, proof.waits, proof.steps);
   fmt::print("{}\nthe run beside its prediction, and the ops that differ most:\n{}", table.text(),
              seen.comparison.text());
-  write_files(asked, seen);
+  write_files(options, seen);
   return equal ? kSuccess : kFailed;
 }
 
 }  // namespace
 
 std::function<int()> add_run(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto options = std::make_shared<RunOptions>();
   CLI::App* run = app.add_subcommand("run", "Run a model within a budget of device memory");
   run->footer(
       "\nPlans, proves, predicts and runs; shows times, memory and how far the prediction was off. Examples:\n"
       "  slip model stack --blocks 8 -o model/\n"
       "  slip run model/ --budget 120MiB --check --html run.html");
-  asked->engine.add_to(*run, true);
+  options->engine.add_to(*run, true);
   CLI::Option* plan =
-      run->add_option("--plan", asked->plan, "A plan that slip plan -o wrote, in place of planning now");
+      run->add_option("--plan", options->plan, "A plan that slip plan -o wrote, in place of planning now");
   for (const char* planning : {"--budget", "--slowdown", "--ring", "--host-memory", "--stream-all"})
     plan->excludes(run->get_option(planning));
-  run->add_option("--steps", asked->steps.steps, "Steps to run")->capture_default_str();
-  run->add_option("--seed", asked->steps.seed, "Of the random inputs")->capture_default_str();
-  run->add_flag("--check", asked->check, "Also run with all weights resident, and compare the outputs bit by bit");
-  add_output(*run, "--trace", asked->trace, "Write the run as a trace");
-  add_output(*run, "--html", asked->html, "Write the timeline as a page, the prediction under the run");
-  add_output(*run, "--json", asked->json, "Write the table as data");
-  return [asked] { return run_model(*asked); };
+  run->add_option("--steps", options->steps.steps, "Steps to run")->capture_default_str();
+  run->add_option("--seed", options->steps.seed, "Of the random inputs")->capture_default_str();
+  run->add_flag("--check", options->check, "Also run with all weights resident, and compare the outputs bit by bit");
+  add_output(*run, "--trace", options->trace, "Write the run as a trace");
+  add_output(*run, "--html", options->html, "Write the timeline as a page, the prediction under the run");
+  add_output(*run, "--json", options->json, "Write the table as data");
+  return [options] { return run_model(*options); };
 }
 
 }  // namespace slip::cli

@@ -17,7 +17,7 @@ namespace slip::cli {
 namespace {
 
 std::atomic<bool> g_stop{false};
-// Relaxed: the flag carries nothing but itself.
+// Relaxed: no other data is published through the flag.
 void stop_soon(int) { g_stop.store(true, std::memory_order_relaxed); }
 
 class StopOnInterrupt {
@@ -31,13 +31,13 @@ class StopOnInterrupt {
   ~StopOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
   StopOnInterrupt(const StopOnInterrupt&) = delete;
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
-  static bool asked() { return g_stop.load(std::memory_order_relaxed); }
+  static bool wanted() { return g_stop.load(std::memory_order_relaxed); }
 
  private:
   struct sigaction before_ {};
 };
 
-// Small numbers of the value's type.
+// Fills the value with small numbers of its type.
 void fill_input(const GraphValue& value, std::span<std::byte> bytes, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (std::size_t i = 0; i + bytes_of(value.type) <= bytes.size(); i += bytes_of(value.type)) {
@@ -100,7 +100,7 @@ Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::s
 
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options) {
   StepsSeen seen;
-  // As many steps as are run, so that the page lays one under each; beyond some every step is like the one before.
+  // Predicts as many steps as run, so that the page shows one below each; after some steps all are alike.
   constexpr int kMaxPredicted = 64;
   seen.prediction =
       predict_weights(plan, engine.graph(), engine.costs(), std::clamp(options.steps, 4, kMaxPredicted), {});
@@ -108,7 +108,7 @@ StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOpt
   Runner runner(device, engine.graph(), plan, engine.source(), {});
   Trace trace;
   const StopOnInterrupt interrupt;
-  for (; seen.steps < options.steps && !StopOnInterrupt::asked(); ++seen.steps) {
+  for (; seen.steps < options.steps && !StopOnInterrupt::wanted(); ++seen.steps) {
     fill_inputs(engine.graph(), runner, options.seed + static_cast<std::uint64_t>(seen.steps));
     runner.step({});
     show_progress(options, seen.steps + 1);
@@ -128,7 +128,7 @@ void require_runnable(const EngineOptions& options, const char* command) {
     throw UsageError(
         fmt::format("{} is simulated: slip plan predicts on it, slip {} needs cpu or cuda:0", options.device, command));
   if (is_folder(options.model)) return;
-  static_cast<void>(File::open(options.model, {}));  // says so if there is none
+  static_cast<void>(File::open(options.model, {}));  // throws if the file does not exist
   throw UsageError(fmt::format("'{}' is {}: slip {} needs a folder with both", options.model,
                                is_weights_file(options.model) ? "weights without a graph" : "a graph without weights",
                                command));

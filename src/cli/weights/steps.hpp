@@ -1,4 +1,4 @@
-// Steps of a model on a device, measured: what `slip run` and `slip bench weights` do with a plan.
+// Runs and measures the steps of a model with a plan; used by `slip run` and `slip bench weights`.
 #pragma once
 
 #include <cstdint>
@@ -9,40 +9,40 @@
 
 namespace slip::cli {
 
-inline constexpr int kInterrupted = 130;  // exit status, as a shell gives it
+inline constexpr int kInterrupted = 130;  // exit status after SIGINT, as shells report it
 
 struct StepOptions {
   int steps = 8;
-  std::uint64_t seed = 1;    // of the inputs, which are the same for every plan
-  const char* what = "run";  // for the progress that a terminal shows
+  std::uint64_t seed = 1;    // of the inputs; all plans get the same inputs
+  const char* what = "run";  // shown in the progress line of a terminal
 
-  // UsageError where they show no steady state.
+  // Throws UsageError if there are too few steps for a steady state.
   void check() const;
 };
 
 struct StepsSeen {
   Prediction prediction;
   Comparison comparison;
-  Figures figures;  // of the whole run, as the page and `slip stats` give them
+  Figures figures;  // of the whole run, the same as on the page and in `slip stats`
   std::uint64_t peak = 0;
-  int steps = 0;                   // fewer than asked for: interrupted
+  int steps = 0;                   // fewer than requested if interrupted
   std::vector<std::byte> outputs;  // of the last step
   TraceData trace;
 
   double loaded_per_second(const WeightsPlan& plan) const;
 };
 
-// Ctrl-C ends the loop after the step that runs; a second one ends the program as ever.
+// The first Ctrl-C ends the loop after the current step; a second one ends the program.
 StepsSeen run_steps(const Engine& engine, const WeightsPlan& plan, const StepOptions& options);
 
-// The time in which loads ran, and the part of it in which an op of the graph did, too; of all steps but the first,
-// which finds the ring empty.
+// Time in which loads ran, and the part of it in which an op of the graph ran, too. Without the first step, which
+// starts with an empty ring.
 Cover loads_covered(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops);
 
-// UsageError for what can be planned but not run: a graph without weights, a simulated device.
+// Throws UsageError for a graph without weights or a simulated device: they can be planned but not run.
 void require_runnable(const EngineOptions& options, const char* command);
 
-// Says how far an interrupted run came, and gives the status for it.
+// Prints how many steps an interrupted run completed, and returns its exit status.
 int stopped(const StepsSeen& seen, const StepOptions& options);
 
 }  // namespace slip::cli

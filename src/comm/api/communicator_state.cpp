@@ -17,14 +17,6 @@
 namespace slip {
 namespace {
 
-// Made once, because making a name looks it up in a table.
-const std::array kNames = [] {
-  std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names;
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = Name(collective_name(static_cast<Collective>(i)));
-  return names;
-}();
-Name name_of(Collective kind) { return kNames[static_cast<std::size_t>(kind)]; }
-
 // Whether the input of this rank is its part of the output, or the output its part of the input. `own`: the offset of
 // that part in bytes.
 bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
@@ -35,11 +27,6 @@ bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
 // Whether only ops of the device may touch the memory, so that other ranks cannot.
 bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
-}
-
-const Name& message_name() {
-  static const Name kName(collective_name(Collective::kMessage));
-  return kName;
 }
 
 // A kernel and no copy op: a copy between host buffers would block the host thread (rule 36).
@@ -132,9 +119,17 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
 
 }  // namespace
 
+CallNames::CallNames(const std::string& communicator) {
+  const auto named = [&](const char* op) { return Name(communicator.empty() ? op : communicator + "." + op); };
+  for (std::size_t i = 0; i < names_.size(); ++i) names_[i] = named(collective_name(static_cast<Collective>(i)));
+  send_ = named("send");
+  recv_ = named("recv");
+}
+
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                            std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
     : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
+      names(opts.name),
       calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *ledger_slot, cores_each < 1,
             timeout_ns()) {
   calls.one_thread = sim != nullptr;
@@ -163,7 +158,7 @@ void Communicator::State::require_device(const DeviceCore& core, std::string_vie
   if (core.info.world == world) return;
   throw Error(Code::kUnsupported,
               fmt::format("{} on device '{}': the communicator's ranks are on '{}', with another clock", what,
-                          core.info.name, device.info().name),
+                          core.info.label, device.info().label),
               here);
 }
 
@@ -298,7 +293,7 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
   require_usable(here);
   StreamState& state = *stream.state(here);
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
-  const Name name = name_of(call.kind);
+  const Name name = names[call.kind];
   if (state.core->info.world != world) [[unlikely]]
     require_device(*state.core, name.text(), here);
   if (has_root(call.kind) && (call.root < 0 || call.root >= nranks))
@@ -341,7 +336,6 @@ void Communicator::State::issue_call(const Call& call, Range to, Range from, Str
 // Fills in `issued`. Throws if a message cannot be sent or received.
 Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<const PendingSendRecv> messages,
                                                                     StreamState& state) {
-  static const Name kSend("send"), kRecv("recv");
   const int rank = bootstrap.rank(), nranks = bootstrap.nranks();
   const Here here = messages.front().here;
   OwnMessages own;
@@ -349,7 +343,7 @@ Communicator::State::OwnMessages Communicator::State::sort_messages(std::span<co
   issued.received.clear();
   issued.messages.clear();
   for (const PendingSendRecv& message : messages) {
-    const Name name = message.out ? kSend : kRecv;
+    const Name name = message.out ? names.send() : names.recv();
     if (message.rank < 0 || message.rank >= nranks)
       throw Error(Code::kInvalidValue, fmt::format("{}: rank {} of {} ranks", name.text(), message.rank, nranks),
                   message.here);
@@ -372,7 +366,7 @@ StreamState& Communicator::State::require_stream_for(std::span<const PendingSend
   require_usable(here);
   StreamState& state = *stream.state(here);
   if (state.core->info.world != world) [[unlikely]]
-    require_device(*state.core, message_name().text(), here);
+    require_device(*state.core, names[Collective::kMessage].text(), here);
   return state;
 }
 
@@ -399,7 +393,7 @@ void Communicator::State::issue_messages(std::span<const PendingSendRecv> messag
   for (const UserMessage& message : issued.messages) bytes += message.bytes;
   Op op{.kind = OpKind::kExchange,
         .engine = Engine::kCommunication,
-        .name = message_name(),
+        .name = names[Collective::kMessage],
         .here = here,
         .reads = issued.sent,
         .writes = issued.received,

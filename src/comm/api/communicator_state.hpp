@@ -2,6 +2,7 @@
 // first error, and compares all calls of the ranks when the communicator is finalized.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,20 @@
 #include "comm/sim/sim_ranks.hpp"
 
 namespace slip {
+
+// The names of a communicator's ops in traces and errors: "all_reduce", or "tp.all_reduce" if the communicator is named
+// "tp". They are made once, because making a Name looks it up in a table.
+class CallNames {
+ public:
+  explicit CallNames(const std::string& communicator);
+  Name operator[](Collective kind) const { return names_[static_cast<std::size_t>(kind)]; }
+  Name send() const { return send_; }
+  Name recv() const { return recv_; }
+
+ private:
+  std::array<Name, static_cast<std::size_t>(Collective::kMessage) + 1> names_;
+  Name send_, recv_;
+};
 
 struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_shared_from_this<State> {
   // How an op enters its stream: slip::issue, or slip::enqueue for an op of a plan, whose launch has checked it.
@@ -37,6 +52,7 @@ struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_
   void finalize(Here here);
   void drain();  // returns when the device has given back all calls, with or without success
 
+  const CallNames names;
   CallContext calls;
   std::mutex allocating;  // keeps the order of allocations the same on all ranks
 

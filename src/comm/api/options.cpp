@@ -78,7 +78,7 @@ std::string RequestedOptions::text() const {
 void require_rank_device(const DeviceInfo& info, std::string_view what, Here here) {
   if (info.name == "cpu" || info.name.starts_with("cpu:") || info.virtual_time) return;
   throw Error(Code::kUnsupported,
-              fmt::format("{} on device '{}': only ranks on cpu and sim devices are supported yet", what, info.name),
+              fmt::format("{} on device '{}': only ranks on cpu and sim devices are supported yet", what, info.label),
               here);
 }
 

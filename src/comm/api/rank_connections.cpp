@@ -101,7 +101,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
   links.emplace(bootstrap, host ? &*host : nullptr, net_options_of(options), timeout_ns(), tuning.max_channels);
   tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
-  ledger_slot = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().name});
+  ledger_slot = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().label});
   monitor = std::make_shared<CallMonitor>(ledger_slot);
   bootstrap.set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);

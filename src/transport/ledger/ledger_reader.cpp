@@ -41,7 +41,9 @@ bool copy_entry(int descriptor, std::size_t offset, LedgerEntry& copy) {
 
 bool is_named_ledger(const fs::path& link) {
   std::error_code error;
-  return fs::read_symlink(link, error).string().starts_with(std::string("/memfd:") + kLedgerName);
+  constexpr std::string_view kMemfd = "/memfd:";
+  const std::string target = fs::read_symlink(link, error).string();
+  return target.starts_with(kMemfd) && std::string_view(target).substr(kMemfd.size()).starts_with(kLedgerName);
 }
 
 // The link may lead to another file by now, so it is opened with O_PATH first: opening a pipe would wait, and opening

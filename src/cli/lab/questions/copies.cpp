@@ -1,4 +1,4 @@
-// Questions about copies: what they order, what they hold, and how many run at a time.
+// Questions about copies: what they order, when they block the host, and how many run at a time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace slip::cli {
 namespace {
 
 constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
-// Two pairs of host and device memory, with all pages touched.
+// Two pairs of host and device memory, with all pages mapped.
 struct Memory {
   Buffer host[2], device[2];
   Memory(const Device& on, std::size_t size) {

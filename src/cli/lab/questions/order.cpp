@@ -1,4 +1,4 @@
-// Questions about what runs before what: default streams, queues, concurrency.
+// Questions about order: default streams, queues, concurrency.
 #include <fmt/format.h>
 
 #include <array>
@@ -52,7 +52,7 @@ Finding does_it_wait_for_all(const Bench& bench) {
           !together(run.span("blocking"), run.span("default")) && together(run.span("free"), run.span("default"))};
 }
 
-// Two host threads launch into what each calls the default stream.
+// Two host threads launch into their default streams.
 Run two_threads(const Bench& bench, DefaultStream mode, const Work& work) {
   DeviceOptions options = kFourWorkers;
   options.default_stream = mode;

@@ -1,4 +1,4 @@
-// The questions of the lab `questions` and what an experiment finds.
+// The questions of the lab `questions`, and the result of an experiment.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ struct Finding {
   std::string ran;
   std::string seen;  // with the figures of this run
   std::string answer;
-  bool shown = false;  // whether what was seen bears the answer out
+  bool shown = false;  // true: the figures of this run confirm the answer
 };
 
 struct Question {

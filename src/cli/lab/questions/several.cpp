@@ -10,7 +10,7 @@ namespace {
 
 constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
 
-// The error's code in words, or "allowed".
+// Name of the error's code, or "allowed" without an error.
 std::string outcome_of(const std::function<void()>& call) {
   try {
     call();
@@ -44,7 +44,7 @@ Finding across_devices(const Bench& bench) {
           ordered && record != "allowed" && elapsed != "allowed"};
 }
 
-// All-reduce by hand: every device ends with the sum of all. Each step sends to the right neighbour, which adds.
+// A hand-written ring all_reduce. In each step a device sends to its right neighbour, which adds.
 class Ring {
  public:
   static constexpr std::size_t kRanks = 4, kBytes = 8 << 20;
@@ -67,7 +67,7 @@ class Ring {
     sync();
   }
 
-  // In pieces: 2 (n - 1) steps, each moves one n-th; first sums are collected, then handed round.
+  // In n pieces: 2 (n - 1) steps of one piece each. The first half reduces, the second half distributes the sums.
   void in_pieces() {
     constexpr std::size_t kPiece = kBytes / kRanks;
     for (std::size_t step = 0; step < 2 * (kRanks - 1); ++step) {
@@ -78,7 +78,7 @@ class Ring {
           step < kRanks - 1);
     }
   }
-  // In one piece: everything goes from rank to rank, adding up; then the sum goes round.
+  // In one piece: the data is added from rank to rank, then the sum goes round.
   void in_one_piece() {
     for (std::size_t step = 0; step < 2 * (kRanks - 1); ++step) {
       const std::size_t sender = step % kRanks;
@@ -106,7 +106,7 @@ class Ring {
   };
   static std::size_t right(std::size_t rank) { return (rank + 1) % kRanks; }
 
-  // Rank's part goes to its neighbour and is added there, or replaces what is there.
+  // Sends a rank's part to its neighbour, which adds it or replaces its own.
   void hop(std::size_t rank, Part part, bool add) const {
     const std::size_t next = right(rank);
     const Range from = data_[rank].slice(part.offset, part.bytes), to = data_[next].slice(part.offset, part.bytes);
@@ -118,7 +118,7 @@ class Ring {
   }
   void handover(std::size_t rank) const { streams_[right(rank)].wait(streams_[rank].record()); }
 
-  // One step of all ranks at once; then each waits for what its left neighbour sent.
+  // One step of all ranks; then each waits for the data of its left neighbour.
   template <class PartOf>
   void send(PartOf part_of, bool add) const {
     std::vector<Event> sent;
@@ -164,7 +164,7 @@ Finding all_reduce(const Bench& bench) {
           ok && pieces < whole};
 }
 
-// A kernel's queue to a proxy that sends: slots, and two counters that only one side writes each.
+// A kernel's queue to a proxy thread: slots, and two counters, each written by one side only.
 Finding proxy_queue(const Bench& bench) {
   constexpr std::uint32_t kDepth = 2, kPieces = 8;
   constexpr std::size_t kBytes = 256 << 10;
@@ -178,7 +178,7 @@ Finding proxy_queue(const Bench& bench) {
   const auto prepare = [&] {
     std::ranges::fill(out.host_write<float>(), -1.0F);
     std::ranges::fill(counters.host_write<std::uint32_t>(), 0U);
-    device.fill(slots, 0);  // the kernel multiplies what it finds, and not every number times 0 is 0
+    device.fill(slots, 0);  // the kernel multiplies the old content by 0, which must not be NaN or infinity
     device.sync();
   };
   const Run run = bench.measure(

@@ -1,4 +1,4 @@
-// Questions about weights that pass through few slots.
+// Questions about weights that are loaded into few slots.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace slip::cli {
 namespace {
 
 constexpr auto kNonBlocking = StreamFlags::kNonBlocking;
-// A weight in the experiments that measure time.
+// Size of a weight in experiments that measure time.
 std::size_t weight_bytes(const Bench& bench) { return bench.copy_bytes() / 8; }
 
-// Layers that read their weight from one of `slots` slots and add up its first number; true when every layer saw its
-// own.
+// Layers that read their weight from one of `slots` slots and add up its first number; true if every layer saw its
+// own weight.
 struct Stack {
   std::size_t layers, slots, bytes;
-  bool guard;  // a load waits until the layer that used its slot is done
+  bool guard;  // a load waits for the layer that used its slot
   Work layer;
 };
 
