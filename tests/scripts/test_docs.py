@@ -33,11 +33,13 @@ def anchors(page):
 
 class Docs(unittest.TestCase):
     def test_named_paths_exist(self):
+        missing = []
         for page in PAGES:
             for name in re.findall(r"`([\w.-]+/[\w./-]*)(?::[\w:~]+)?`", page.read_text()):
                 path = located(name)
-                if path is not None:
-                    self.assertTrue(path.exists(), f"{page.relative_to(ROOT)} names {name}, which does not exist")
+                if path is not None and not path.exists():
+                    missing.append(f"{page.relative_to(ROOT)}: {name}")
+        self.assertEqual(missing, [])
 
     def test_links_lead_somewhere(self):
         for page in PAGES:
