@@ -27,8 +27,8 @@ class Direct {
         host_(bootstrap_, {0, 1}),
         memory_(bootstrap_, true),
         links_(bootstrap_, &host_, NetOptions{}, kTimeoutNs),
-        seat_({bootstrap_.id(), rank, kRanks, "direct"}),
-        calls_(bootstrap_, {&host_, &memory_}, links_, seat_, core_set().count() < kRanks, kTimeoutNs),
+        ledger_slot_({bootstrap_.id(), rank, kRanks, "direct"}),
+        calls_(bootstrap_, {&host_, &memory_}, links_, ledger_slot_, core_set().count() < kRanks, kTimeoutNs),
         run_(calls_) {}
 
   void all_reduce(float* to, const float* from, std::uint64_t elements) {
@@ -48,7 +48,7 @@ class Direct {
   SharedHost host_;
   SharedMemory memory_;
   Links links_;
-  LedgerSlot seat_;
+  LedgerSlot ledger_slot_;
   CallContext calls_;
   CallRun run_;
   std::uint64_t next_ = 1;  // number and ticket of the next call

@@ -1,4 +1,4 @@
-// The parts of this benchmark.
+// The bars of this benchmark, by file.
 #pragma once
 
 #include "support/harness.hpp"

@@ -36,7 +36,7 @@ void expect_clean(const RaceReport& report) {
   if (!report.races.empty() || report.ops == 0) throw std::runtime_error("the checker says: " + report.text());
 }
 
-// Nanoseconds per kernel with two ranges in one stream, submitted and run.
+// Nanoseconds per kernel with two ranges in one stream, from submission to the end of its run.
 double kernels_ns(const Kernel& kernel, std::size_t count, Checked checked) {
   const Buffer from = device().alloc(1024), to = device().alloc(1024);
   const Range reads = from, writes = to;
@@ -51,7 +51,7 @@ double kernels_ns(const Kernel& kernel, std::size_t count, Checked checked) {
   return elapsed / static_cast<double>(count);
 }
 
-// The program from its start, with a checker.
+// Runs the program from its start, with a checker.
 double program_ns(std::size_t ops) {
   Program program(device());
   const RaceChecker checker;
@@ -62,7 +62,8 @@ double program_ns(std::size_t ops) {
   return elapsed / static_cast<double>(ops);
 }
 
-// Samples of two sides in turn, odd turns backwards, and what `judged` makes of each pair. A first turn is not kept.
+// Samples both sides in alternating order, so that a drift of the machine hits both, and judges each pair. The first
+// pair warms up and is not kept.
 Recorded record_pairs(Context& context, const std::pair<std::string, std::function<double()>>& first,
                       const std::pair<std::string, std::function<double()>>& second,
                       double (*judged)(double first, double second)) {
@@ -98,7 +99,7 @@ Recorded long_kernels(Context& context) {
 Recorded growing_programs(Context& context) {
   const std::size_t many = context.iterations(kManyOps), few = context.iterations(kFewOps);
   const auto few_ns = [=] {
-    constexpr int kTimes = 20;  // one alone is too short to measure
+    constexpr int kTimes = 20;  // one run is too short to measure
     double sum = 0;
     for (int i = 0; i < kTimes; ++i) sum += program_ns(few);
     return sum / kTimes;

@@ -1,4 +1,4 @@
-// The whole commands on a trace file, from the start of the process to its end.
+// Whole commands on a trace file, from the start of the process to its end.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::size_t kOps = 1'000'000;
 constexpr double kMinPerSecond = 500'000;
-constexpr int kUsageStatus = 2;  // of `slip`: it does not understand its arguments
+constexpr int kUsageStatus = 2;  // exit status of `slip` for arguments that it does not understand
 
-// The exit status of `slip` with these arguments; what it prints is thrown away.
+// The exit status of `slip` with these arguments; its output is discarded.
 int run_slip(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), SLIP_PROGRAM);
   std::vector<char*> pointers;
@@ -39,7 +39,7 @@ int run_slip(std::vector<std::string> arguments) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// The trace, written at first use and removed at the end.
+// The trace file, written at first use and removed at the end.
 class TraceFile {
  public:
   explicit TraceFile(std::size_t ops)

@@ -1,4 +1,4 @@
-// `make bench ONLY=watch`: what watching costs, how fast traces are read, and the timeline page.
+// `make bench ONLY=watch`: the cost of the race checker, the speed of the trace commands, and the timeline page.
 #include "bars.hpp"
 #include "page.hpp"
 

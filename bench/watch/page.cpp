@@ -22,8 +22,8 @@ constexpr int kSkipped = 77;
 constexpr std::array<std::string_view, 10> kNames = {"load",      "attention", "gemm",    "norm",  "gather",
                                                      "allreduce", "softmax",   "scatter", "store", "rope"};
 
-// Ops as a model run in eight streams would leave them: submitted ahead, each after the one before it in its stream,
-// every eighth waiting for another stream; with places, ranges and costs.
+// A trace like that of a model in eight streams: ops are submitted ahead, each runs after the one before it in its
+// stream, and every eighth waits for another stream. Ops have source lines, ranges and costs.
 class MadeTrace {
  public:
   explicit MadeTrace(std::size_t ops) {
@@ -44,7 +44,7 @@ class MadeTrace {
     made.sequence = ++sequence_;
     return made;
   }
-  // A generator of its own: the same trace on every machine.
+  // A random generator of its own, so that the trace is the same on every machine.
   std::uint64_t random() { return state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL, state_ >> 33; }
 
   void add_op(std::size_t i) {
@@ -71,7 +71,7 @@ class MadeTrace {
     submit.cost.bytes = 1 << 20;
     submit.first_range = data_.ranges.size();
     submit.reads = submit.writes = 1;
-    // Each stream in buffers of its own: no races.
+    // Each stream uses its own buffers, so there are no races.
     for (const std::uint64_t k : {random() % 4, 4 + random() % 4})
       data_.ranges.push_back({1 + (stream - 1) * 8 + k, 0, 1 << 20});
     const TraceRecord asked = submit;
@@ -123,7 +123,7 @@ Output output_of(const std::string& command) {
   return result;
 }
 
-// What the browser measured, once for both bars. `missing`: why there is nothing.
+// The browser's measurements, made once for both bars. `missing`: why there are none.
 struct Measured {
   std::string missing;
   nlohmann::json json;
@@ -167,7 +167,7 @@ Recorded open_times(Context& context) {
   return result;
 }
 
-// Of the ways to move, the slowest of each turn counts.
+// Of the ways to move the view, the slowest of each round counts.
 Recorded frame_rates(Context& context) {
   const Measured& found = measured(context);
   Recorded result{{.name = "slip", .samples = {}, .unavailable = found.missing}, {}};

@@ -1,5 +1,5 @@
-// The program that the watchers watch: four streams with kernels of two ranges, copies, events between the streams and
-// buffers that come and go. Free of races.
+// The program that is traced and checked: four streams with kernels of two ranges, copies, events between the streams,
+// and buffers that are allocated and freed. It has no races.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace slip::bench {
 
-// A kernel that does nothing; its name stands in traces.
+// A kernel that does nothing; its name appears in traces.
 extern const Kernel kNothing;
 
-// Submits `ops` kernels and copies and waits for them. It can be called again and goes on where it was.
+// Submits `ops` kernels and copies and waits for them. Another call continues the program.
 class Program {
  public:
   explicit Program(const Device& device);

@@ -34,9 +34,9 @@ struct CostSample {
 
 struct Costs {
   std::string device = {};     // where they were measured
-  LinkCost load = {};              // from host memory to the device; on cpu from the page cache
-  LinkCost unload = {};            // from the device to host memory
-  LinkCost read = {};              // from disk to host memory
+  LinkCost load = {};          // from host memory to the device; on cpu from the page cache
+  LinkCost unload = {};        // from the device to host memory
+  LinkCost read = {};          // from disk to host memory
   double kernel_slowdown = 0;  // how much longer a kernel takes while a load runs: 0.07 is 7 %
   double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
@@ -61,7 +61,7 @@ struct LoadProbe {
 Costs measure_costs(const Graph& graph, const Device& device, const LoadProbe& load = {}, Here here = Here::at());
 // Measures any link. `issue` issues a transfer of `bytes` bytes: at most `piece_bytes`, and a multiple of `unit_bytes`.
 LinkCost measure_link(const Device& device, const std::function<void(StreamRef, std::uint64_t bytes)>& issue,
-                  std::uint64_t piece_bytes, std::uint64_t unit_bytes = 1, Here here = Here::at());
+                      std::uint64_t piece_bytes, std::uint64_t unit_bytes = 1, Here here = Here::at());
 // Costs from the description of a sim device ("sim:h200"). Needs no hardware.
 Costs model_costs(const Graph& graph, std::string_view device, Here here = Here::at());
 

@@ -122,46 +122,76 @@ class JsonKey {
   std::size_t bytes_ = 0;
 };
 
-// --- The reader ---
+// --- The reader, in three layers: the input, scalar values, objects and arrays ---
 
-class JsonReader {
+// The window over the input, the position in it, and errors that name the position.
+class JsonInput {
  public:
   // Copies up to `bytes` bytes of the input to `into` and returns how many; 0: the input has ended.
   using Source = std::function<std::size_t(char* into, std::size_t bytes)>;
   static Source from_text(std::string_view text);
-  JsonReader(std::string name, Source source, Here here);
 
-  // while (next_key(key)) { ... read or skip the value ... }
-  void begin_object() { begin('{', "an object"); }
-  bool next_key(std::string_view& key) {  // false: the object ended. The key is valid until the next call
-    if (!next_member()) return false;
-    key = read_key();
-    return true;
-  }
-  // The same in two steps, for callers that expect a certain key: next_member, then take or read_key.
-  bool next_member() {
-    if (at_[0] != ',' || at_[1] != '"' || first_) return next('}', "an object");
-    ++at_;
-    return true;
-  }
-  bool take(const JsonKey& key) {  // true: the next key is this one, and it was read
-    if (!key.matches(at_)) return false;
-    at_ += key.bytes();
-    return true;
-  }
-  std::string_view read_key();
+  bool at_end() { return peek_past_space() == kEnd; }
+  void finish();                             // nothing may follow
+  bool take_bytes(std::string_view prefix);  // true: the input continues with these bytes, and they were read
 
-  void begin_array() { begin('[', "an array"); }
-  bool next_item() {  // false: the array ended
-    if (*at_ != ']' && (!first_ || *at_ <= ' ')) return next(']', "an array");
-    first_ = false;
-    if (*at_ != ']') return true;
-    ++at_;
-    return false;
+  struct Position {
+    std::uint64_t line = 0, byte = 0;
+  };
+  Position position() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
+  // Names what is being read, for error texts: "tensor 'w'".
+  void within(std::string what) { within_ = std::move(what); }
+  [[noreturn]] void fail(const std::string& what) const { fail_at(position(), what); }
+  [[noreturn]] void fail_at(Position position, const std::string& what) const;
+
+ protected:
+  JsonInput(std::string name, Source source, Here here);
+  static constexpr int kEnd = -1;
+
+  int peek() {
+    if (*at_ == 0 && at_ == end_ && !refill(at_)) return kEnd;
+    return static_cast<unsigned char>(*at_);
   }
+  int peek_past_space() {
+    for (;;) {
+      const int next = peek();
+      if (next > ' ') return next;
+      if (next == '\n') ++line_;
+      else if (next != ' ' && next != '\t' && next != '\r') return next;
+      ++at_;
+    }
+  }
+  static std::string name_of(int character);  // or of kEnd
+  const char* refill(const char* keep);
+  void set_mark();
+  void return_to_mark();
 
-  bool next_item_or_end();  // like next_item, but the input may also end here, even after a comma
+  const char* at_ = nullptr;   // the next byte
+  const char* end_ = nullptr;  // of the text in the window
 
+ private:
+  std::string name_, within_;
+  Source source_;
+  Here here_;
+  std::unique_ptr<char[]> block_;  // the window: text up to end_, then kScanPadding zero bytes
+  std::size_t capacity_ = 0;
+  std::uint64_t before_ = 0;  // bytes before the block
+  std::uint64_t line_ = 1;
+  const char* mark_ = nullptr;  // null: none. Text from here on stays in the window
+  std::uint64_t mark_line_ = 0;
+};
+
+// A number as written, value = digits * 10^exponent. `exact` is false if it has more digits than 64 bits hold.
+struct JsonNumber {
+  bool negative = false;
+  bool exact = true;
+  std::uint64_t digits = 0;
+  std::int64_t exponent = 0;
+};
+
+// Strings, numbers and booleans.
+class JsonScalars : public JsonInput {
+ public:
   std::string_view text() {  // valid until the next call
     const char* end = end_of_plain(at_ + 1);
     if (*at_ != '"' || *end != '"' || end - at_ > kShortText) return any_text();
@@ -212,6 +242,75 @@ class JsonReader {
   LongTime long_micros();
   bool boolean();
   std::string_view scalar();  // a string, or a number as it is written; valid until the next call
+  bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
+  bool next_is_number() {
+    const int next = peek_past_space();
+    return next == '-' || (next >= '0' && next <= '9');
+  }
+
+ protected:
+  using JsonInput::JsonInput;
+  void skip_number();
+  void skip_word(std::string_view word);
+
+ private:
+  static constexpr std::ptrdiff_t kFewDigits = 12;  // so many digits of microseconds fit into Picos
+  static constexpr std::ptrdiff_t kShortText = 4096;
+
+  // There is at least one digit from at_ to `at`, and no leading zero.
+  bool plain_number(const char* at) const { return at != at_ && (*at_ != '0' || at == at_ + 1); }
+  static bool ends_number(const char* at) { return *at == ',' || *at == ']' || *at == '}'; }
+  std::string_view any_text();
+  std::string_view text_with_escapes(const char* from);
+  void check_text_bytes(std::size_t bytes) const;
+  void read_escape();
+  void read_simple_escape();
+  std::uint32_t read_hex();
+
+  JsonNumber number();
+  std::uint64_t scaled(const JsonNumber& number, const char* what) const;
+  std::uint64_t any_unsigned_number();
+  Picos any_micros();
+
+  std::string_view literal_;  // text of the number read last
+  std::string buffer_;        // holds a string that had escapes
+};
+
+class JsonReader : public JsonScalars {
+ public:
+  JsonReader(std::string name, Source source, Here here) : JsonScalars(std::move(name), std::move(source), here) {}
+
+  // while (next_key(key)) { ... read or skip the value ... }
+  void begin_object() { begin('{', "an object"); }
+  bool next_key(std::string_view& key) {  // false: the object ended. The key is valid until the next call
+    if (!next_member()) return false;
+    key = read_key();
+    return true;
+  }
+  // The same in two steps, for callers that expect a certain key: next_member, then take or read_key.
+  bool next_member() {
+    if (at_[0] != ',' || at_[1] != '"' || first_) return next('}', "an object");
+    ++at_;
+    return true;
+  }
+  bool take(const JsonKey& key) {  // true: the next key is this one, and it was read
+    if (!key.matches(at_)) return false;
+    at_ += key.bytes();
+    return true;
+  }
+  std::string_view read_key();
+
+  void begin_array() { begin('[', "an array"); }
+  bool next_item() {  // false: the array ended
+    if (*at_ != ']' && (!first_ || *at_ <= ' ')) return next(']', "an array");
+    first_ = false;
+    if (*at_ != ']') return true;
+    ++at_;
+    return false;
+  }
+
+  bool next_item_or_end();  // like next_item, but the input may also end here, even after a comma
+
   void skip() { skip_value(0); }
   // True: the next value was an object without inner objects that begins {"KEY":"LETTER", and it was skipped unread.
   bool skip_flat(const JsonKey& first_key, char letter) {
@@ -222,51 +321,15 @@ class JsonReader {
     at_ = end + 1;
     return true;
   }
-  bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
-  bool next_is_number() {
-    const int next = peek_past_space();
-    return next == '-' || (next >= '0' && next <= '9');
-  }
-  bool at_end() { return peek_past_space() == kEnd; }
-  void finish();                             // nothing may follow
-  bool take_bytes(std::string_view prefix);  // true: the input continues with these bytes, and they were read
 
   // mark() remembers this position; back() returns to it, once. The bytes in between stay in memory.
-  void mark();
-  void back();
-
-  struct Position {
-    std::uint64_t line = 0, byte = 0;
-  };
-  // Names what is being read, for error texts: "tensor 'w'".
-  void within(std::string what) { within_ = std::move(what); }
-  Position position() const { return {line_, before_ + static_cast<std::uint64_t>(at_ - block_.get())}; }
-  [[noreturn]] void fail(const std::string& what) const { fail_at(position(), what); }
-  [[noreturn]] void fail_at(Position position, const std::string& what) const;
+  void mark() { set_mark(); }
+  void back() {
+    return_to_mark();
+    first_ = false;
+  }
 
  private:
-  static constexpr int kEnd = -1;
-  static constexpr std::ptrdiff_t kFewDigits = 12;  // so many digits of microseconds fit into Picos
-  static constexpr std::ptrdiff_t kShortText = 4096;
-
-  int peek() {
-    if (*at_ == 0 && at_ == end_ && !refill(at_)) return kEnd;
-    return static_cast<unsigned char>(*at_);
-  }
-  int peek_past_space() {
-    for (;;) {
-      const int next = peek();
-      if (next > ' ') return next;
-      if (next == '\n') ++line_;
-      else if (next != ' ' && next != '\t' && next != '\r') return next;
-      ++at_;
-    }
-  }
-  // There is at least one digit from at_ to `at`, and no leading zero.
-  bool plain_number(const char* at) const { return at != at_ && (*at_ != '0' || at == at_ + 1); }
-  static bool ends_number(const char* at) { return *at == ',' || *at == ']' || *at == '}'; }
-  static std::string name_of(int character);  // or of kEnd
-  const char* refill(const char* keep);
   void begin(char bracket, const char* what) {
     if (*at_ != bracket) require(bracket, what);
     ++at_;
@@ -275,43 +338,9 @@ class JsonReader {
   void require(char bracket, const char* what);
   bool next(char close, const char* what);
   void skip_value(int depth);
-  void skip_word(std::string_view word);
-  std::string_view any_text();
-  std::string_view text_with_escapes(const char* from);
-  void check_text_bytes(std::size_t bytes) const;
-  void read_escape();
-  void read_simple_escape();
-  std::uint32_t read_hex();
 
-  // A number as written, value = digits * 10^exponent. `exact` is false if it has more digits than 64 bits hold.
-  struct Number {
-    bool negative = false;
-    bool exact = true;
-    std::uint64_t digits = 0;
-    std::int64_t exponent = 0;
-  };
-  Number number();
-  static std::uint64_t add_digits(const char*& at, Number& into, bool decimals);
-  static const char* read_number(const char*& at, Number& into);
-  std::uint64_t scaled(const Number& number, const char* what) const;
-  std::uint64_t any_unsigned_number();
-  Picos any_micros();
-
-  std::string name_, within_;
-  Source source_;
-  Here here_;
-  std::unique_ptr<char[]> block_;  // the window: text up to end_, then kScanPadding zero bytes
-  std::size_t capacity_ = 0;
-  const char* at_ = nullptr;
-  const char* end_ = nullptr;
-  std::uint64_t before_ = 0;  // bytes before the block
-  std::uint64_t line_ = 1;
-  const char* mark_ = nullptr;  // null: none. Text from here on stays in the window
-  std::uint64_t mark_line_ = 0;
-  std::string_view literal_;  // text of the number read last
-  bool first_ = false;        // just after an opening bracket
-  std::string buffer_;        // holds a string that had escapes
-  std::string key_;           // holds a key that is not directly followed by its colon
+  bool first_ = false;  // just after an opening bracket
+  std::string key_;     // holds a key that is not directly followed by its colon
 };
 
 }  // namespace slip

@@ -39,8 +39,7 @@ struct SmallFloat {
 };
 using F16 = SmallFloat<std::uint16_t, 5, 10>;
 using F8E5M2 = SmallFloat<std::uint8_t, 5, 2>;
-using F8E4M3 = SmallFloat<std::uint8_t, 4,
-                          3>;  // no infinity: all bits set is NaN, and the greatest exponent has ordinary numbers, too
+using F8E4M3 = SmallFloat<std::uint8_t, 4, 3>;  // no infinity: all bits set is NaN, all others are numbers
 
 template <class T>
 struct FloatLayout;
@@ -49,7 +48,7 @@ struct FloatLayout<SmallFloat<Bits, kExponentBits, kMantissaBits>> {
   static constexpr bool kHasInfinity = kExponentBits != 4;
   static constexpr bool kSaturates = sizeof(Bits) == 1;
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  static constexpr int kShift = 23 - kMantissaBits;  // of a mantissa in that of a float
+  static constexpr int kShift = 23 - kMantissaBits;  // from its mantissa to that of a float
   static constexpr std::uint32_t kSign = 1U << (kExponentBits + kMantissaBits);
   static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << 23;
   static constexpr std::uint32_t kSmallestNormal = kRebias + (1U << 23);  // as a float's bits

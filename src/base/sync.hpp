@@ -1,6 +1,6 @@
 // Locks and waiting. Mutex, LockGuard and CondVar are std::mutex and its companions with thread-safety annotations.
 // SpinLock guards critical sections of a few instructions. Backoff is the one policy of waiting in a loop: spin, yield,
-// sleep. Parker is the one place to sleep until another thread wakes this one; Sleeper is the interface of a waker.
+// sleep. Parker is the one place to sleep until another thread wakes this one; a Subscriber is woken by events.
 #pragma once
 
 #include <atomic>
@@ -68,12 +68,6 @@ class Backoff {
   const WaitPolicy policy_;
   int iteration_ = 0;
 };
-
-// One iteration of a wait by kLockWait.
-inline void spin(int iteration) {
-  if (iteration < kLockWait.spins) cpu_relax();
-  else yield_thread();
-}
 
 // acquire_fence() follows an access with order kAcquire. On aarch64 an acquire load also waits until every earlier
 // release store of this thread is visible: tens of nanoseconds if those lines are contended. A relaxed load and a fence
@@ -180,13 +174,13 @@ class Parker {
   bool token_ SLIP_GUARDED_BY(mutex_) = false;
 };
 
-// An object that can be woken to look for work: it subscribes to a source of events, which calls wake_up().
-class Sleeper {
+// An object that subscribes to a source of events, which calls wake_up() after each event.
+class Subscriber {
  public:
   virtual void wake_up() noexcept = 0;  // from any thread; returns at once and takes no lock that is held for long
 
  protected:
-  ~Sleeper() = default;
+  ~Subscriber() = default;
 };
 
 }  // namespace slip

@@ -253,7 +253,7 @@ std::atomic<Team*> g_team{nullptr};
 
 // After fork() the child has none of the helpers, and does not continue a loop of another thread of the parent.
 void forget_team() {
-  static Team* parents_team = nullptr;                                    // the most recent one
+  static Team* parents_team = nullptr;
   Team* const old = g_team.exchange(nullptr, std::memory_order_relaxed);  // relaxed: the child has one thread
   if (!old) return;
   old->parents_team = parents_team;

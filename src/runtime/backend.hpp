@@ -1,7 +1,7 @@
 // Backend: the interface of cpu, sim and cuda devices. One Backend per device.
 //
 // The runtime checks arguments, keeps errors, captures and notifies observers; a backend orders ops, runs them and
-// waits for them. All functions may be called from several threads.
+// waits for them. All functions may be called from several threads. "(rule N)" in comments refers to docs/semantics.md.
 #pragma once
 
 #include <atomic>

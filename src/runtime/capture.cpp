@@ -43,7 +43,10 @@ void Capture::begin(StreamState& origin, Here here) {
   const LockGuard lock(all.mutex);
   const std::uint64_t id = ++all.last_id;
   std::shared_ptr<Capture> capture(new Capture(origin, id));
-  capture->branch(origin);
+  {
+    const LockGuard own(capture->mutex_);
+    capture->branch(origin);
+  }
   all.captures.emplace(id, std::move(capture));
 }
 
@@ -121,9 +124,9 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
   Registry& all = registry();
   const LockGuard lock(all.mutex);
   for (const auto& [id, capture] : all.captures) {
-    const LockGuard own(capture->mutex_);
-    const auto& branches = capture->branches_;
-    if (!capture->invalid_ && std::any_of(branches.begin(), branches.end(), reached)) capture->invalid_ = why;
+    Capture& each = *capture;
+    const LockGuard own(each.mutex_);
+    if (!each.invalid_ && std::any_of(each.branches_.begin(), each.branches_.end(), reached)) each.invalid_ = why;
   }
 }
 

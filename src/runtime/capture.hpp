@@ -55,7 +55,7 @@ class Capture {
   Branch& branch(StreamState& stream) SLIP_REQUIRES(mutex_);
   bool joined(const Frontier& ends) const SLIP_REQUIRES(mutex_);
   static void release(StreamState& stream);
-  void release_streams();
+  void release_streams() SLIP_REQUIRES(mutex_);
 
   const std::uint64_t id_;
   StreamState& origin_;

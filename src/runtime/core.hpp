@@ -1,5 +1,5 @@
 // The state behind Device, StreamRef and Buffer, and the functions that issue ops. Used by the runtime, the backends
-// and the rooms above; not part of the public API.
+// and the rooms above; not part of the public API. "(rule N)" in comments refers to docs/semantics.md.
 #pragma once
 
 #include <atomic>

@@ -25,9 +25,9 @@ class Exchange {
   // Whether advance() would make progress. Cheap. Called by the thread of the last advance(), or one ordered after it.
   virtual bool can_advance() noexcept = 0;
   // Subscribes after an advance() that returned false: until the next advance() or finish(), the exchange calls
-  // Sleeper::wake_up() when can_advance() may have changed. Rare polls are still needed, because failures send no
+  // Subscriber::wake_up() when can_advance() may have changed. Rare polls are still needed, because failures send no
   // notification. False: there will be no notifications.
-  virtual bool tell(Sleeper&) noexcept { return false; }
+  virtual bool subscribe(Subscriber&) noexcept { return false; }
   // Whether all ranks have joined, so that data moves. Devices that model hardware queues block theirs until then.
   virtual bool moves() noexcept { return true; }
   // When its first step began, in now_ns(); 0: there was no observer then.

@@ -126,15 +126,16 @@ bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position
 }
 
 bool StreamPool::release_reached(std::size_t keep) {
-  bool any = false;
+  std::size_t left = free_bytes_;
   std::erase_if(free_, [&](const FreeBlock& block) {
-    if (free_bytes_ <= keep || !core_.backend->reached(block.freed.stream, block.freed.position)) return false;
+    if (left <= keep || !core_.backend->reached(block.freed.stream, block.freed.position)) return false;
     core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
     core_.memory.release(block.bytes);
-    free_bytes_ -= block.bytes;
-    any = true;
+    left -= block.bytes;
     return true;
   });
+  const bool any = left != free_bytes_;
+  free_bytes_ = left;
   if (free_.empty()) {
     watching_.store(false, std::memory_order_relaxed);
     waits_.clear();

@@ -37,8 +37,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   topo::RingSet rings = topo::search_rings(machines, limits);
   if (rings.segments.empty())
     throw Error(Code::kInvalidValue,
-                fmt::format("no ring joins the {} ranks: no path joins some of their devices", fabric.ranks()),
-                here);
+                fmt::format("no ring joins the {} ranks: no path joins some of their devices", fabric.ranks()), here);
   // Ranks that all share one device use no link, so more channels gain nothing.
   const bool local = rings.within == PathType::kLoc && !several;
   if (local) rings.segments.front().resize(1);

@@ -50,7 +50,8 @@ class MachineRoutes {
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
   void sort_members();
   void find_cuts(const RingMembers& members);
-  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside);
+  void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
+               const std::vector<char>& inside);
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;

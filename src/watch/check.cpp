@@ -84,14 +84,14 @@ std::string time_text(Picos time) {
 std::string times_text(std::uint64_t times) { return times > 1 ? fmt::format(", {} times", times) : std::string(); }
 
 std::string cost_text(Picos cost, bool is_known) {
-  if (!is_known) return "what it cost was not looked for, there were too many";
+  if (!is_known) return "its cost was not computed, because there were too many such waits";
   return cost > 0 ? "without it the run would be " + time_text(cost) + " shorter" : "it did not make the run longer";
 }
 
 std::string text_of(const SuperfluousWait& wait) {
   const std::string place = wait.file.empty() ? std::string() : fmt::format(" at {}:{}", wait.file, wait.line);
   return fmt::format("superfluous wait{}{}: {}; {}\n  {}\n  waits for {}\n", place, times_text(wait.times),
-                     wait.implied ? "what came before it orders the same" : "no two ops need it",
+                     wait.implied ? "earlier waits order the same" : "no two ops need it",
                      cost_text(wait.cost, wait.cost_known), wait.before.text(),
                      wait.after.name.empty() ? "nothing" : wait.after.text());
 }
@@ -100,11 +100,11 @@ std::string text_of(const FalseDependency& found) {
   if (found.queue)
     return fmt::format(
         "false dependency{}: ready, but behind another stream's op in the same hardware queue, {} in all\n  {}\n"
-        "  waited for {}\n  more hardware queues, or issuing it first, would let it go\n",
+        "  waited for {}\n  more hardware queues, or issuing it first, would avoid the wait\n",
         times_text(found.times), time_text(found.cost), found.held.text(), found.by.text());
   return fmt::format(
       "false dependency{}: ordered by the legacy stream's rule alone; {}\n  {}\n  waited for {}\n"
-      "  non-blocking streams, or a stream of its own for the legacy stream's op, would let it go\n",
+      "  non-blocking streams, or another stream for the legacy stream's op, would avoid the wait\n",
       times_text(found.times), cost_text(found.cost, found.cost_known), found.held.text(), found.by.text());
 }
 

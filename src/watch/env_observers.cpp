@@ -54,9 +54,8 @@ void report_process_races() {
   log_line("SLIP_CHECK: " + report.text());
   if (env().launch_blocking)
     log_line(
-        "SLIP_CHECK: SLIP_LAUNCH_BLOCKING=1 makes the host wait after every op, so races between ops cannot be seen: "
-        "check "
-        "again without it");
+        "SLIP_CHECK: SLIP_LAUNCH_BLOCKING=1 makes the host wait after every op, so races between ops cannot be "
+        "found: check again without it");
   if (report.races.empty()) return;
   std::fflush(nullptr);
   ::_exit(kRaceStatus);

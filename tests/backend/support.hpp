@@ -41,9 +41,9 @@ bool eventually(const Ready& ready) {
   return true;
 }
 
-// Lets other threads go ahead so many times, but not for long where the machine is busy: beside another program each
-// turn takes milliseconds.
-inline void give_turns(int count) {
+// Yields so many times, but not for long if the machine is busy: while another program runs, each yield takes
+// milliseconds.
+inline void yield_times(int count) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   for (int i = 0; i < count && std::chrono::steady_clock::now() < end; ++i) sched_yield();
 }
@@ -105,7 +105,7 @@ inline const Kernel& put() {
   return kPut;
 }
 
-// out(0) = 3 * out(0) + scalar(0): the result tells the order of launches.
+// out(0) = 3 * out(0) + scalar(0): the result depends on the order of launches.
 inline const Kernel& mix() {
   static const Kernel kMix{"mix",
                            [](const Args& args) {

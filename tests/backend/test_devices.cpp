@@ -32,7 +32,7 @@ TEST(Devices, AWaitCrossesBetweenAnyTwoPolicies) {
       EXPECT_FALSE(b.sync_for(std::chrono::milliseconds(5)));
       EXPECT_EQ(order.load(), 0);
       gate.open();
-      // Nobody drives the source: its own threads must run it, and wake the sink.
+      // No thread waits for the source: the threads of its device must run it, and wake the sink.
       ASSERT_TRUE(test::finishes(b)) << "from policy " << int(from) << " to " << int(to);
       EXPECT_EQ(first.load(), 1);
       EXPECT_EQ(second.load(), 2);

@@ -1,4 +1,4 @@
-// Engines: how many ops run at once, who gets a turn, and that no thread holds up what another needs.
+// Engines: how many ops run concurrently, which op runs next, and that no thread blocks work that another one needs.
 #include <array>
 #include <mutex>
 #include <thread>
@@ -33,7 +33,7 @@ TEST(Engines, NoMoreKernelsAtOnceThanComputeWorkers) {
       for (const Stream& stream : streams) {
         bodies.launch(stream, [&] {
           crowd.enter();
-          sched_yield();  // once: beside another program it takes milliseconds
+          sched_yield();  // once: it takes milliseconds while another program runs
           crowd.leave();
         });
       }
@@ -52,7 +52,7 @@ TEST(Engines, HostFunctionsComeOneAtATime) {
   const Device device = Device::open("cpu", {.compute_workers = 4});
   std::vector<Stream> streams;
   for (int i = 0; i < 6; ++i) streams.push_back(device.stream(StreamFlags::kNonBlocking));
-  int unprotected = 0;  // only their taking turns protects it
+  int unprotected = 0;  // protected only because the kernels run one at a time
   const int times = test::rounds(200);
   for (int round = 0; round < times; ++round) {
     for (const Stream& stream : streams) {
@@ -131,8 +131,8 @@ TEST(Engines, AsManyKernelsAsWorkersCanMeet) {
   }
 }
 
-// The streams' short ops make their next one look short as well; the thread that runs the waiting kernel still holds
-// the other stream in its own queue, and somebody has to take it from there.
+// After many short ops of the streams the pool expects the next op to be short, too. The thread that runs the waiting
+// kernel still has the other stream in its local queue, and the searcher must take it from there.
 TEST(Engines, AKernelWaitsForOneQueuedLaterAfterManyShortOps) {
   for (int round = 0; round < test::rounds(100); ++round) {
     std::atomic<bool> set{false};

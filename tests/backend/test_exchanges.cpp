@@ -117,7 +117,7 @@ TEST(Exchanges, KeepTheOrderOfTheirStreamWhoeverRunsIt) {
   RecordProperty("begun", begun);
 }
 
-// Waits for `come`, and has somebody told of it.
+// An exchange that waits for `come` and notifies its subscriber.
 class Told final : public Exchange {
  public:
   bool advance(By) noexcept override { return come.load(std::memory_order_acquire); }
@@ -126,25 +126,25 @@ class Told final : public Exchange {
     if (looks++ % kWindow == 0) longest = std::max(longest.load(), now - std::exchange(window, now));
     return come.load(std::memory_order_acquire);
   }
-  bool tell(Sleeper& whom) noexcept override {
-    sleeper.store(&whom, std::memory_order_release);
+  bool subscribe(Subscriber& whom) noexcept override {
+    subscriber.store(&whom, std::memory_order_release);
     return true;
   }
   std::int64_t began_ns() const noexcept override { return 0; }
   void finish(const Failure*) override {}
 
   std::atomic<bool> come{false};
-  std::atomic<Sleeper*> sleeper{nullptr};
+  std::atomic<Subscriber*> subscriber{nullptr};
   static constexpr int kWindow = 10;  // looks
   int looks = 0;
   std::int64_t window = now_ns();  // when one began
   std::atomic<std::int64_t> longest{0};
 };
 
-Sleeper* sleeper_of(const Told& told) {
+Subscriber* subscriber_of(const Told& told) {
   const std::int64_t until = now_ns() + 60'000'000'000;
-  while (!told.sleeper.load(std::memory_order_acquire) && now_ns() < until) yield_thread();
-  return told.sleeper.load(std::memory_order_acquire);
+  while (!told.subscriber.load(std::memory_order_acquire) && now_ns() < until) yield_thread();
+  return told.subscriber.load(std::memory_order_acquire);
 }
 
 TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
@@ -153,28 +153,28 @@ TEST(Exchanges, AreLookedAtWhenTheirSleeperIsTold) {
   for (int turn = 0; turn < 300; ++turn) {
     Told told;
     submit(stream, told);
-    Sleeper* const sleeper = sleeper_of(told);
-    ASSERT_NE(sleeper, nullptr) << turn;
+    Subscriber* const subscriber = subscriber_of(told);
+    ASSERT_NE(subscriber, nullptr) << turn;
     told.come.store(true, std::memory_order_release);
-    if (turn % 3 != 0) sleeper->wake_up();  // else it is found by and by, as failures are
+    if (turn % 3 != 0) subscriber->wake_up();  // else it is found by and by, as failures are
     stream.sync();
   }
 }
 
-// A look every 2 ms, where those that nobody tells of get five in one: some ten looks take 20 ms, unless a telling or a
-// thread that begins to search is among them. A busy machine can only make it longer.
+// With notifications the pool polls every 2 ms; without them it polls five times in 1 ms. So ten polls take 20 ms,
+// unless a notification or a new searcher adds one. A busy machine can only make it longer.
 TEST(Exchanges, ThatAreToldOfAreSeldomLookedAt) {
   const Device device = Device::open("cpu");
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
   Told told;
   submit(stream, told);
-  Sleeper* const sleeper = sleeper_of(told);
-  ASSERT_NE(sleeper, nullptr);
+  Subscriber* const subscriber = subscriber_of(told);
+  ASSERT_NE(subscriber, nullptr);
   const std::int64_t until = now_ns() + 60'000'000'000;
   while (told.longest < 18'000'000 && now_ns() < until) yield_thread();
   EXPECT_GE(told.longest, 18'000'000);
   told.come.store(true, std::memory_order_release);
-  sleeper->wake_up();
+  subscriber->wake_up();
   stream.sync();
 }
 
@@ -185,8 +185,8 @@ TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
                second = device.stream(StreamFlags::kNonBlocking);
   Told told;
   submit(stream, told);
-  Sleeper* const sleeper = sleeper_of(told);
-  ASSERT_NE(sleeper, nullptr);
+  Subscriber* const subscriber = subscriber_of(told);
+  ASSERT_NE(subscriber, nullptr);
   static std::atomic<int> count;
   static std::atomic<bool> gate;
   count = 0;
@@ -208,7 +208,7 @@ TEST(Exchanges, ThatAreToldOfHoldUpNothingElse) {
   }
   EXPECT_EQ(count, 400);
   told.come.store(true, std::memory_order_release);
-  sleeper->wake_up();
+  subscriber->wake_up();
   stream.sync();
 }
 

@@ -97,7 +97,7 @@ TEST(Poison, ClosingTheStreamFreesTheDevice) {
   EXPECT_NO_THROW(device.sync());
   const Stream next = device.stream();
   next.launch(test::nothing());
-  EXPECT_NO_THROW(next.sync()) << "a new life starts clean";
+  EXPECT_NO_THROW(next.sync()) << "a reused stream state has no failure";
 }
 
 TEST(Poison, AStreamThatWaitsForFailedWorkFailsWithItsCause) {

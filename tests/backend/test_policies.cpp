@@ -147,7 +147,7 @@ TEST(Policies, AStreamOpensTheGateOfAnother) {
   }
 }
 
-// A host that looks at memory instead of asking the device: somebody must run the work all the same, every time.
+// A host that polls memory instead of querying the device: a thread must still run the work, every time.
 TEST(Policies, WorkRunsThoughNobodyAsks) {
   for (const Policy policy : kAll) {
     std::atomic<int> ran{0};

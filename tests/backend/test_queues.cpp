@@ -75,7 +75,7 @@ TEST(Queues, ReadyKernelsOfOneQueueStillOverlap) {
   }
 }
 
-// Who waits for the second stream must not run the first one's kernel himself: that one ends later, by his own doing.
+// A thread that waits for the second stream must not run the kernel of the first one, which only that thread lets end.
 TEST(Queues, SyncOfOneStreamDoesNotWaitForTheKernelBeforeItInTheQueue) {
   for (int round = 0; round < test::rounds(200); ++round) {
     std::atomic<bool> release{false};

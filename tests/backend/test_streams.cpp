@@ -123,7 +123,7 @@ TEST(Events, OutliveTheirStreamAndTheirDevice) {
   EXPECT_TRUE(test::finishes(stream));
 }
 
-// The second life of a state must not lend its pending work or its errors to events of the first.
+// Events of a closed stream must not see pending work or errors of the stream that reuses its state.
 TEST(Events, OfAnEarlierLifeStayReached) {
   test::Bodies bodies;
   const Device device = Device::open("cpu");

@@ -108,7 +108,7 @@ TEST_F(Strict, CopiesFillsAndPoolMemoryWork) {
   EXPECT_EQ(pinned.host_read<unsigned char>()[499], 0x11);
 }
 
-// A stream that waits for a word in device memory looks at it between ops, when all is locked.
+// A stream that waits for a flag in device memory reads it between ops, when all memory is protected.
 TEST_F(Strict, AWordInDeviceMemoryCanBeWaitedFor) {
   const Stream writer = device.stream(StreamFlags::kNonBlocking);
   const Stream waiter = device.stream(StreamFlags::kNonBlocking);

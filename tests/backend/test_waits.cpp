@@ -55,7 +55,7 @@ TEST(Waits, AnOpRunsWhenTheLastOfManyIsReached) {
         sources.end(i);
         ASSERT_TRUE(test::finishes(sources[i]));
       }
-      test::give_turns(20);
+      test::yield_times(20);
       EXPECT_FALSE(ran.load()) << count << " waits, without the one at " << last;
       sources.end(last);
       ASSERT_TRUE(test::finishes(joined));

@@ -28,8 +28,8 @@ namespace {
 
 [[maybe_unused]] const bool kWatched = test::TestAlarm::install();
 
-// A word on a cache line of its own: a store to it takes a while when the other core has the line, and a load of the
-// other word does not; without fences both then see the old value.
+// A flag on its own cache line. A store is delayed while the other core has the line, but a load of the other flag is
+// not; without fences both threads then see the old value.
 struct alignas(64) Word {
   std::atomic<int> value{0};
 };

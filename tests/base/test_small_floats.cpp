@@ -1,4 +1,4 @@
-// All values of the small floats, and all places where rounding turns.
+// All values of the small floats, and all boundaries of rounding.
 #include <gtest/gtest.h>
 
 #include <cmath>

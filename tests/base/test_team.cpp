@@ -1,4 +1,4 @@
-// Loops over all cores: every index once, whoever else has the team.
+// Parallel loops: every index runs once, also if another thread uses the team.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

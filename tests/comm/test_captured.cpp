@@ -148,9 +148,8 @@ TEST(CapturedCalls, RunBesideCompute) {
 
 bool comes_true(const std::function<bool()>& condition) {
   const std::int64_t deadline = now_ns() + 30'000'000'000;
-  for (int look = 0; !condition(); ++look) {
+  for (Backoff backoff; !condition(); backoff.pause()) {
     if (now_ns() > deadline) return false;
-    spin(look);
   }
   return true;
 }

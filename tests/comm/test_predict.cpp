@@ -12,8 +12,8 @@ Cluster cluster_from(const std::string& file, int nodes) {
   return cluster_of(read_topology(SLIP_SOURCE_DIR "/tests/topo/data/" + file), nodes);
 }
 
-PredictionAsked all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorithm::kRing) {
-  PredictionAsked asked;
+PredictionRequest all_reduce_of(std::uint64_t bytes, Algorithm algorithm = Algorithm::kRing) {
+  PredictionRequest asked;
   asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
   asked.algorithm = algorithm;
   asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};  // links only
@@ -28,7 +28,7 @@ TEST(Predict, ARingTakesWhatItsLinksTake) {
   const double gbps = TopoPaths(system).gbps(system.devices[0], system.devices[1]);
   const double n = 8, bytes = 4 * n * 512 * 1024, steps = 4 * 2 * (n - 1);  // four times round
   const double by_links = 2 * (n - 1) / n * bytes / (gbps * 1e3);
-  PredictionAsked asked = all_reduce_of(static_cast<std::uint64_t>(bytes));
+  PredictionRequest asked = all_reduce_of(static_cast<std::uint64_t>(bytes));
   const double quick = predict(cluster, plan, asked).us;
   EXPECT_NEAR(quick, by_links, 0.03 * by_links);
   asked.costs.latency_us = 2;
@@ -68,7 +68,7 @@ TEST(Predict, DirectTakesWhatThePortsTake) {
 TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 4);
   const ChannelPlan plan = plan_channels(cluster);
-  PredictionAsked asked = all_reduce_of(32 << 20, Algorithm::kTree);
+  PredictionRequest asked = all_reduce_of(32 << 20, Algorithm::kTree);
   const double tree = predict(cluster, plan, asked).us;
   asked.through_switch = true;
   const double through = predict(cluster, plan, asked).us;
@@ -80,7 +80,7 @@ TEST(Predict, ASwitchThatReducesIsFasterThanATree) {
 TEST(Predict, RelaysSpareTheHostBridge) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  PredictionAsked asked;
+  PredictionRequest asked;
   asked.call = {.kind = Collective::kAllToAll, .type = DataType::kF32, .elements = 256 << 10};
   asked.rails = true;
   asked.algorithm = Algorithm::kDirect;
@@ -99,7 +99,7 @@ TEST(Predict, RelaysSpareTheHostBridge) {
 TEST(Predict, RelaysSpareTheSwitchOfANic) {
   const Cluster cluster = cluster_from("host_memory.xml", 2);
   const ChannelPlan plan = plan_channels(cluster);
-  PredictionAsked asked;
+  PredictionRequest asked;
   asked.call = {.kind = Collective::kAllToAll, .type = DataType::kU8, .elements = 2 << 20};
   asked.costs = {.latency_us = 0, .net_latency_us = 0, .memory_gbps = 1e6};
   asked.algorithm = Algorithm::kDirect;
@@ -117,7 +117,7 @@ TEST(Predict, TheSameTwice) {
   const ChannelPlan plan = plan_channels(cluster);
   for (const Schedule& schedule : schedules()) {
     if (schedule.kind == Collective::kBarrier) continue;
-    PredictionAsked asked;
+    PredictionRequest asked;
     asked.call = {.kind = schedule.kind, .type = DataType::kF32, .root = 1, .elements = 100'000};
     asked.algorithm = schedule.algorithm;
     const double first = predict(cluster, plan, asked).us;
@@ -130,7 +130,7 @@ TEST(Predict, WhatCannotBeIsRefused) {
   const Cluster cluster = cluster_from("nvswitch8.xml", 1);
   const ChannelPlan plan = plan_channels(cluster);
   EXPECT_THROW(predict(cluster, plan, all_reduce_of(0)), Error);
-  PredictionAsked asked = all_reduce_of(1 << 20, Algorithm::kTree);
+  PredictionRequest asked = all_reduce_of(1 << 20, Algorithm::kTree);
   asked.through_switch = true;  // one machine has no network
   EXPECT_THROW(predict(cluster, plan, asked), Error);
   asked = all_reduce_of(1 << 20);

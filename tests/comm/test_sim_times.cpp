@@ -85,7 +85,7 @@ TEST(SimTimesOf, ATopologyAreThoseThatArePredicted) {
       " \"peers\": {{\"form\": \"switch\", \"bandwidth\": \"{:.0f} MB/s\", \"latency\": \"3 us\"}}}}",
       gbps * 1e3);
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
-    PredictionAsked asked{.call = all_reduce_of(16 << 20), .algorithm = algorithm};
+    PredictionRequest asked{.call = all_reduce_of(16 << 20), .algorithm = algorithm};
     asked.costs.latency_us = 3;
     const double predicted = predict(cluster, plan_channels(cluster, {.max_channels = 1}), asked).us;
     WorldRanks ranks(world, 8, with(algorithm));

@@ -128,8 +128,8 @@ TEST_P(CopyEngines, Rule49_CopiesAreServedByReadinessNotByIssue) {
   EXPECT_TRUE(finished(ready));
 }
 
-// Seen on an H200: the copy engine goes on with the stream that it serves while that stream's next copy is ready, with
-// a record or a wait that is over in between. Work on another engine in between lets other streams in.
+// Measured on an H200: the copy engine continues with the stream that it serves while that stream's next copy is ready,
+// with a record or a wait that is over in between. Work on another engine in between lets other streams in.
 TEST_P(CopyEngines, Rule50_CopiesBackToBackKeepTheEngine) {
   if (!simulated()) GTEST_SKIP() << "an engine model: exact in virtual time only";
   const Device device = open_ideal();

@@ -82,7 +82,8 @@ TEST_P(Failures, Rule91_AFailedStreamLeavesOthersAlone) {
   EXPECT_TRUE(check.ends());
 }
 
-// Our choice where CUDA has none (a failed launch there loses the context): who waits for lost work is lost too.
+// Our choice where CUDA has none (a failed launch there loses the context): a stream that waits for lost work fails,
+// too.
 TEST_P(Failures, AFailureTravelsAlongEventWaits) {
   SLIP_NEEDS_FAILING_KERNELS();
   const Device device = open();

@@ -191,7 +191,7 @@ TEST_P(HostFunctions, Rule83_PriorityDoesNotInterruptAndGivesNoOrder) {
     const TimedEvent high_end = high.record_timed(), low_end = low.record_timed(), low2_end = low2.record_timed();
     device.sync();
     using std::chrono::milliseconds;
-    // All three are ready in the same instant, and then the most urgent goes first; what runs is never interrupted.
+    // All three are ready at the same instant, so the highest priority runs first; a running op is never interrupted.
     EXPECT_EQ(high_end - begin, milliseconds(1));
     EXPECT_EQ(low_end - begin, milliseconds(11));
     EXPECT_EQ(low2_end - begin, milliseconds(21));

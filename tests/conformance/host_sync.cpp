@@ -1,4 +1,4 @@
-// Section B: what the host waits for, and what it is told (rules 21-31).
+// Section B: what the host waits for, and which errors it gets (rules 21-31).
 #include "support/errors.hpp"
 #include "support/gate.hpp"
 #include "support/kernels.hpp"
@@ -110,7 +110,7 @@ TEST_P(HostSync, Rule26_AQueryThatSaysYesOrdersTheHost) {
     stream.launch(store_kernel(), {.writes = {words}, .scalars = {round}});
     const Event event = stream.record();
     while (!(round % 2 ? stream.query() : event.query())) ASSERT_LT(std::chrono::steady_clock::now(), until);
-    EXPECT_TRUE(all_words(words, round));  // without any sync; the thread sanitizer looks on
+    EXPECT_TRUE(all_words(words, round));  // without any sync; ThreadSanitizer checks it
   }
 }
 

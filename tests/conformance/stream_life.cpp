@@ -1,4 +1,4 @@
-// Section A: handles, flags and the life of streams (rules 15-19).
+// Section A: handles, flags, opening and closing of streams (rules 15-19).
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -83,8 +83,8 @@ TEST_P(StreamLife, Rule19_DestroyingAStreamReturnsAndItsWorkStillRuns) {
   EXPECT_TRUE(trail.is({1, 2}));
 }
 
-// A thread submits through a reference while the stream is destroyed, and its state becomes another stream at once. The
-// thread is told so sooner or later; what it submitted before that runs, and nothing waits for ever.
+// A thread submits through a reference while the stream is destroyed, and its state becomes another stream at once. A
+// call of the thread throws eventually; what it submitted before that runs, and nothing waits for ever.
 TEST_P(StreamLife, Rule19_DestroyingAStreamThatAnotherThreadUsesLeavesNothingStuck) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "this program races on purpose";

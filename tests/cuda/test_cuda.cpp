@@ -252,7 +252,7 @@ TEST_F(Cuda, ATraceHasTheGpusTimes) {
   EXPECT_EQ(seen, 3);
 }
 
-// Ends the process: 0 when the fault was told as it should be.
+// Ends the process with status 0 if the fault was reported correctly.
 [[noreturn]] void meet_a_fault() {
   const Device device = Device::open("cuda:0");
   const Stream stream = device.stream();

@@ -32,7 +32,7 @@ inline void on_alarm(int) {
   _exit(1);
 }
 
-// What counts as data so far, in bytes: some systems count what allocators have reserved for threads, too.
+// The size of the data segment so far, in bytes. Some systems include memory that allocators reserve for threads.
 inline std::size_t data_now() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -42,8 +42,8 @@ inline std::size_t data_now() {
   return 0;
 }
 
-// How much memory may be taken from now on, beside the stacks of threads that devices start for each core; the
-// sanitizers reserve terabytes and are left alone.
+// Limits the memory that may be taken from now on, plus the stacks of the threads that devices start for each core. Not
+// under sanitizers, which reserve terabytes.
 inline void limit_memory() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   ::mallopt(M_ARENA_MAX, 1);  // no more reserves for threads
@@ -54,8 +54,8 @@ inline void limit_memory() {
 #endif
 }
 
-// Tries the input of a seed and leaves it in `input`. True: it was taken, false: refused as it should be. Throws when
-// something is wrong.
+// Tries the input of a seed and stores it in `input`. True: the input was accepted; false: it was refused, as it should
+// be. Throws if something is wrong.
 using FuzzOne = std::function<bool(std::uint64_t seed, std::string& input)>;
 
 // arguments: SECONDS SEED

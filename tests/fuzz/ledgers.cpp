@@ -1,5 +1,5 @@
-// Damaged and hostile ledgers: each is refused or read, and what was read can be printed, written as JSON and searched
-// for hold-ups, in little time and memory.
+// Damaged and hostile ledgers. Each is either refused or read. A ledger that was read can be printed, written as JSON
+// and searched for stalls, in little time and memory.
 //
 // usage: fuzz_ledgers SECONDS SEED
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class Maker {
  public:
   explicit Maker(std::uint64_t seed) : random_(seed) {}
 
-  // Some entries in a few communicators, then words of any value in any place.
+  // Some entries of a few communicators, then random 64-bit values at random offsets.
   test::LedgerImage make() {
     test::LedgerImage image;
     const std::uint64_t count = below(10) == 0 ? kLedgerEntries : below(40);
@@ -61,7 +61,7 @@ class Maker {
       default: return random_();
     }
   }
-  // Calls that belong together, so that entries are not refused as torn: waits, circles, calls that do not exist.
+  // Consistent calls, so that entries are not refused as torn: waits, cycles, calls that do not exist.
   void change(LedgerEntry& entry) {
     const std::uint64_t begun = below(3), first = any_word(), second = below(2) ? below(4) | 8ULL << 60 : any_word();
     entry.begun.store(begun);

@@ -1,4 +1,4 @@
-// JSON made wrong from a seed: bytes, values, numbers and lines changed, texts cut, brackets without end.
+// Damages JSON by a seed: changes bytes, values, numbers and lines, cuts texts, nests brackets without end.
 #pragma once
 
 #include <algorithm>

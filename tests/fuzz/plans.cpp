@@ -1,6 +1,6 @@
-// Damaged and hostile graphs, costs and plans of weights. Each is refused or read; a graph or costs that were read are
-// the same when they are written and read again, and can be planned with; a plan that was read and is proven gives the
-// outputs of its graph, to the bit, whatever order its ops run in.
+// Damaged and hostile graphs, costs and weight plans. Each is either refused or read. Graphs and costs that were read
+// are the same when written and read again, and can be planned with. A plan that was read and is proven gives exactly
+// the outputs of its graph, in whatever order its ops run.
 //
 // usage: fuzz_plans SECONDS SEED
 #include <fmt/format.h>
@@ -151,7 +151,7 @@ class Fuzzer {
     return text_of(path_);
   }
 
-  // False: refused, as it may be.
+  // False: the input was refused, which is allowed.
   template <class Read>
   static bool was_read(Read&& read) {
     try {
@@ -162,7 +162,7 @@ class Fuzzer {
     }
     return true;
   }
-  // What cannot be done is said: too large, too long, not known.
+  // Planning may refuse with an error: too large, too long, not known.
   template <class Call>
   static void may_refuse(Call&& call) {
     try {

@@ -1,7 +1,7 @@
-// Random programs of API calls, right and wrong: each call works or throws slip::Error, and everything ends.
+// Random programs of API calls, valid and invalid: each call works or throws slip::Error, and each program ends.
 //
 // usage: fuzz_programs SECONDS SEED. A program is made from one seed alone, so that a failure can be run again; the
-// seed of each program is printed when it fails. Hangs end with an alarm that names the seed.
+// seed of each program is printed when it fails. An alarm ends hangs and names the seed.
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -178,7 +178,7 @@ class Program {
                     {.width = pick(20) == 0 ? 0.0 : 1.0});
   }
 
-  // A gate that the next gate op or the end of the program opens. Only where no later call could wait for it.
+  // A gate, which the next gate op or the end of the program opens. Only if no later call could wait for it.
   void hold() {
     if (!gated_) return;
     const StreamRef held = stream();
@@ -231,8 +231,8 @@ class Program {
     if (captured_.size() < 8) captured_.push_back(std::move(plan));
   }
 
-  // Waits for everything, so that no stream still uses what is freed next: that is the program's duty, not the
-  // runtime's. False where a device cannot be waited for.
+  // Waits for all work, so that no stream still uses memory that is freed next: the program must ensure that, not the
+  // runtime. False if a device cannot be waited for.
   bool settle() {
     for (const Device& device : devices_) {
       try {
@@ -298,7 +298,7 @@ class Program {
       case 0: stream().host({}); break;
       case 1: stream().host([] { throw 1; }); break;
       case 2: {
-        // The runtime refuses calls from inside; the refusal poisons the stream, nothing more.
+        // The runtime refuses calls from inside a host function; the refusal only poisons the stream.
         stream().host([inner = devices_[0].legacy_stream()] { inner.launch(kNothing); });
         break;
       }

@@ -1,5 +1,5 @@
-// Damaged and hostile safetensors files and indexes: each is refused with kParse or read, and of what was read every
-// tensor lies within its file, shares its bytes with no other, can be read, and is the same when it is written again.
+// Damaged and hostile safetensors files and indexes. Each is either refused with kParse or read. Every tensor that was
+// read lies within its file, overlaps no other, and is the same when it is written again.
 //
 // usage: fuzz_tensors SECONDS SEED
 #include <fmt/format.h>
@@ -42,8 +42,7 @@ std::string file_of(const std::string& json) {
   return result;
 }
 
-// A new file each time: one that takes the place of another is written to the disk at once by some file systems, which
-// costs milliseconds.
+// A new file each time: some file systems flush a file that replaces another at once, which costs milliseconds.
 void put(const std::string& path, const std::string& bytes) {
   std::filesystem::remove(path);
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
@@ -54,7 +53,7 @@ void require(bool truth, const std::string& what) {
   if (!truth) throw std::logic_error(what);
 }
 
-// What the format promises, worked out in another way than the reader does.
+// Checks what the format promises, by another method than the reader's.
 void require_sound(const SafetensorsHeader& header, std::uint64_t begin, std::uint64_t end) {
   std::uint64_t at = begin;
   for (const TensorInfo& tensor : header.tensors) {

@@ -1,5 +1,5 @@
-// Damaged and hostile topology files: each is refused with kParse, or read; what was read is the same when it is
-// written and read again, and a plan on it uses every rank once.
+// Damaged and hostile topology files. Each is either refused with kParse or read. A topology that was read is the same
+// when it is written and read again, and a plan on it uses every rank once.
 //
 // usage: fuzz_topologies SECONDS SEED
 #include <fmt/format.h>

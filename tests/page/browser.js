@@ -1,4 +1,4 @@
-// Chromium, opened on a page, with everything it complains about.
+// Opens a page in Chromium and collects its errors.
 import { existsSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
@@ -12,7 +12,7 @@ export function skip(why) {
   process.exit(SKIPPED);
 }
 
-// Ends the program with status 77 where there is no browser to be had.
+// Exits with status 77 if no browser is installed.
 export async function launch() {
   const program = PLACES.find((place) => place && existsSync(place));
   if (!program) skip("no chromium here (Debian: apt-get install chromium; or set CHROMIUM)");
@@ -43,13 +43,13 @@ export async function open(browser, file, options = {}) {
   return { page, complaints, requests };
 }
 
-// Waits until the view stands still.
+// Waits until the view stops moving.
 export async function settled(page) {
   await page.waitForFunction(() => !window.slip.state().moving);
   return page.evaluate(() => window.slip.state());
 }
 
-// Where an op is, in pixels of the window.
+// The position of an op, in pixels of the window.
 export async function whereIs(page, op) {
   const box = await page.evaluate((i) => window.slip.where(i), op);
   const canvas = await page.locator("#timeline").boundingBox();

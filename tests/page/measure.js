@@ -1,6 +1,5 @@
 // Times a page in Chromium: node measure.js PAGE [REPEAT [SECONDS]]. Prints one line of JSON:
-// {"open_ms": [...], "fps": {"what": [...], ...}}. Counted are full
-// drawings while the view moves on in every frame.
+// {"open_ms": [...], "fps": {"what": [...], ...}}. The rate counts full drawings while the view moves in every frame.
 import { launch, open } from "./browser.js";
 
 const [file, repeat = "3", seconds = "2"] = process.argv.slice(2);

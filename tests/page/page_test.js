@@ -1,5 +1,5 @@
-// The timeline page in Chromium, as a person meets it: node page_test.js SLIP (the program). Traces come from the labs,
-// in virtual time, so that every figure is known; some are changed here before `slip view` shows them.
+// The timeline page in Chromium, driven by mouse and keyboard: node page_test.js SLIP (the program). The labs write the
+// traces in virtual time, so that every figure is known; some are changed here before `slip view` reads them.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -24,7 +24,7 @@ function run(...words) {
 const plain = file("weights.json");
 run("lab", "weights", "--device", "sim:h200", "--quick", "--trace", plain, "--html", file("lab.html"));
 
-// The lab's trace. Numbers beyond 2^53, which JSON.parse would round, travel as words.
+// The lab's trace. Numbers beyond 2^53, which JSON.parse would round, are kept as strings.
 function load() {
   return JSON.parse(readFileSync(plain, "utf8").replace(/(?<=[:,[])\d{17,}(?=[,}\]])/g, '"big $&"'));
 }

@@ -1,4 +1,4 @@
-// A picture of a page with an op chosen: node picture.js PAGE PNG OP STREAM [light|dark].
+// Takes a picture of a page with an op selected: node picture.js PAGE PNG OP STREAM [light|dark].
 import { launch, open, settled } from "./browser.js";
 
 const [file, png, op, stream, theme = "light"] = process.argv.slice(2);

@@ -21,7 +21,7 @@ function run(words, variables = {}) {
   return execFileSync(slip, words, { encoding: "utf8", env: { ...process.env, ...variables } });
 }
 
-// The page, shown without a complaint, while `look` runs.
+// Opens the page, runs `look`, and requires that the page had no error.
 async function shown(name, look) {
   const { page, complaints, requests } = await open(browser, file(name));
   await look(page);
@@ -30,7 +30,7 @@ async function shown(name, look) {
   await page.context().close();
 }
 
-// Chooses the first op whose name begins so, and gives the words beside the timeline.
+// Selects the first op whose name begins so, and returns the text of the panel.
 async function choose(page, prefix) {
   const op = await page.evaluate((wanted) => {
     for (let i = 0; i < slip.trace.count; i++) if (slip.trace.nameOf(i).startsWith(wanted)) return i;

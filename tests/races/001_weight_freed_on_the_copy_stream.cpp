@@ -1,4 +1,4 @@
-// Corrupted images: the weight's memory goes to the next allocation while the layer still reads it.
+// Symptom: corrupted images. The next allocation gets the weight's memory while the layer still reads it.
 #include "races/scenario.hpp"
 
 namespace slip::races {

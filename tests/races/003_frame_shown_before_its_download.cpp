@@ -1,4 +1,4 @@
-// Black frames, but only where the bus is slow: on a fast one the copy is done by the time somebody looks.
+// Symptom: black frames, but only on a slow bus. On a fast one the copy ends before the host reads the frame.
 #include "races/scenario.hpp"
 
 namespace slip::races {

@@ -1,5 +1,5 @@
-// The edge back is missing: the next weight is loaded over the one that is being read. Prefetching was switched off
-// in more than one system because nobody could show that this edge is there.
+// The wait of the loader for the reader is missing: the next weight is loaded over the one that is being read. More
+// than one system switched prefetching off because this wait could not be proven.
 #include "races/scenario.hpp"
 
 namespace slip::races {

@@ -1,4 +1,4 @@
-// By one byte.
+// The two views overlap by one byte.
 #include "races/scenario.hpp"
 
 namespace slip::races {

@@ -1,4 +1,4 @@
-// A query that says yes is as good as a sync.
+// A query that returns true orders like a sync.
 #include "races/scenario.hpp"
 
 namespace slip::races {

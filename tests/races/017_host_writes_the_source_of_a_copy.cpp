@@ -1,4 +1,4 @@
-// The loop that fills the next batch while the last one is still being read.
+// The host fills the next batch while the copy still reads the last one.
 #include "races/scenario.hpp"
 
 namespace slip::races {

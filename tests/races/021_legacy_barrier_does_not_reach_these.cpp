@@ -1,4 +1,4 @@
-// Non-blocking streams and the legacy stream do not know each other.
+// Non-blocking streams and the legacy stream do not order each other.
 #include "races/scenario.hpp"
 
 namespace slip::races {

@@ -1,4 +1,4 @@
-// The address is known at once; the memory is there only for what comes after the allocation.
+// The address is known at once, but only work ordered after the allocation may use the memory.
 #include "races/scenario.hpp"
 
 namespace slip::races {

@@ -1,4 +1,4 @@
-// The word says 1 when the first half is there.
+// The flag is 1 when only the first half is written.
 #include "races/scenario.hpp"
 
 namespace slip::races {

@@ -1,4 +1,4 @@
-// Two buffers, one memory.
+// Two buffers wrap the same memory.
 #include "races/scenario.hpp"
 
 namespace slip::races {

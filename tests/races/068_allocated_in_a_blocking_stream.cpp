@@ -4,7 +4,7 @@
 namespace slip::races {
 namespace {
 
-// A stream came and went, so that the next one is likely to get its place.
+// Opens and closes a stream, so that the next one is likely to reuse its slot.
 void use_a_place(const Device& device) {
   {
     const Stream stream = device.stream();

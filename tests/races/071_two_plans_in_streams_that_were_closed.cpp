@@ -1,4 +1,4 @@
-// Two plans know nothing of each other, even if the second one's stream took the place of the first one's.
+// Two plans are not ordered, even if the stream of the second reuses the slot of the first one's stream.
 #include <atomic>
 
 #include "races/scenario.hpp"
@@ -6,7 +6,7 @@
 namespace slip::races {
 namespace {
 
-// Launches the plan in a stream of its own, which is closed at once, and lets it end; the host waits for nothing.
+// Launches the plan in a stream of its own and closes the stream. Waits until the plan has ended, without a sync.
 void launch_and_close(Setting& s, Plan& plan, const std::atomic<int>& ended) {
   const int before = ended.load();
   {

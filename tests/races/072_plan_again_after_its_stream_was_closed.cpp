@@ -6,7 +6,7 @@
 namespace slip::races {
 namespace {
 
-// Launches the plan in a stream of its own, which is closed at once, and lets it end; the host waits for nothing.
+// Launches the plan in a stream of its own and closes the stream. Waits until the plan has ended, without a sync.
 void launch_and_close(Setting& s, Plan& plan, const std::atomic<int>& ended) {
   const int before = ended.load();
   {

@@ -1,4 +1,4 @@
-// Each of them may run before the view ends.
+// Each of the two ops may run before the view ends.
 #include "races/scenario.hpp"
 
 namespace slip::races {

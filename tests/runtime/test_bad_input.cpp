@@ -1,4 +1,4 @@
-// Calls that cannot be right: a clear error that names the values, and the stream goes on.
+// Calls with invalid arguments: the error names the values, and the stream continues to work.
 #include <limits>
 #include <vector>
 

@@ -165,7 +165,7 @@ TEST_F(Captures, TheLegacyStreamAndABlockingCapture) {
   expect_usable();
 }
 
-// The capturing stream goes away: so does the capture, and the next user of its state starts clean.
+// Destroying the capturing stream ends the capture, and the stream that reuses its state is not capturing.
 TEST_F(Captures, DestroyingTheOriginEndsIt) {
   {
     const Stream gone = device.stream();

@@ -208,7 +208,7 @@ TEST(HostViews, MayCoverARangeOfTheBuffer) {
   EXPECT_EQ(test::code_of([&] { static_cast<void>(Buffer().host_read<char>(0, 1)); }), Code::kInvalidHandle);
 }
 
-// The checker is told of these bytes alone: a stream may use the rest meanwhile.
+// Only these bytes are reported to the checker: a stream may use the others meanwhile.
 TEST(HostViews, TellObserversTheirRangeOnly) {
   struct Ranges : Observer {
     void on(const Record& record) override {

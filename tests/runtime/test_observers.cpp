@@ -186,7 +186,7 @@ class Mortal : public Observer {
   std::atomic<bool> alive_{true};
 };
 
-// After detach returned, the observer may be destroyed: nobody is in it and nobody comes.
+// After detach() the observer may be destroyed: no thread is inside a call of it, and none will call it.
 TEST(Observers, ComeAndGoUnderLoad) {
   const Device device = Device::open("cpu", {.queue_depth = 256});
   std::atomic<bool> stop{false};
@@ -201,7 +201,7 @@ TEST(Observers, ComeAndGoUnderLoad) {
     });
   }
   Log always;
-  attach(always);  // so that records keep being told while the others leave
+  attach(always);  // so that records are reported while the others detach
   for (int i = 0; i < test::rounds(300); ++i) {
     Mortal mortal;
     const Attached attached(mortal);
@@ -214,7 +214,7 @@ TEST(Observers, ComeAndGoUnderLoad) {
   EXPECT_EQ(Mortal::dead_calls.load(), 0);
 }
 
-// Whether barriers were told that come after a legacy command which was not told yet.
+// Whether a barrier was reported before the legacy command that it comes after.
 class EarlyBarriers : public Observer {
  public:
   explicit EarlyBarriers(std::uint64_t legacy) : legacy_(legacy) {}
@@ -234,7 +234,7 @@ class EarlyBarriers : public Observer {
   std::uint64_t told_ = 0;
 };
 
-// A barrier that is told first would miss what the legacy command comes after.
+// If a barrier were reported first, the checker would miss what the legacy command comes after.
 TEST(Observers, ALegacyCommandIsToldBeforeTheBarriersItMakes) {
   for (const char* name : {"cpu", "sim:h200"}) {
     SCOPED_TRACE(name);

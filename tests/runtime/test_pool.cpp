@@ -1,4 +1,4 @@
-// Stream-ordered memory: who may get what another freed (rules 84-88), each way by itself.
+// Stream-ordered memory: which stream may reuse memory that another one freed (rules 84-88), each condition alone.
 #include <vector>
 
 #include "backend/support.hpp"

@@ -117,7 +117,8 @@ TEST(SimCopies, Rule50AKernelBetweenChunksLetsSmallCopiesIn) {
   EXPECT_EQ(span(recorder.run("chunk 2")), "[1100, 2100]");
 }
 
-// The engine goes on with its hardware queue, not with the stream alone: an H200 does that where streams share one.
+// The engine continues with its hardware queue, not only with the stream: measured on an H200 with streams that share
+// one.
 TEST(SimCopies, Rule50StreamsOfOneQueueFollowEachOther) {
   Copies copies({.queues = 3});  // of the legacy stream, a and b; the next two streams share them
   Recorder recorder;

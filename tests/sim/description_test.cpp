@@ -1,4 +1,4 @@
-// Descriptions: good ones, malformed ones with the words of their errors, and hostile ones.
+// Descriptions: valid ones, malformed ones with their error texts, and hostile ones.
 #include "backend/sim/description.hpp"
 
 #include <fmt/format.h>

@@ -108,7 +108,7 @@ TEST(SimCompute, CopyBesideLengthensKernels) {
   run_for(b, "first", 200, 0.1);
   b.copy(buffer, host, "copy");
   device.sync();
-  // Neither fits beside "before"; then "first" runs 200 alone, and the copy for 500.
+  // Neither fits while "before" runs; then "first" runs 200 alone, and 500 concurrently with the copy.
   EXPECT_EQ(span(recorder.run("before")), "[0, 1000]");
   EXPECT_EQ(span(recorder.run("first")), "[1000, 1200]");
   EXPECT_EQ(span(recorder.run("copy")), "[1200, 1700]");
@@ -118,7 +118,8 @@ TEST(SimCompute, CopyBesideLengthensKernels) {
   const OpRun kernel = recorder.run("kernel"), beside = recorder.run("beside");
   EXPECT_EQ(beside.end_ps - beside.start_ps, 500 * kNano);
   EXPECT_EQ(kernel.start_ps, beside.start_ps);
-  EXPECT_EQ(kernel.end_ps - kernel.start_ps, 1100 * kNano);  // 500 beside do the work of 400, then 600 alone
+  EXPECT_EQ(kernel.end_ps - kernel.start_ps,
+            1100 * kNano);  // in 500 with the copy it does the work of 400, then 600 alone
 }
 
 TEST(SimCompute, InterferenceCountsOnlyTheTimeOfOverlap) {
@@ -144,7 +145,7 @@ TEST(SimCopies, KernelBesideLengthensThem) {
   run_for(a, "kernel 2", 250);  // follows at once: the copy must not be any faster in between
   b.copy(buffer, host, "copy");
   device.sync();
-  // The latency is as long as ever; then 500 beside the kernels move 400 bytes, and 600 are left for the time after.
+  // The latency is unchanged; then 500 with concurrent kernels move 400 bytes, and 600 bytes are left.
   EXPECT_EQ(recorder.run("copy").end_ps, (50 + 500 + 600) * kNano);
   EXPECT_EQ(recorder.run("kernel 2").end_ps, 550 * kNano);  // and the copy does not slow them here
 }

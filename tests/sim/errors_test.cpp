@@ -69,7 +69,7 @@ TEST(SimErrors, DeviceFaultLosesTheDevice) {
   Stream a = devices[0].stream(), b = devices[0].stream(), c = devices[1].stream(), d = devices[1].stream();
   Buffer word = devices[0].alloc(4, MemoryKind::kPinned);
   bool called = false, remote = false;
-  b.wait_value(word, 1);  // never opened: pending work ends all the same
+  b.wait_value(word, 1);  // never set: pending work still ends
   b.host([&] { called = true; });
   const Event pending = b.record();
   a.launch(faulting_kernel());

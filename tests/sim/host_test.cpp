@@ -1,4 +1,4 @@
-// The host in virtual time: what calls cost, when waits return, full queues, words, memory, threads.
+// The host in virtual time: what calls cost, when waits return, full queues, flags, memory, threads.
 #include <atomic>
 #include <thread>
 
@@ -160,7 +160,7 @@ TEST(SimWords, HostOpensTheGate) {
   EXPECT_TRUE(stream.query());
 }
 
-// The thread sanitizer keeps most of the address space for itself.
+// ThreadSanitizer uses most of the address space.
 #if !defined(__SANITIZE_THREAD__)
 TEST(SimMemory, AWholeDeviceCostsNothingWithoutFunctions) {
   DeviceOptions options;
@@ -170,7 +170,7 @@ TEST(SimMemory, AWholeDeviceCostsNothingWithoutFunctions) {
   EXPECT_THROW(device.alloc(std::size_t{2'000'000'000}), Error);
   Stream stream = device.stream();
   const Range word = big.slice(69'999'999'996 & ~std::size_t{3}, 4);
-  stream.write_value(word, 5);  // words work all the same
+  stream.write_value(word, 5);  // flags still work
   stream.wait_value(word, 5);
   bool called = false;
   stream.host([&] { called = true; });

@@ -1,4 +1,4 @@
-// The legacy stream: rules 3-11 and 24, exact, and the edges that observers are told.
+// The legacy stream: rules 3-11 and 24, exact, and the edges that are reported to observers.
 #include <algorithm>
 
 #include "sim/support.hpp"

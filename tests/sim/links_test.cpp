@@ -54,7 +54,7 @@ TEST(SimLinks, OnlyTheConnectedPartChanges) {
   EXPECT_TRUE(links.settled());
 }
 
-// Max-min: no link carries more than it can, and every flow crosses a full link on which nobody is faster.
+// Max-min: no link carries more than it can, and every flow crosses a full link on which no flow is faster.
 TEST(SimLinks, RandomNetworksAreMaxMinFair) {
   constexpr unsigned kSeed = 20261;
   SCOPED_TRACE(fmt::format("seed {}", kSeed));

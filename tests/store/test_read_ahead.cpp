@@ -1,5 +1,5 @@
-// Ranges that are read ahead of their turn: each comes out right or fails in its own turn, and memory of those that
-// nobody will ask for any more is left alone.
+// Ranges that are read ahead: each is right or fails when it is read, and the memory of ranges that will not be read is
+// not written any more.
 #include <gtest/gtest.h>
 
 #include <algorithm>

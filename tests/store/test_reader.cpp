@@ -1,12 +1,12 @@
-// Ranges of a file by every way to its bytes: whatever the alignment, the right ones and nothing beside them.
+// Ranges of a file by every method of reading and at every alignment: the right bytes, and no others are written.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <random>
 
-#include "store/numbered_file.hpp"
 #include "store/file.hpp"
+#include "store/numbered_file.hpp"
 #include "support/errors.hpp"
 
 namespace slip {

@@ -262,7 +262,7 @@ class Generator {
     }
   }
 
-  // Records that nobody needs, and waits for whatever an event happens to hold, or for nothing.
+  // Records that no op needs, and waits for arbitrary events, recorded or not.
   void add_event_use(int stream) {
     const int thread = spec(stream).thread;
     const int event = slot_event(thread, chance(80) ? spec(stream).device : below(program_.devices));
@@ -305,7 +305,7 @@ class Generator {
   Order order_;
   std::vector<int> live_;         // buffers
   std::vector<int> streams_;      // open ones, and those that always are
-  std::vector<int> final_event_;  // by stream: recorded at its end, -1 while it lives
+  std::vector<int> final_event_;  // by stream: recorded at its end, -1 while it is open
   std::vector<int> plan_owner_;   // by plan: the thread that launches it
 };
 

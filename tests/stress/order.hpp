@@ -1,9 +1,10 @@
 // Order: happens-before of a program, by vector clocks. It knows only what the rules promise: order within a stream,
-// event waits, the legacy stream's barrier, host synchronisation, and who told whom. The generator asks it which
-// accesses are not ordered yet; checking a whole program finds its first race.
+// event waits, the legacy stream's barrier, host synchronisation, and messages between host
+// threads. The generator uses it to find accesses that are not ordered yet; checking a whole program finds its first
+// race.
 //
-// There is a chain for each host thread and each stream. Of other threads' calls a thread knows only what was handed to
-// it, so a legacy op is a barrier for the ops that are known to have been issued before it.
+// There is a chain for each host thread and each stream. A thread knows only those calls of other threads
+// that were handed to it, so a legacy op is a barrier for the ops that are known to have been issued before it.
 #pragma once
 
 #include <array>

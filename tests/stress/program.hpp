@@ -16,7 +16,7 @@ inline constexpr int kPageWords = 16;
 inline constexpr int kPageBytes = kPageWords * 4;
 
 enum class Kind : std::uint8_t {
-  kOpen,          // the stream comes to be
+  kOpen,          // opens the stream
   kDestroy,       // and goes, perhaps with work pending
   kKernel,        // writes[i] <- mixed with all reads
   kCopy,          // writes[0] <- reads[0]
@@ -34,7 +34,7 @@ enum class Kind : std::uint8_t {
   kSyncDevice,
   kHostRead,   // by the host thread, seen in Result::seen
   kHostWrite,  // as kKernel, by the host thread
-  kPublish,    // what this thread has done and issued is known to who takes it
+  kPublish,    // makes what this thread has done and issued visible to the thread that takes it
   kTake,
 };
 

@@ -85,7 +85,7 @@ class Synchroniser {
   std::thread thread_{[this] { run(); }};
 };
 
-// Counts its runs, and takes some ten microseconds: two threads that run one lane at the same time meet in it.
+// Counts its runs and takes some ten microseconds, so that it detects two threads that run one lane concurrently.
 const Kernel& count_kernel() {
   static const Kernel kCount{"count",
                              [](const Args& args) {

@@ -1,4 +1,4 @@
-// Two network namespaces joined by a cable (veth), one for each of two threads: made with the tools ip and tc, and gone
+// Two network namespaces that a veth pair joins, one for each of two threads. The tools ip and tc make them; they end
 // with the threads.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace slip::test {
 
 inline constexpr const char* kCableHosts[2] = {"10.77.0.1", "10.77.0.2"};
 
-// Of the thread's own namespace.
+// Acts on the namespace of the calling thread.
 inline bool in_shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
 class Cable {

@@ -1,4 +1,4 @@
-// Both ends of a network line in one test, and memory with a pattern to send over it.
+// Both ends of a network connection in one test, and memory with a pattern to send over it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The bootstrap between threads of one process: what it does when all goes well, and who is named when not.
+// Bootstraps between threads of one process: what they do, and which rank an error names.
 #include <numeric>
 
 #include "base/clock.hpp"
@@ -48,7 +48,7 @@ TEST(Bootstraps, TellProcessesAndHostsApart) {
   EXPECT_FALSE(same_process(here, other));
   EXPECT_TRUE(same_host(here, other));
   other = here;
-  other.started += 1;  // the number was used again
+  other.started += 1;  // the pid was used again
   EXPECT_FALSE(same_process(here, other));
   other = here;
   other.net_space += 1;
@@ -93,7 +93,7 @@ TEST(Bootstraps, RunOverIpv6AndUnixNames) {
   const UniqueId six = local_id("::1");
   EXPECT_EQ(six.host(), "::1");
   const UniqueId name = UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()));
-  for (const UniqueId& id : {six, name, name}) {  // a place made by hand serves again
+  for (const UniqueId& id : {six, name, name}) {  // an address given by hand can be used again
     expect_no_errors(as_ranks(4, [&](int rank) {
       Bootstrap bootstrap(id, 4, rank, within(seconds(30)));
       EXPECT_EQ(bootstrap.all_gather(rank)[3], 3);
@@ -129,9 +129,9 @@ TEST(BootstrapDeadlines, NameWhoDidNotComeToAGathering) {
   const UniqueId id = local_id();
   const std::vector<Met> met = as_ranks(5, [&](int rank) {
     Bootstrap bootstrap(id, 5, rank, within(seconds(30)));
-    if (rank == 1 || rank == 3) {  // here, but busy: it waits until rank 0 has given up
+    if (rank == 1 || rank == 3) {  // started, but busy: it waits until rank 0 has given up
       static_cast<void>(bootstrap.recv(0, 1));
-    } else if (rank != 0) {  // comes, says so, and stays
+    } else if (rank != 0) {  // joins, says so, and stays
       EXPECT_TRUE(fails([&] { bootstrap.barrier(milliseconds(1)); }, Code::kTimeout, {"to gathering 2"}));
       bootstrap.send(0, 2, {});
       static_cast<void>(bootstrap.recv(0, 1));
@@ -152,7 +152,7 @@ TEST(BootstrapDeadlines, NameTheMessageThatDidNotCome) {
     const int other = 1 - rank;
     bootstrap.send(other, 7, {});
     bootstrap.send(other, 6, {});
-    static_cast<void>(bootstrap.recv(other, 6));  // and the one before it is here, too
+    static_cast<void>(bootstrap.recv(other, 6));  // the one before it has also arrived
     EXPECT_TRUE(fails([&] { static_cast<void>(bootstrap.recv(other, 8, milliseconds(10))); }, Code::kTimeout,
                       {"rank " + std::to_string(other) + " sent nothing with tag 8", "there are tags 7"}));
     bootstrap.barrier();
@@ -238,7 +238,7 @@ TEST(BootstrapAborts, EndTheWaitsOfAllRanks) {
   }
 }
 
-// The news that a rank gave up must not be lost behind its farewell.
+// The notification that a rank aborted must arrive before its goodbye.
 TEST(BootstrapAborts, AreToldByARankThatLeavesAtOnce) {
   for (unsigned round = 0; round < 200 / kShare; ++round) {
     const UniqueId id = local_id();

@@ -1,4 +1,4 @@
-// Processes that are not of the job: other users of the host, and many connections that say nothing.
+// Processes that do not belong to the job: other users of the host, and many connections that say nothing.
 #include <sys/resource.h>
 #include <sys/un.h>
 
@@ -24,7 +24,7 @@ UniqueId name_of(const std::string& what) {
 }
 SocketAddress place_of(const UniqueId& id) { return SocketAddress::unix_name(id.host().substr(5)); }
 
-// Another user has bound the name before rank 0 came: it hears nothing, and is not believed.
+// Another user has bound the name before rank 0 started: ranks send it nothing and do not trust it.
 TEST(OtherUsers, ThatListenAreNotBelieved) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   const UniqueId id = name_of("taken");
@@ -40,7 +40,7 @@ TEST(OtherUsers, ThatListenAreNotBelieved) {
     }
     return "heard something";
   });
-  // Until the other one listens, rank 1 takes it that rank 0 has not come yet.
+  // Until the other process listens, rank 1 assumes that rank 0 has not started yet.
   EXPECT_TRUE(fails([&] { const Bootstrap bootstrap(id, 2, 1, within(seconds(60))); }, Code::kInvalidValue,
                     {"a process of another user listens"}));
   EXPECT_EQ(other.report(), "heard nothing");
@@ -86,7 +86,7 @@ SLIP_CHILD(SilentGuests, Rank) {
     static_cast<void>(!::write(kLine, ports, sizeof(ports)));
     char byte = 0;
     static_cast<void>(!::read(kLine, &byte, 1));
-    // Guests are taken whenever a rank looks.
+    // A rank accepts connections whenever it polls.
     static_cast<void>(listener->accept(nullptr));
     bootstrap.barrier();
     for (int i = 0; i < 32; ++i) {

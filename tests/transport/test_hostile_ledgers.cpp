@@ -1,4 +1,4 @@
-// Ledgers that were written to harm whoever reads them.
+// Ledgers that were written to harm the process that reads them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ TEST(HostileLedgers, AGoodOneIsRead) {
   EXPECT_STREQ(ledger->ranks[0].host, "host");
 }
 
-// 24 GB of nothing, mapped and believed, took as much memory.
+// A sparse file of 24 GB must cost no memory.
 TEST(HostileLedgers, AnotherSizeIsRefused) {
   LedgerImage image;
   image.add(0xfeed, 3, 8);
@@ -119,7 +119,7 @@ TEST(HostileLedgers, AUserCanOnlyCrowdOutOwnEntries) {
   EXPECT_EQ(limits.take(own, 1), 0);
 }
 
-// In a process that has given up being root: a ledger that root made is not read, its own is.
+// In a process that has dropped root: it reads its own ledger, but not one that root made.
 TEST(HostileLedgers, ThoseOfOtherUsersAreReadByRootAlone) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   constexpr uid_t kNobody = 65534;
@@ -141,7 +141,7 @@ TEST(HostileLedgers, ThoseOfOtherUsersAreReadByRootAlone) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 1);
-  // And root reads one of another user.
+  // Root reads the ledger of another user.
   ASSERT_EQ(::fchown(of_root, kNobody, kNobody), 0);
   image.header().started = Placement::own().started;
   ASSERT_EQ(::pwrite(of_root, &image.header(), sizeof(LedgerHeader), 0), static_cast<ssize_t>(sizeof(LedgerHeader)));

@@ -20,7 +20,7 @@ testing::AssertionResult refused(const Environment& environment, std::initialize
   return fails([&] { static_cast<void>(read(environment)); }, Code::kInvalidValue, words);
 }
 
-// With some variables changed; an empty value takes one away.
+// Changes some variables; an empty value removes one.
 Environment with(Environment environment, const Environment& changes) {
   for (const auto& [name, value] : changes) environment[name] = value;
   return environment;
@@ -53,7 +53,7 @@ TEST(LaunchInfos, ByHand) {
   EXPECT_EQ(info.local_rank, 1);
   EXPECT_EQ(info.id, UniqueId::parse("node7:29500"));
   EXPECT_TRUE(info.id.rank0_listens());
-  EXPECT_EQ(read(with(kByHand, kMpirun))->rank, 3);  // what is said by hand counts
+  EXPECT_EQ(read(with(kByHand, kMpirun))->rank, 3);  // the variables set by hand win
 }
 
 TEST(LaunchInfos, ByHandInParts) {

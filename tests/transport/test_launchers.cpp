@@ -90,7 +90,7 @@ TEST(Launchers, Slurm) {
   expect_ranks(shell("timeout 60 srun --overcommit -n 3 " + rank_program()), 3, "srun");
 }
 
-// Listens at a port whose next one is free, and stays so: the system gives none below 32768 to those who do not care.
+// Listens at a port whose next one is free and stays free: the kernel gives out no ephemeral ports below 32768.
 Socket listen_below_a_free_port() {
   for (int port = 10'000 + ::getpid() % 10'000; port < 32'000; port += 2) {
     try {
@@ -98,7 +98,7 @@ Socket listen_below_a_free_port() {
       static_cast<void>(Socket::listen(SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(port + 1))));
       return held;
     } catch (const Error&) {
-      continue;  // another's
+      continue;  // in use
     }
   }
   throw Error(Code::kIo, "no two free ports", {});
@@ -155,7 +155,7 @@ TEST(SlipLaunch, TagsLinesAndPassesVariables) {
   }
 }
 
-// A launcher whose ranks hold the other end of a pipe: the pipe ends when the last of them is gone.
+// A launcher whose ranks hold the write end of a pipe: the pipe ends when the last rank has ended.
 class HeldPipe {
  public:
   explicit HeldPipe(const char* command = "echo x; exec sleep 600") {
@@ -167,7 +167,7 @@ class HeldPipe {
     if (launcher_ == 0) {
       ::dup2(ends[1], STDOUT_FILENO);
       ::close(ends[1]);
-      // Whoever runs the tests in the background ignores it, and so would all of these.
+      // A shell that runs the tests in the background ignores the signal, and all of these would inherit that.
       ::signal(SIGINT, SIG_DFL);
       ::execl("/usr/bin/env", "env", kWithoutLeakCheck, SLIP_PROGRAM, "launch", "-n", "3", "--", "sh", "-c", command,
               nullptr);
@@ -186,7 +186,7 @@ class HeldPipe {
   HeldPipe& operator=(const HeldPipe&) = delete;
 
   void signal(int number) const { ::kill(launcher_, number); }
-  // What comes next; "" when all who held the pipe are gone.
+  // The next output; "" when all processes that held the pipe have ended.
   std::string next() const {
     if (wait_for(read_, POLLIN, {deadline_after(20'000'000'000), nullptr}) != Waited::kReady) return "nothing in time";
     std::array<char, 64> bytes;
@@ -228,12 +228,12 @@ TEST(SlipLaunch, KillsNobodyElse) {
   held.signal(SIGKILL);
   EXPECT_EQ(held.next(), "");
   EXPECT_EQ(held.status(), -SIGKILL);
-  other.signal(SIGTERM);  // it is there, and ends when it is asked to
+  other.signal(SIGTERM);  // it still runs, and ends when asked to
   EXPECT_EQ(other.next(), "");
   EXPECT_EQ(other.status(), 128 + SIGTERM);
 }
 
-// What a rank has left running on purpose when the job ends well goes on.
+// A process that a rank left running on purpose survives a job that ends well.
 TEST(SlipLaunch, WhatOutlivesAGoodJobIsLeftAlone) {
   const Outcome outcome = shell(kLaunch + "-n 1 -- sh -c 'sleep 600 >/dev/null 2>&1 & echo $!'");
   ASSERT_EQ(outcome.status, 0) << outcome.out;

@@ -1,4 +1,4 @@
-// The ledger: what is written is read whole by others, in this process and in another, and while it changes.
+// The ledger: readers in this process and in others get consistent entries, also while they change.
 #include <thread>
 
 #include "support/processes.hpp"
@@ -19,10 +19,10 @@ std::optional<LedgerView> find(const std::optional<ProcessLedger>& ledger, std::
 }
 
 TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
-  LedgerSlot seat({0xfeed, 3, 8, "cpu:1"});
-  seat.enqueue(1, 77, 64);
-  seat.enqueue(2, 78, 64);
-  seat.begin(1, 5, 6);
+  LedgerSlot slot({0xfeed, 3, 8, "cpu:1"});
+  slot.enqueue(1, 77, 64);
+  slot.enqueue(2, 78, 64);
+  slot.begin(1, 5, 6);
   const std::optional<LedgerView> found = find(read_ledger(::getpid()), 0xfeed, 3);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->nranks, 8);
@@ -45,52 +45,52 @@ TEST(Ledgers, AreFoundByTheNumberOfTheProcess) {
 }
 
 TEST(Ledgers, SayForWhomARankWaitsAndSinceWhen) {
-  LedgerSlot seat({0xfeed, 0, 2, "cpu"});
-  seat.begin(1, 5, 6);
-  seat.wait(1);
-  const LedgerView first = seat.view();
+  LedgerSlot slot({0xfeed, 0, 2, "cpu"});
+  slot.begin(1, 5, 6);
+  slot.wait(1);
+  const LedgerView first = slot.view();
   EXPECT_EQ(first.waits_for, 1);
-  seat.wait(1);  // still
-  const LedgerView second = seat.view();
+  slot.wait(1);  // still
+  const LedgerView second = slot.view();
   EXPECT_GE(second.waits_ns, first.waits_ns);
   EXPECT_GT(second.opened_ns, 0);
-  seat.wait_over();
-  EXPECT_EQ(seat.view().waits_for, kWaitsForNobody);
-  EXPECT_EQ(seat.view().waits_ns, 0);
-  seat.wait(0);
-  seat.end(1);  // who ended waits for nobody, whatever it left there
-  EXPECT_EQ(seat.view().waits_for, kWaitsForNobody);
+  slot.wait_over();
+  EXPECT_EQ(slot.view().waits_for, kWaitsForNobody);
+  EXPECT_EQ(slot.view().waits_ns, 0);
+  slot.wait(0);
+  slot.end(1);  // a call that ended waits for no rank, whatever the word says
+  EXPECT_EQ(slot.view().waits_for, kWaitsForNobody);
 }
 
 TEST(Ledgers, KnowWhenACallEndedOnceSomebodyLooked) {
-  LedgerSlot seat({0xfeed, 0, 2, "cpu"});
-  seat.begin(1, 5, 6);
-  seat.end(1);
-  EXPECT_EQ(seat.view().ended_ns, 0);  // nobody has
-  seat.look();
-  const std::int64_t first = seat.view().ended_ns;
+  LedgerSlot slot({0xfeed, 0, 2, "cpu"});
+  slot.begin(1, 5, 6);
+  slot.end(1);
+  EXPECT_EQ(slot.view().ended_ns, 0);  // nobody has looked
+  slot.look();
+  const std::int64_t first = slot.view().ended_ns;
   EXPECT_GT(first, 0);
-  seat.look();  // nothing has changed since
-  EXPECT_GE(seat.view().ended_ns, first);
-  seat.begin(2, 5, 6);
-  seat.end(2);
-  EXPECT_EQ(seat.view().ended_ns, 0);
+  slot.look();  // nothing has changed since
+  EXPECT_GE(slot.view().ended_ns, first);
+  slot.begin(2, 5, 6);
+  slot.end(2);
+  EXPECT_EQ(slot.view().ended_ns, 0);
 }
 
 TEST(Ledgers, TheFirstFailureStays) {
-  std::optional<LedgerSlot> seat;
-  seat.emplace(LedgerSlot::Identity{0xfa11, 0, 2, "cpu"});
-  seat->fail(LedgerLife::kFailed, std::string(2000, 'x'));
-  seat->fail(LedgerLife::kAborted, "too late");
-  EXPECT_EQ(seat->view().life, LedgerLife::kFailed);
-  EXPECT_EQ(seat->view().text, std::string(LedgerEntry::kTextWords * 8, 'x'));
-  seat.reset();
+  std::optional<LedgerSlot> slot;
+  slot.emplace(LedgerSlot::Identity{0xfa11, 0, 2, "cpu"});
+  slot->fail(LedgerLife::kFailed, std::string(2000, 'x'));
+  slot->fail(LedgerLife::kAborted, "too late");
+  EXPECT_EQ(slot->view().life, LedgerLife::kFailed);
+  EXPECT_EQ(slot->view().text, std::string(LedgerEntry::kTextWords * 8, 'x'));
+  slot.reset();
   EXPECT_EQ(find(read_ledger(::getpid()), 0xfa11, 0)->life, LedgerLife::kLeft);
 }
 
 TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
   for (int round = 0; round < kLedgerEntries + 3; ++round) LedgerSlot({0xabc, round, kLedgerEntries, "cpu"});
-  std::vector<std::unique_ptr<LedgerSlot>> many;  // more than there is room for
+  std::vector<std::unique_ptr<LedgerSlot>> many;  // more than the ledger has entries
   for (int rank = 0; rank < kLedgerEntries + 3; ++rank)
     many.push_back(std::make_unique<LedgerSlot>(LedgerSlot::Identity{0xdef, rank, kLedgerEntries + 3, "cpu"}));
   int found = 0;
@@ -98,18 +98,18 @@ TEST(Ledgers, EntriesAreUsedAgainAndNeverTwiceAtOnce) {
   ASSERT_TRUE(ledger);
   for (const LedgerView& view : ledger->ranks) found += view.communicator == 0xdef ? 1 : 0;
   EXPECT_EQ(found, kLedgerEntries);
-  EXPECT_EQ(many.back()->view().rank, kLedgerEntries + 2);  // for itself it is there all the same
+  EXPECT_EQ(many.back()->view().rank, kLedgerEntries + 2);  // it can read its own entry anyway
 }
 
-// Words that belong together come together, whatever moment they are read at.
+// Words that belong together are read together, at whatever moment.
 TEST(Ledgers, NothingIsTorn) {
   std::atomic<bool> over{false};
-  LedgerSlot seat({0x7042, 1, 2, "cpu"});
+  LedgerSlot slot({0x7042, 1, 2, "cpu"});
   std::thread writer([&] {
     for (std::uint64_t number = 1; !over.load(); ++number) {
-      seat.enqueue(number, number * 3, 1);
-      seat.begin(number, number * 7, number * 11);
-      seat.end(number);
+      slot.enqueue(number, number * 3, 1);
+      slot.begin(number, number * 7, number * 11);
+      slot.end(number);
     }
   });
   std::thread other([&] {  // an entry that is taken and given back, with texts of one letter
@@ -143,8 +143,8 @@ TEST(Ledgers, NothingIsTorn) {
 
 SLIP_CHILD(Ledgers, Sit) {
   play([](const LaunchInfo& info) -> std::string {
-    LedgerSlot seat({0x517, info.rank, info.nranks, "cpu"});
-    seat.begin(1, 5, 6);
+    LedgerSlot slot({0x517, info.rank, info.nranks, "cpu"});
+    slot.begin(1, 5, 6);
     char byte = 'x';
     static_cast<void>(!::write(kLine, &byte, 1));
     static_cast<void>(!::read(kLine, &byte, 1));

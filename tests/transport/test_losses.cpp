@@ -1,4 +1,4 @@
-// Ranks that are processes, and die, stop or are strangers.
+// Ranks as processes that die or stop, and strangers.
 #include "base/clock.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
@@ -14,15 +14,15 @@ using std::chrono::seconds;
 
 Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
 
-// Short beats, so that the test need not wait long, and still long for a loaded machine.
+// A short heartbeat, so that the test need not wait long, but long enough for a loaded machine.
 BootstrapOptions short_beats() {
   BootstrapOptions options = within(seconds(30));
   options.heartbeat = {milliseconds(100), milliseconds(1000)};
   return options;
 }
 
-// Only what ends counts: a machine that is busy for a while is no loss.
-BootstrapOptions patient() {
+// Only a closed connection is a loss: a machine that is busy for a while is none.
+BootstrapOptions long_silence() {
   BootstrapOptions options = short_beats();  // so that the others hear it often enough
   options.heartbeat.silence = seconds(60);
   return options;
@@ -30,23 +30,23 @@ BootstrapOptions patient() {
 
 constexpr int kRanks = 6, kKilled = 3, kStopped = 4, kWatcher = 5;
 
-// One of the ranks, each a process: it comes, says so to rank 0, and then waits for what never comes. One of them, the
-// neighbour of the one that will be stopped, has a short limit of silence.
+// One of the ranks, each a process: it joins, says so to rank 0, and waits for a message that never comes. The
+// neighbour of the rank that will be stopped has a short limit of silence.
 SLIP_CHILD(Losses, WaitInVain) {
   play([](const LaunchInfo& info) {
-    Bootstrap bootstrap(info.id, info.nranks, info.rank, info.rank == kWatcher ? short_beats() : patient());
+    Bootstrap bootstrap(info.id, info.nranks, info.rank, info.rank == kWatcher ? short_beats() : long_silence());
     bootstrap.send(0, 1, {});
     static_cast<void>(bootstrap.recv(0, 2));
     return std::string("came");
   });
 }
 
-// Rank 0 is the test, which gives `victim` a signal when all are there. What the others report.
+// Rank 0 is the test, which sends `victim` a signal when all have joined. Returns what the others report.
 std::vector<std::string> signal_one(int victim, int number, std::string& own) {
   const UniqueId id = local_id();
   std::vector<RankProcess> others;
   for (int rank = 1; rank < kRanks; ++rank) others.emplace_back("Losses.WaitInVain", id, kRanks, rank);
-  Bootstrap bootstrap(id, kRanks, 0, patient());
+  Bootstrap bootstrap(id, kRanks, 0, long_silence());
   for (int rank = 1; rank < kRanks; ++rank) static_cast<void>(bootstrap.recv(rank, 1));
   others[static_cast<std::size_t>(victim - 1)].signal(number);
   try {
@@ -83,7 +83,7 @@ TEST(Losses, AStoppedRankIsToldToAllAndToItself) {
     EXPECT_NE(report.find("rank 4 gives no sign of life"), std::string::npos) << report;
 }
 
-// A rank that meets the others, is stopped with them or alone, and meets them again when it is told to.
+// A rank that meets the others, is stopped with them or alone, and meets them again when the test says so.
 SLIP_CHILD(Losses, MeetTwice) {
   play([](const LaunchInfo& info) {
     Bootstrap bootstrap(info.id, info.nranks, info.rank, short_beats());
@@ -100,7 +100,7 @@ TEST(Losses, AJobThatIsStoppedAsAWholeGoesOn) {
   const UniqueId id = local_id(), other_id = local_id();
   std::vector<RankProcess> job;
   for (int rank = 0; rank < 3; ++rank) job.emplace_back("Losses.MeetTwice", id, 3, rank);
-  // Beside it a job that loses a rank, by which the test knows that the silence was long enough to be a loss.
+  // Another job loses a rank meanwhile, which shows that the silence was long enough for a loss.
   const RankProcess lost("Losses.MeetTwice", other_id, 2, 1);
   BootstrapOptions longer = short_beats();
   longer.heartbeat.silence += 2 * longer.heartbeat.interval;
@@ -135,7 +135,7 @@ FrameSocket say_hello(const UniqueId& id, const SocketAddress& root, int rank, i
   return channel;
 }
 
-// The root serves its guests in turn: when this one is sent away, it has seen what the others did before.
+// The root serves its connections in turn: when it closes this one, it has handled what the others did before.
 void wait_for_root(const SocketAddress& root) {
   std::byte byte{};
   const Socket stranger = say(root, "no magic at all");
@@ -149,7 +149,7 @@ TEST(Roots, NameTheRanksThatHaveNotCome) {
   wait_for_root(root);
   EXPECT_TRUE(fails([&] { Bootstrap bootstrap(id, 5, 2, within(milliseconds(50))); }, Code::kTimeout,
                     {"rank 2 of 5", "ranks 1, 3 and 4 of 5 have not come before the deadline of rank 2"}));
-  EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind, FrameKind::kRefused);  // the other is told, too
+  EXPECT_EQ(first.wait_for_frame(long_enough()).header.kind, FrameKind::kRefused);  // the other rank is notified, too
 }
 
 TEST(Roots, NameARankThatDiedBeforeAllHadCome) {

@@ -1,4 +1,4 @@
-// What every network must do, seen through the seam: sizes, tags, many messages, both directions, processes.
+// What every network must do, tested through the Net interface: sizes, tags, many messages, both directions, processes.
 #include <thread>
 
 #include "support/errors.hpp"
@@ -182,7 +182,7 @@ TEST_P(Nets, TakeOnlyRegisteredMemory) {
       Code::kInvalidValue, {"rank 1 at"}));
   EXPECT_TRUE(fails([&] { ends.receiver->irecv({}); }, Code::kInvalidValue, {"0 parts"}));
   finish(*ends.sender, ends.sender->isend(from.part()), *ends.receiver,
-         irecv(*ends.receiver, to.part()));  // still whole
+         irecv(*ends.receiver, to.part()));  // the connection still works
 }
 
 TEST_P(Nets, JoinProcesses) {

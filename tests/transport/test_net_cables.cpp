@@ -1,4 +1,4 @@
-// Lines over a cable that is slow, loses packets or is cut.
+// Connections over a cable that is slow, loses packets or is cut.
 #include "support/errors.hpp"
 #include "transport/cable.hpp"
 #include "transport/net_ends.hpp"
@@ -53,7 +53,7 @@ TEST(Cables, SendWithoutCopies) {
   send_over("", 8 << 20, options);
 }
 
-// Both ends find out by their deadlines, and say who is silent.
+// Both ends find it at their deadlines, and name the silent rank.
 TEST(Cables, MayBeCut) {
   std::promise<NetHandle> handle;
   std::promise<std::int64_t> cut;  // then the deadline begins: on busy cores all before it may take long

@@ -1,4 +1,4 @@
-// Lines whose other end is wrong, late, gone or a stranger: an error that says who, never a hang.
+// Connections whose other end is wrong, late, gone or a stranger: an error that names it, never a hang.
 #include <thread>
 
 #include "support/errors.hpp"
@@ -25,7 +25,7 @@ TEST(NetFailures, AMessageTooLargeFailsBothSides) {
                       {"rank 1 at 127.0.0.1:", std::to_string(size) + " bytes with tag 3", "room for 99"}));
     EXPECT_TRUE(fails(
         [&] {
-          // The small one was taken by the system at once; the error then comes to whoever uses the line next.
+          // The kernel took the small message at once, so the next call that uses the connection gets the error.
           const std::int64_t deadline = patient().at_ns;
           while (now_ns() < deadline) static_cast<void>(ends.sender->progress());
         },
@@ -138,7 +138,7 @@ TEST(NetFailures, StrangersAreTurnedAway) {
   EXPECT_TRUE(fails([&] { liar.recv({&answer, 1}, patient()); }, Code::kIo));
 }
 
-// A greeting that knows the secret but makes no sense, and a line whose sockets do not all come.
+// A greeting with the right secret that makes no sense, and a connection whose sockets do not all arrive.
 TEST(NetFailures, HalfALineIsNotAccepted) {
   const auto listener = find_net("tcp").listen(local_options(0));
   TcpHandle told;
@@ -155,10 +155,10 @@ TEST(NetFailures, HalfALineIsNotAccepted) {
       [&] {
         listener->accept({deadline_after(100'000'000), nullptr});
       },
-      Code::kTimeout, {"as rank 0", "1 are of lines"}));
+      Code::kTimeout, {"as rank 0", "1 belong to connections"}));
 }
 
-// Whoever has read a greeting on the network and says it again, or at another listener, gets no line.
+// A stranger that has recorded a greeting and repeats it, here or at another listener, gets no connection.
 TEST(NetFailures, AGreetingCountsOnce) {
   const auto listener = find_net("tcp").listen(local_options(0)), other = find_net("tcp").listen(local_options(0));
   TcpHandle told;
@@ -172,7 +172,7 @@ TEST(NetFailures, AGreetingCountsOnce) {
   for (NetListener* one : {listener.get(), other.get()}) {
     const Socket again = Socket::connect(address_of(*one), patient());
     again.send(std::as_bytes(std::span(&greeting, 1)), patient());
-    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 are of lines"}));
+    EXPECT_TRUE(fails([&] { one->accept(soon); }, Code::kTimeout, {"0 connected", "0 belong to connections"}));
   }
 }
 

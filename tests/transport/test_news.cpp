@@ -1,4 +1,4 @@
-// What ranks tell each other beside their work: why one failed, and what another is doing.
+// Notifications between ranks: why one failed, and what another is doing.
 #include <cstring>
 #include <thread>
 
@@ -39,17 +39,17 @@ TEST(News, AFailureReachesAllWithItsCodeAndText) {
   }
 }
 
-// Each rank waits until it knows of the lowest; who failed later and lower has the last word.
+// All ranks end with the failure of the lowest rank, even if it failed later.
 TEST(News, OfSeveralFailuresAllArriveAtTheLowestRanks) {
   constexpr int kRanks = 5;
   const UniqueId id = local_id();
-  std::atomic<int> here{0};  // not a barrier of the bootstrap: the first failure would end it for who is late
+  std::atomic<int> here{0};  // not a barrier of the bootstrap, which the first failure would end for late ranks
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
     Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
     here.fetch_add(1);
     while (here.load() < kRanks) std::this_thread::yield();
     bootstrap.fail(Code::kIo, std::string(5000, static_cast<char>('0' + rank)));
-    // Rank 0 fails before it hears of another, or is told and stays silent: then it is the lowest that did.
+    // If rank 0 is notified of another failure before its own, it does not fail; then the lowest rank that did counts.
     const std::vector<int> known = [&] {
       std::vector<int> ranks;
       for (int turn = 0; turn < 1000; ++turn) {
@@ -98,12 +98,12 @@ TEST(News, AQuestionIsAnsweredWhateverTheRankIsDoing) {
   expect_no_errors(as_ranks(kRanks, [&](int rank) {
     Bootstrap bootstrap(id, kRanks, rank, within(seconds(30)));
     const auto said = std::make_shared<Said>("I am rank " + std::to_string(rank));
-    if (rank != 3) bootstrap.set_monitor(said);  // that one gives no answer
+    if (rank != 3) bootstrap.set_monitor(said);  // rank 3 gives no answer
     bootstrap.barrier();
     if (rank == 0) {
       const std::vector<int> others{0, 1, 2};
       const auto answers = bootstrap.ask(others, seconds(30));
-      EXPECT_EQ(answers.size(), 2U);  // itself it does not ask
+      EXPECT_EQ(answers.size(), 2U);  // a rank does not ask itself
       for (const int other : {1, 2}) EXPECT_EQ(as_text(answers.at(other)), "I am rank " + std::to_string(other));
       EXPECT_TRUE(bootstrap.ask(std::vector<int>{3}, milliseconds(20)).empty());
       asked.store(true);

@@ -1,4 +1,4 @@
-// The proxy: lines that move without anybody waiting for them, and waits that drive them.
+// The proxy: connections that move while no thread waits for them, and waits that drive them.
 #include "support/errors.hpp"
 #include "support/forked.hpp"
 #include "support/ranks.hpp"
@@ -38,15 +38,15 @@ TEST(Proxies, MoveLinesThatNobodyWaitsFor) {
 }
 
 TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
-  struct Counter final : Sleeper {
+  struct Counter final : Subscriber {
     void wake_up() noexcept override { times.fetch_add(1); }
     std::atomic<int> times{0};
   };
   Proxy proxy;
   Proxied lines(proxy, 1 << 20);
   Counter receives, sends, nothing;
-  lines.receiver->set_sleeper(&receives);
-  lines.sender->set_sleeper(&sends);
+  lines.receiver->set_subscriber(&receives);
+  lines.sender->set_subscriber(&sends);
   ASSERT_TRUE(lines.receiver->post(lines.to));
   ASSERT_TRUE(lines.sender->post(lines.from));
   const std::int64_t deadline = patient().at_ns;
@@ -55,11 +55,11 @@ TEST(Proxies, TellWhoSleepsWhatTheyHaveDone) {
     yield_thread();
   }
   EXPECT_EQ(lines.from, lines.to);
-  lines.sender->set_sleeper(nullptr);
-  lines.receiver->set_sleeper(&nothing);
+  lines.sender->set_subscriber(nullptr);
+  lines.receiver->set_subscriber(&nothing);
   const int seen = receives.times;
   ASSERT_TRUE(lines.receiver->post(lines.to));
-  lines.sender = nullptr;  // the line ends: an error, which is told too
+  lines.sender = nullptr;  // the connection ends: an error, which wakes the sleeper, too
   while (nothing.times == 0) {
     ASSERT_LT(now_ns(), deadline);
     yield_thread();
@@ -104,7 +104,7 @@ TEST(Proxies, SayWhoDidNotCome) {
   AbortFlag abort;
   abort.set();
   EXPECT_TRUE(fails([&] { lines.receiver->wait(1, {0, &abort}); }, Code::kAborted, {"rank 1 at"}));
-  lines.sender->post(lines.out(0, 50));  // a wait that ended left the line whole
+  lines.sender->post(lines.out(0, 50));  // the connection still works after a wait that ended
   lines.receiver->wait(1, patient());
   EXPECT_EQ(lines.receiver->moved(0), 50U);
   lines.receiver->post(lines.in(0, 100));
@@ -119,7 +119,7 @@ TEST(Proxies, SayWhatToSleepFor) {
   std::vector<pollfd> all;
   lines.receiver->begin_drive();
   lines.receiver->post(lines.in(0, 100), ProxyConnection::Next::kPost);
-  EXPECT_FALSE(lines.receiver->watch(all));  // the line does not know of it yet
+  EXPECT_FALSE(lines.receiver->watch(all));  // the connection has not started it yet
   EXPECT_FALSE(lines.receiver->drive());
   all.clear();
   ASSERT_TRUE(lines.receiver->watch(all));

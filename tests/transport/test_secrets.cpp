@@ -1,4 +1,4 @@
-// What ranks prove to each other, and what a stranger gets who listens in, forges or repeats.
+// What ranks prove to each other, and what a stranger gets that eavesdrops, forges or replays.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -17,7 +17,7 @@
 namespace slip::test {
 namespace {
 
-// Of this whole program, and of what it starts: tests leave the user's own secret alone.
+// For this program and its children: tests do not touch the user's own secret.
 [[maybe_unused]] const int kSet = ::setenv("SLIP_SECRET", "the secret of these tests", 0);
 
 Deadline long_enough() { return {deadline_after(20'000'000'000), nullptr}; }
@@ -33,7 +33,7 @@ struct Ends {
   }
 };
 
-// Two ends that talk through the hands of the test, which keeps what it sees.
+// Two ends that talk through the test, which records what it sees.
 class Wire {
  public:
   Wire(const Secret& secret, const Secret& other, Ends near = Ends::make(), Ends far = Ends::make())
@@ -42,7 +42,7 @@ class Wire {
         connects(std::move(near.first), secret, FrameSocket::Side::kConnects),
         accepts(std::move(far.first), other, FrameSocket::Side::kAccepts) {}
 
-  // Until `over`; false: that has not come.
+  // Passes bytes on until `over`. False: it did not become true.
   template <class Over>
   bool run(const Over& over) {
     const std::int64_t end = now_ns() + 20'000'000'000;
@@ -61,7 +61,7 @@ class Wire {
     return run([this] { return connects.is_proven() && accepts.is_proven(); });
   }
   const Socket& near() const { return near_; }  // where the connecting end's bytes come out
-  // Of a stranger who writes into the connection.
+  // Writes into the connection, as a stranger could.
   void say_to_accepting(std::span<const std::byte> bytes) const { far_.send(bytes, long_enough()); }
   std::optional<Frame> next() {
     std::optional<Frame> frame;
@@ -82,7 +82,7 @@ class Wire {
  public:
   FrameSocket connects, accepts;
   Bytes said, answered;  // by the connecting end, and by the other
-  bool held = false;     // what the connecting end says goes nowhere
+  bool held = false;     // what the connecting end sends is kept back
 };
 
 bool contains(const Bytes& all, std::span<const std::byte> part) { return !std::ranges::search(all, part).empty(); }
@@ -105,7 +105,7 @@ TEST(Proofs, OfAnotherSecretAreRefused) {
   EXPECT_FALSE(wire.accepts.is_proven());
 }
 
-// Whoever has listened to a rank and says the same again is no rank.
+// A stranger that has recorded a rank and replays it is refused.
 TEST(Proofs, DoNotCountTwice) {
   const Secret secret = random_secret();
   Wire heard(secret, secret);
@@ -117,7 +117,7 @@ TEST(Proofs, DoNotCountTwice) {
   EXPECT_FALSE(again.accepts.is_proven());
 }
 
-// What the accepting end says is no proof for the connecting side, on any connection.
+// The proof of the accepting end is no proof for the connecting end, on any connection.
 TEST(Proofs, AreNotMirrored) {
   const Secret secret = random_secret();
   Wire wire(secret, secret);
@@ -144,7 +144,7 @@ TEST(Codes, OfForgedFramesAreRefused) {
   EXPECT_EQ(wire.accepts.reason(), "sent a message that is not authentic");
 }
 
-// A heartbeat that was seen once is worth nothing: neither on this connection nor on another.
+// A recorded heartbeat is not valid again, neither on this connection nor on another.
 TEST(Codes, OfRepeatedFramesAreRefused) {
   const Secret secret = random_secret();
   Wire wire(secret, secret), other(secret, secret);
@@ -177,7 +177,7 @@ TEST(Codes, OfChangedFramesAreRefused) {
   }
 }
 
-// The variables of this process, as they were before when it is over.
+// Changes environment variables, and restores them at the end.
 class Variables {
  public:
   ~Variables() {
@@ -227,7 +227,7 @@ TEST(SharedSecrets, AreMadeOnceForEachUser) {
   EXPECT_EQ(made.st_mode & 0777, 0600U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder + "/slipstream"), {}), 1);
   variables.set("XDG_CONFIG_HOME", (folder + "/other").c_str());
-  EXPECT_NE(secret_of("127.0.0.1:29500"), found[0]);  // nothing about it is constant
+  EXPECT_NE(secret_of("127.0.0.1:29500"), found[0]);  // it is random
   variables.set("SLIP_SECRET_FILE", file.c_str());
   EXPECT_EQ(secret_of("127.0.0.1:29500"), found[0]);
   ASSERT_EQ(::chmod(file.c_str(), 0640), 0);

@@ -1,5 +1,5 @@
-// Ranks that end or stop inside init, split and allocate, at each of their sends and connects in turn, as the others
-// see it: they name the right rank, and long before the deadline.
+// Ranks that end or stop inside init, split and allocate, at each of their sends and connects in turn: the others name
+// the right rank, long before the deadline.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -16,11 +16,11 @@
 namespace slip {
 namespace {
 
-// How many sends and connects this process still does; then it gets the signal. 0: as many as it likes.
+// How many sends and connects this process still makes before it gets the signal. 0: no limit.
 std::atomic<int> g_steps{0};
 std::atomic<int> g_signal{SIGKILL};
 
-// Of several threads only one gets to the end.
+// If several threads count down, only one reaches the end.
 void step() {
   // relaxed: it only counts.
   if (g_steps.load(std::memory_order_relaxed) > 0 && g_steps.fetch_sub(1, std::memory_order_relaxed) == 1)
@@ -35,7 +35,7 @@ Function* real(const char* name) {
 }  // namespace
 }  // namespace slip
 
-// In place of the C library's, for this program.
+// Replace the C library's functions in this program.
 extern "C" ssize_t send(int socket, const void* data, std::size_t bytes, int flags) {
   static auto* const function = slip::real<ssize_t(int, const void*, std::size_t, int)>("send");
   slip::step();
@@ -59,15 +59,15 @@ constexpr const char* kStop = "SLIP_TEST_STOP";
 
 int number_of(const char* variable) { return std::atoi(env_text(variable).c_str()); }
 
-// Too long for a test: whoever waits until then has not heard what happened. Only of a rank that ends before it comes
-// to the root nobody can hear.
+// Too long for a test: a rank that waits until then was not notified. Only if a rank ends before it reaches the root,
+// the others cannot know.
 CommunicatorOptions options(const std::string& call) {
   CommunicatorOptions result;
   result.init_timeout = seconds(call == "init" ? 10 : 600);
   return result;
 }
 
-// Says that it is there, and goes on when the test has heard that of all.
+// Tells the test that this rank is ready, and goes on when all are.
 void meet_the_test() {
   char byte = 'x';
   static_cast<void>(!::write(test::kLine, &byte, 1));
@@ -98,7 +98,7 @@ SLIP_CHILD(SetupLosses, Rank) {
     if (splits) part = comm.split(0, info.nranks - info.rank);
     else if (call != "init") shared = comm.allocate(1 << 16);
     g_steps = 0;
-    meet_the_test();  // nobody leaves before all have done it
+    meet_the_test();  // no rank leaves before all have done it
     return "done";
   });
 }
@@ -113,7 +113,7 @@ struct Trial {
   UniqueId id;
 };
 
-// What the ranks report; the victim nothing if it ended.
+// Returns what the ranks report; the victim reports nothing if it ended.
 std::vector<std::string> run(const Trial& trial) {
   std::vector<RankProcess> ranks;
   for (int rank = 0; rank < trial.nranks; ++rank) {
@@ -126,7 +126,7 @@ std::vector<std::string> run(const Trial& trial) {
   for (const RankProcess& rank : ranks) rank.tell('x');
   std::vector<std::string> reports(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const bool is_stopped = trial.stop && static_cast<int>(i) == trial.victim;  // or says nothing that counts
+    const bool is_stopped = trial.stop && static_cast<int>(i) == trial.victim;  // its report does not count
     if (!is_stopped) reports[i] = ranks[i].hear(1);
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -136,7 +136,7 @@ std::vector<std::string> run(const Trial& trial) {
   return reports;
 }
 
-// Or had done its part before the victim ended.
+// True also for a rank that had done its part before the victim ended.
 bool names(const std::string& report, int victim, int nranks) {
   if (report == "xdone") return true;
   const std::string rank = "rank " + std::to_string(victim), count = " of " + std::to_string(nranks);
@@ -148,7 +148,7 @@ bool names(const std::string& report, int victim, int nranks) {
   return false;
 }
 
-// Each rank in turn, at random steps, until it has none left.
+// Ends each rank in turn, at random steps, until it has no steps left.
 void lose_one(const std::string& call, const std::string& transport, const std::function<UniqueId()>& make_id,
               int first = 1) {
   const unsigned seed = std::random_device()();
@@ -176,7 +176,7 @@ void lose_one(const std::string& call, const std::string& transport, const std::
 
 UniqueId made_id() { return test::local_id(); }
 
-// Rank 0 holds the root, too.
+// Rank 0 also runs the root.
 UniqueId id_by_hand() {
   static int number = 0;
   return UniqueId::parse("unix:slip-test-" + std::to_string(::getpid()) + "-" + std::to_string(++number));
@@ -186,7 +186,7 @@ TEST(SetupLosses, InsideAllocate) { lose_one("allocate", "auto", made_id); }
 TEST(SetupLosses, InsideSplit) { lose_one("split", "auto", made_id); }
 TEST(SetupLosses, InsideSplitOverTheNetwork) { lose_one("split", "net", made_id); }
 
-// From the step on with which a rank has said hello to the root: of one that ends earlier nobody hears.
+// The step with which a rank has said hello to the root: no rank knows of one that ends earlier.
 constexpr int kHello = 5;
 TEST(SetupLosses, InsideInit) { lose_one("init", "auto", made_id, kHello); }
 TEST(SetupLosses, InsideInitOverTheNetwork) { lose_one("init", "net", made_id, kHello); }
@@ -199,7 +199,7 @@ TEST(SetupLosses, AStoppedRankInAllocateAndSplit) {
   }
 }
 
-// Both calls begin with an exchange of as many bytes: only its signature tells them apart.
+// Both calls begin with an exchange of equal size: only its signature tells them apart.
 TEST(SetupMismatches, AllocateAgainstSplitNamesBoth) {
   for (const char* transport : {"auto", "net"}) {
     for (const std::string& report : run({3, "mismatch", transport, -1, 0, false, made_id()})) {

@@ -1,4 +1,4 @@
-// Traces by hand: ops with their times, and what lies between them.
+// Builds traces by hand: ops with their times, and the waits between them.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ struct MadeOp {
   std::string_view name = "op";
 };
 
-// Records get their sequence in the order of the calls; runs come after everything.
+// Records get their sequence numbers in the order of the calls; runs come after all other records.
 class MadeTrace {
  public:
   // Returns the op's position in its stream.
@@ -52,7 +52,7 @@ class MadeTrace {
     record.name = op.name;
     runs_.push_back(record);
   }
-  // A stream memory operation on the one word there is, not timed, as on the sim device.
+  // A stream memory operation on the only flag. It takes no time, as on the sim device.
   void word(OpKind kind, std::uint64_t stream, Picos queued) {
     TraceRecord record = base(RecordKind::kSubmit, stream, 1);
     record.op = kind;

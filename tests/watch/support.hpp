@@ -1,4 +1,4 @@
-// Made-up records, comparison of traces, and a folder for files.
+// Random records, comparison of traces, and a scratch folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace slip::testing {
 
-// A folder that goes away with it.
+// A folder that is removed with the object.
 class Folder {
  public:
   Folder() {
@@ -80,7 +80,7 @@ inline void expect_same(const TraceData& a, const TraceData& b) {
     expect_same(a.records[i], b.records[i]);
     EXPECT_TRUE(std::ranges::equal(a.reads(a.records[i]), b.reads(b.records[i])));
     EXPECT_TRUE(std::ranges::equal(a.writes(a.records[i]), b.writes(b.records[i])));
-    if (::testing::Test::HasFailure()) return;  // one is enough to look at
+    if (::testing::Test::HasFailure()) return;  // the first difference is enough
   }
   ASSERT_EQ(a.buffers.size(), b.buffers.size());
   for (std::size_t i = 0; i < a.buffers.size(); ++i) {
@@ -180,7 +180,7 @@ class Generator {
                .started = now_ + static_cast<Picos>(below(1000)),
                .name = record.name};
     run.ended = run.started + static_cast<Picos>(below(5'000'000));
-    const std::uint64_t seen = below(10);  // of both, as a rule; the run may be told first
+    const std::uint64_t seen = below(10);  // mostly both records, in either order; sometimes one of them
     if (seen == 0) return trace.on(run);
     if (seen == 1) return trace.on(record);
     trace.on(seen == 2 ? run : record);

@@ -1,4 +1,4 @@
-// Traces of the ranks of a job: where each is written, and all of them as one.
+// Traces of the ranks of a job: the file of each rank, and the merged trace.
 #include <gtest/gtest.h>
 
 #include "slip/check.hpp"
@@ -34,7 +34,7 @@ TEST(TracePath, PatternsAreFilledIn) {
   EXPECT_EQ(trace_path("f.json", JobRank{0, 1}, 77), "f.json") << "a job of one rank";
 }
 
-// The same answer as joining a job gives, for each launcher; and none where nobody launched the process.
+// job_rank() agrees with joining a job, for each launcher. Without a launcher there is no rank.
 TEST(JobRank, IsTheOneOfTheLauncher) {
   using Set = std::map<std::string, std::string>;
   const Set launched[] = {{{"SLIP_RANK", "1"}, {"SLIP_NRANKS", "3"}, {"SLIP_ID", "unix:x"}},
@@ -96,7 +96,7 @@ TraceData rank_trace(int rank, int ranks, std::int64_t zero_ns, Picos kernel, Pi
 }
 
 TEST(Merge, RanksAreOnOneClockAndApart) {
-  // Rank 1's clock began 3 ms later: what is at 2 ms there is at 5 ms of rank 0's.
+  // Rank 1's clock began 3 ms later: its 2 ms are 5 ms of rank 0's clock.
   const TraceData traces[] = {rank_trace(1, 2, 8'000'000, 4 * kMs, 9 * kMs),
                               rank_trace(0, 2, 5'000'000, 3 * kMs, 12 * kMs)};
   ASSERT_TRUE(are_ranks_of_one_job(traces));
@@ -117,7 +117,7 @@ TEST(Merge, RanksAreOnOneClockAndApart) {
   EXPECT_EQ(merged.streams().size(), 4U);
   EXPECT_EQ(merged.buffers.size(), 2U);
   EXPECT_EQ(merged.edges().size(), 2U);
-  EXPECT_TRUE(check(merged).clean());
+  EXPECT_TRUE(check_trace(merged).clean());
   const Figures all = figures(spans);
   EXPECT_EQ(all.communication, 9 * kMs + 5 * kMs);
   EXPECT_EQ(all.communication_exposed, all.communication);
@@ -125,7 +125,7 @@ TEST(Merge, RanksAreOnOneClockAndApart) {
 
 TEST(Merge, HostsAreAlignedByTheTimeOfTheWorld) {
   TraceData far = rank_trace(1, 2, 0, 2 * kMs, 3 * kMs, "another boot");
-  far.process.since_boot_ns = 123'456'789'000;  // says nothing on another host
+  far.process.since_boot_ns = 123'456'789'000;  // has no meaning on another host
   far.process.since_1970_ns += 1'000'000;
   const TraceData traces[] = {rank_trace(0, 2, 0, 2 * kMs, 3 * kMs), far};
   EXPECT_EQ(merge_traces(traces).spans()[2].started, 2 * kMs);

@@ -19,7 +19,7 @@ namespace {
 using testing::contents;
 using testing::Folder;
 
-// One event of a complete kind; `more` are further fields.
+// One complete event ("ph":"X"); `more` are further fields.
 std::string event(const char* category, const char* name, const char* track, double ts, double dur,
                   const std::string& more = {}) {
   return fmt::format(R"({{"ph":"X","cat":"{}","name":"{}",{},"ts":{},"dur":{}{}}})", category, name, track, ts, dur,
@@ -60,11 +60,11 @@ TEST(Profile, LaunchesAreLinkedWithKernelsByCorrelation) {
   ASSERT_NE(relu.submit, nullptr);
   EXPECT_EQ(gemm.queued, 10'000'000);
   EXPECT_EQ(relu.queued, 40'000'000);
-  // What the page draws: from each call to its kernel.
+  // The arrows of the page: from each call to its kernel.
   const auto drawn = arrows(data, spans);
   ASSERT_EQ(drawn.size(), 3U);
   for (const Arrow& arrow : drawn) EXPECT_EQ(spans[arrow.from].name, "cudaLaunchKernel");
-  // Why: the first kernel waited for its launch, the second for the first.
+  // The causes: the first kernel waited for its launch, the second for the first.
   const Analysis analysis = analyse(data, spans);
   const auto start_of = [&](const TraceSpan& span) {
     return analysis.starts[static_cast<std::size_t>(&span - spans.data())];
@@ -112,7 +112,7 @@ TEST(Profile, FlowArrowsLinkWhatHasNoCorrelation) {
   EXPECT_EQ(data.streams().size(), 2U) << "an arrow alone makes no track";
 }
 
-// Calls of the host lie within each other: the inner one does not follow the end of the outer one.
+// Nested calls of the host: the inner one does not wait for the end of the outer one.
 TEST(Profile, NestedCallsFollowWhatCameBefore) {
   const TraceData data =
       parse_trace(profile({event("cpu_op", "before", kHost, 0, 10), event("cpu_op", "outer", kHost, 10, 100),

@@ -29,7 +29,7 @@ void add_one(const Args& args) {
 }
 const Kernel kAddOne{"add one", add_one};
 
-// Upload on one stream, compute on another after an event, download, and the host looks.
+// An upload in one stream, a kernel in another after an event, a download, and a read by the host.
 void pipeline(const Device& device) {
   const Stream load = device.stream(StreamFlags::kNonBlocking), compute = device.stream(StreamFlags::kNonBlocking);
   Buffer source = device.alloc(kBytes, MemoryKind::kPinned, "source");

@@ -116,7 +116,7 @@ TEST(TraceReader, TimesAreRoundedToAPicosecond) {
   }
 }
 
-// The first form of the file: ops before everything else, each with its stream and engine.
+// The first version of the file format: ops before everything else, each with its stream and engine.
 TEST(TraceReader, ReadsTheFirstForm) {
   const TraceData data = parse_trace(
       with("{\"ph\":\"X\",\"pid\":1,\"tid\":5,\"ts\":4,\"dur\":1,\"cat\":\"compute\",\"name\":\"a\",\"args\":{\"kind\":"
@@ -151,7 +151,7 @@ TEST(TraceReader, HugeStringIsRefused) {
             std::string::npos);
 }
 
-// Every way to write a character, with the border of the file's blocks at every byte of it.
+// Every way to write a character, with the end of the reader's window at every byte of it.
 TEST(TraceReader, EscapesAndNumbersOfEveryKindAcrossBlocks) {
   const std::string text = with(
       "{\"ph\":\"X\",\"pid\":1,\"ts\":-12.5e-1,\"name\":\"\\u0041\\/"

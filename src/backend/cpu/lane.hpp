@@ -136,7 +136,7 @@ struct Lane : StreamState {
       false;  // on one core: its host waits after each submission, and so runs it without a thread switch
   std::uint32_t syncs_shared = 0;  // `syncs` when it was shared last
   std::uint64_t done_checked = 0;  // `done` at the last check of the sleeping searcher
-  bool subscribed = false;         // parked on an exchange that notifies the pool; guarded by Pool::flags_lock_
+  bool subscribed = false;         // parked on an exchange that notifies the pool; guarded by FlagWaiters
   bool queue_parked = false;       // waits in its hardware queue; guarded by its lock
 
   PackedOp& at(std::uint64_t position) { return *reinterpret_cast<PackedOp*>(&ring[position & (capacity - 1)]); }

@@ -67,7 +67,7 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
     lane.dispatched = false;
     if (op.kind == OpKind::kWait) continue;  // published with the next op or when the lane stops
     ++ops;
-    self.fruitless = 0;
+    self.empty_checks = 0;
     publish(self, lane);
   }
 }
@@ -200,8 +200,8 @@ bool Pool::park_on_point(Lane& lane, Point point) {
 // nothing else to do reads it at intervals, in which the host submits several ops.
 void Pool::pace(LaneRunner& self) {
   if (one_core_ || shares_host_core()) return;
-  while (ticks() - self.looked < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
-  self.looked = ticks();
+  while (ticks() - self.last_check < look_ticks_ && shared_count_.load(std::memory_order_relaxed) == 0) cpu_relax();
+  self.last_check = ticks();
 }
 
 // A worker that finds a lane empty keeps it for some more checks, so that a host which submits op after op need not
@@ -216,8 +216,8 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
     return false;
   }
   ++lane.checks;
-  if (self.has_local() && self.fruitless++ >= self.local_count.load(std::memory_order_relaxed)) {  // all are empty
-    self.fruitless = 0;
+  if (self.has_local() && self.empty_checks++ >= self.local_count.load(std::memory_order_relaxed)) {  // all are empty
+    self.empty_checks = 0;
     pace(self);
   }
   make_ready(self, lane);
@@ -297,7 +297,7 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
       idle = 0;
       continue;
     }
-    if (flag_waiter_count_.load(std::memory_order_relaxed) > 0) static_cast<void>(poll_flags(self));
+    if (flag_waiters_.any()) static_cast<void>(poll_flags(self));
     if (deadline_ns != 0 && (idle & 63) == 63 && now_ns() > deadline_ns) break;
     if (one_core_) yield_thread();
     for (int i = 0; i < std::min(idle, 32); ++i)
@@ -345,18 +345,9 @@ bool Pool::hold_engine(LaneRunner& self, Lane& lane, Engine engine) {
   }
   if (self.held == engine) return true;
   release_engine(self);
-  EngineSlots& slots = engines_[static_cast<std::size_t>(engine)];
-  const LockGuard lock(slots.lock);
-  if (slots.free > 0) {
-    --slots.free;
-    self.held = engine;
-    return true;
-  }
-  lane.parked_on.store(nullptr, std::memory_order_relaxed);
-  lane.state.store(LaneState::kParked, std::memory_order_release);
-  slots.waiting[level(engine, lane)].push(lane);
-  slots.waiting_count.fetch_add(1, std::memory_order_relaxed);
-  return false;
+  if (!engines_[static_cast<std::size_t>(engine)].take_or_park(lane, level(engine, lane))) return false;
+  self.held = engine;
+  return true;
 }
 
 // Passes the held engine to the first lane that waits for it, or frees the slot.
@@ -364,25 +355,9 @@ void Pool::release_engine(LaneRunner& self) {
   if (self.held == Engine::kNone) return;
   const Engine engine = self.held;
   self.held = Engine::kNone;
-  EngineSlots& slots = engines_[static_cast<std::size_t>(engine)];
-  Lane* lane = nullptr;
-  {
-    const LockGuard lock(slots.lock);
-    for (auto& waiting : slots.waiting) {
-      if ((lane = waiting.pop())) break;
-    }
-    if (!lane) {
-      ++slots.free;
-      return;
-    }
-    slots.waiting_count.fetch_sub(1, std::memory_order_relaxed);
-    lane->granted = engine;
-  }
-  make_ready(self, *lane);
+  if (Lane* lane = engines_[static_cast<std::size_t>(engine)].release(engine)) make_ready(self, *lane);
 }
 
-bool Pool::engine_wanted(Engine engine) const {
-  return engines_[static_cast<std::size_t>(engine)].waiting_count.load(std::memory_order_relaxed) > 0;
-}
+bool Pool::engine_wanted(Engine engine) const { return engines_[static_cast<std::size_t>(engine)].wanted(); }
 
 }  // namespace slip

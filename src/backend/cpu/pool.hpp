@@ -20,34 +20,11 @@
 #include <vector>
 
 #include "backend/cpu/executor.hpp"
+#include "backend/cpu/pool_queues.hpp"
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 
 namespace slip {
-
-// An intrusive queue of lanes. The lock of its owner guards it.
-template <Lane* Lane::*Next>
-class LaneList {
- public:
-  void push(Lane& lane) {
-    lane.*Next = nullptr;
-    if (last_) last_->*Next = &lane;
-    else first_ = &lane;
-    last_ = &lane;
-  }
-  Lane* pop() {
-    Lane* lane = first_;
-    if (lane) {
-      first_ = lane->*Next;
-      if (!first_) last_ = nullptr;
-    }
-    return lane;
-  }
-
- private:
-  Lane* first_ = nullptr;
-  Lane* last_ = nullptr;
-};
 
 // The state of a thread that runs lanes: a worker, or a host thread that waits.
 struct alignas(64) LaneRunner {
@@ -57,11 +34,11 @@ struct alignas(64) LaneRunner {
   std::atomic<std::uint64_t> steps{0};  // ops begun: the searcher sees which thread is stuck
   std::uint64_t steps_seen = 0;         // by the searcher, at its last check
   Lane* successor = nullptr;            // the lane to run next; not in `local`, which saves taking the lock
-  std::uint64_t looked = 0;             // ticks() of the last check of a lane that might be empty
+  std::uint64_t last_check = 0;         // ticks() of the last check of a lane that might be empty
   std::uint64_t moved = 0;              // ticks() when it last left the core of a host thread
   std::int64_t preemptions = 0;         // of this thread, as last read
   Engine held = Engine::kNone;
-  int fruitless = 0;  // empty lanes checked since the last op
+  int empty_checks = 0;  // empty lanes checked since the last op
   bool is_worker = false;
   TimeSlice time_slice = TimeSlice::kUsual;
   std::atomic<bool> in_use{false};  // in Pool::drivers_: taken
@@ -73,15 +50,7 @@ struct alignas(64) LaneRunner {
   }
 };
 
-struct EngineSlots {
-  SpinLock lock;
-  int free SLIP_GUARDED_BY(lock) = 0;
-  // By priority, highest first. Copies and host functions use only the last one.
-  LaneList<&Lane::next> waiting[3] SLIP_GUARDED_BY(lock);
-  std::atomic<int> waiting_count{0};
-};
-
-class Pool final : public Executor, public Sleeper {
+class Pool final : public Executor, public Subscriber {
  public:
   Pool(int compute_workers, int cores);
   ~Pool() override;
@@ -175,10 +144,7 @@ class Pool final : public Executor, public Sleeper {
   std::atomic<bool> sleeps_long_{
       false};  // the searcher sleeps longer: hosts (on one core) or workers run what is queued
 
-  SpinLock flags_lock_;
-  std::vector<Lane*> flag_waiters_ SLIP_GUARDED_BY(flags_lock_);  // lanes parked on a flag or an exchange
-  std::atomic<int> flag_waiter_count_{0};
-  std::atomic<int> unsubscribed_count_{0};         // those of them that no notification wakes
+  FlagWaiters flag_waiters_;
   std::atomic<bool> trusts_notifications_{false};  // the sleeping searcher relies on wake_up()
 
   Mutex sleep_mutex_;

@@ -42,10 +42,10 @@ Pool::Pool(int compute_workers, int cores)
       look_ticks_(static_cast<std::uint64_t>(kLookUs * ticks_per_us())),
       long_ticks_(static_cast<std::uint64_t>(kLongUs * ticks_per_us())),
       heavy_ticks_(static_cast<std::uint64_t>(kHeavyUs * ticks_per_us())) {
-  engines_[static_cast<std::size_t>(Engine::kCompute)].free = compute_workers;
-  engines_[static_cast<std::size_t>(Engine::kCopyIn)].free = 1;
-  engines_[static_cast<std::size_t>(Engine::kCopyOut)].free = 1;
-  engines_[static_cast<std::size_t>(Engine::kHost)].free = 1;
+  engines_[static_cast<std::size_t>(Engine::kCompute)].set_slots(compute_workers);
+  engines_[static_cast<std::size_t>(Engine::kCopyIn)].set_slots(1);
+  engines_[static_cast<std::size_t>(Engine::kCopyOut)].set_slots(1);
+  engines_[static_cast<std::size_t>(Engine::kHost)].set_slots(1);
   workers_.reserve(static_cast<std::size_t>(max_workers_));
 }
 
@@ -242,7 +242,7 @@ Lane* Pool::search(Worker& self) {
 // Whether a searcher is still needed: there is work to take, a flag to poll, or a thread has a local queue while it
 // runs an op that may turn out to be long.
 bool Pool::work_left() const {
-  return shared_count_.load(std::memory_order_seq_cst) > 0 || flag_waiter_count_.load(std::memory_order_seq_cst) > 0 ||
+  return shared_count_.load(std::memory_order_seq_cst) > 0 || flag_waiters_.any(std::memory_order_seq_cst) ||
          std::any_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return worker->runner.local_count.load(std::memory_order_relaxed) > 0; });
 }
@@ -271,7 +271,7 @@ Lane* Pool::sleep_for_work(Worker& self) {
     }
     const bool kept = rescue_stuck();
     if (kept) quiet = 0;
-    if (flag_waiter_count_.load(std::memory_order_relaxed) > 0) {
+    if (flag_waiters_.any()) {
       use_time_slice(self.runner, TimeSlice::kShort);
       missed = !poll_flags(&self.runner);  // if another thread polls, it may have polled before the notification
     } else {
@@ -279,7 +279,7 @@ Lane* Pool::sleep_for_work(Worker& self) {
     }
     if (Lane* lane = take_local(self.runner)) return lane;
     if (Lane* lane = one_core_ ? take_abandoned() : take_shared()) return lane;
-    const bool flags = flag_waiter_count_.load(std::memory_order_relaxed) > 0;
+    const bool flags = flag_waiters_.any();
     if (flags) length = std::min(length + length / 16, kMaxFlagSleepNs);
     else if (!one_core_) length = kept ? std::min(2 * length, kMaxRescueSleepNs) : kSleepNs;
     if (!one_core_) continue;
@@ -309,7 +309,7 @@ Lane* Pool::spin_for_work(Worker& self) {
       }
       cpu_relax();
     }
-    if (flag_waiter_count_.load(std::memory_order_relaxed) > 0) {
+    if (flag_waiters_.any()) {
       static_cast<void>(poll_flags(&self.runner));
       if (Lane* lane = take_local(self.runner)) return lane;
     }
@@ -418,16 +418,8 @@ void Pool::note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const
 // threads poll these.
 void Pool::park_on_flag(Lane& lane, PackedOp& op) {
   // First: afterwards another thread may own the lane.
-  const bool subscribed = op.kind == OpKind::kExchange && op.exchange->tell(*this);
-  {
-    const LockGuard lock(flags_lock_);
-    lane.subscribed = subscribed;
-    if (!subscribed) unsubscribed_count_.fetch_add(1, std::memory_order_seq_cst);  // see only_subscribed()
-    lane.parked_on.store(nullptr, std::memory_order_relaxed);
-    lane.state.store(LaneState::kParked, std::memory_order_release);
-    flag_waiters_.push_back(&lane);
-    flag_waiter_count_.fetch_add(1, std::memory_order_seq_cst);
-  }
+  const bool subscribed = op.kind == OpKind::kExchange && op.exchange->subscribe(*this);
+  flag_waiters_.park(lane, subscribed);
   if (subscribed) wake_up();  // poll once: what happened before the subscription sent no notification
   if (search_.load(std::memory_order_seq_cst) == Search::kNone) wake_one();
   else if (!subscribed && trusts_notifications_.load(std::memory_order_seq_cst)) wake_searcher();
@@ -441,16 +433,8 @@ void Pool::wake_up() noexcept {
 
 // Queues the lanes whose flag or exchange is ready. False: another thread polls just now.
 bool Pool::poll_flags(LaneRunner* self) {
-  if (!self || !flags_lock_.try_lock()) return false;
   std::vector<Lane*> ready;
-  std::erase_if(flag_waiters_, [&](Lane* lane) {
-    if (!can_continue(lane->at(lane->head))) return false;
-    ready.push_back(lane);
-    if (!lane->subscribed) unsubscribed_count_.fetch_sub(1, std::memory_order_relaxed);
-    return true;
-  });
-  flag_waiter_count_.fetch_sub(static_cast<int>(ready.size()), std::memory_order_relaxed);
-  flags_lock_.unlock();
+  if (!self || !flag_waiters_.poll(ready)) return false;
   for (Lane* lane : ready) make_ready(*self, *lane);
   return true;
 }
@@ -460,15 +444,15 @@ bool Pool::poll_flags(LaneRunner* self) {
 // of its local queue before each op; then both read trusts_notifications_. This thread stores that first and then reads
 // the counts, so one of the two sees the other. Against workers that needs the expensive fence, as in search().
 bool Pool::only_subscribed() {
-  if (flag_waiter_count_.load(std::memory_order_relaxed) == 0) return false;
+  if (!flag_waiters_.any()) return false;
   trusts_notifications_.store(true, std::memory_order_seq_cst);
   full_fence();
   if (active_.load(std::memory_order_relaxed) > 0) heavy_fence();
   const LockGuard lock(sleep_mutex_);
-  const bool others = unsubscribed_count_.load(std::memory_order_seq_cst) > 0 ||
-                      std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-                        return worker->runner.local_count.load(std::memory_order_relaxed) > 0;
-                      });
+  const bool others =
+      flag_waiters_.any_unsubscribed() || std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+        return worker->runner.local_count.load(std::memory_order_relaxed) > 0;
+      });
   if (others) trusts_notifications_.store(false, std::memory_order_relaxed);
   return !others;
 }

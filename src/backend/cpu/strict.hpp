@@ -17,7 +17,7 @@ bool touches_strict_memory(PackedOp& op);
 
 class StrictScope {
  public:
-  StrictScope(Lane& lane, PackedOp& op) : lane_(lane), op_(op), active_(lane.core->options.strict || visits(op)) {
+  StrictScope(const Lane& lane, PackedOp& op) : op_(op), active_(lane.core->options.strict || visits(op)) {
     if (active_) [[unlikely]]
       open();
   }
@@ -44,7 +44,6 @@ class StrictScope {
   void open();
   void close();
   void guarded(const std::function<void()>& function) const;
-  Lane& lane_;
   PackedOp& op_;
   bool active_;
 };

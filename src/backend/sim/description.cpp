@@ -7,7 +7,8 @@
 #include <optional>
 
 #include "backend/sim/arithmetic.hpp"
-#include "backend/sim/fields.hpp"
+#include "backend/sim/quantity.hpp"
+#include "base/json_fields.hpp"
 #include "slip/error.hpp"
 
 namespace slip::sim {
@@ -25,6 +26,33 @@ constexpr std::size_t kMaxName = 200;
 constexpr std::size_t kMaxText = std::size_t{1} << 20;
 constexpr std::uint64_t kMaxSlowdownPpm = std::uint64_t{kMaxSlowdown} * kPpm;
 static_assert(kPpm + kMaxSlowdownPpm <= UINT32_MAX);  // Links and Machine keep the sum in 32 bits
+
+// Reads a quantity with a unit; `where` names it in errors.
+std::uint64_t read_quantity(const Json& value, const std::string& where, Dimension dimension, std::uint64_t min,
+                            std::uint64_t max) {
+  const std::optional<std::uint64_t> amount =
+      value.is_string() ? parse_quantity(value.get_ref<const std::string&>(), dimension) : std::nullopt;
+  if (!amount || *amount < min || *amount > max)
+    refuse_json(where, value,
+                fmt::format("a text like \"{}\" from {} to {} is expected", example_of(dimension),
+                            write_quantity(min, dimension), write_quantity(max, dimension)),
+                {});
+  return *amount;
+}
+
+// JsonFields that also reads quantities with a unit ("55.4 GB/s").
+class Fields : public JsonFields {
+ public:
+  using JsonFields::JsonFields;
+  std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t min, std::uint64_t max) {
+    return read_quantity(raw(key), path_of(key), dimension, min, max);
+  }
+  Picos time(const char* key, Picos min, Picos max) {
+    return static_cast<Picos>(
+        quantity(key, Dimension::kTime, static_cast<std::uint64_t>(min), static_cast<std::uint64_t>(max)));
+  }
+  Fields object(const char* key) { return {raw(key), path_of(key)}; }
+};
 
 // The fields of each part with their JSON names and ranges, listed once: `field` is a FieldReader or a FieldValidator.
 template <class Compute, class Visitor>

@@ -74,7 +74,7 @@ struct Description {
   std::string source = {};  // where the figures come from
   std::uint64_t memory = 0;
   int queues = 8;
-  int min_priority = 0, greatest_priority = -5;
+  int greatest_priority = -5;  // priorities are 0 (lowest) to this
   ComputeDescription compute = {};
   CopyDescription copies = {};
   HostDescription host = {};

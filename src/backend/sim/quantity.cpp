@@ -16,7 +16,7 @@ struct Unit {
   std::uint64_t size;
 };
 
-// From small to large, as write_quantity needs them; the binary ones after, for reading only.
+// From small to large, as write_quantity() needs them; then the binary units, for reading only.
 constexpr std::array kBytes = {
     Unit{"B", 1},
     Unit{"KB", 1'000},
@@ -44,7 +44,7 @@ constexpr std::array kTimes = {
 
 struct Scale {
   std::span<const Unit> units;
-  std::size_t decimal;  // how many of them are decimal
+  std::size_t decimal;  // number of decimal units
   bool per_second;
 };
 
@@ -58,7 +58,7 @@ Scale scale_of(Dimension dimension) {
   return {};
 }
 
-// "55.4" as 554 and one decimal. Nothing when it is not a number or has more than 18 digits.
+// "55.4" is digits 554 and divisor 10. Nothing if the text is no number or has more than 18 digits.
 struct Decimal {
   std::uint64_t digits = 0;
   std::uint64_t divisor = 1;

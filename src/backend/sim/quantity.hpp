@@ -1,4 +1,4 @@
-// Quantities with a unit, as device descriptions write them: "141 GB", "55.4 GB/s", "787 TFLOP/s", "3.9 us". Read
+// Quantities with a unit, as in device descriptions: "141 GB", "55.4 GB/s", "787 TFLOP/s", "3.9 us". They are read
 // exactly, without floating point.
 #pragma once
 
@@ -11,11 +11,11 @@ namespace slip::sim {
 
 enum class Dimension : std::uint8_t { kBytes, kBytesPerSecond, kFlops, kTime };
 
-// In bytes, bytes per second, operations per second or picoseconds. Nothing when it is not such a quantity, not a whole
-// number of these or too large for 64 bits.
+// In bytes, bytes per second, operations per second or picoseconds. Nothing if the text is no such quantity, not a
+// whole number of these, or too large for 64 bits.
 std::optional<std::uint64_t> parse_quantity(std::string_view text, Dimension dimension);
 
-// The largest unit that writes it without a fraction: "3900 ns".
+// With the largest unit that needs no fraction: "3900 ns".
 std::string write_quantity(std::uint64_t value, Dimension dimension);
 
 const char* example_of(Dimension dimension);

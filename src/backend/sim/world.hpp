@@ -32,8 +32,6 @@ class World : private Performer {
   bool wait(int device, SimStream* stream, std::uint64_t position, std::int64_t deadline_ns);
   Picos now();
 
-  const Description& description() const { return description_; }
-
  private:
   struct Target {
     SimStream* stream;

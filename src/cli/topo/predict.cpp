@@ -67,7 +67,7 @@ void print_prediction(const PredictAsked& asked, const Cluster& cluster, const C
   std::string title;
   for (double size = begin; size <= end; size = std::max(size * asked.factor, size + 1)) {
     for (const Way& way : ways) {
-      PredictionAsked question;
+      PredictionRequest question;
       question.call = {.kind = kind, .type = DataType::kF32};
       question.call.elements = std::max<std::uint64_t>(static_cast<std::uint64_t>(size) / 4 / blocks, 1);
       question.algorithm = way.algorithm;

@@ -213,7 +213,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
 void Communicator::abort() noexcept {
   if (!state_) return;
   state_->calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
-  state_->seat->fail(LedgerLife::kAborted, "by its own program");
+  state_->ledger_slot->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }
 

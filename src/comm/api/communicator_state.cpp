@@ -135,7 +135,7 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
 Communicator::State::State(const Membership& group, const Device& on, const CommunicatorOptions& opts, Here here,
                            std::shared_ptr<AbortFlag> abort, int inherited_topology_device)
     : RankConnections(group, on, opts, here, std::move(abort), inherited_topology_device),
-      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *seat, cores_each < 1,
+      calls(bootstrap, {host ? &*host : nullptr, memory ? &*memory : nullptr}, *links, *ledger_slot, cores_each < 1,
             timeout_ns()) {
   calls.one_thread = sim != nullptr;
   calls.history = &monitor->history;
@@ -192,7 +192,8 @@ std::uint64_t Communicator::State::start_run(CallRun& run, Op& op, StreamState& 
     run.free.store(true, std::memory_order_relaxed);  // relaxed: guarded by the mutex
     throw;
   }
-  seat->enqueue(ticket, stream.id.load(std::memory_order_relaxed), op.cost.bytes);  // relaxed: it was checked
+  ledger_slot->enqueue(ticket, stream.id.load(std::memory_order_relaxed),
+                       op.cost.bytes);  // relaxed: the stream was checked before
   ++ticket;
   return position;
 }
@@ -207,8 +208,7 @@ std::uint64_t Communicator::State::start_call(const Call& call, Op& op, StreamSt
   CallRun& run = take_run();
   make_plan(call, in_place, run.plan());
   const auto* const shared = std::get_if<HostProgramBuilder>(&run.plan());
-  const std::uint64_t filled =
-      shared ? shared->chunks() : 0;  // read before the start: afterwards the run may serve another call
+  const std::uint64_t filled = shared ? shared->chunks() : 0;  // once started, the run may serve another call
   const bool hidden = (from && is_hidden(*from)) || (to && is_hidden(*to));
   run.prepare(call, ticket, next, {output, input, hidden});
   if (sim) sim_run_of(run).prepare(ticket, {call, {from ? *from : Range{}, to ? *to : Range{}, in_place}, {}});
@@ -269,7 +269,7 @@ void Communicator::State::require_not_finalized(Here here) const {
 
 void Communicator::State::fail(Code code, const std::string& text) noexcept {
   try {
-    seat->fail(LedgerLife::kFailed, text);
+    ledger_slot->fail(LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.fail(code, text);
   } catch (const std::exception&) {                        // no memory for the text: abort without one
     calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
@@ -285,12 +285,11 @@ void Communicator::State::drain() {
     }
     return false;
   };
-  for (int look = 0; busy(); ++look) {
+  for (Backoff backoff; busy(); backoff.pause()) {
     try {
       device.sync();
     } catch (const Error&) {  // the call that failed has reported it
     }
-    spin(look);
   }
 }
 
@@ -412,6 +411,7 @@ void Communicator::State::issue_messages(std::span<const PendingSendRecv> messag
   start_messages(run, op, state, issue);
 }
 
+// A captured call is an op of a plan; each launch of the plan makes a new call of the communicator.
 class Communicator::State::CapturedCall final : public ExchangeSource {
  public:
   CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> messages)
@@ -452,7 +452,7 @@ class Communicator::State::CapturedCall final : public ExchangeSource {
   const void* const line_;
   const Name name_;
   const Call call_;
-  const std::vector<UserMessage> messages_;    // of messages
+  const std::vector<UserMessage> messages_;    // of a call of sends and receives
   std::vector<std::uint64_t> reads_, writes_;  // bytes of its ranges
 };
 

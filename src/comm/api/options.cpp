@@ -129,7 +129,7 @@ const std::string& topology_file(const CommunicatorOptions& options) {
   return options.topology.empty() ? env().topo_file : options.topology;
 }
 
-NetOptions line_options(const CommunicatorOptions& options) {
+NetOptions net_options_of(const CommunicatorOptions& options) {
   NetOptions result;
   const int sockets = options.sockets > 0 ? options.sockets : env().sockets;
   result.sockets = sockets > 0 ? sockets : 1;

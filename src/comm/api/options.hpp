@@ -22,7 +22,7 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
 const std::string& topology_file(const CommunicatorOptions& options);
 
 // How this rank opens the connections on which it sends.
-NetOptions line_options(const CommunicatorOptions& options);
+NetOptions net_options_of(const CommunicatorOptions& options);
 
 // All ranks call it. Throws on all of them if their heartbeats or silences differ: otherwise a rank could be declared
 // lost before it sends its next heartbeat.

@@ -99,10 +99,10 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
     host.emplace(bootstrap, members, tuning.max_channels);
   if (host && members.size() == static_cast<std::size_t>(nranks)) memory.emplace(bootstrap, options.direct);
   graphs = agree_on_comm_graphs(bootstrap, places, tuning.max_channels, here);
-  links.emplace(bootstrap, host ? &*host : nullptr, line_options(options), timeout_ns(), tuning.max_channels);
+  links.emplace(bootstrap, host ? &*host : nullptr, net_options_of(options), timeout_ns(), tuning.max_channels);
   tuning.rates = measure_links(bootstrap, *links, bootstrap.call().deadline_ns);
-  seat = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().name});
-  monitor = std::make_shared<CallMonitor>(seat);
+  ledger_slot = std::make_shared<LedgerSlot>(LedgerSlot::Identity{bootstrap.id(), rank, nranks, device.info().name});
+  monitor = std::make_shared<CallMonitor>(ledger_slot);
   bootstrap.set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
 }

@@ -35,7 +35,7 @@ struct RankConnections {
   const CommunicatorOptions options;
   const RequestedOptions requested;
   Bootstrap bootstrap;
-  std::shared_ptr<LedgerSlot> seat;
+  std::shared_ptr<LedgerSlot> ledger_slot;
   std::shared_ptr<CallMonitor> monitor;  // Communicator::State adds to its history under a lock
   std::optional<SharedHost> host;
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory

@@ -52,7 +52,7 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
 }
 
 std::vector<std::byte> CallMonitor::answer() {
-  std::vector<std::byte> result = seat_->answer();
+  std::vector<std::byte> result = ledger_slot_->answer();
   const CallHistory::Snapshot calls = history.snapshot();
   const auto bytes = std::as_bytes(std::span(&calls, 1));
   result.insert(result.end(), bytes.begin(), bytes.end());

@@ -65,8 +65,8 @@ std::optional<std::pair<Signature, Signature>> first_difference(const CallHistor
 // Answers questions of other ranks while the threads of this rank wait: its ledger entry and its history.
 class CallMonitor final : public RankMonitor {
  public:
-  explicit CallMonitor(std::shared_ptr<LedgerSlot> seat) : seat_(std::move(seat)) {}
-  void look() override { seat_->look(); }
+  explicit CallMonitor(std::shared_ptr<LedgerSlot> ledger_slot) : ledger_slot_(std::move(ledger_slot)) {}
+  void look() override { ledger_slot_->look(); }
   std::vector<std::byte> answer() override;
   static std::optional<LedgerView> view_in(std::span<const std::byte> answer);
   static std::optional<CallHistory::Snapshot> history_in(std::span<const std::byte> answer);
@@ -74,7 +74,7 @@ class CallMonitor final : public RankMonitor {
   CallHistory history;
 
  private:
-  const std::shared_ptr<LedgerSlot> seat_;
+  const std::shared_ptr<LedgerSlot> ledger_slot_;
 };
 
 }  // namespace slip

@@ -11,6 +11,8 @@
 
 namespace slip {
 
+class Bootstrap;
+
 // A rank as its ledger describes it.
 struct RankState {
   LedgerView view;
@@ -46,5 +48,10 @@ const char* stall_name(Stall::Kind kind);
 
 // Cycles first. A rank that only waits for a rank that waits itself is not reported again.
 std::vector<Stall> find_stalls(std::span<const RankState> ranks);
+
+// For the error text of a missed deadline: "rank 2 (it ended ...), rank 3 (...)", and the cycle of waits if this rank
+// is part of one. Reads the ledgers of processes of this host, which may even be stopped. Asks ranks of other hosts,
+// which get a second to answer.
+std::string missing_ranks_text(const Bootstrap& bootstrap, std::span<const int> ranks);
 
 }  // namespace slip

@@ -21,7 +21,7 @@ CallContext::CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerS
       host(shared.host),
       memory(shared.memory),
       links(between),
-      seat(ledger),
+      ledger_slot(ledger),
       oversubscribed(more_ranks_than_cores),
       timeout_ns(timeout),
       running(nranks, between.channels()) {}

@@ -31,7 +31,7 @@ struct ActiveCall {
   Signature signature;
   CallPlan plan;
   std::uint64_t ticket = 0;  // its position among all calls of this rank
-  std::uint64_t slot = 0;    // of a HostProgramBuilder: the plan's number
+  std::uint64_t slot = 0;    // its number among the calls through shared memory (HostProgramBuilder)
   std::byte* output = nullptr;
   const std::byte* input = nullptr;
 
@@ -62,8 +62,8 @@ struct ChannelProgress {
   const Primitive& next() const { return program.steps[step]; }
 };
 
-// What belongs to the call whose ticket is up. Vectors and programs keep their memory from call to call, so that a call
-// allocates nothing; a program that is needed again is not written again.
+// What belongs to the call whose ticket is `next_ticket`. Vectors and programs keep their memory from call to call, so
+// that a call allocates nothing; a program that is needed again is not written again.
 struct RunningState {
   RunningState(int nranks, int channel_count);
 
@@ -97,8 +97,8 @@ struct RunningState {
     std::uint64_t bytes = 0;     // of the user's last message
   };
   std::vector<MessageCount> sent, received;  // by channel and rank
-  int slow_waits = 0;       // so many of the next waits for the network sleep at once, as the last one was long
-  int contended_waits = 0;  // so many of the next waits spin longer, as a yield lost the core to other work
+  int slow_waits = 0;       // so many of the next network waits return at once, because the last one was long
+  int contended_waits = 0;  // so many of the next waits spin longer, because a yield lost the core to other work
 };
 
 struct CallContext {
@@ -110,14 +110,14 @@ struct CallContext {
   CallContext(Bootstrap& boot, Shared shared, Links& between, LedgerSlot& ledger, bool more_ranks_than_cores,
               std::int64_t timeout);
 
-  void throw_failure() const;  // throws if a rank has failed and said why
+  void throw_failure() const;  // throws if a rank has failed and reported the reason
 
   const int rank, nranks;
   Bootstrap& bootstrap;
   SharedHost* const host;      // or null
   SharedMemory* const memory;  // or null
   Links& links;
-  LedgerSlot& seat;
+  LedgerSlot& ledger_slot;
   const bool oversubscribed;  // more ranks than cores: a waiting thread yields its core at once
   const std::int64_t timeout_ns;
   std::atomic<std::uint64_t> next_ticket{1};  // of the call that may run

@@ -71,7 +71,7 @@ bool CallRun::go_on() {
     if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
-    context_.seat.begin(call.ticket, call.signature.elements, call.signature.rest);
+    context_.ledger_slot.begin(call.ticket, call.signature.elements, call.signature.rest);
     runner_.start();
   }
   return runner_.run();
@@ -92,7 +92,7 @@ void CallRun::end() {
   if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
     context_.running.phase += shared->phases();
   runner_.waiter().end_wait();  // it may have failed in a wait
-  context_.seat.end(call.ticket);
+  context_.ledger_slot.end(call.ticket);
   context_.next_ticket.store(call.ticket + 1, std::memory_order_release);  // the next call sees `running` as left here
 }
 

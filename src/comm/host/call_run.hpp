@@ -31,7 +31,7 @@ class CallRun final : public Exchange {
   bool begin() noexcept override;
   bool advance(By thread) noexcept override;
   bool can_advance() noexcept override { return runner_.waiter().can_advance(); }
-  bool tell(Sleeper& sleeper) noexcept override { return begun_ && runner_.waiter().subscribe(sleeper); }
+  bool subscribe(Subscriber& subscriber) noexcept override { return begun_ && runner_.waiter().subscribe(subscriber); }
   std::int64_t began_ns() const noexcept override { return began_ns_; }
   void finish(const Failure* cause) override;
 

@@ -130,7 +130,7 @@ void CallWaiter::note_in_ledger() {
   for (int one = 0; condition_.kind() == Kind::kRoom && one < context_.nranks; ++one) {
     if (condition_.is_missing(one)) rank = one;
   }
-  context_.seat.wait(rank);
+  context_.ledger_slot.wait(rank);
   in_ledger_ = true;
 }
 
@@ -143,8 +143,8 @@ bool CallWaiter::can_advance() noexcept {
 }
 
 // Not where ranks share cores: polling finds what the others send at once sooner than two wake-ups would.
-bool CallWaiter::subscribe(Sleeper& sleeper) noexcept {
-  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(sleeper);
+bool CallWaiter::subscribe(Subscriber& subscriber) noexcept {
+  subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(subscriber);
   return subscribed_;
 }
 

@@ -17,6 +17,8 @@ class CallWaiter {
 
   CallWaiter(CallContext& context, const ActiveCall& call)
       : context_(context), condition_(context, call), failures_(context, call, condition_) {}
+  CallWaiter(const CallWaiter&) = delete;  // its parts refer to each other
+  CallWaiter& operator=(const CallWaiter&) = delete;
 
   // Before a call begins.
   void reset() {
@@ -39,13 +41,13 @@ class CallWaiter {
   bool can_advance() noexcept;
   // The call has ended: the ledger must not say that it waits.
   void end_wait() {
-    if (in_ledger_) context_.seat.wait_over();
+    if (in_ledger_) context_.ledger_slot.wait_over();
     in_ledger_ = false;
   }
 
-  // Until unsubscribe(), the links of the call wake the sleeper when can_advance() may have changed. False: they
+  // Until unsubscribe(), the links of the call wake the subscriber when can_advance() may have changed. False: they
   // cannot.
-  bool subscribe(Sleeper& sleeper) noexcept;
+  bool subscribe(Subscriber& subscriber) noexcept;
   void unsubscribe() noexcept {
     if (subscribed_) stop_notifications();
   }
@@ -65,7 +67,7 @@ class CallWaiter {
   bool may_spin_ = true;
   Exchange::By thread_ = Exchange::By::kWorker;
   bool in_ledger_ = false;                // the ledger says that this rank waits
-  bool subscribed_ = false;               // the links wake a sleeper
+  bool subscribed_ = false;               // the links wake a subscriber
   std::uint64_t network_wait_begun_ = 0;  // in ticks(), if the first looks at the network were in vain; otherwise 0
 };
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "comm/diagnose/missing_ranks.hpp"
+#include "comm/diagnose/stalls.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip {
@@ -26,7 +26,7 @@ constexpr std::int64_t kReasonNs = 1'000'000'000, kLookNs = 5'000'000;
 }  // namespace
 
 void FailureCheck::report(Code code, const std::string& text) const {
-  context_.seat.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
+  context_.ledger_slot.fail(code == Code::kAborted ? LedgerLife::kAborted : LedgerLife::kFailed, text);
   if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.fail(code, text);
 }
 

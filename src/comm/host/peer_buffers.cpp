@@ -131,8 +131,9 @@ void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
 }
 
 void PeerBuffers::wait_until_outside(int rank, std::uint64_t inside, std::int64_t deadline_ns) const {
+  Backoff backoff;
   for (int look = 0; context_.host->is_in(rank, inside); ++look) {
-    spin(look);
+    backoff.pause();
     if (look % 64 != 63) continue;
     const std::optional<Loss> loss = context_.bootstrap.lost();
     if (loss && loss->rank == rank && loss->cause != Loss::Cause::kAborted) return;

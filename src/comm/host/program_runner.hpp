@@ -15,6 +15,8 @@ class ProgramRunner {
  public:
   // The members that the hot path uses are parts of this object, so that no pointer leads to them.
   explicit ProgramRunner(CallContext& context) : context_(context), waiter_(context, call_), peers_(context, call_) {}
+  ProgramRunner(const ProgramRunner&) = delete;  // its parts refer to each other
+  ProgramRunner& operator=(const ProgramRunner&) = delete;
 
   ActiveCall& call() { return call_; }
   const ActiveCall& call() const { return call_; }

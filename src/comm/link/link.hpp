@@ -43,8 +43,8 @@ class LinkEnd {
   virtual void close() noexcept = 0;
   // Adds the file descriptors that become ready when drive() may move bytes. False: the link has none.
   virtual bool add_poll_fds(std::vector<pollfd>&) { return false; }
-  // Wakes the sleeper when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.
-  virtual bool notify(Sleeper*) { return false; }
+  // Wakes the subscriber when drive() may move bytes again; null: wakes none. False: the link cannot wake a thread.
+  virtual bool notify(Subscriber*) { return false; }
   // Whether drive() itself throws when the other rank has left, after it has delivered everything sent before.
   virtual bool reports_departure() const { return false; }
 

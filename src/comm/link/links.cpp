@@ -13,8 +13,7 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kSleepNs =
-    1'000'000;  // sleep() returns this often, because a failure of another rank wakes no link
+constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of another rank wakes no link
 
 constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
 constexpr int kPings = 16, kLarge = 3;
@@ -34,11 +33,10 @@ class Pair {
     const std::int64_t begun = now_ns();
     links_.from(peer_).begin(in_.data(), bytes, nullptr);
     links_.to(peer_).begin(out_.data(), bytes, nullptr);
-    for (int look = 0;
-         links_.from(peer_).done() < links_.from(peer_).begun() || links_.to(peer_).done() < links_.to(peer_).begun();
-         ++look) {
+    for (Backoff backoff; links_.from(peer_).done() < links_.from(peer_).begun() ||
+                          links_.to(peer_).done() < links_.to(peer_).begun();) {
       if (links_.drive()) continue;
-      spin(look);
+      backoff.pause();
       if (bootstrap_.broken()) bootstrap_.throw_if_broken();
       if (now_ns() > deadline_ns_)
         throw Error(
@@ -81,25 +79,25 @@ LinkRates measure(Pair& pair, bool first) {
 
 }  // namespace
 
-Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns, int channels)
+Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions net_options, std::int64_t timeout_ns, int channels)
     : bootstrap_(bootstrap),
       host_(host),
-      lines_(std::move(lines)),
+      net_options_(std::move(net_options)),
       timeout_ns_(timeout_ns),
       channels_(channels),
       arrived_(index(0, channels)),
       outlets_(index(0, channels)),
       inlets_(index(0, channels)) {
-  lines_.rank = bootstrap.rank();
-  lines_.host = bootstrap.host();
-  lines_.key = bootstrap.derive("slip lines");
+  net_options_.rank = bootstrap.rank();
+  net_options_.host = bootstrap.host();
+  net_options_.key = bootstrap.derive("slip lines");
   // All ranks must take the same decision: if one of them needs the network, all listen.
   bool own = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
   const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
-  listener_ = net_tcp().listen(lines_);
+  listener_ = net_tcp().listen(net_options_);
   handles_ = bootstrap.all_gather(listener_->handle());
 }
 
@@ -131,7 +129,7 @@ std::unique_ptr<LinkEnd> Links::make(int rank, int channel, bool out) {
 }
 
 std::unique_ptr<NetSender> Links::connect(int rank, int channel) {
-  NetOptions options = lines_;
+  NetOptions options = net_options_;
   options.channel = channel;
   try {
     return net_tcp().connect(handles_[static_cast<std::size_t>(rank)], options,
@@ -180,12 +178,12 @@ bool Links::sleep() {
   return true;
 }
 
-bool Links::notify(Sleeper& sleeper) {
+bool Links::notify(Subscriber& subscriber) {
   bool any = false;
   for (const Made& one : made_) {
     if (one.end->begun() == one.end->done()) continue;
     any = true;
-    if (one.end->notify(&sleeper)) continue;
+    if (one.end->notify(&subscriber)) continue;
     stop_notifying();
     return false;
   }

@@ -15,8 +15,8 @@ namespace slip {
 class Links {
  public:
   // All ranks construct theirs together. `host`: null if no ranks share memory, otherwise with as many channels.
-  // `lines`: options of the connections on which this rank sends; rank, host and key are filled in here.
-  Links(Bootstrap& bootstrap, SharedHost* host, NetOptions lines, std::int64_t timeout_ns, int channels = 1);
+  // `net_options`: options of the connections on which this rank sends; rank, host and key are filled in here.
+  Links(Bootstrap& bootstrap, SharedHost* host, NetOptions net_options, std::int64_t timeout_ns, int channels = 1);
 
   LinkEnd& to(int rank, int channel = 0) { return end(outlets_, rank, channel, true); }
   LinkEnd& from(int rank, int channel = 0) { return end(inlets_, rank, channel, false); }
@@ -25,9 +25,9 @@ class Links {
   bool drive(LinkEnd& end, int rank);
   void set_driven(bool driven);  // see LinkEnd
   void close() noexcept;         // see LinkEnd
-  // Until stop_notifying(), the sleeper is woken when a link under way may move. False: nothing is under way, or one of
-  // the links cannot wake a thread; then none does.
-  bool notify(Sleeper& sleeper);
+  // Until stop_notifying(), the subscriber is woken when a link under way may move. False: nothing is under way, or one
+  // of the links cannot wake a thread; then none does.
+  bool notify(Subscriber& subscriber);
   void stop_notifying();
   int channels() const { return channels_; }
   // Sleeps until a link under way may move, at most for a millisecond. False: a link cannot be polled, so it did not
@@ -49,7 +49,7 @@ class Links {
 
   Bootstrap& bootstrap_;
   SharedHost* const host_;
-  NetOptions lines_;
+  NetOptions net_options_;
   const std::int64_t timeout_ns_;
   const int channels_;
   std::unique_ptr<NetListener> listener_;

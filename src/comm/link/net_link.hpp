@@ -17,16 +17,16 @@ class NetOutlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void set_driven(bool driven) override;
-  void close() noexcept override { line_ = nullptr; }
-  bool add_poll_fds(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
-  bool notify(Sleeper* sleeper) override;
-  bool reports_departure() const override { return line_ != nullptr; }
+  void close() noexcept override { connection_ = nullptr; }
+  bool add_poll_fds(std::vector<pollfd>& all) override { return connection_ && connection_->watch(all); }
+  bool notify(Subscriber* subscriber) override;
+  bool reports_departure() const override { return connection_ != nullptr; }
 
  private:
   const std::function<std::unique_ptr<NetSender>()> connect_;
-  std::unique_ptr<ProxyConnection> line_;
+  std::unique_ptr<ProxyConnection> connection_;
   std::array<Signature, kDepth> signatures_;
-  std::array<std::uint64_t, kDepth> ends_{};  // a message is done when the line's count reaches this
+  std::array<std::uint64_t, kDepth> ends_{};  // a message is done when the connection's count reaches this
 };
 
 class NetInlet final : public LinkEnd {
@@ -37,10 +37,10 @@ class NetInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void set_driven(bool driven) override;
-  void close() noexcept override { line_ = nullptr; }
-  bool add_poll_fds(std::vector<pollfd>& all) override { return line_ && line_->watch(all); }
-  bool notify(Sleeper* sleeper) override;
-  bool reports_departure() const override { return line_ != nullptr; }
+  void close() noexcept override { connection_ = nullptr; }
+  bool add_poll_fds(std::vector<pollfd>& all) override { return connection_ && connection_->watch(all); }
+  bool notify(Subscriber* subscriber) override;
+  bool reports_departure() const override { return connection_ != nullptr; }
 
  private:
   struct Message {
@@ -48,15 +48,15 @@ class NetInlet final : public LinkEnd {
     std::uint64_t bytes = 0;
     Signature expected, received;
     bool signed_ = false;
-    std::uint64_t signature_end = 0, end = 0;  // the line's counts at which they have arrived; 0: not posted yet
+    std::uint64_t signature_end = 0, end = 0;  // the connection's counts at which they have arrived; 0: not posted yet
   };
   bool post_receive(Message& message);
 
   const std::function<std::unique_ptr<NetReceiver>()> accept_;
   const int rank_, from_;
-  std::unique_ptr<ProxyConnection> line_;
+  std::unique_ptr<ProxyConnection> connection_;
   std::array<Message, kDepth> messages_;
-  std::uint64_t posted_ = 0;  // messages whose receive the line has
+  std::uint64_t posted_ = 0;  // messages whose receive the connection has
 };
 
 }  // namespace slip

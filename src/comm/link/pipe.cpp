@@ -59,8 +59,8 @@ void PipeOutlet::fill_cell(Message& message) {
   }
   ++filled_;
   head.number.store(filled_, std::memory_order_release);  // a receiver that sees the number sees the head and the cell
-  __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells],
-                     1);  // the receiver's core has this line, which it read some messages ago
+  // The receiver's core has the line of the next head, which it read some messages ago.
+  __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells], 1);
   if (message.gone < message.bytes) return;
   message.all_in = true;
   message.last_cell = head.by_address ? filled_ : 0;
@@ -69,8 +69,7 @@ void PipeOutlet::fill_cell(Message& message) {
 // The receiver could not read the bytes of the oldest message in the pipe, and will not be able to read later ones.
 // Passes the next window of that message.
 bool PipeOutlet::fill_window(Message& message) {
-  const std::uint64_t filled =
-      memory_.windows_filled.load(std::memory_order_relaxed);            // relaxed: only this end writes it
+  const std::uint64_t filled = memory_.windows_filled.load(std::memory_order_relaxed);  // relaxed: this end writes it
   if (load_acquire(memory_.refused) != message.last_cell) return false;  // acquire: the windows before it are counted
   // acquire: the receiver has read the window, so the sender may write it.
   if (message.shown == message.bytes || load_acquire(memory_.windows_taken) != filled) return false;
@@ -104,9 +103,9 @@ bool PipeOutlet::drive() {
 void PipeOutlet::close() noexcept {
   memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
   full_fence();
-  if (by_address_ != PipeReach::kThreads)
-    return;  // another process may be killed while it reads, and its read does no harm here
-  for (int look = 0; load_acquire(memory_.reading); ++look) spin(look);  // acquire: the receiver's reads are done
+  // Another process may be killed while it reads; its reads do no harm here.
+  if (by_address_ != PipeReach::kThreads) return;
+  for (Backoff backoff; load_acquire(memory_.reading); backoff.pause()) {}  // acquire: the receiver's reads are done
 }
 
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
@@ -151,17 +150,15 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   const std::byte* at = nullptr;
   std::memcpy(&at, head.data, sizeof(at));
   const std::uint64_t began = ticks();
-  memory_.reading.store(true,
-                        std::memory_order_relaxed);  // relaxed, like the load of `given_up`: the fence orders them
+  memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, like the next load: the fence orders them
   full_fence();
   bool read = false;
   if (!memory_.given_up.load(std::memory_order_relaxed)) {
     if (process_ == 0) copy(message.data, at, message.bytes);
     read = process_ == 0 || read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
   }
-  memory_.reading.store(false,
-                        std::memory_order_release);  // the reads are done before the sender sees false and goes on
-  acquire_fence();                                   // the reads are done before this load
+  memory_.reading.store(false, std::memory_order_release);  // the reads are done before the sender sees false
+  acquire_fence();                                          // and before the next load
   if (memory_.given_up.load(std::memory_order_relaxed))
     throw Error(Code::kRankLost, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
   if (!read) {
@@ -175,15 +172,13 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
 }
 
 bool PipeInlet::take_window(Message& message) {
-  const std::uint64_t taken =
-      memory_.windows_taken.load(std::memory_order_relaxed);        // relaxed: only this end writes it
+  const std::uint64_t taken = memory_.windows_taken.load(std::memory_order_relaxed);  // relaxed: this end writes it
   if (load_acquire(memory_.windows_filled) == taken) return false;  // acquire: the sender's bytes are visible
   const std::uint64_t bytes = std::min(message.bytes - message.come, PipeMemory::kCellBytes);
   slip::copy(message.data + message.come, memory_.cells[taken_ % PipeMemory::kCells], bytes);
   message.come += bytes;
-  memory_.windows_taken.store(
-      taken + 1,
-      std::memory_order_release);  // the reads are done before the sender may write the memory again
+  // release: the reads are done before the sender may write the memory again.
+  memory_.windows_taken.store(taken + 1, std::memory_order_release);
   refused_ = message.come < message.bytes;
   return !refused_;
 }
@@ -196,8 +191,7 @@ bool PipeInlet::drive() {
     Message& message = messages_[done_ % kDepth];
     if (!take_cell(message, head)) break;
     ++taken_;
-    memory_.taken.store(taken_,
-                        std::memory_order_release);  // the reads are done before the sender may write the memory again
+    memory_.taken.store(taken_, std::memory_order_release);  // the reads are done before the sender writes again
     if (message.come == message.bytes) ++done_;
     moved = true;
   }

@@ -197,7 +197,7 @@ class PlacementFinder {
   RankPlacement& placement_;
   const Here here_;
   const std::map<int, std::vector<int>> members_;
-  std::string document_;                   // the document that this rank has read or probed
+  std::string document_;                       // the document that this rank has read or probed
   std::map<std::uint64_t, TopoSystem> known_;  // by the hash of the document
 };
 

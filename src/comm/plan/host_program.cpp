@@ -64,9 +64,9 @@ StagedProgramBuilder::Span StagedProgramBuilder::slice(std::uint64_t bytes, int 
 }
 
 BufferLocation StagedProgramBuilder::half(int rank, std::uint64_t chunk, std::uint64_t offset) const {
-  const std::uint64_t turn = (chunks_before_ + chunk / in_half_) % 2;
+  const std::uint64_t half = (chunks_before_ + chunk / in_half_) % 2;
   return {BufferSpace::kStaging, static_cast<std::uint16_t>(rank),
-          Layout::kHalves + turn * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
+          Layout::kHalves + half * Layout::kHalfBytes + chunk % in_half_ * chunk_bytes_ + offset};
 }
 
 bool StagedProgramBuilder::in_slot() const {
@@ -116,13 +116,8 @@ void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const 
     }
     case Collective::kReduceScatter:
     case Collective::kAllToAll:
-      for (int to = 0; to < nranks_; ++to) {
-        const auto block = static_cast<std::uint64_t>(to);
-        if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
-      }
-      break;
     case Collective::kScatter:
-      for (int to = 0; is_root() && to < nranks_; ++to) {
+      for (int to = 0; (call_.kind != Collective::kScatter || is_root()) && to < nranks_; ++to) {
         const auto block = static_cast<std::uint64_t>(to);
         if (to != rank_) program.copy(own_half(block * chunk_bytes_), input(block * block_ + now.begin), now.bytes);
       }
@@ -200,10 +195,9 @@ void StagedProgramBuilder::copy_out(std::uint64_t chunk, Program& program) const
         break;
       }
       case Collective::kAllGather:
-        program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
-        break;
       case Collective::kGather:
-        if (is_root()) program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
+        if (call_.kind == Collective::kGather && !is_root()) break;
+        program.copy(there, from == rank_ ? input(now.begin) : half(from, chunk, 0), now.bytes);
         break;
       case Collective::kAllToAll: {
         const auto own = static_cast<std::uint64_t>(rank_);
@@ -371,8 +365,8 @@ bool HostProgramBuilder::asks(const Call& call, int nranks) {
   return call.kind != Collective::kBarrier && !StagedProgramBuilder::is_small(call, nranks);
 }
 
-void HostProgramBuilder::choose(bool any_private, bool any_offered) {
-  path_ = !any_private ? HostPath::kDirect : any_offered ? HostPath::kLate : HostPath::kStaged;
+void HostProgramBuilder::choose(bool any_unreachable, bool any_shared) {
+  path_ = !any_unreachable ? HostPath::kDirect : any_shared ? HostPath::kLate : HostPath::kStaged;
 }
 
 std::uint64_t HostProgramBuilder::pieces() const {

@@ -161,7 +161,7 @@ class HostProgramBuilder {
   bool asks() const { return asks_; }
   bool depends_on(int rank) const { return DirectProgramBuilder::depends_on(call_, rank); }
   // Chooses the path after the first piece, from the posts of the ranks for which depends_on() holds.
-  void choose(bool any_private, bool any_offered);
+  void choose(bool any_unreachable, bool any_shared);
   HostPath path() const { return path_; }
 
   std::uint64_t number() const { return staged_.number(); }

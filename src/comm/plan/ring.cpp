@@ -191,8 +191,8 @@ void write_reduce(const Task& task, std::uint64_t piece, Program& program) {
   const int next = task.at(task.position() + 1), previous = task.at(task.position() - 1);
   const bool first = distance + 1 == task.nranks, last = piece + 1 == task.chunks();
   const Span chunk = task.chunk(piece);
-  const std::uint64_t turn = piece % 2;
-  const BufferLocation sum = scratch_at(task.chunk_bytes * turn);
+  const std::uint64_t half = piece % 2;
+  const BufferLocation sum = scratch_at(task.chunk_bytes * half);
   const auto incoming = [&](std::uint64_t index) { return scratch_at(task.chunk_bytes * (2 + index % 2)); };
   if (first) {
     if (task.scales()) {

@@ -42,13 +42,12 @@ class RankMachine {
     peers_.routes.push_back({from, to, picos(latency_us), std::move(links)});
   }
   std::vector<Device> open(int devices, double memory_gbps) const {
-    const sim::Description description{
-        .name = "rank",
-        .memory = 900'000'000'000'000,
-        .queues = kQueues,
-        .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
-        .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
-        .peers = peers_};
+    const sim::Description description{.name = "rank",
+                                       .memory = 900'000'000'000'000,
+                                       .queues = kQueues,
+                                       .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+                                       .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+                                       .peers = peers_};
     return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
   }
 
@@ -204,12 +203,12 @@ std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t co
 // Estimates the number of steps from the first piece of rank 0, because the programs of all ranks might not fit memory.
 void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t tracks, Here here) {
   const auto nranks = static_cast<int>(graph.order.size());
-  const MessageProgramBuilder plan(*spec.schedule, {spec.call, 0, nranks, spec.in_place, spec.chunk_bytes},
-                                   {&graph, 1});
+  const MessageProgramBuilder builder(*spec.schedule, {spec.call, 0, nranks, spec.in_place, spec.chunk_bytes},
+                                      {&graph, 1});
   Program first;
-  plan.write(0, 0, first);
+  builder.write(0, 0, first);
   const double steps = static_cast<double>(std::max<std::size_t>(first.steps.size(), 1)) *
-                       static_cast<double>(plan.pieces(0)) * nranks * static_cast<double>(tracks);
+                       static_cast<double>(builder.pieces(0)) * nranks * static_cast<double>(tracks);
   if (steps > kMaxSteps)
     throw Error(Code::kInvalidValue,
                 fmt::format("prediction: about {:.0f} steps, at most {} are simulated; give fewer ranks, channels or "
@@ -220,39 +219,39 @@ void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t track
 
 }  // namespace
 
-CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked, Here here) {
+CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionRequest& request, Here here) {
   const auto nranks = static_cast<int>(cluster.ranks.size());
-  const Schedule* const schedule = find_schedule(asked.algorithm, asked.call.kind);
-  const bool by_tree = asked.algorithm == Algorithm::kTree && asked.call.kind == Collective::kAllReduce;
+  const Schedule* const schedule = find_schedule(request.algorithm, request.call.kind);
+  const bool by_tree = request.algorithm == Algorithm::kTree && request.call.kind == Collective::kAllReduce;
   const bool has_switch = by_tree && !plan.channels.empty() && !plan.channels.front().switch_tree.parent.empty();
-  if (!schedule || nranks < 2 || asked.call.block_bytes() == 0 || (asked.through_switch && !has_switch))
+  if (!schedule || nranks < 2 || request.call.block_bytes() == 0 || (request.through_switch && !has_switch))
     throw Error(Code::kInvalidValue,
-                fmt::format("prediction: {} of {} bytes by {}{} among {} ranks", collective_name(asked.call.kind),
-                            asked.call.block_bytes(), algorithm_name(asked.algorithm),
-                            asked.through_switch ? " through a switch" : "", nranks),
+                fmt::format("prediction: {} of {} bytes by {}{} among {} ranks", collective_name(request.call.kind),
+                            request.call.block_bytes(), algorithm_name(request.algorithm),
+                            request.through_switch ? " through a switch" : "", nranks),
                 here);
-  const bool by_channels = asked.algorithm == Algorithm::kRing || asked.algorithm == Algorithm::kTree;
+  const bool by_channels = request.algorithm == Algorithm::kRing || request.algorithm == Algorithm::kTree;
   const std::size_t most = by_channels ? plan.channels.size() : 1;
-  const std::size_t tracks = std::min<std::size_t>(most, asked.call.elements);
-  const std::uint64_t chunk = asked.chunk_bytes > 0
-                                  ? asked.chunk_bytes
-                                  : choose(asked.call, {.nranks = nranks}, asked.algorithm, false, false).chunk_bytes;
-  ClusterLinks links(cluster, asked.costs, static_cast<int>(tracks), asked.rails);
+  const std::size_t tracks = std::min<std::size_t>(most, request.call.elements);
+  const std::uint64_t chunk =
+      request.chunk_bytes > 0 ? request.chunk_bytes
+                              : choose(request.call, {.nranks = nranks}, request.algorithm, false, false).chunk_bytes;
+  ClusterLinks links(cluster, request.costs, static_cast<int>(tracks), request.rails);
   std::vector<RankPrograms> sequence;
   CallPrediction result{.us = 0, .channels = static_cast<int>(tracks), .steps = 0};
   for (std::size_t track = 0; track < tracks; ++track) {
     const Channel& channel = plan.channels[track];
-    CallSpec spec{schedule, asked.call, true, chunk};
-    spec.call.elements = share_of(asked.call.elements, track, tracks);
-    CommGraph graph = asked.through_switch ? switch_comm_graph(channel) : comm_graph(channel);
-    if (asked.algorithm == Algorithm::kRelay) graph.relays = relays_of(cluster);
+    CallSpec spec{schedule, request.call, true, chunk};
+    spec.call.elements = share_of(request.call.elements, track, tracks);
+    CommGraph graph = request.through_switch ? switch_comm_graph(channel) : comm_graph(channel);
+    if (request.algorithm == Algorithm::kRelay) graph.relays = relays_of(cluster);
     require_few(spec, graph, tracks, here);
     sequence.push_back(rank_programs(spec, graph));
-    if (asked.through_switch) make_switch(sequence.back().by_rank.back());
+    if (request.through_switch) make_switch(sequence.back().by_rank.back());
     for (const Program& program : sequence.back().by_rank) result.steps += program.steps.size();
     add_routes(links, sequence.back(), static_cast<int>(track), by_channels ? &channel : nullptr);
   }
-  const std::vector<Device> devices = links.open(nranks + (asked.through_switch ? 1 : 0));
+  const std::vector<Device> devices = links.open(nranks + (request.through_switch ? 1 : 0));
   ProgramSimulation simulation(devices, links.wires(), static_cast<int>(tracks));
   for (std::size_t track = 0; track < tracks; ++track) simulation.add(sequence[track], static_cast<int>(track));
   result.us = run(simulation, devices.front());

@@ -16,7 +16,7 @@ struct PredictedCosts {
   double memory_gbps = 0;     // of a device, reads and writes together; 0: 2000 for a GPU, 20 for a core
 };
 
-struct PredictionAsked {
+struct PredictionRequest {
   Call call;
   Algorithm algorithm = Algorithm::kRing;  // there must be a schedule for the call
   bool through_switch = false;             // all_reduce: by the plan's trees whose root is a reducing switch
@@ -35,7 +35,7 @@ struct CallPrediction {
 
 // Rings and trees are those of `plan`, with all its channels at once. Other algorithms have one channel: each rank uses
 // its nearest net, and relays are those of rail_routes(). Throws kInvalidValue if there are too many steps to simulate.
-CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionAsked& asked,
+CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionRequest& request,
                        Here here = Here::at());
 
 // Predicts calls of a communicator, over the links by which it chooses algorithms: measured when it was made, or

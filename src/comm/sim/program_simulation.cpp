@@ -16,17 +16,18 @@ const Kernel& user_kernel() {
   return kKernel;
 }
 
-Program whole(const HostProgramBuilder& plan) {
+Program all_pieces(const HostProgramBuilder& builder) {
   Program program;
-  for (std::uint64_t piece = 0; piece < plan.pieces(); ++piece) plan.write(piece, program);
+  for (std::uint64_t piece = 0; piece < builder.pieces(); ++piece) builder.write(piece, program);
   return program;
 }
-Program whole(const MessageProgramBuilder& plan, int channel) {
+Program all_pieces(const MessageProgramBuilder& builder, int channel) {
   Program program;
-  for (std::uint64_t piece = 0; piece < plan.pieces(channel); ++piece) plan.write(channel, piece, program);
+  for (std::uint64_t piece = 0; piece < builder.pieces(channel); ++piece) builder.write(channel, piece, program);
   return program;
 }
 
+// Whether the rank has an input and an output, so the call may be in place.
 bool has_both(const Call& call, int rank, int nranks) {
   const Blocks blocks = blocks_of(call, rank, nranks);
   return blocks.in > 0 && blocks.out > 0;
@@ -43,9 +44,10 @@ RankPrograms rank_programs(const CallSpec& spec, std::span<const CommGraph> grap
   for (int channel = 0; channel < programs.channels; ++channel) {
     for (int rank = 0; rank < nranks; ++rank) {
       const bool in_place = spec.in_place && has_both(spec.call, rank, nranks);
-      const MessageProgramBuilder plan(*spec.schedule, {spec.call, rank, nranks, in_place, spec.chunk_bytes}, graphs);
-      programs.by_rank.push_back(whole(plan, channel));
-      programs.scratch = std::max(programs.scratch, plan.scratch(channel));
+      const MessageProgramBuilder builder(*spec.schedule, {spec.call, rank, nranks, in_place, spec.chunk_bytes},
+                                          graphs);
+      programs.by_rank.push_back(all_pieces(builder, channel));
+      programs.scratch = std::max(programs.scratch, builder.scratch(channel));
     }
   }
   return programs;
@@ -54,7 +56,8 @@ RankPrograms rank_programs(const CallSpec& spec, std::span<const CommGraph> grap
 RankPrograms rank_programs(std::span<const std::vector<UserMessage>> messages) {
   RankPrograms programs;
   programs.call = {.kind = Collective::kMessage, .type = DataType::kU8};
-  for (const std::vector<UserMessage>& own : messages) programs.by_rank.push_back(whole(MessageProgramBuilder(own), 0));
+  for (const std::vector<UserMessage>& own : messages)
+    programs.by_rank.push_back(all_pieces(MessageProgramBuilder(own), 0));
   return programs;
 }
 
@@ -68,26 +71,26 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
     programs.in_place = reachable.in_place;
     programs.number = i + 1;
     programs.phase = phase;
-    std::vector<HostProgramBuilder> plans;
-    bool any_private = false, any_offered = false;
+    std::vector<HostProgramBuilder> builders;
+    bool any_unreachable = false, any_shared = false;
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
       const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // peers could not read the input
       const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
                                 : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
                                                                                             : PeerAccess::kUnreachable;
-      plans.emplace_back(call, programs.number, chunks, rank, nranks).take(access);
+      builders.emplace_back(call, programs.number, chunks, rank, nranks).take(access);
       if (!DirectProgramBuilder::depends_on(call, rank)) continue;
-      any_private = any_private || access == PeerAccess::kUnreachable;
-      any_offered = any_offered || access == PeerAccess::kShared;
+      any_unreachable = any_unreachable || access == PeerAccess::kUnreachable;
+      any_shared = any_shared || access == PeerAccess::kShared;
     }
-    for (HostProgramBuilder& plan : plans) {
-      if (plan.asks()) plan.choose(any_private, any_offered);
-      programs.by_rank.push_back(whole(plan));
+    for (HostProgramBuilder& builder : builders) {
+      if (builder.asks()) builder.choose(any_unreachable, any_shared);
+      programs.by_rank.push_back(all_pieces(builder));
     }
-    programs.direct = plans.front().path() == HostPath::kDirect;
-    chunks += plans.front().chunks();
-    phase += plans.front().phases();
+    programs.direct = builders.front().path() == HostPath::kDirect;
+    chunks += builders.front().chunks();
+    phase += builders.front().phases();
   }
   return sequence;
 }

@@ -15,8 +15,8 @@ namespace slip {
 
 // --- a call ---
 
-void SimRun::prepare(std::uint64_t turn, SimCall call) {
-  turn_ = turn;
+void SimRun::prepare(std::uint64_t ticket, SimCall call) {
+  ticket_ = ticket;
   call_ = std::move(call);
   joined_ = moved_ = begun_ = false;
   unmatched_ = call_.messages.size();
@@ -28,7 +28,7 @@ void SimRun::prepare(std::uint64_t turn, SimCall call) {
 bool SimRun::advance(By) noexcept {
   try {
     if (!joined_) {
-      if (ranks_.slot(rank_).turn < turn_) return false;  // an earlier call of this rank is under way
+      if (ranks_.slot(rank_).ticket < ticket_) return false;  // an earlier call of this rank is under way
       ranks_.join(*this);
     }
     while (ranks_.move()) continue;
@@ -74,7 +74,7 @@ void SimRun::look_for_trouble() {
                 {});
 }
 
-bool SimRun::can_advance() noexcept { return joined_ ? over() : ranks_.slot(rank_).turn >= turn_; }
+bool SimRun::can_advance() noexcept { return joined_ ? over() : ranks_.slot(rank_).ticket >= ticket_; }
 
 bool SimRun::over() const {
   if (failed()) return true;
@@ -140,7 +140,7 @@ void SimRanks::join(SimRun& run) {
 void SimRanks::leave(SimRun& run) {
   RankSlot& own = slot(run.rank_);
   if (own.here == &run) own.here = nullptr;
-  own.turn = std::max(own.turn, run.turn_ + 1);
+  own.ticket = std::max(own.ticket, run.ticket_ + 1);
   if (run.unmatched_ == 0) return;
   for (auto* const all : {&out_, &in_}) {  // the call failed: no peer may match its messages
     for (auto& [ranks, messages] : *all)

@@ -42,8 +42,8 @@ class SimRun final : public Exchange {
  public:
   SimRun(SimRanks& ranks, CallContext& calls, CallRun& run)
       : ranks_(ranks), calls_(calls), run_(run), rank_(calls.rank) {}
-  // After the preparation of the CallRun. `turn`: the number of the call on this rank.
-  void prepare(std::uint64_t turn, SimCall call);
+  // After the preparation of the CallRun. `ticket`: the number of the call on this rank.
+  void prepare(std::uint64_t ticket, SimCall call);
 
   bool advance(By thread) noexcept override;
   bool can_advance() noexcept override;
@@ -67,7 +67,7 @@ class SimRun final : public Exchange {
   CallContext& calls_;
   CallRun& run_;
   const int rank_;
-  std::uint64_t turn_ = 0;
+  std::uint64_t ticket_ = 0;
   SimCall call_;
   bool joined_ = false;
   bool moved_ = false;         // its bytes have moved, or it failed
@@ -97,8 +97,8 @@ class SimRanks {
   friend class SimRun;
   struct RankSlot {
     std::optional<Device> device;
-    std::uint64_t turn = 1;  // the number of the call that may join next
-    SimRun* here = nullptr;  // the call that has joined
+    std::uint64_t ticket = 1;  // the number of the call that may join next
+    SimRun* here = nullptr;    // the call that has joined
   };
   using PendingMessages = std::deque<std::pair<SimRun*, Range>>;
   void begin();

@@ -4,8 +4,8 @@
 #include <array>
 #include <limits>
 
-#include "runtime/core.hpp"
 #include "runtime/backend.hpp"
+#include "runtime/core.hpp"
 
 namespace slip {
 namespace {

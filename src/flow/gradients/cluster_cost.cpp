@@ -17,7 +17,7 @@ constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 
 double simulated_us(const TopoSystem& machine, int machines, std::uint64_t bytes, bool by_tree, Here here) {
   const Cluster cluster = cluster_of(machine, machines);
   const ChannelPlan plan = plan_channels(cluster, {}, {});
-  PredictionAsked asked;
+  PredictionRequest asked;
   asked.call = {.kind = Collective::kAllReduce, .type = DataType::kF32, .elements = bytes / 4};
   asked.algorithm = by_tree ? Algorithm::kTree : Algorithm::kRing;
   return predict(cluster, plan, asked, here).us;

@@ -27,19 +27,18 @@ std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be use
 // seq_cst here and where the other flags are set: a call first counts itself in g_inside and then reads the flags; a
 // fork or an exit first sets its flag and then reads g_inside. So at least one of the two sees the other.
 bool enter() {
-  for (int turn = 0;; ++turn) {
+  for (Backoff backoff;; backoff.pause()) {
     g_inside.fetch_add(1, std::memory_order_seq_cst);
     if (g_forks.load(std::memory_order_seq_cst) == 0 && !g_gone.load(std::memory_order_seq_cst)) return true;
     g_inside.fetch_sub(1, std::memory_order_relaxed);  // relaxed: this thread did nothing that others must see
     if (g_gone.load(std::memory_order_relaxed)) return false;
-    spin(turn);
   }
 }
 
 void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // release: the work of the BLAS comes before
 
 void await_calls() {
-  for (int turn = 0; g_inside.load(std::memory_order_seq_cst) != 0; ++turn) spin(turn);
+  for (Backoff backoff; g_inside.load(std::memory_order_seq_cst) != 0; backoff.pause()) {}
 }
 
 void before_fork() {

@@ -62,14 +62,10 @@ void ConnectionTable::accept_all(std::int64_t now) {
   }
 }
 
-// Many strangers that connect and say nothing must not keep the ranks out. The connection that has been silent for the
-// longest time goes first; one that began like a rank goes only if there is no other.
 void ConnectionTable::drop_unproven() {
-  const auto unknown = [](const ControlConnection& one) { return one.role == Role::kUnknown; };
-  auto dropped =
-      std::ranges::find_if(connections_, [&](const auto& one) { return unknown(one) && !one.channel.has_spoken(); });
-  if (dropped == connections_.end()) dropped = std::ranges::find_if(connections_, unknown);
-  if (dropped != connections_.end()) connections_.erase(dropped);
+  drop_one_unproven(
+      connections_, [](const ControlConnection& one) { return one.role == Role::kUnknown; },
+      [](const ControlConnection& one) { return one.channel.has_spoken(); });
 }
 
 void ConnectionTable::identify(ControlConnection& connection, const FrameHeader& header) {

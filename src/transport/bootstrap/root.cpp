@@ -92,13 +92,10 @@ class Root {
     }
   }
 
-  // Many strangers that connect and say nothing must not keep the ranks out. The connection that has been silent for
-  // the longest time goes first; one that began like a rank goes only if there is no other.
   void drop_unproven() {
-    auto dropped = std::ranges::find_if(
-        clients_, [](const Client& client) { return client.is_unproven() && !client.channel.has_spoken(); });
-    if (dropped == clients_.end()) dropped = std::ranges::find_if(clients_, &Client::is_unproven);
-    if (dropped != clients_.end()) clients_.erase(dropped);
+    drop_one_unproven(
+        clients_, [](const Client& one) { return one.is_unproven(); },
+        [](const Client& one) { return one.channel.has_spoken(); });
   }
 
   void serve(Client& client) {

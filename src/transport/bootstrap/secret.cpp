@@ -16,6 +16,7 @@
 #include "base/env.hpp"
 #include "base/sha256.hpp"
 #include "slip/error.hpp"
+#include "transport/socket/abort_flag.hpp"
 
 namespace slip {
 namespace {
@@ -64,21 +65,11 @@ constexpr const char* kAdvice = "set SLIP_SECRET to the same at least 16 random 
   throw Error(Code::kInvalidValue, fmt::format("{}; {}", text, kAdvice), {});
 }
 
-class File {
- public:
-  File(const std::string& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
-  ~File() {
-    if (number_ >= 0) ::close(number_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int number() const { return number_; }
+int open_private(const std::string& path, int flags) {
+  return ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
 
- private:
-  const int number_;
-};
-
-std::string read(const File& file, const std::string& path) {
+std::string read(const OwnedDescriptor& file, const std::string& path) {
   struct stat found {};
   if (::fstat(file.number(), &found) != 0) fail(fmt::format("the secret in '{}': {}", path, std::strerror(errno)));
   if (!S_ISREG(found.st_mode) || (found.st_uid != ::geteuid() && found.st_uid != 0) || (found.st_mode & 077) != 0)
@@ -109,7 +100,7 @@ void make(const std::string& path) {
   for (int i = 0; i < 4; ++i) bytes += fmt::format("{:016x}", random_number());
   bytes += '\n';
   {
-    const File file(part, O_WRONLY | O_CREAT | O_EXCL);
+    const OwnedDescriptor file(open_private(part, O_WRONLY | O_CREAT | O_EXCL));
     if (file.number() < 0 || ::write(file.number(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
         ::fsync(file.number()) != 0) {
       const int error = errno;
@@ -126,7 +117,7 @@ void make(const std::string& path) {
 std::string own_secret() {
   const std::string path = own_path();
   for (int attempt = 0;; ++attempt) {
-    const File file(path, O_RDONLY);
+    const OwnedDescriptor file(open_private(path, O_RDONLY));
     if (file.number() >= 0) return read(file, path);
     if (errno != ENOENT || attempt > 0) fail(fmt::format("cannot read '{}': {}", path, std::strerror(errno)));
     make(path);
@@ -140,7 +131,7 @@ std::string secret_text(bool one_host) {
     return words;
   }
   if (const std::string path = env_text("SLIP_SECRET_FILE"); !path.empty()) {
-    const File file(path, O_RDONLY);
+    const OwnedDescriptor file(open_private(path, O_RDONLY));
     if (file.number() < 0) fail(fmt::format("cannot read SLIP_SECRET_FILE={}: {}", path, std::strerror(errno)));
     return read(file, path);
   }

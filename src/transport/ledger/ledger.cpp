@@ -105,11 +105,10 @@ class Change {
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
     // acquire: sees what the last writer wrote. Another thread of this process may be writing for a moment.
-    for (int turn = 0;
+    for (Backoff backoff;
          (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
-                                                                    std::memory_order_relaxed);
-         ++turn) {
-      spin(turn);
+                                                                    std::memory_order_relaxed);) {
+      backoff.pause();
       version = entry.version.load(std::memory_order_relaxed);
     }
     full_fence();  // readers see the odd version before what follows
@@ -159,7 +158,8 @@ std::int64_t age(std::int64_t now, const LedgerWord& since) {
 
 // Reads the words of the current call as of one moment.
 bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
-  for (int turn = 0; turn < attempts; ++turn) {
+  Backoff backoff;
+  for (int attempt = 0; attempt < attempts; ++attempt) {
     view.ended = word(entry.ended);
     view.begun = word(entry.begun);
     view.call[0] = word(entry.call[0]);
@@ -168,7 +168,7 @@ bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
     const bool tied = view.begun == 0 || word(entry.check) == check_of_call(view.begun, view.call[0], view.call[1]);
     // A call that ended before it began was skipped, because its stream had failed.
     if (tied && view.ended <= view.enqueued && word(entry.ended) == view.ended) return true;
-    spin(turn);
+    backoff.pause();
   }
   return false;
 }
@@ -232,7 +232,8 @@ void make_safe(LedgerView& view) {
 }
 
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view) {
-  for (int turn = 0; turn < 1000; ++turn) {
+  Backoff backoff;
+  for (int attempt = 0; attempt < 1000; ++attempt) {
     // acquire: sees what was written before this version.
     const std::uint64_t version = entry.version.load(std::memory_order_acquire);
     const bool whole = read_words(entry, 1000, view);
@@ -242,7 +243,7 @@ bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView
       std::copy(std::begin(header.host), std::end(header.host), view.host);
       return view.life != LedgerLife::kFree;
     }
-    spin(turn);
+    backoff.pause();
   }
   return false;
 }

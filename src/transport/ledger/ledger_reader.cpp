@@ -12,6 +12,7 @@
 #include "base/sync.hpp"
 #include "base/terminal.hpp"
 #include "transport/ledger/ledger.hpp"
+#include "transport/socket/abort_flag.hpp"
 
 namespace slip {
 namespace {
@@ -21,20 +22,6 @@ namespace fs = std::filesystem;
 // Limits, since a process may have any number of descriptors and of files with a ledger's name.
 constexpr int kMaxDescriptors = 65'536, kMaxFiles = 16;
 constexpr int kAttempts = 64;  // to copy an entry while its process writes to it
-
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC)) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
 
 // pread, not mmap: reading a hole in a mapped memfd allocates memory, and a page that cannot be allocated is a signal.
 bool read_at(int descriptor, std::size_t offset, void* into, std::size_t bytes) {
@@ -59,7 +46,7 @@ bool is_named_ledger(const fs::path& link) {
 
 // The link may lead to another file by now, so it is opened with O_PATH first: opening a pipe would wait, and opening
 // some devices has side effects.
-bool is_ledger_file(const Descriptor& file) {
+bool is_ledger_file(const OwnedDescriptor& file) {
   struct stat found {};
   return file.number() >= 0 && ::fstat(file.number(), &found) == 0 && S_ISREG(found.st_mode) &&
          found.st_size == static_cast<off_t>(kLedgerBytes);
@@ -75,9 +62,10 @@ std::optional<ProcessLedger> find_ledger(int pid, LedgerLimits& limits) {
     ++descriptors;
     if (!is_named_ledger(files->path())) continue;
     ++tried;
-    const Descriptor found(files->path().string(), O_PATH);
+    const OwnedDescriptor found(::open(files->path().c_str(), O_PATH | O_CLOEXEC));
     if (!is_ledger_file(found)) continue;
-    const Descriptor opened("/proc/self/fd/" + std::to_string(found.number()), O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    const std::string path = "/proc/self/fd/" + std::to_string(found.number());
+    const OwnedDescriptor opened(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     std::optional<ProcessLedger> ledger = read_ledger_file(opened.number(), state.started, limits);
     if (!ledger) continue;
     ledger->pid = pid;

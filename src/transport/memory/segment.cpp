@@ -24,21 +24,6 @@ namespace {
 
 constexpr std::uint64_t kTag = 0x5e93e17;
 
-// A descriptor, closed with the object.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
-
 [[noreturn]] void fail(const char* what, std::size_t bytes) {
   throw Error(errno == ENOMEM ? Code::kOutOfMemory : Code::kIo,
               fmt::format("cannot {} {} bytes of shared memory: {}", what, bytes, std::strerror(errno)), {});
@@ -136,7 +121,7 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
 // before they send or read anything: any user may bind or connect to an abstract name.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
-  const Descriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
+  const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
   if (descriptor.number() < 0 || ::ftruncate(descriptor.number(), static_cast<off_t>(bytes)) != 0) fail("make", bytes);
   const std::string name = fmt::format("slip-{:016x}{:016x}", random_number(), random_number());
   Segment made = map(name, descriptor.number(), bytes);
@@ -174,7 +159,7 @@ Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const 
     if (!socket.same_user()) throw Error(Code::kIo, "its name is held by a process of another user", {});
     const std::int32_t rank = bootstrap.rank();
     socket.send(std::as_bytes(std::span(&rank, 1)), deadline);
-    const Descriptor descriptor(recv_descriptor(socket, deadline));
+    const OwnedDescriptor descriptor(recv_descriptor(socket, deadline));
     return map(text, descriptor.number(), bytes);
   } catch (const Error& error) {
     if (error.code() == Code::kAborted || error.code() == Code::kOutOfMemory) throw;

@@ -124,13 +124,13 @@ bool ProxyConnection::drive_and_notify() {
   if (!try_drive()) return false;
   if (done() == before && !failed()) return true;
   const std::lock_guard lock(lock_);
-  if (sleeper_) sleeper_->wake_up();
+  if (subscriber_) subscriber_->wake_up();
   return true;
 }
 
-void ProxyConnection::set_sleeper(Sleeper* sleeper) {
+void ProxyConnection::set_subscriber(Subscriber* subscriber) {
   const std::lock_guard lock(lock_);
-  sleeper_ = sleeper;
+  subscriber_ = subscriber;
 }
 
 bool ProxyConnection::drive() {

@@ -58,9 +58,9 @@ class ProxyConnection {
   bool drive();  // moves what can move now; false: nothing, or another thread does. Throws the connection's error
   // Adds the descriptors that can make drive() move something, for a driving thread that sleeps. False: do not sleep.
   bool watch(std::vector<pollfd>& all);
-  // The proxy wakes this sleeper when it has finished an operation of this connection or found its error; null: none.
-  // When this returns, the sleeper before it is not woken any more.
-  void set_sleeper(Sleeper* sleeper);
+  // The proxy wakes this subscriber when it has finished an operation of this connection or found its error; null:
+  // none. When this returns, the subscriber before it is not woken any more.
+  void set_subscriber(Subscriber* subscriber);
   const NetPeer& peer() const { return connection_->peer(); }
 
  private:
@@ -93,7 +93,7 @@ class ProxyConnection {
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
   NetSender* const sender_;                          // null: it receives
   std::vector<Registered> registered_;               // under lock_
-  Sleeper* sleeper_ = nullptr;                       // under lock_
+  Subscriber* subscriber_ = nullptr;                 // under lock_
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
   std::atomic<bool> driven_{false};    // a waiting thread drives it

@@ -69,12 +69,9 @@ class TcpListener final : public NetListener {
     if (out_of_descriptors_) drop_unproven();
   }
 
-  // The socket that has been silent for the longest time; one that wrote something only if there is no other.
   void drop_unproven() {
-    auto dropped = std::ranges::find_if(pending_, [](const Pending& one) { return one.got == 0; });
-    if (dropped == pending_.end())
-      dropped = std::ranges::find_if(pending_, [](const Pending& one) { return !one.greeted(); });
-    if (dropped != pending_.end()) pending_.erase(dropped);
+    drop_one_unproven(
+        pending_, [](const Pending& one) { return !one.greeted(); }, [](const Pending& one) { return one.got > 0; });
   }
 
   // False: the socket is no rank of this job.

@@ -1,5 +1,6 @@
-// WakeUp: any thread can end the poll of another one. AbortFlag: one call from any thread ends every wait that looks at
-// it, at once and for good. It has a descriptor, because a poll for a socket can only be ended by a descriptor.
+// OwnedDescriptor: a file descriptor that is closed with the object. WakeUp: any thread can end the poll of another
+// one. AbortFlag: one call from any thread ends every wait that looks at it, at once and for good. It has a descriptor,
+// because a poll for a socket can only be ended by a descriptor.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -15,28 +16,39 @@
 
 namespace slip {
 
+class OwnedDescriptor {
+ public:
+  explicit OwnedDescriptor(int number) : number_(number) {}
+  ~OwnedDescriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  OwnedDescriptor(const OwnedDescriptor&) = delete;
+  OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
+  int number() const noexcept { return number_; }
+
+ private:
+  const int number_;
+};
+
 class WakeUp {
  public:
   WakeUp() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (descriptor_ < 0)
+    if (descriptor() < 0)
       throw Error(Code::kIo, std::string("cannot make an event descriptor: ") + std::strerror(errno), {});
   }
-  ~WakeUp() { ::close(descriptor_); }
-  WakeUp(const WakeUp&) = delete;
-  WakeUp& operator=(const WakeUp&) = delete;
 
   void signal() const noexcept {
     const std::uint64_t one = 1;
-    static_cast<void>(!::write(descriptor_, &one, sizeof(one)));
+    static_cast<void>(!::write(descriptor(), &one, sizeof(one)));
   }
   void drain() const noexcept {
     std::uint64_t count = 0;
-    static_cast<void>(!::read(descriptor_, &count, sizeof(count)));
+    static_cast<void>(!::read(descriptor(), &count, sizeof(count)));
   }
-  int descriptor() const noexcept { return descriptor_; }  // readable from signal() to drain()
+  int descriptor() const noexcept { return descriptor_.number(); }  // readable from signal() to drain()
 
  private:
-  int descriptor_;
+  const OwnedDescriptor descriptor_;
 };
 
 class AbortFlag {

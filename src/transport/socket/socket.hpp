@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -128,5 +129,15 @@ class UnprovenToken {
 // True: a listener with so many unproven connections of its own must close one. Each listener may keep a few at any
 // time.
 bool has_too_many_unproven(std::size_t own);
+
+// Removes one unproven connection from a listener's list, which has the order of their arrival. Many strangers that
+// connect and say nothing must not keep the ranks out, so the oldest silent one goes first; one that began as a rank
+// would goes only if there is no other.
+template <class List, class IsUnproven, class HasSpoken>
+void drop_one_unproven(List& list, const IsUnproven& is_unproven, const HasSpoken& has_spoken) {
+  auto dropped = std::ranges::find_if(list, [&](const auto& one) { return is_unproven(one) && !has_spoken(one); });
+  if (dropped == list.end()) dropped = std::ranges::find_if(list, is_unproven);
+  if (dropped != list.end()) list.erase(dropped);
+}
 
 }  // namespace slip

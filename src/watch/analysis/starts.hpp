@@ -32,9 +32,9 @@ struct StartFacts {
 };
 
 struct StartTable {
-  std::vector<StartReason> starts;      // by span
-  std::vector<StartFacts> facts;  // by span
-  std::vector<Picos> node_end;    // by node of the graph: when it and all nodes that it follows had ended
+  std::vector<StartReason> starts;  // by span
+  std::vector<StartFacts> facts;    // by span
+  std::vector<Picos> node_end;      // by node of the graph: when it and all nodes that it follows had ended
 };
 
 StartTable find_starts(const OpGraph& graph, std::span<const TraceSpan> spans, std::span<const EngineUse> engines);

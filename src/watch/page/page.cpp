@@ -92,7 +92,7 @@ class FindingList {
 };
 
 std::string cost_text(Picos cost, bool is_known = true) {
-  if (!is_known) return "What it cost was not looked for, there were too many.";
+  if (!is_known) return "Its cost was not computed, because there were too many such waits.";
   if (cost <= 0) return "It cost nothing in this run.";
   return fmt::format("It cost {} in this run.", format_time(cost));
 }
@@ -162,7 +162,7 @@ void add_false_dependencies(FindingList& list, const std::vector<FalseDependency
   for (const FalseDependency& found : dependencies) {
     list.add(
         {"false dependency",
-         fmt::format("'{}' waited for '{}' for nothing{}", found.held.name, found.by.name, times_text(found.times)),
+         fmt::format("'{}' waited for '{}' without need{}", found.held.name, found.by.name, times_text(found.times)),
          fmt::format("{} was held up by {}, with which it shares {}. {}", found.held.text(), found.by.text(),
                      found.queue ? "only a hardware queue" : "no bytes: the legacy stream's rule put it before",
                      cost_text(found.cost, found.cost_known)),

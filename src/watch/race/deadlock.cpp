@@ -160,7 +160,7 @@ class UnfinishedOps {
 
   std::string_view why(std::uint32_t op, std::uint32_t next) const {
     const std::vector<std::uint32_t>& any = waits_[op].any;
-    if (std::find(any.begin(), any.end(), next) != any.end()) return "waits for the word that is written by";
+    if (std::find(any.begin(), any.end(), next) != any.end()) return "waits for the flag that is written by";
     if (span(op).stream == span(next).stream) return "comes in its stream after";
     return "waits for";
   }

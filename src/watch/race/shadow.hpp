@@ -1,7 +1,7 @@
 // Shadow memory: which ops touched which bytes of a buffer last. The race checker compares each access with it.
 //
 // It is exact to the byte: a buffer is cut into segments where accesses begin and end, so two neighbouring accesses
-// never look as if they met. Segments with the same history are joined again.
+// never look as if they overlapped. Segments with the same history are joined again.
 #pragma once
 
 #include <cstdint>

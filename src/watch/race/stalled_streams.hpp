@@ -35,7 +35,7 @@ class StalledStreams {
     store(record, reads, writes);
     return true;
   }
-  // An op wrote the flag: streams that it lets go on are performed.
+  // An op wrote the flag: performs the records of streams whose wait it ends.
   void flag_written(const TraceRange& flag);
   // Performs all that is still deferred: the flags were written by something that the program did not declare.
   void finish();

@@ -1,4 +1,4 @@
-// Waits and barriers of a trace that no conflict needs, with the time that they cost. Used by check().
+// Waits and barriers of a trace that no conflict needs, with the time that they cost. Used by check_trace().
 #pragma once
 
 #include <span>

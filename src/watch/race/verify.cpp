@@ -100,11 +100,11 @@ std::vector<OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unkn
       if (!first) result[op].all.push_back(std::exchange(place->second, op));
     }
     if (node.kind != OpKind::kWaitValue) continue;
-    const auto word = writers.find({node.reads[0].id, node.reads[0].offset});
-    if (word != writers.end()) {
+    const auto found = writers.find({node.reads[0].id, node.reads[0].offset});
+    if (found != writers.end()) {
       // Of each stream only the first write that ends the wait: later ones may themselves wait for this op.
       std::vector<bool> has_one(plan.streams());
-      for (const std::uint32_t writer : word->second) {
+      for (const std::uint32_t writer : found->second) {
         const PlanNode& write = plan.nodes()[writer];
         if (has_one[write.stream] || !ends_wait(write.value, node.value)) continue;
         has_one[write.stream] = true;
@@ -237,7 +237,7 @@ std::string Verification::text(const Plan& plan) const {
   for (const std::uint32_t op : unknown)
     text += fmt::format("unknown: {}\n",
                         op_text(op) + (plan.nodes()[op].opaque ? " declares no ranges"
-                                                               : " waits for a word that nothing in the plan writes"));
+                                                               : " waits for a flag that nothing in the plan writes"));
   for (const Wait& wait : superfluous)
     text += fmt::format("superfluous: no two ops need that {} waits for {}\n", op_text(wait.op), op_text(wait.other));
   return text;

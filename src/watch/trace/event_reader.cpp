@@ -174,10 +174,10 @@ void EventReader::read_cost() {
 EventReader::SourceLine EventReader::split_source_line(std::string_view text) {
   SourceLine place;
   const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) json_.fail("a place is \"file:line\"");
+  if (colon == std::string_view::npos) json_.fail("a \"place\" must be \"file:line\"");
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, place.line);
-  if (error != std::errc() || stop != end) json_.fail("a place is \"file:line\"");
+  if (error != std::errc() || stop != end) json_.fail("a \"place\" must be \"file:line\"");
   place.file = texts_.keep(text.substr(0, colon));
   place.text = texts_.keep(text);
   return place;

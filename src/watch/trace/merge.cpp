@@ -104,7 +104,7 @@ class Merger {
   void move(std::uint64_t& number, std::uint64_t base, std::uint64_t& max) const {
     if (number == 0) return;
     if (__builtin_add_overflow(number, base, &number))
-      throw Error(Code::kInvalidValue, "numbers in the traces are too large to merge them", here_);
+      throw Error(Code::kInvalidValue, "the traces cannot be merged: ids in them are too large", here_);
     max = std::max(max, number);
   }
 

@@ -127,7 +127,7 @@ TraceData TraceReader::read() {
   if (bare_) read_events();
   else read_sections();
   json_.finish();
-  if (version_ == 0 && writer_ == Writer::kOwn) json_.fail("no \"slip\" section: something is missing from this trace");
+  if (version_ == 0 && writer_ == Writer::kOwn) json_.fail("no \"slip\" section: the trace was cut short or edited");
   if (version_ == 0 && !events_) json_.fail("no \"traceEvents\": not a trace");
   if (version_ != 0) {
     finish_own();
@@ -135,7 +135,8 @@ TraceData TraceReader::read() {
     data_ = foreign_.finish();
     normalise(data_, RunNames::kKeep);
   }
-  if (!times_fit(data_)) json_.fail("times further apart than 26 days, or ops that take longer than that together");
+  if (!times_fit(data_))
+    json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
   data_.text = texts_.owner();
   return std::move(data_);
 }
@@ -212,7 +213,7 @@ void TraceReader::read_own() {
 }
 
 void TraceReader::finish_own() {
-  if (writer_ == Writer::kForeign) json_.fail_at(first_foreign_, "a record without its place in the order (\"seq\")");
+  if (writer_ == Writer::kForeign) json_.fail_at(first_foreign_, "a record without its sequence number (\"seq\")");
   const bool in_order = records_.in_order();
   data_.records = records_.take();
   shift_times();
@@ -232,14 +233,14 @@ Picos TraceReader::end_of(const TraceEvent& event) const {
 
 TraceRecord& TraceReader::add(std::uint64_t sequence) {
   if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
-  if (sequence == 0) json_.fail("a record without its place in the order (\"seq\")");
+  if (sequence == 0) json_.fail("a record without its sequence number (\"seq\")");
   TraceRecord* record = records_.add(sequence);
   if (!record) json_.fail(fmt::format("two records with the same place in the order (\"seq\" {})", sequence));
   return *record;
 }
 
 void TraceReader::add_host(const TraceEvent& event) {
-  if (event.record.kind == RecordKind::kRun) json_.fail("a run is told by an op's event, not by a record of its own");
+  if (event.record.kind == RecordKind::kRun) json_.fail("a record of kind \"run\": a run is given by an op's event");
   const Picos end = end_of(event);
   TraceRecord& record = add(event.record.sequence) = event.record;
   if (event.phase == 'X' && event.lasts > 0) {

@@ -1,5 +1,5 @@
-// Bad input: sizes, ranges, words and kernels that cannot be right. The error names the values, the call has no effect
-// and the stream goes on.
+// Bad input: invalid sizes, ranges, flags and kernels. The error names the values, the call has no effect and the
+// stream continues to work.
 #include "slip/plan.hpp"
 #include "support/errors.hpp"
 #include "support/gate.hpp"
@@ -124,7 +124,7 @@ TEST_P(BadValues, Kernels) {
   const auto forget = [&] {  // it asks for a scalar that is not there
     stream.launch(store_kernel(), {.writes = {memory}, .name = "forgetful"});
   };
-  if (on_cuda()) {  // its function asks at the launch: nothing runs, and the stream goes on
+  if (on_cuda()) {  // its function checks at the launch: nothing runs, and the stream continues to work
     try {
       forget();
       ADD_FAILURE() << "nothing was thrown";
@@ -143,7 +143,7 @@ TEST_P(BadValues, TooManyOperands) {
   const Stream stream = device.stream();
   const Buffer memory = device.alloc(4096);
   const std::vector<Range> many(200, memory.slice(0, 4));
-  try {  // a device may take it; one that cannot must say so and go on
+  try {  // a device may accept it; one that cannot must throw and continue to work
     stream.launch(store_kernel(), {.writes = many, .scalars = {1}});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kInvalidValue);

@@ -1,0 +1,121 @@
+// The places where Pool keeps lanes that do not run: lists, the queues of engines, and the lanes that wait for flags.
+// Each has its own lock and knows nothing of threads.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "backend/cpu/lane.hpp"
+#include "backend/cpu/pack.hpp"
+
+namespace slip {
+
+// An intrusive queue of lanes. The lock of its owner guards it.
+template <Lane* Lane::*Next>
+class LaneList {
+ public:
+  void push(Lane& lane) {
+    lane.*Next = nullptr;
+    if (last_) last_->*Next = &lane;
+    else first_ = &lane;
+    last_ = &lane;
+  }
+  Lane* pop() {
+    Lane* lane = first_;
+    if (lane) {
+      first_ = lane->*Next;
+      if (!first_) last_ = nullptr;
+    }
+    return lane;
+  }
+
+ private:
+  Lane* first_ = nullptr;
+  Lane* last_ = nullptr;
+};
+
+// The slots of one engine: so many ops may run on it concurrently.
+class EngineSlots {
+ public:
+  static constexpr std::size_t kLevels = 3;  // of priority, 0 is the highest
+
+  void set_slots(int count) {
+    const LockGuard lock(lock_);
+    free_ = count;
+  }
+  // Takes a slot. False: none is free, and the lane is parked until release() returns it.
+  bool take_or_park(Lane& lane, std::size_t level) {
+    const LockGuard lock(lock_);
+    if (free_ > 0) {
+      --free_;
+      return true;
+    }
+    lane.parked_on.store(nullptr, std::memory_order_relaxed);
+    lane.state.store(LaneState::kParked, std::memory_order_release);
+    waiting_[level].push(lane);
+    waiting_count_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  // Passes a slot to the first waiting lane, whose `granted` it sets, and returns that lane. Null: the slot is free
+  // now.
+  Lane* release(Engine engine) {
+    const LockGuard lock(lock_);
+    Lane* lane = nullptr;
+    for (auto& waiting : waiting_) {
+      if ((lane = waiting.pop())) break;
+    }
+    if (!lane) {
+      ++free_;
+      return nullptr;
+    }
+    waiting_count_.fetch_sub(1, std::memory_order_relaxed);
+    lane->granted = engine;
+    return lane;
+  }
+  bool wanted() const { return waiting_count_.load(std::memory_order_relaxed) > 0; }  // a hint
+
+ private:
+  SpinLock lock_;
+  int free_ SLIP_GUARDED_BY(lock_) = 0;
+  LaneList<&Lane::next> waiting_[kLevels] SLIP_GUARDED_BY(lock_);
+  std::atomic<int> waiting_count_{0};
+};
+
+// Lanes that are parked on a flag in memory or on an exchange. Threads poll them.
+class FlagWaiters {
+ public:
+  // `subscribed`: the exchange notifies the pool, so that polls may be rare.
+  void park(Lane& lane, bool subscribed) {
+    const LockGuard lock(lock_);
+    lane.subscribed = subscribed;
+    if (!subscribed) unsubscribed_count_.fetch_add(1, std::memory_order_seq_cst);  // see Pool::only_subscribed()
+    lane.parked_on.store(nullptr, std::memory_order_relaxed);
+    lane.state.store(LaneState::kParked, std::memory_order_release);
+    lanes_.push_back(&lane);
+    count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  // Removes the lanes that can continue and appends them to `ready`. False: another thread polls just now.
+  bool poll(std::vector<Lane*>& ready) {
+    if (!lock_.try_lock()) return false;
+    std::erase_if(lanes_, [&](Lane* lane) {
+      if (!can_continue(lane->at(lane->head))) return false;
+      ready.push_back(lane);
+      if (!lane->subscribed) unsubscribed_count_.fetch_sub(1, std::memory_order_relaxed);
+      return true;
+    });
+    count_.fetch_sub(static_cast<int>(ready.size()), std::memory_order_relaxed);
+    lock_.unlock();
+    return true;
+  }
+  bool any(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order) > 0; }
+  // Some that no notification wakes. seq_cst: see Pool::only_subscribed().
+  bool any_unsubscribed() const { return unsubscribed_count_.load(std::memory_order_seq_cst) > 0; }
+
+ private:
+  SpinLock lock_;
+  std::vector<Lane*> lanes_ SLIP_GUARDED_BY(lock_);
+  std::atomic<int> count_{0};
+  std::atomic<int> unsubscribed_count_{0};
+};
+
+}  // namespace slip
