@@ -38,11 +38,11 @@ OrderedJson group_json(const WeightGroup& group, const Graph& graph) {
 // The graph gives the weight groups; the file says which of them are resident, and where.
 void read_groups(JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
   plan.units = make_weight_groups(graph);
-  std::vector<JsonFields> groups = fields.objects("units");
-  if (groups.size() != plan.units.size())
-    fields.fail(fmt::format("has {} groups, but this graph has {}", groups.size(), plan.units.size()));
+  std::vector<JsonFields> units = fields.objects("units");
+  if (units.size() != plan.units.size())
+    fields.fail(fmt::format("has {} groups, but this graph has {}", units.size(), plan.units.size()));
   for (std::size_t i = 0; i < plan.units.size(); ++i) {
-    JsonFields& one = groups[i];
+    JsonFields& one = units[i];
     WeightGroup& group = plan.units[i];
     const std::string& name = graph[group.parts.front().bytes.value].name;
     std::vector<JsonFields> parts = one.objects("parts");
