@@ -59,12 +59,12 @@ TEST(Slabs, ALaneComesBackAsNew) {
       EXPECT_EQ(lane.waiter.lane, nullptr);
       EXPECT_EQ(lane.next, nullptr);
       EXPECT_EQ(lane.shared_next, nullptr);
-      EXPECT_FALSE(lane.enqueued || lane.left_to_host || lane.queue_parked || lane.dispatched || lane.told);
+      EXPECT_FALSE(lane.enqueued || lane.left_to_host || lane.queue_parked || lane.dispatched || lane.subscribed);
       EXPECT_FALSE(lane.has_pending.load());
       EXPECT_FALSE(lane.joins_legacy);
       EXPECT_EQ(lane.granted, Engine::kNone);
       EXPECT_EQ(lane.op_ticks.load(), ~0ull);
-      EXPECT_EQ(lane.looks, 0);
+      EXPECT_EQ(lane.checks, 0);
       EXPECT_EQ(lane.syncs_seen, lane.syncs.load());
       EXPECT_EQ(lane.syncs_shared, lane.syncs.load());
       EXPECT_EQ(lane.head, lane.tail);

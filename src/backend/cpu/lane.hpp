@@ -132,8 +132,8 @@ struct Lane : StreamState {
   Lane* next = nullptr;            // in the queue of a thread or an engine, guarded by its lock
   Lane* shared_next = nullptr;     // in the shared queue; a claimed lane may still have an entry there
   bool enqueued = false;           // has such an entry; guarded by Pool::shared_lock_, as are the next three
-  bool left_to_host =
-      false;  // on one core: its host waits after each submission, and so runs it without a thread switch
+  // On one core: its host waits after each submission, so the host runs the lane itself, without a thread switch.
+  bool left_to_host = false;
   std::uint32_t syncs_shared = 0;  // `syncs` when it was shared last
   std::uint64_t done_checked = 0;  // `done` at the last check of the sleeping searcher
   bool subscribed = false;         // parked on an exchange that notifies the pool; guarded by FlagWaiters

@@ -55,6 +55,9 @@ class Root {
 
   bool over() const {
     if (nranks_ > 0 && answers_ >= nranks_ && clients_.empty()) return true;
+    // The count that failed was impossible. Other ranks may still be on their way to their refusal.
+    if (nranks_ == 0 && !failure_.empty() && clients_.empty() && now_ns() >= failed_at_ns_ + kAnswerLimitNs)
+      return true;
     if (deadline_ns_ == 0 || now_ns() < deadline_ns_) return false;
     return clients_.empty() || now_ns() >= deadline_ns_ + kAnswerLimitNs;
   }
@@ -65,6 +68,7 @@ class Root {
     std::int64_t until = deadline_ns_ != 0 && now_ns() >= deadline_ns_ ? deadline_ns_ + kAnswerLimitNs : deadline_ns_;
     const auto no_later_than = [&until](std::int64_t time) { until = until == 0 ? time : std::min(until, time); };
     const bool listening = listener_.valid() && !out_of_descriptors_;
+    if (nranks_ == 0 && !failure_.empty()) no_later_than(std::max(failed_at_ns_ + kAnswerLimitNs, now_ns() + 1));
     if (out_of_descriptors_) no_later_than(now_ns() + kNoDescriptorsPauseNs);
     if (listening) watched.push_back({listener_.descriptor(), POLLIN, 0});
     for (const Client& client : clients_) {
@@ -129,6 +133,7 @@ class Root {
     client.hello.host[sizeof(client.hello.host) - 1] = 0;
     client.rank = header.rank;
     if (failure_.empty()) check(client, header);
+    else learn_count(header);
     if (!failure_.empty()) return answer_refusal(client);
     if (client.channel.ended()) return lose(client);
     client.registered = true;
@@ -157,12 +162,18 @@ class Root {
       }
     }
     if (nranks_ == 0) first_rank_ = header.rank;
-    if (nranks_ == 0) nranks_ = std::max(1, header.nranks);
+    learn_count(header);
+  }
+
+  // A count that cannot be says nothing about how many ranks there are to answer.
+  void learn_count(const FrameHeader& header) {
+    if (nranks_ == 0 && header.nranks >= 1 && header.nranks <= kMaxRanks) nranks_ = header.nranks;
   }
 
   void fail(const std::string& why, Code code = Code::kInvalidValue) {
     failure_ = why;
     failure_code_ = code;
+    failed_at_ns_ = now_ns();
     for (Client& client : clients_) {
       if (client.registered) answer_refusal(client);
     }
@@ -261,6 +272,7 @@ class Root {
   int here_ = 0, answers_ = 0;
   std::string failure_;
   Code failure_code_ = Code::kOk;
+  std::int64_t failed_at_ns_ = 0;
   bool out_of_descriptors_ = false, welcomed_ = false, confirmed_ = false;
 };
 
