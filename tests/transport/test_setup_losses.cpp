@@ -192,6 +192,17 @@ TEST(SetupLosses, InsideInit) { lose_one("init", "auto", made_id, kHello); }
 TEST(SetupLosses, InsideInitOverTheNetwork) { lose_one("init", "net", made_id, kHello); }
 TEST(SetupLosses, InsideInitWithTheRoot) { lose_one("init", "auto", id_by_hand, 3 * kHello); }
 
+// Rank 0 sends its own hello and the answers of the root. Some of these steps are between two welcomes: then ranks that
+// have a welcome find the ranks without one gone, and must name rank 0 all the same.
+TEST(SetupLosses, BetweenTheWelcomesOfTheRoot) {
+  for (int steps = 2 * kHello; steps < 6 * kHello; steps += test::kShare) {
+    const std::vector<std::string> reports = run({4, "init", "auto", 0, steps, false, id_by_hand()});
+    if (!reports[0].empty()) break;
+    for (const std::size_t rank : {1U, 2U, 3U})
+      EXPECT_TRUE(names(reports[rank], 0, 4)) << "step " << steps << ", rank " << rank << ": " << reports[rank];
+  }
+}
+
 TEST(SetupLosses, AStoppedRankInAllocateAndSplit) {
   for (const char* call : {"allocate", "split"}) {
     const std::vector<std::string> reports = run({3, call, "auto", 1, 2, true, made_id()});
