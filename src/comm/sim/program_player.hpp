@@ -25,7 +25,7 @@
 namespace slip {
 
 // How a wire carries messages. Proofs use kRendezvous and kBuffered: a program that is correct on both is correct on
-// every real link. Predictions use kPipelined.
+// every real link. Predictions use kPipelined, or kRendezvous if a rank has many wires.
 //
 // kRendezvous: a message moves when both ranks have begun it, and both then see it done. Programs that deadlock on any
 // link deadlock on this one.
