@@ -33,7 +33,7 @@ class Fabric {
   std::vector<int> used_nodes_;
 };
 
-// Adds up the load of each link. The link with the least bandwidth for its load limits the rate.
+// Adds up the load of each link. The link with the smallest quotient of bandwidth and load limits the rate.
 class LinkLoads {
  public:
   explicit LinkLoads(const Fabric& fabric);

@@ -84,8 +84,8 @@ bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType ty
   return first;
 }
 
-// If a GPU reaches a net only through a CPU, another GPU forwards its data, if NVLink connects both and the other GPU
-// is near the net (NCCL's path type PXN).
+// If a GPU reaches a net only through a CPU, a GPU that is near the net forwards its data (NCCL's path type PXN).
+// NVLink must connect the two GPUs.
 void TopoPaths::pass_over_nvlink(const TopoSystem& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;

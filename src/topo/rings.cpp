@@ -197,8 +197,8 @@ int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_cha
   return limit_channels;
 }
 
-// Limits of the search, in steps: for one rate and path type, for the whole search, and the minimum for each member and
-// ring, with which a search without backtracking can finish.
+// Limits of the search, in steps: kEffort for one rate and path type, kEffortInAll for the whole search. Each member
+// and ring gets at least kMinEffortEach, with which a search without backtracking can finish.
 constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEach = 4;
 
 // A depth-first search that places one ring after the other on the links and backtracks if the next one does not fit.

@@ -1,6 +1,6 @@
 // Routes that rings and trees do not cover. rail_routes(): from the ranks of a machine to the ranks of other machines,
-// along the rails (a rail is the nets of the same number on all machines). relieve_nics(): around the overloaded PCI
-// switch of a NIC.
+// along the rails. A rail is the set of nets with the same number on all machines. relieve_nics(): around the
+// overloaded PCI switch of a NIC.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -14,9 +14,9 @@ namespace {
 
 using Kind = WaitCondition::Kind;
 
-// How long a call waits for a link before this rank asks the other rank for its history, and the longest pause between
-// two such requests. They find mismatches that no rank has noticed: only a rank that receives compares signatures. An
-// answer takes less than a millisecond; a stopped process does not answer.
+// A call waits kAskAfterNs for a link before this rank asks the other rank for its history. kAskPauseNs is the longest
+// pause between two such requests. They find mismatches that no rank has noticed: only a rank that receives compares
+// signatures. An answer takes less than a millisecond; a stopped process does not answer.
 constexpr std::int64_t kAskAfterNs = 100'000'000, kAskPauseNs = 10'000'000'000;
 constexpr std::chrono::milliseconds kAnswerTime{50}, kMismatchAnswerTime{1000};
 
@@ -111,9 +111,9 @@ void FailureCheck::ask_for_history() {
   if (difference) throw CallMismatch(context_.rank, difference->first, rank, difference->second);
 }
 
-// The received message may belong to another call than the expected one: to an earlier call in which this rank received
-// nothing, or to a later call because the other rank had nothing to send in this one. Then an earlier call may differ,
-// and that one explains the mismatch.
+// The received message may belong to an earlier call, if this rank received nothing in that call. Or it may belong to a
+// later call, if the other rank had nothing to send in this one. Then an earlier call may differ, and that one explains
+// the mismatch.
 CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
   const auto is_message = [](const Signature& call) { return call.kind() == Collective::kMessage; };
   if (is_message(met.own) || is_message(met.other) || met.own.number() == met.other.number()) return met;

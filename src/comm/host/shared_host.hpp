@@ -58,9 +58,9 @@ class SharedHost {
   // have posted call `number`. Each call is compared once with each rank, even if the call itself did not wait for that
   // rank.
   //
-  // No slot has been overwritten yet. A rank compares call n before it posts n + kTurns. So while this rank compares n,
-  // it has posted at most n + kTurns - 1, the others are at most kTurns - 1 calls further, and only call n + kSlots
-  // overwrites slot n.
+  // No slot that is compared has been overwritten. A rank compares call n before it posts call n + kTurns. So while
+  // this rank compares call n, it has posted call n + kTurns - 1 at the latest. The others are at most kTurns - 1 calls
+  // ahead of it. Only call n + kSlots overwrites the slot of call n.
   void compare(int rank, std::uint64_t number) {
     static_assert(StagingLayout::kSlots > 2 * (StagingLayout::kTurns - 1));
     std::uint64_t& done = compared_[static_cast<std::size_t>(rank)];

@@ -105,7 +105,7 @@ class PipeInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void set_driven(bool) override {}
-  void close() noexcept override {}  // only drive() touches the bytes
+  void close() noexcept override {}  // nothing to do: only drive() accesses the bytes
 
  private:
   struct Message {

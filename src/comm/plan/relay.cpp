@@ -3,8 +3,8 @@
 //   hand over   The ranks of a host send their blocks for a rank of another host to one rank of their own host, the
 //               relay. The relay is near the net on the receiver's rail.
 //   between     The relay sends all these blocks as one message. The receiver copies them to its output.
-//   hand on     If the receiver's own path would overload the PCI switch of the net, another rank of its host receives
-//               the message and forwards it to the receiver.
+//   hand on     If the receiver's own path would overload the PCI switch of the net, another rank receives the message.
+//               That rank is on the receiver's host and forwards the message to the receiver.
 // CommGraph::relays names the relay and the receiving rank of each message.
 //
 // Each link carries the blocks handed over first, then the messages between hosts, then the messages handed on. If a

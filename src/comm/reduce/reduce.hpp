@@ -52,8 +52,11 @@ struct Reduction {
 // Computes to = from[0] op from[1] op ..., in this order, and reads each source from memory once. Any alignment.
 // Every target gets the result, which costs less than copying it afterwards.
 // REQUIRES: each target is one of the sources, or disjoint from all sources and all other targets.
-// Throws kInvalidValue, and writes nothing, if the type cannot be reduced, there is no source or no target, the number
-// of scales is not the number of sources, or the divisor is 0.
+// Throws kInvalidValue, and writes nothing, if
+//   - the type cannot be reduced,
+//   - there is no source or no target,
+//   - there are scales, but not one for each source, or
+//   - the divisor is 0.
 void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements,
             Here here = Here::at());
 

@@ -31,8 +31,8 @@ namespace slip {
 // link deadlock on this one.
 //
 // kBuffered: a message leaves when it is sent, whether it is received or not. The wire reads the sender's bytes until
-// it reports the send as done, even after they have arrived, because a link may have to send them again. Accesses that
-// race on any link race on this one.
+// it reports the send as done, even after they have arrived: a link may have to send them again. Accesses that race on
+// any link race on this one.
 //
 // kPipelined: as kRendezvous, but a few messages are under way at once, so that not each message adds the latency.
 enum class WireKind : std::uint8_t { kRendezvous, kBuffered, kPipelined };
