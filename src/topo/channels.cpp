@@ -44,7 +44,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   return rings;
 }
 
-// The ranks of each used node, in the order of the channel's ring.
+// The ranks of each machine with ranks, in the order of the channel's ring.
 using Orders = std::vector<std::vector<int>>;
 
 Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t channel) {

@@ -47,7 +47,7 @@ class LinkLoads {
  private:
   void add(int node, int from, int to, double share);
   const Fabric& fabric_;
-  std::vector<std::vector<double>> load_;  // by node and link
+  std::vector<std::vector<double>> load_;  // by machine and link
 };
 
 }  // namespace slip::topo

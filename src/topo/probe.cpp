@@ -1,5 +1,5 @@
-// Writes hwloc's view of a machine in NCCL's XML format. It leaves out what hwloc does not know: NVLinks, and the
-// compute capability of GPUs other than the models below.
+// Writes hwloc's view of a machine in NCCL's XML format. hwloc does not know NVLinks and compute capabilities. The
+// document has no NVLinks; sm_of() knows the compute capability of some GPUs.
 #include "topo/probe.hpp"
 
 #include <fmt/format.h>

@@ -106,7 +106,7 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
     for (std::size_t to = 0; to < nranks; ++to) {
       const std::uint32_t out = counts[from * nranks + to].sent, in = counts[to * nranks + from].received;
       if (out == in) continue;
-      // All ranks have found the same pair. Only the sender knows the size of the last message.
+      // All ranks have found the same pair, so all call this all_gather. Only the sender knows the size of the message.
       const std::vector<std::uint64_t> bytes = bootstrap.all_gather(state.sent[to].bytes, call);
       throw Error(Code::kMismatch,
                   fmt::format("rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
@@ -138,7 +138,7 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
 
 CallRun& Communicator::State::take_run() {
   for (const auto& run : runs) {
-    if (!load_acquire(run->free)) continue;             // acquire: the call that used it has ended
+    if (!load_acquire(run->free)) continue;             // acquire: the writes of the call that used it are visible
     run->free.store(false, std::memory_order_relaxed);  // relaxed: only a thread that holds `mutex` takes a run
     return *run;
   }
@@ -276,7 +276,7 @@ void Communicator::State::drain() {
   const auto busy = [&] {
     const std::lock_guard lock(mutex);
     for (const auto& run : runs) {
-      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call that used it has ended
+      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call's writes are visible
     }
     return false;
   };

@@ -99,7 +99,7 @@ struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_
 
   std::atomic<bool> finalized{false};  // relaxed: no other data is published with it
   mutable std::mutex error_mutex;
-  mutable std::optional<Error> first_error;  // guarded by error_mutex; it stays the first
+  mutable std::optional<Error> first_error;  // guarded by error_mutex; never overwritten
 };
 
 }  // namespace slip

@@ -68,7 +68,7 @@ bool CallRun::go_on() {
   if (!begun_) {
     const ActiveCall& call = runner_.call();
     if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
-    context_.throw_failure();  // after a failure phases may be out of step, and links closed
+    context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
     if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;

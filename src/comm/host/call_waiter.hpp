@@ -32,14 +32,14 @@ class CallWaiter {
   void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
   bool may_spin() const { return may_spin_; }
 
-  // True: the condition holds. False: the thread has waited long enough; the same call continues the wait. Throws if
-  // the condition can no longer hold.
+  // True: the condition holds. False: the thread has waited long enough; calling it again with the same arguments
+  // continues the wait. Throws if the condition can no longer hold.
   bool await(Kind kind, std::uint64_t value, std::uint64_t peer = kAllPeers);
   bool await_link(Kind kind, LinkEnd& link, const Primitive& step, std::uint64_t value);
   bool await_channels(int waiting);  // until any channel can run; `waiting`: a channel that cannot
   // Whether await() would return true, or throw.
   bool can_advance() noexcept;
-  // The call has ended: the ledger must not say that it waits.
+  // Clears the record of a wait in the ledger.
   void end_wait() {
     if (in_ledger_) context_.ledger_slot.wait_over();
     in_ledger_ = false;

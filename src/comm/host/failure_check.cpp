@@ -56,7 +56,7 @@ bool FailureCheck::has_failed() {
 
 void FailureCheck::throw_if_failed() {
   if (!has_failed()) return;
-  if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
+  if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", context_.rank, call_.signature.text()), {});
   context_.throw_failure();
   if (context_.bootstrap.broken()) throw_loss();

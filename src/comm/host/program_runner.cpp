@@ -91,7 +91,7 @@ void ProgramRunner::write_messages() {
   kept.messages.assign(asked.begin(), asked.end());
 }
 
-// Inline, as are at() and copy(): what they do takes less time than a function call.
+// Inline, as are at() and copy(), because a function call would take longer than their work.
 [[gnu::always_inline]] inline bool ProgramRunner::run_step(const Primitive& step) {
   using Kind = WaitCondition::Kind;
   const std::uint64_t slot = call_.slot;

@@ -24,11 +24,11 @@ class ProgramRunner {
   const CallWaiter& waiter() const { return waiter_; }
   PeerBuffers& peers() { return peers_; }
 
-  // After a new call was put into call().
+  // Call it after a new call was stored in call().
   void prepare(bool hidden);
-  // Once the call has its ticket, before the first run().
+  // Call it when all earlier calls of this rank have ended, before the first run().
   void start();
-  // True: all primitives have run. False: the call waits. Throws what went wrong.
+  // True: all primitives have run. False: the call waits. Throws the error of the call.
   bool run();
 
  private:

@@ -203,7 +203,7 @@ void Links::set_driven(bool driven) {
 }
 
 LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns) {
-  int peer = -1;  // of rank 0
+  int peer = -1;  // on rank 0: the rank that it measures with
   for (int rank = bootstrap.nranks() - 1; rank > 0; --rank) {
     if (bootstrap.rank() == 0 && !links.through_memory(rank)) peer = rank;
   }

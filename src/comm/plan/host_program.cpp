@@ -108,7 +108,7 @@ void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const 
   const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
   switch (call_.kind) {
     case Collective::kAllReduce:
-    case Collective::kReduce: {  // all but the own slice, in two copies
+    case Collective::kReduce: {  // all but this rank's slice, in two copies
       const Span own = slice(now.bytes, rank_);
       program.copy(own_half(0), input(now.begin), own.begin);
       const std::uint64_t end = own.begin + own.bytes;
@@ -412,7 +412,7 @@ void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
   if (path_ == HostPath::kStaged) return staged_.write(piece, program);
   const std::size_t begin = program.steps.size();
   staged_.write(piece - 1, program);
-  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // the late staging was phase 1
+  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // late staging was phase 1, so all phases move by one
     Primitive& step = program.steps[i];
     if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) ++step.value;
   }

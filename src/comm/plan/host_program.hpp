@@ -26,8 +26,8 @@ struct StagingLayout {
 // Collectives through staging memory: all ranks work at once, and each exchanges with all others.
 //
 // Small calls: each rank copies its whole input into a box of its staging memory and posts the call. Each rank then
-// reads what it needs from the boxes. No rank waits for a peer to have read its box: the boxes are used in turn, and a
-// rank that posts call s has read all boxes of call s - 1.
+// reads what it needs from the boxes. No rank waits until its peers have read its box: the boxes are used in turn, and
+// a rank that posts call s has read all boxes of call s - 1.
 //
 // Larger calls go in chunks through two halves of staging memory. For each chunk a rank
 //   A  copies in the bytes that peers need,
@@ -100,7 +100,8 @@ class StagedProgramBuilder {
 // kEnter and its kSignal) it waits for no rank. So a rank whose call fails can wait until its peers are done with its
 // buffers; that wait is short. Afterwards only this rank uses them.
 //   Reductions: rank r reduces slice r, or its block, from all inputs and writes it to every rank that needs it.
-//   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all work.
+//   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all ranks work
+//   at once.
 class DirectProgramBuilder {
  public:
   static constexpr std::uint64_t kInside = 1, kOutside = 2;  // phases: the rank accesses peers' buffers; it is done
@@ -153,8 +154,9 @@ enum class HostPath : std::uint8_t {
 // Chooses the path of a call between ranks of one host and builds its program. Small calls, and calls with a needed
 // buffer that peers cannot reach, are staged (StagedProgramBuilder). The others are direct (DirectProgramBuilder).
 //
-// A rank that does not offer its buffers stages its data before it posts, so nothing is lost if no rank offers. A rank
-// that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait once more.
+// A rank that does not offer its buffers stages its data before it posts. So if no rank offers, the call needs no extra
+// wait. A rank that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait
+// once more.
 class HostProgramBuilder {
  public:
   // The arguments are those of StagedProgramBuilder.

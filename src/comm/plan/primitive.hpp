@@ -20,7 +20,7 @@ enum class BufferSpace : std::uint8_t {
   kAddress,     // the offset is an address of this process
 };
 
-// A byte in one of the buffers that a program works on.
+// The location of a byte in one of the buffers that a program works on.
 struct BufferLocation {
   BufferSpace space = BufferSpace::kInput;
   std::uint16_t rank = 0;    // kStaging, kPeerInput, kPeerOutput
@@ -36,7 +36,7 @@ struct Primitive {
     // Ranks of one host.
     kRoom,    // waits until all peers have joined the call `value` calls ago, so they have ended all calls before it
     kPost,    // publishes that this rank has joined the call and that its staged data is complete
-    kMeet,    // waits until `peer` has posted this call, and checks that it asks for the same
+    kMeet,    // waits until `peer` has posted this call, and checks that the signatures are equal
     kSignal,  // publishes that this rank has reached phase `value` of the call
     kWait,    // waits until `peer` has reached phase `value`
     kEnter,   // kSignal; then this rank accesses peers' buffers until its next kSignal. Throws if a rank has failed

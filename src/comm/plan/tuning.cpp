@@ -37,8 +37,9 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
   const int nranks = tuning.nranks;
   const LinkRates& rates = tuning.rates;
   const double n = nranks, levels = log2_up(nranks), block = static_cast<double>(bytes) / (rates.gbps * 1e3);
-  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // to add two blocks
-  const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of one pipeline hop
+  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;  // us to add two blocks
+  const double fill =
+      std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // us of one chunk on one hop
   const bool all = kind == Collective::kAllReduce;
   switch (algorithm) {
     case Algorithm::kRing:
@@ -78,7 +79,7 @@ int useful_channels(int hosts, int each, bool oversubscribed) {
 
 ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain) {
   const int nranks = tuning.nranks;
-  // A call without bytes still synchronises the ranks and compares what they ask for: it runs as a barrier.
+  // A call without bytes still synchronises the ranks and compares their calls: it runs as a barrier.
   const bool empty = call.block_bytes() == 0;
   const Collective kind = empty ? Collective::kBarrier : call.kind;
   ScheduleChoice choice;

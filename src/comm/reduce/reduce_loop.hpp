@@ -162,7 +162,7 @@ class MultiplyByInverse {
   Value inverse_;
 };
 
-// Divides integers of up to 32 bits as doubles. (|x| + 1/2) / d is at least 1/2d away from any integer, and its
+// Divides integers of up to 32 bits as doubles. (|x| + 1/2) / d is at least 1/(2d) away from any integer, and its
 // rounding error is below 2^-18 / d. So truncation is exact, and no integer division is needed.
 template <class T>
 requires(sizeof(T) <= 4) class Divide<IntegerFormat<T>> {

@@ -147,7 +147,7 @@ class ClusterLinks {
                   fmt::format("prediction: machine {} ({}) has no net to reach others", node, system(node).name), {});
     return nets[number % nets.size()];
   }
-  // The net of its machine that a rank uses. Neighbouring ranks take different ones of equally near nets.
+  // The net of its machine that a rank uses. If several nets are equally near, neighbouring ranks use different ones.
   std::size_t net_of(const RankPlace& place, const Channel* channel) const {
     const std::vector<int>& nets = system(place.node).nets;
     if (nets.empty()) return 0;
@@ -178,10 +178,10 @@ class ClusterLinks {
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // of machines that differ
+  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // equal machines share one
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
-  std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
+  std::map<std::pair<int, int>, std::size_t> wires_;  // by rank and track: the number of wires on which it sends
   std::size_t max_wires_ = 0;
   std::map<std::string, double> rates_;
   RankMachine machine_;

@@ -99,7 +99,7 @@ class ProgramSimulation final : private OpSink {
   ProgramPlayer player_;
   std::vector<std::pair<RankPrograms, int>> sequence_;  // with their tracks
   std::vector<Track> tracks_;
-  std::vector<std::pair<Stream, Name>> streams_;  // by StreamId; the name of the copies on it
+  std::vector<std::pair<Stream, Name>> streams_;  // by StreamId; Name: of the copies on the stream
   std::vector<Buffer> buffers_;
   std::vector<Buffer> staging_;        // by rank
   std::vector<Range> staging_ranges_;  // the same

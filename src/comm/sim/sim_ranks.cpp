@@ -212,7 +212,7 @@ void SimRanks::post_messages(SimRun& run) {
   }
 }
 
-// Messages match in order. If their sizes differ, the CallRuns report it before virtual time matters.
+// Messages match in order. If their sizes differ, the CallRuns report the mismatch, so this function need not check.
 void SimRanks::match(int from, int to) {
   PendingMessages &sent = out_[{from, to}], &received = in_[{from, to}];
   while (!sent.empty() && !received.empty()) {
