@@ -1,5 +1,5 @@
-// Channels of a cluster: the ring search finds the rings, the trees follow the order of the rings, and the rate of the
-// trees follows from the load that they put on each link.
+// plan_channels(): the rings and trees of each channel. The ring search finds the rings. The trees use the order of the
+// rings, and their rate is computed from the load that they put on each link.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ topo::RingSet search(const Fabric& fabric, const ChannelLimits& limits, Here her
   return rings;
 }
 
-// The ranks of each used node, in the order of the channel's ring.
+// The ranks of each machine with ranks, in the order of the channel's ring.
 using Orders = std::vector<std::vector<int>>;
 
 Orders orders_of(const Fabric& fabric, const topo::RingSet& rings, std::size_t channel) {
@@ -63,7 +63,8 @@ void set_parents(const std::vector<int>& order, const std::vector<int>& places, 
   }
 }
 
-// The parents within each machine. The first rank of its order is its root: it is the one beside the port.
+// The parent of each rank within its machine. The first rank of a machine's order is its root: the ring enters the
+// machine there, so this rank is near the net.
 std::vector<int> parents_within(const Fabric& fabric, const Orders& orders, TreeShape shape) {
   std::vector<int> parent(static_cast<std::size_t>(fabric.ranks()), kNobody);
   for (const std::vector<int>& order : orders) {
@@ -90,7 +91,7 @@ std::vector<CommTree> trees_of(const Fabric& fabric, const Orders& orders, TreeS
     std::vector<std::size_t> taken(orders.size(), 0);
     for (std::size_t m = 0; m < orders.size(); ++m) {
       if (places[m] == kNobody) continue;
-      // The second child machine is attached to the second rank, so that two devices share the traffic of the port.
+      // The second child machine is attached to the second rank, so that two devices share the traffic of the net.
       const auto up = static_cast<std::size_t>(places[m]);
       const std::size_t at = std::min(taken[up]++, orders[up].size() - 1);
       parent[static_cast<std::size_t>(orders[m].front())] = orders[up][at];

@@ -1,5 +1,7 @@
-// Fabric: a cluster with the paths of its machines. LinkLoads: the load that messages put on each link.
-// The channel plan and the rail routes use both.
+// Fabric: a cluster with the paths within each of its machines. LinkLoads: the load that messages put on each link.
+// channels.cpp (the channel plan) and routes.cpp (the rail routes) use them.
+//
+// Here "node" is a machine of the cluster (Cluster::nodes), not a node of a machine's graph.
 #pragma once
 
 #include <memory>
@@ -17,10 +19,11 @@ class Fabric {
   const TopoSystem& system(int node) const { return cluster_.nodes[static_cast<std::size_t>(node)]; }
   const TopoPaths& paths(int node) const { return *paths_[static_cast<std::size_t>(node)]; }
   const std::vector<int>& ranks_of(int node) const { return ranks_of_[static_cast<std::size_t>(node)]; }
-  const std::vector<int>& used_nodes() const { return used_nodes_; }  // nodes with ranks
+  const std::vector<int>& used_nodes() const { return used_nodes_; }  // machines with ranks
   int node_of(int rank) const { return cluster_.ranks[static_cast<std::size_t>(rank)].node; }
-  int device_of(int rank) const;  // a node of the system's graph
+  int device_of(int rank) const;  // index into TopoSystem::nodes of its machine
   int ranks() const { return static_cast<int>(cluster_.ranks.size()); }
+  // `number`: index into TopoSystem::nets. Returns an index into TopoSystem::nodes.
   int net(int node, int number) const { return system(node).nets[static_cast<std::size_t>(number)]; }
 
  private:
@@ -30,20 +33,21 @@ class Fabric {
   std::vector<int> used_nodes_;
 };
 
-// Adds up the load of each link. The most loaded link determines the rate.
+// Adds up the load of each link. The link with the smallest quotient of bandwidth and load limits the rate.
 class LinkLoads {
  public:
   explicit LinkLoads(const Fabric& fabric);
-  // `nets`: by node, the net that leads to other nodes.
+  // Adds the load of a message from one rank to another. `nets`: by machine, the net through which messages leave and
+  // enter it. `share`: the part of all data that the message carries.
   void send(int from, int to, const std::vector<int>& nets, double share);
-  void send_out(int rank, int net, double share);  // to a switch in the network
-  void send_in(int rank, int net, double share);
-  double gbps(double otherwise) const;  // the rate of a share of 1; `otherwise` if no link is loaded
+  void send_out(int rank, int net, double share);  // only the sender's machine: from the rank to the net
+  void send_in(int rank, int net, double share);   // only the receiver's machine: from the net to the rank
+  double gbps(double otherwise) const;             // the rate of all data, in GB/s; at most `otherwise`
 
  private:
   void add(int node, int from, int to, double share);
   const Fabric& fabric_;
-  std::vector<std::vector<double>> load_;  // by node and link
+  std::vector<std::vector<double>> load_;  // by machine and link
 };
 
 }  // namespace slip::topo

@@ -1,5 +1,5 @@
-// Paths between all pairs of nodes. A breadth-first search finds the paths with the fewest hops. Among these the widest
-// wins, then the nearer type, then the first link.
+// TopoPaths: paths between all pairs of nodes of a machine's graph. A breadth-first search finds the paths with the
+// fewest hops. Among these the path with the highest rate wins, then the nearer type, then the path found first.
 #include <algorithm>
 
 #include "slip/topology.hpp"
@@ -10,13 +10,13 @@ namespace {
 
 const TopoNode& node_at(const TopoSystem& system, int id) { return system.nodes[static_cast<std::size_t>(id)]; }
 
-// The path type that a path has at least if it uses the link.
+// The nearest type that a path can have if it uses the link.
 PathType type_of(const TopoSystem& system, const TopoLink& link) {
   const TopoKind from = node_at(system, link.from).kind, to = node_at(system, link.to).kind;
   switch (link.kind) {
     case LinkKind::kNvLink: return PathType::kNvl;
     case LinkKind::kSys: return PathType::kSys;
-    case LinkKind::kNet: return PathType::kLoc;  // a port is part of its NIC
+    case LinkKind::kNet: return PathType::kLoc;  // a net (port) is part of its NIC
     case LinkKind::kPci:
     case LinkKind::kMemory: break;
   }
@@ -25,7 +25,7 @@ PathType type_of(const TopoSystem& system, const TopoLink& link) {
   return switches ? PathType::kPxb : PathType::kPix;
 }
 
-// Whether a path may pass through such a node. Devices and ports are end points only.
+// Whether a path may pass through a node of this kind. GPUs, cores and nets can only be the ends of a path.
 bool passes(TopoKind kind) {
   return kind == TopoKind::kCpu || kind == TopoKind::kPci || kind == TopoKind::kCache || kind == TopoKind::kNic ||
          kind == TopoKind::kNvSwitch;
@@ -56,7 +56,7 @@ void TopoPaths::search_from(const TopoSystem& system, int source, const std::vec
   std::vector<char> settled(count_, 0);
   settled[static_cast<std::size_t>(source)] = 1;
   std::size_t reached_so_far = 1;
-  // Every CPU has a link to every other. Once all nodes are reached, the links of the last ones need not be looked at.
+  // Stops when all nodes are reached. This saves time, because every CPU has a link to every other CPU.
   while (!frontier.empty() && reached_so_far < count_) {
     std::vector<int> next;
     for (const int here : frontier) {
@@ -67,14 +67,14 @@ void TopoPaths::search_from(const TopoSystem& system, int source, const std::vec
           next.push_back(link.to);
       }
     }
-    // Settle only after the whole level: other nodes of the same distance may have found a wider path.
+    // Marks nodes as settled only after the whole level: another node of the level may find a path with a higher rate.
     for (const int reached : next) settled[static_cast<std::size_t>(reached)] = 1;
     reached_so_far += next.size();
     frontier = std::move(next);
   }
 }
 
-// Keeps the path over this link if it is the first or a better one. Returns true if it is the first.
+// Keeps the path over this link if it is the first path to the node or a better one. Returns true if it is the first.
 bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType type) {
   const Entry& before = at(source, link.from);
   const Entry path{std::min(before.gbps, link.gbps), number, -1, std::max(before.type, type)};
@@ -84,7 +84,8 @@ bool TopoPaths::extend(int source, const TopoLink& link, int number, PathType ty
   return first;
 }
 
-// If a GPU reaches a port only through a CPU, a GPU beside the port forwards its data (PXN).
+// If a GPU reaches a net only through a CPU, a GPU that is near the net forwards its data (NCCL's path type PXN).
+// NVLink must connect the two GPUs.
 void TopoPaths::pass_over_nvlink(const TopoSystem& system) {
   for (const int gpu : system.devices) {
     if (node_at(system, gpu).kind != TopoKind::kGpu) continue;
@@ -105,7 +106,7 @@ void TopoPaths::choose_proxy(const TopoSystem& system, int gpu, int net) {
   }
 }
 
-// A port without GPUDirect RDMA cannot access GPU memory: its data goes through the memory of its CPU.
+// A net without GPUDirect RDMA cannot access GPU memory: the data goes through the memory of the net's CPU.
 void TopoPaths::pass_through_memory(const TopoSystem& system) {
   for (const int net : system.nets) {
     if (node_at(system, net).gdr) continue;

@@ -1,5 +1,5 @@
-// Writes hwloc's view of a machine in NCCL's XML format. It leaves out what hwloc does not know: NVLinks, and the
-// compute capability of GPUs other than the models below.
+// Writes hwloc's view of a machine in NCCL's XML format. hwloc does not know NVLinks and compute capabilities. The
+// document has no NVLinks; sm_of() knows the compute capability of some GPUs.
 #include "topo/probe.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 namespace slip::topo {
 namespace {
 
-// The port of machines whose network interfaces are hidden, as in containers: TCP still reaches other machines.
+// The NIC of a machine whose network interfaces are hidden, as in containers: TCP still reaches other machines.
 XmlElement assumed_nic() {
   XmlElement net{
       "net", {{"name", "tcp"}, {"dev", "0"}, {"speed", std::to_string(kAssumedNetMbps)}, {"gdr", "0"}}, {}, 0};
@@ -55,7 +55,7 @@ std::string info(hwloc_obj_t object, const char* key) {
   return value ? value : "";
 }
 
-// The same information from the object or its nearest ancestor that has it.
+// The value of the key from the object or from its nearest ancestor that has the key.
 std::string info_around(hwloc_obj_t object, const char* key) {
   for (; object; object = object->parent) {
     std::string value = info(object, key);
@@ -85,8 +85,8 @@ std::string cpu_list(hwloc_const_cpuset_t cpus) {
   return text.data();
 }
 
-// The compute capability of NVIDIA's data-centre GPUs, by the first byte of the PCI device number. 0: unknown; the
-// reader then assumes an old GPU.
+// The compute capability of NVIDIA's data-centre GPUs, by the upper byte of the PCI device id. 0: unknown; then
+// nvlink_gbps() assumes an old GPU.
 int sm_of(unsigned vendor, unsigned device) {
   if (vendor != kNvidia) return 0;
   switch (device >> 8) {
@@ -104,7 +104,8 @@ int sm_of(unsigned vendor, unsigned device) {
   }
 }
 
-// hwloc gives the product of rate and lanes, in GB/s. This finds the widest slot of a PCI generation with that product.
+// hwloc gives the product of lane rate and lanes, in GB/s. This function sets the widest link, of any PCI generation,
+// that has this product.
 void set_link(XmlElement& pci, double gbps) {
   if (!(gbps > 0)) return;
   struct Generation {
@@ -153,8 +154,8 @@ class Probe {
     if (is_number(family)) cpu.set("familyid", family);
     if (is_number(model)) cpu.set("modelid", model);
     add_cores(cpu, numa);
-    // A PCI tree hangs on the object whose cores are near: this NUMA node, or an ancestor of which it is the first
-    // node.
+    // hwloc attaches a PCI tree to the object that contains the cores near it. This <cpu> gets the trees of all
+    // ancestors in which `numa` is the first NUMA node.
     for (hwloc_obj_t object = numa->parent; object; object = object->parent) {
       hwloc_obj_t first =
           hwloc_get_next_obj_inside_cpuset_by_type(topology_.get(), object->cpuset, HWLOC_OBJ_NUMANODE, nullptr);

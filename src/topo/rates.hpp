@@ -1,5 +1,5 @@
-// The rates of links in GB/s, in each direction. These are effective rates, as in NCCL's topology search: what
-// transfers reach, not the line rate.
+// The rates of links in GB/s (bytes, not bits), in each direction. These are effective rates, as in NCCL's topology
+// search: the rates that transfers reach, not the line rates. The topology reader and the probe use them.
 #pragma once
 
 #include <charconv>
@@ -9,12 +9,12 @@
 namespace slip::topo {
 
 inline constexpr double kLocalGbps = 5000;      // within a device, or between a CPU and a NIC that is part of it
-inline constexpr double kCoreGbps = 10;         // what one core copies
+inline constexpr double kCoreGbps = 10;         // the rate at which one core copies
 inline constexpr int kAssumedNetMbps = 10'000;  // of a port whose speed is unknown
 
-// A PCI link, by the transfers per second of its generation ("8.0 GT/s PCIe", "16 GT/s") and its lanes. Empty text
-// means generation 3 and 0 lanes mean 16, for virtual machines that hide both. Returns nothing if the text is not a
-// speed.
+// The rate of a PCI link, from the transfers per second of its generation ("8.0 GT/s PCIe", "16 GT/s") and its lanes.
+// An empty text means generation 3, and 0 lanes mean 16, because virtual machines hide both. Returns nothing if the
+// text is not a speed.
 inline std::optional<double> pci_gbps(std::string_view link_speed, int lanes) {
   double transfers = 8;
   if (!link_speed.empty() && link_speed != "Unknown") {
@@ -28,7 +28,7 @@ inline std::optional<double> pci_gbps(std::string_view link_speed, int lanes) {
   return transfers * (lanes == 0 ? 16 : lanes) / 8 * 0.75;
 }
 
-// One NVLink, by the compute capability of the GPU (80 means 8.0).
+// The rate of one NVLink, by the compute capability of the GPU (80 means 8.0).
 inline double nvlink_gbps(int sm) {
   if (sm >= 100) return 40.1;  // generation 5
   if (sm >= 90) return 20.6;
@@ -37,7 +37,7 @@ inline double nvlink_gbps(int sm) {
   return 18;  // sm 60
 }
 
-// The link between two NUMA nodes of a machine.
+// The model of a machine's CPUs. numa_gbps(): the rate of the link between two of its NUMA nodes.
 struct CpuModel {
   std::string_view arch, vendor;
   int family = 0, model = 0;

@@ -17,7 +17,7 @@ struct Route {
   std::vector<int> links;
 };
 
-// The routes between the members of one machine and to its ports, and bounds that cut the search short.
+// The routes between the members of one machine and to its ports (nets), and bounds that shorten the search.
 class MachineRoutes {
  public:
   explicit MachineRoutes(const RingMembers& members);
@@ -28,11 +28,12 @@ class MachineRoutes {
   const Route& between(int a, int b) const { return between_[index(a, b)]; }
   const Route& in(int port, int member) const { return in_[index(port, member)]; }
   const Route& out(int member, int port) const { return out_[index(port, member)]; }
-  // Members in the order in which to try them: near paths first, then wide ones, then the next number.
+  // Members in the order in which the search tries them after a member, or next to a port: the nearest path type first,
+  // then the highest rate, then the next member number.
   const std::vector<int>& after(int member) const { return after_[static_cast<std::size_t>(member)]; }
   const std::vector<int>& beside(int port) const { return beside_[static_cast<std::size_t>(port)]; }
 
-  // Whether paths up to this type join all members and, if needed, a port.
+  // Whether paths up to this type connect all members and, if needed, a port.
   bool joined(PathType limit) const;
   // An upper bound for the number of channels of this rate; at most `limit_channels`.
   int max_channels(std::int64_t rate, PathType limit, int limit_channels) const;
@@ -41,7 +42,7 @@ class MachineRoutes {
   // Links that lead out of a part of the machine.
   struct Exit {
     std::int64_t capacity = 0;
-    PathType from = PathType::kLoc;  // nearer paths do not use them
+    PathType from = PathType::kLoc;  // paths of nearer types do not use these links
     std::int64_t links = 1;          // how many have this capacity and type
     friend auto operator<=>(const Exit&, const Exit&) = default;
   };
@@ -123,8 +124,8 @@ void MachineRoutes::sort_members() {
   }
 }
 
-// Every node with all nodes below it is a part of the machine. Each ring must leave it if it holds some members but not
-// all, or if the ring goes on to other machines and the part holds no port.
+// Each node, with all nodes below it, is a part of the machine. Each ring must leave a part that holds some members but
+// not all. It must also leave a part with members but without a port, if it continues to other machines.
 void MachineRoutes::find_cuts(const RingMembers& members) {
   const TopoSystem& system = *members.system;
   std::vector<std::vector<int>> links_of(system.nodes.size());
@@ -147,7 +148,7 @@ void MachineRoutes::find_cuts(const RingMembers& members) {
   cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
 }
 
-// Counts equal links, because a CPU has a link to every other CPU.
+// Merges equal links into one Exit with a count, because a CPU has a link to every other CPU.
 void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
                             const std::vector<char>& inside) {
   Cut all;
@@ -196,11 +197,12 @@ int MachineRoutes::max_channels(std::int64_t rate, PathType limit, int limit_cha
   return limit_channels;
 }
 
-// Limits of steps: for one rate and path type, for the whole search, and the minimum that lets a first try finish.
+// Limits of the search, in steps: kEffort for one rate and path type, kEffortInAll for the whole search. Each member
+// and ring gets at least kMinEffortEach, with which a search without backtracking can finish.
 constexpr std::int64_t kEffort = 20'000, kEffortInAll = 1'000'000, kMinEffortEach = 4;
 
-// Depth-first search that places ring after ring on the links and backtracks if the next one does not fit. Keeps the
-// largest set of rings that fitted.
+// A depth-first search that places one ring after the other on the links and backtracks if the next one does not fit.
+// It keeps the largest set of rings that fits.
 class RingPacker {
  public:
   RingPacker(const MachineRoutes& routes, std::int64_t rate, PathType limit, int wanted, std::int64_t effort)
@@ -223,7 +225,8 @@ class RingPacker {
   bool take(const Route& route) {
     --effort_;
     if (route.type > limit_) return false;
-    // A route may use a link twice (PXN through the GPU's own switch), so it takes link by link and undoes on failure.
+    // A route may use a link twice (PXN through the GPU's own switch). So the loop takes one link after the other, and
+    // gives them back if one has too little capacity left.
     for (std::size_t i = 0; i < route.links.size(); ++i) {
       std::int64_t& left = free_[static_cast<std::size_t>(route.links[i])];
       left -= rate_;
@@ -294,7 +297,7 @@ class RingPacker {
   }
 
   const MachineRoutes& routes_;
-  std::vector<std::int64_t> free_;  // by link
+  std::vector<std::int64_t> free_;  // by link: the capacity that is left
   std::int64_t rate_;
   PathType limit_;
   std::size_t wanted_;
@@ -304,7 +307,7 @@ class RingPacker {
   std::vector<char> used_;
 };
 
-// At the best rate a whole number of channels fills some link, so only those rates are tried. One ring may use a link
+// At the best rate, a whole number of channels fills some link, so only such rates are tried. One ring may use a link
 // several times: with each hop, and on its way from and to the port.
 std::vector<std::int64_t> candidate_rates(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) {
   std::set<std::int64_t, std::greater<>> rates;
@@ -338,12 +341,13 @@ void note_types(const std::vector<MachineRoutes>& kinds, const std::vector<std::
   }
 }
 
-// Tries path types from the nearest on, and for each all rates from the highest down. Keeps the highest total rate.
+// Tries the path types, nearest first, and for each type all rates, highest first. Keeps the rings with the highest
+// total rate.
 class RingSearch {
  public:
   RingSearch(const std::vector<MachineRoutes>& kinds, const ChannelLimits& limits) : kinds_(kinds), limits_(limits) {}
 
-  // Rings by kind of machine; empty if no paths join the members.
+  // Returns the rings by kind of machine (equal machines are one kind); empty if no paths connect the members.
   std::vector<std::vector<RingSegment>> run(std::int64_t& rate) {
     const std::vector<std::int64_t> rates = candidate_rates(kinds_, limits_);
     for (int type = 0; type < static_cast<int>(PathType::kNet); ++type) {
@@ -355,7 +359,7 @@ class RingSearch {
       }
     }
     for (std::vector<RingSegment>& rings : best_) {
-      // By rail: a channel uses the same port on every machine.
+      // Sorts by port, so that a channel uses the same rail: the port with the same number on every machine.
       std::stable_sort(rings.begin(), rings.end(),
                        [](const RingSegment& a, const RingSegment& b) { return a.net < b.net; });
     }

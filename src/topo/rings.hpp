@@ -1,7 +1,9 @@
-// The ring search: finds orders of a machine's ranks, and the nets they go through, that fit on its links at the same
-// time. plan_channels() uses it.
+// The ring search: finds rings through the ranks of all machines whose traffic fits on the links at the same time. For
+// each ring it finds the order of each machine's ranks and the net through which the ring enters and leaves the
+// machine. plan_channels() uses it.
 //
-// Rates are whole kB/s and the effort is limited by a number of steps, not by time, so every rank gets the same result.
+// Rates are whole kB/s, and the search is limited by a number of steps, not by time. So every rank gets the same
+// result.
 #pragma once
 
 #include <cmath>
@@ -12,30 +14,30 @@
 
 namespace slip::topo {
 
-// The ranks of one machine, as nodes of its graph.
+// The ranks of one machine. A member is the index of a rank among them.
 struct RingMembers {
   const TopoSystem* system = nullptr;
   const TopoPaths* paths = nullptr;
-  std::vector<int> nodes;    // by member; members may share a node
+  std::vector<int> nodes;    // by member: its device, as a node of the machine's graph; members may share a device
   bool through_net = false;  // the ring enters and leaves the machine through a net
 };
 
 // The part of a ring within one machine.
 struct RingSegment {
   std::vector<int> order;  // of members
-  int net = -1;            // of TopoSystem::nets
+  int net = -1;            // index into TopoSystem::nets; -1: the ring stays in the machine
 };
 
 struct RingSet {
-  std::int64_t rate = 0;                           // of each channel
-  std::vector<std::vector<RingSegment>> segments;  // by machine and channel; each machine has all channels
-  PathType within = PathType::kLoc, between = PathType::kLoc;
+  std::int64_t rate = 0;                                       // of each channel, in kB/s
+  std::vector<std::vector<RingSegment>> segments;              // by machine and channel; each machine has all channels
+  PathType within = PathType::kLoc, between = PathType::kLoc;  // see ChannelPlan
 };
 
-inline constexpr double kRatesInGbps = 1e6;
+inline constexpr double kRatesInGbps = 1e6;  // kB/s in one GB/s
 inline std::int64_t to_rate(double gbps) { return std::llround(gbps * kRatesInGbps); }
 
-// The rings with the highest rate over all channels. Among equal ones, nearer paths win, then fewer channels.
+// Finds the rings with the highest sum of rates. Among equal ones, nearer paths win, then fewer channels.
 RingSet search_rings(const std::vector<RingMembers>& machines, const ChannelLimits& limits);
 
 }  // namespace slip::topo

@@ -1,4 +1,6 @@
-// Routes that rings and trees do not cover: along the rails between machines, and around the loaded switch of a NIC.
+// Routes that rings and trees do not cover. rail_routes(): from the ranks of a machine to the ranks of other machines,
+// along the rails. A rail is the set of nets with the same number on all machines. relieve_nics(): around the
+// overloaded PCI switch of a NIC.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +16,7 @@ namespace {
 
 using topo::Fabric;
 
-// The nearest, then widest net of the system for a device. Devices choose among equal nets by their number.
+// The net with the nearest path type to a device, then with the highest rate. `number` chooses among equal nets.
 int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int number) {
   std::vector<int> best;
   for (std::size_t n = 0; n < system.nets.size(); ++n) {
@@ -29,7 +31,7 @@ int own_net(const TopoSystem& system, const TopoPaths& paths, int device, int nu
   return best[static_cast<std::size_t>(number) % best.size()];
 }
 
-// The rank nearest to a net, then with the widest path. `number` chooses among equal ranks.
+// The rank with the nearest path type to a net, then with the highest rate. `number` chooses among equal ranks.
 int rank_beside(const Fabric& fabric, int node, int net, int number) {
   const TopoPaths& paths = fabric.paths(node);
   const auto distance = [&](int rank) {
@@ -43,14 +45,14 @@ int rank_beside(const Fabric& fabric, int node, int net, int number) {
   return ranks[static_cast<std::size_t>(number) % static_cast<std::size_t>(equal)];
 }
 
-// Whether a device hands its data to a relay over such a path. GPUs use NVLink only, because the relay exists to avoid
-// slower paths. Cores share their memory.
+// Whether a device hands its data over to a relay if the path between them has this type. GPUs use NVLink only, because
+// the relay exists to avoid slower paths. Cores of one NUMA node share its memory.
 bool hands_over(const TopoSystem& system, int device, PathType type) {
   const bool gpu = system.nodes[static_cast<std::size_t>(device)].kind == TopoKind::kGpu;
   return gpu ? type <= PathType::kNvl : type <= PathType::kPhb;
 }
 
-// The ancestor directly below the CPU: the switch that the node hangs on, or the node itself.
+// The ancestor directly below the CPU: the PCI switch above the node, or the node itself.
 int below_cpu(const TopoSystem& system, int node) {
   for (;;) {
     const int parent = system.nodes[static_cast<std::size_t>(node)].parent;
@@ -70,8 +72,9 @@ bool holds_net(const TopoSystem& system, int top) {
   return std::any_of(system.nets.begin(), system.nets.end(), [&](int net) { return below_cpu(system, net) == top; });
 }
 
-// The rate of an exchange through the CPU's memory. Each byte passes the uplink of the NIC's switch once for the NIC,
-// and again for the parts of the GPUs below that switch. Other uplinks carry the parts of the GPUs below them.
+// The rate in GB/s at which the GPUs exchange data with a net through the CPU's memory. All bytes pass the uplink of
+// the NIC's PCI switch once, for the NIC. The bytes of GPUs below that switch pass it again. Other uplinks carry the
+// bytes of the GPUs below them. `parts`: by device, how many devices' data it transfers, its own included.
 double host_rate(const TopoSystem& system, int net, const std::vector<int>& parts) {
   const int nic_top = below_cpu(system, net);
   const auto devices = static_cast<double>(system.devices.size());
@@ -90,7 +93,8 @@ double host_rate(const TopoSystem& system, int net, const std::vector<int>& part
   return std::min(result, uplink_gbps(system, nic_top));
 }
 
-// Among the devices that NVLink reaches and that share no switch with a NIC, the one that forwards the least; -1: none.
+// Of the devices that NVLink connects to `from` and that share no PCI switch with a net, the one that transfers the
+// least; -1: none. `parts`: see host_rate().
 int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, const std::vector<int>& parts) {
   int best = -1;
   for (std::size_t other = 0; other < system.devices.size(); ++other) {
@@ -101,14 +105,14 @@ int least_loaded(const TopoSystem& system, const TopoPaths& paths, int from, con
   return best;
 }
 
-// Finds ranks that relieve the switch of a net whose data goes through the CPU's memory: ranks of GPUs on other
-// switches.
+// Finds ranks that relieve the PCI switch of a net without GPUDirect RDMA, whose data goes through the CPU's memory:
+// the ranks of GPUs below other switches.
 class SwitchRelief {
  public:
   explicit SwitchRelief(const Fabric& fabric) : fabric_(fabric) {}
 
-  // The rank that sends or receives through the net in place of `rank` (-1: of any rank), reached by NVLink; -1: no
-  // gain.
+  // The rank that sends or receives through the net in place of `rank`, and that NVLink connects to it. `rank` = -1: in
+  // place of any rank, wherever it is. Returns -1 if that gains nothing.
   int rank_for(int node, int net, int rank, int number) {
     const TopoSystem& system = fabric_.system(node);
     const int port = system.nets[static_cast<std::size_t>(net)];

@@ -1,5 +1,5 @@
-// Builds the graph that a topology document describes. A probed machine is written as a document first, so the document
-// is the only source. Unknown elements are kept in the document and ignored in the graph.
+// parse_topology(): builds the graph that a topology document describes. A probed machine is written as a document
+// first, so documents are the only input. Unknown elements are kept in the document and ignored in the graph.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,13 +17,13 @@ namespace {
 using topo::XmlAttributes;
 using topo::XmlElement;
 
-constexpr std::size_t kMaxNodes = 1024;  // TopoPaths keeps a path for each pair
-constexpr std::size_t kMaxCpus = 256;    // each pair has a link; the largest machines have 64 NUMA nodes
+constexpr std::size_t kMaxNodes = 1024;  // TopoPaths stores a path for each pair of nodes
+constexpr std::size_t kMaxCpus = 256;    // each pair of CPUs has a link; the largest machines have 64 NUMA nodes
 constexpr int kMaxIndex = 1 << 20;
 // PCI classes: the base class identifies displays and networks; NVSwitches need the subclass, too.
 constexpr std::int64_t kGpuClass = 0x03, kNicClass = 0x02, kNvSwitchClass = 0x0680;
 
-// Which elements may contain which.
+// The elements that may contain `child`. Both sides of each name have a space, for the search.
 struct Nesting {
   const char *child, *parents;
 };
@@ -75,13 +75,13 @@ class GraphBuilder {
     return static_cast<int>(system_.nodes.size()) - 1;
   }
 
-  // Adds both directions.
+  // Adds a link in each direction.
   void connect(int a, int b, LinkKind kind, double gbps) {
     system_.links.push_back({a, b, kind, gbps});
     system_.links.push_back({b, a, kind, gbps});
   }
 
-  // Refuses a value of the attribute that another element of this name has.
+  // Throws if another element of the same name has the same value of the attribute.
   void claim(const XmlElement& element, const char* attribute, const std::string& value) {
     const auto [entry, fresh] = claimed_.emplace(element.name + ' ' + attribute + ' ' + value, element.line);
     if (!fresh) of(element).refuse(attribute, fmt::format("is taken already, in line {}", entry->second));
@@ -270,7 +270,7 @@ class GraphBuilder {
       NvLinks::LinkCount& found_links = into.to_switch[gpu];
       found_links = {found_links.count + count, &nvlink};
     }
-    // Otherwise the target is a GPU that is not in the file, because this program may not use it.
+    // Otherwise the target is a GPU that is not in the file: a file lists only the GPUs that its program may use.
   }
 
   void connect_nvlinks() {
@@ -304,7 +304,7 @@ class GraphBuilder {
   }
   const std::string& bus_id_of(int node) const { return system_.nodes[static_cast<std::size_t>(node)].bus_id; }
 
-  // Numbers the GPUs or ports without an index in the order of the file, and names them.
+  // Names the GPUs or nets. Those without an index get the free numbers, in the order of the file.
   void number(const std::vector<int>& nodes, const char* what) {
     std::vector<int> taken;
     taken.reserve(nodes.size());
@@ -342,7 +342,7 @@ class GraphBuilder {
   const std::string& file_;
   Here here_;
   TopoSystem system_;
-  std::map<std::string, int> claimed_;  // element, attribute and value, with the line
+  std::map<std::string, int> claimed_;  // "element attribute value", and the line of the element
   std::vector<int> cpus_, cores_;
   std::vector<Gpu> gpus_;
   std::string host_;

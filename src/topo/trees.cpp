@@ -17,8 +17,8 @@ std::vector<int> heap_parents(int count) {
   return parent;
 }
 
-// Positions are counted from 1 here; the height of a position is the number of its lowest set bit. Its parent is the
-// adjacent position of the next height or, if that lies beyond the end, the nearest lower position of greater height.
+// Positions are counted from 1 here. The height of a position is the index of its lowest set bit. Its parent is the
+// nearest position of the next height; if that is beyond the end, the nearest lower position of greater height.
 std::vector<int> binary_parents(int count) {
   std::vector<int> parent;
   for (int number = 1; number <= count; ++number) {

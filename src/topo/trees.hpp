@@ -1,4 +1,5 @@
 // Trees over the positions 0 to count - 1, given by the parent of each position. The parent of the root is kNobody.
+// plan_channels() and CommGraph use them.
 #pragma once
 
 #include <array>
@@ -8,11 +9,11 @@
 
 namespace slip::topo {
 
-std::vector<int> chain_parents(int count);   // the parent is the position before
+std::vector<int> chain_parents(int count);   // the parent is the previous position
 std::vector<int> heap_parents(int count);    // binary, root 0
 std::vector<int> binary_parents(int count);  // binary, in order: leaves at even positions, depth floor(log2(count))
 // The two trees of Sanders, Speck and Träff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-// 2009): each position is a leaf in at least one, so together they use the full rate of each position in both
+// 2009). Each position is a leaf in at least one of them, so together they use the full bandwidth of each rank in both
 // directions.
 std::array<std::vector<int>, 2> double_binary_parents(int count);
 

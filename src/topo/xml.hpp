@@ -1,7 +1,7 @@
 // The part of XML that topology files use: elements, attributes and comments. There is no text between elements and
 // no DOCTYPE. The topology reader and the hwloc probe use it.
 //
-// For any input, parse_xml() returns a document or throws kParse with the file and the line.
+// For any input, parse_xml() returns a document or throws an Error of code kParse that names the file and the line.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct XmlElement {
   void set(std::string_view attribute, std::string value);
 };
 
-inline constexpr int kMaxDepth = 64;               // a PCI tree has some ten levels
+inline constexpr int kMaxDepth = 64;               // nested elements; a PCI tree has about ten levels
 inline constexpr std::size_t kMaxAttributes = 64;  // of an element
 inline constexpr std::size_t kMaxElements = 1 << 16;
 
@@ -38,9 +38,10 @@ class XmlAttributes {
   XmlAttributes(const XmlElement& element, const std::string& file, Here here)
       : element_(element), file_(file), here_(here) {}
 
-  const std::string& text(std::string_view attribute) const;  // must be there
+  const std::string& text(std::string_view attribute) const;  // throws if the attribute is missing
   std::string text_or(std::string_view attribute, const std::string& otherwise) const;
-  std::int64_t number(std::string_view attribute, std::int64_t low, std::int64_t high) const;  // must be there
+  // Throws if the attribute is missing.
+  std::int64_t number(std::string_view attribute, std::int64_t low, std::int64_t high) const;
   std::int64_t number_or(std::string_view attribute, std::int64_t otherwise, std::int64_t low, std::int64_t high) const;
   double real_or(std::string_view attribute, double otherwise, double low, double high) const;
   bool has(std::string_view attribute) const { return element_.find(attribute) != nullptr; }

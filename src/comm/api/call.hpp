@@ -1,5 +1,5 @@
 // Call: one collective call as a rank makes it. All ranks of a communicator must make the same calls in the same order.
-// Each call carries a signature of 16 bytes, so that ranks report a mismatch instead of computing with it.
+// Each call has a signature of 16 bytes. Ranks compare signatures and report a mismatch instead of a wrong result.
 #pragma once
 
 #include <array>
@@ -33,13 +33,13 @@ struct Call {
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::uint64_t elements = 0;  // of a block: the smaller of what each rank gives and gets
+  std::uint64_t elements = 0;  // of a block: the smaller of a rank's input and output
   ReduceScale scale = {};      // kPreMulSum: this rank's factor
 
   std::uint64_t block_bytes() const { return elements * bytes_of(type); }
 };
 
-// How many blocks a rank gives and gets.
+// The number of blocks in the input and in the output of a rank.
 struct Blocks {
   std::uint64_t in = 0, out = 0;
 };
@@ -48,7 +48,7 @@ Blocks blocks_of(const Call& call, int rank, int nranks);
 bool reduces(Collective kind);
 bool has_root(Collective kind);
 
-// Everything that must be equal on all ranks. The number of the call shows that a rank has left out a call.
+// Everything that must be equal on all ranks. The call number reveals a rank that skipped a call.
 struct Signature {
   std::uint64_t elements = 0;
   std::uint64_t rest = 0;  // kind, type, op, root and the low 32 bits of the number

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kMovedFrom = "the communicator was moved from: use the one that it was moved to";
 
-// This rank's factor as a value of the data type; nothing for reductions that take none.
+// This rank's factor as a value of the data type; zero bytes for reductions without a factor.
 ReduceScale factor_of(const ReduceSpec& how, DataType type, Here here) {
   if (how.op != ReduceOp::kPreMulSum) return {};
   if (!how.factor)
@@ -31,10 +31,10 @@ struct SplitChoice {
   std::int32_t color = 0, key = 0;
 };
 
-// What the first rank of a colour tells the others: where it listens for its group.
+// Where the first rank of a colour listens for the ranks of its group. All ranks of the parent gather it.
 struct GroupRoot {
   UniqueId id;
-  char failure[256] = {};  // why it does not listen
+  char failure[256] = {};  // why that rank could not listen, if `id` is not valid
 };
 
 struct SplitGroup {
@@ -42,8 +42,8 @@ struct SplitGroup {
   std::set<int> members;  // ranks of the parent
 };
 
-// The ranks of a communicator that make a new one together: those with the same colour, in the order of their keys. All
-// ranks of the bootstrap call it. None for a colour below 0.
+// The ranks that make a new communicator together: those with the same colour, in the order of their keys. All ranks of
+// the bootstrap call it. Returns nothing for a colour below 0.
 std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, const SetupCall& call) {
   const std::vector<SplitChoice> choices = bootstrap.all_gather(SplitChoice{color, key}, call);
   std::vector<int> members;
@@ -57,7 +57,7 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
   if (color >= 0 && members.front() == bootstrap.rank()) {
     try {
       own.id = make_root(bootstrap);
-    } catch (const std::exception& error) {  // tell the others, which wait for the root
+    } catch (const std::exception& error) {  // the all_gather below passes it to the ranks that wait for the root
       std::string_view(error.what()).copy(own.failure, sizeof(own.failure) - 1);
     }
   }
@@ -74,8 +74,8 @@ std::optional<SplitGroup> split_group(Bootstrap& bootstrap, int color, int key, 
                     {members.begin(), members.end()}};
 }
 
-// Runs `make`. Its waits end when the parent loses a member of the group, or a member fails there. Throws what the
-// failure detector of the parent says, if that is why `make` failed.
+// Runs `make`. If a member of the group is lost or fails in the parent, the waits of `make` end with an error. This
+// function then throws the cause that the parent's failure detector has found.
 void make_in_parent(Bootstrap& parent, const SplitGroup& group, const Recovery::Make& make) {
   const auto abort = std::make_shared<AbortFlag>();
   parent.failures().on_trouble(abort, group.members);
@@ -166,7 +166,7 @@ std::optional<Communicator> Communicator::split(int color, int key, Here here) {
     if (!group) return std::nullopt;
     make_in_parent(parent, *group, make);
   } catch (const Error& error) {
-    fail(error.code(), bare_text(error));  // so that the others do not wait for this rank
+    fail(error.code(), bare_text(error));  // so that the other ranks do not wait for this one
     throw;
   }
   return Communicator(std::move(made));
@@ -197,9 +197,9 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
   try {
     const SetupCall call = state_->bootstrap.begin(SetupKind::kAllocate);
     if (is_shared) result.part_ = state_->memory->allocate(bytes, call, here);
-    else state_->bootstrap.barrier(call);  // it synchronizes the ranks, as the allocation between processes does
+    else state_->bootstrap.barrier(call);  // the other branch synchronizes the ranks, so this one does, too
   } catch (const Error& error) {
-    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // out of memory: all ranks know it
+    if (error.code() != Code::kOutOfMemory) fail(error.code(), bare_text(error));  // out of memory: all ranks throw it
     throw;
   }
   if (!is_shared) {
@@ -212,7 +212,7 @@ SharedBuffer Communicator::allocate(std::size_t bytes, Name name, Here here) {
 
 void Communicator::abort() noexcept {
   if (!state_) return;
-  state_->calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  state_->calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: no other data is published with it
   state_->ledger_slot->fail(LedgerLife::kAborted, "by its own program");
   state_->bootstrap.abort();
 }

@@ -17,19 +17,19 @@
 namespace slip {
 namespace {
 
-// Whether the input of this rank is its part of the output, or the output its part of the input. `own`: the offset of
-// that part in bytes.
+// Whether the call is in place: input and output are the same, or the smaller one is this rank's part of the larger.
+// `own`: the offset of that part in bytes.
 bool is_in_place(const Range& to, const Range& from, std::uint64_t own) {
   if (from.bytes == to.bytes) return address(to) == address(from);
   return from.bytes > to.bytes ? address(to) == address(from) + own : address(from) == address(to) + own;
 }
 
-// Whether only ops of the device may touch the memory, so that other ranks cannot.
+// Whether the memory is protected while no op of its device runs, so that other ranks cannot access it.
 bool is_hidden(const Range& range) {
   return range.block->kind == MemoryKind::kDevice && range.block->core->options.strict;
 }
 
-// A kernel and no copy op: a copy between host buffers would block the host thread (rule 36).
+// A kernel, not a copy op: a copy between host buffers would block the host thread (rule 36 in docs/semantics.md).
 const Kernel& own_message() {
   static const Kernel kKernel{"message to itself", [](const Args& args) {
                                 const std::span<const std::byte> from = args.in<std::byte>(0);
@@ -53,7 +53,7 @@ void require_pairs(int rank, std::span<const Range> out, std::span<const Range> 
   }
 }
 
-// The user's messages that this rank has begun with one other rank.
+// How many of the user's messages this rank has begun with one other rank.
 struct MessageCounts {
   std::uint32_t sent = 0, received = 0;
 };
@@ -71,7 +71,7 @@ std::string difference_text(int rank, const CallHistory::Snapshot& own, int othe
                      own.count, CallHistory::kCalls);
 }
 
-// If the calls of two ranks differ, every rank differs from one of the two. So each rank finds an error itself.
+// If the calls of two ranks differ, every rank differs from at least one of the two. So every rank throws.
 void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const SetupCall& call, Here here) {
   const int rank = bootstrap.rank();
   const CallHistory::Snapshot own = history.snapshot();
@@ -88,7 +88,7 @@ void require_same_calls(Bootstrap& bootstrap, const CallHistory& history, const 
   }
 }
 
-// Between two ranks only the number of messages can differ: the receiver has compared sizes and order.
+// Compares only the numbers of messages: the receiver has already compared their sizes and their order.
 void require_all_received(Bootstrap& bootstrap, const RunningState& state, const SetupCall& call, Here here) {
   const auto nranks = static_cast<std::size_t>(bootstrap.nranks()), rank = static_cast<std::size_t>(bootstrap.rank());
   std::vector<MessageCounts> counts(nranks * nranks);
@@ -106,7 +106,7 @@ void require_all_received(Bootstrap& bootstrap, const RunningState& state, const
     for (std::size_t to = 0; to < nranks; ++to) {
       const std::uint32_t out = counts[from * nranks + to].sent, in = counts[to * nranks + from].received;
       if (out == in) continue;
-      // All ranks have found the same pair. Only the sender knows the size of the last message.
+      // All ranks have found the same pair, so all call this all_gather. Only the sender knows the size of the message.
       const std::vector<std::uint64_t> bytes = bootstrap.all_gather(state.sent[to].bytes, call);
       throw Error(Code::kMismatch,
                   fmt::format("rank {} sent {} messages to rank {}, which received {}: the last one, of {} bytes, was "
@@ -138,12 +138,12 @@ Communicator::State::State(const Membership& group, const Device& on, const Comm
 
 CallRun& Communicator::State::take_run() {
   for (const auto& run : runs) {
-    if (!load_acquire(run->free)) continue;             // acquire: the call that used it has ended
-    run->free.store(false, std::memory_order_relaxed);  // relaxed: only a holder of `mutex` takes one
+    if (!load_acquire(run->free)) continue;             // acquire: the writes of the call that used it are visible
+    run->free.store(false, std::memory_order_relaxed);  // relaxed: only a thread that holds `mutex` takes a run
     return *run;
   }
   runs.push_back(std::make_unique<CallRun>(calls));
-  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows it
+  runs.back()->free.store(false, std::memory_order_relaxed);  // relaxed: no other thread knows this run
   return *runs.back();
 }
 
@@ -162,7 +162,7 @@ void Communicator::State::require_device(const DeviceCore& core, std::string_vie
               here);
 }
 
-// On devices that run no functions the call becomes a barrier: the ranks meet and move no bytes.
+// If the device runs no functions, no bytes move, and the call becomes a barrier.
 void Communicator::State::make_plan(const Call& asked, bool in_place, CallPlan& plan) {
   static const Call kBarrier;
   const Call& call = moves_bytes() ? asked : kBarrier;
@@ -235,7 +235,7 @@ std::uint64_t Communicator::State::start_messages(CallRun& run, Op& op, StreamSt
 }
 
 std::optional<Error> Communicator::State::error() const {
-  const bool aborted = calls.aborted.load(std::memory_order_relaxed);  // relaxed: nothing is passed with it
+  const bool aborted = calls.aborted.load(std::memory_order_relaxed);  // relaxed: no other data is published with it
   if (!aborted && !(host && host->failed()) && !bootstrap.broken()) return std::nullopt;
   const std::lock_guard lock(error_mutex);
   if (first_error) return first_error;
@@ -267,7 +267,7 @@ void Communicator::State::fail(Code code, const std::string& text) noexcept {
     ledger_slot->fail(LedgerLife::kFailed, text);
     if (!host || host->fail(code, text)) bootstrap.fail(code, text);
   } catch (const std::exception&) {                        // no memory for the text: abort without one
-    calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: nothing is passed with it
+    calls.aborted.store(true, std::memory_order_relaxed);  // relaxed: no other data is published with it
     bootstrap.abort();
   }
 }
@@ -276,14 +276,14 @@ void Communicator::State::drain() {
   const auto busy = [&] {
     const std::lock_guard lock(mutex);
     for (const auto& run : runs) {
-      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call that used it has ended
+      if (!run->free.load(std::memory_order_acquire)) return true;  // acquire: the call's writes are visible
     }
     return false;
   };
   for (Backoff backoff; busy(); backoff.pause()) {
     try {
       device.sync();
-    } catch (const Error&) {  // the call that failed has reported it
+    } catch (const Error&) {  // the failed call has already reported its error
     }
   }
 }
@@ -377,7 +377,7 @@ void Communicator::State::check_messages(std::span<const PendingSendRecv> messag
   static_cast<void>(sort_messages(messages, state));
 }
 
-// Messages of this rank to itself become copy kernels, the others one exchange.
+// Each message of this rank to itself becomes a copy kernel. All other messages become one exchange.
 void Communicator::State::issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) {
   StreamState& state = require_stream_for(messages, stream);
   const Here here = messages.front().here;
@@ -405,7 +405,7 @@ void Communicator::State::issue_messages(std::span<const PendingSendRecv> messag
   start_messages(run, op, state, issue);
 }
 
-// A captured call is an op of a plan; each launch of the plan makes a new call of the communicator.
+// A captured call, as an op of a plan. Each launch of the plan makes a new call of the communicator.
 class Communicator::State::CapturedCall final : public ExchangeSource {
  public:
   CapturedCall(const std::shared_ptr<State>& comm, const Op& op, const Call& call, std::vector<UserMessage> messages)
@@ -454,7 +454,7 @@ void Communicator::State::capture(StreamState& stream, const Op& op, const Call&
                                   std::vector<UserMessage> messages) {
   require_stream(stream, op.here);
   stream.capture
-      .load(std::memory_order_acquire)  // acquire: the capture is built
+      .load(std::memory_order_acquire)  // acquire: this thread sees the constructed capture
       ->add(stream, op, std::make_shared<CapturedCall>(shared_from_this(), op, call, std::move(messages)));
 }
 
@@ -470,7 +470,7 @@ void Communicator::State::finalize(Here here) {
   } catch (const Error& error) {
     if (error.code() != Code::kMismatch) throw;
     const std::string text = bare_text(error);
-    fail(error.code(), text);  // so later calls throw it, too
+    fail(error.code(), text);  // so that later calls throw it, too
     throw Error(error.code(), text, here);
   }
   finalized.store(true, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// Communicator::State: one rank's side of a communicator. It turns the calls of its user into ops of streams, keeps the
-// first error, and compares all calls of the ranks when the communicator is finalized.
+// Communicator::State: one rank's side of a communicator. Communicator owns it. It turns the user's calls into ops of
+// streams, keeps the first error, and compares the calls of all ranks when the communicator is finalized.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 namespace slip {
 
 // The names of a communicator's ops in traces and errors: "all_reduce", or "tp.all_reduce" if the communicator is named
-// "tp". They are made once, because making a Name looks it up in a table.
+// "tp". They are made once, because constructing a Name looks it up in a table.
 class CallNames {
  public:
   explicit CallNames(const std::string& communicator);
@@ -50,7 +50,7 @@ struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_
   void require_usable(Here here) const;
   void require_not_finalized(Here here) const;
   void finalize(Here here);
-  void drain();  // returns when the device has given back all calls, with or without success
+  void drain();  // returns when all calls of this rank have ended, with or without success
 
   const CallNames names;
   CallContext calls;
@@ -62,11 +62,11 @@ struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_
   StreamState& require_stream_for(std::span<const PendingSendRecv> messages, StreamRef stream) const;
   // Throws if ranks of this communicator cannot run on the device.
   void require_device(const DeviceCore& core, std::string_view what, Here here) const;
-  // The op becomes part of the plan that `stream` captures; each launch of the plan is a call of this communicator.
+  // Adds the op to the plan that `stream` captures. Each launch of the plan makes a new call of this communicator.
   void capture(StreamState& stream, const Op& op, const Call& call, std::vector<UserMessage> messages);
 
-  // The caller of the following holds `mutex`. `op` has its ranges; it gets an exchange. The caller of start_messages()
-  // has put the messages into the run; their addresses are filled in.
+  // The caller of the following functions holds `mutex`. `op` has its ranges; the start functions set its exchange. The
+  // caller of start_messages() has put the messages into the run; start_messages() sets their addresses.
   CallRun& take_run();
   SimRun& sim_run_of(CallRun& run);
   bool moves_bytes() const { return !sim || device.options().run_functions; }
@@ -79,24 +79,27 @@ struct Communicator::State final : RankConnections, SendRecvIssuer, std::enable_
   };
   OwnMessages sort_messages(std::span<const PendingSendRecv> messages, StreamState& state);
 
-  BiasedLock mutex;  // guards what follows, and keeps the calls in the same order in the numbers and in the stream
-  std::uint64_t ticket = 1;       // of the next call of this rank
-  std::uint64_t next = 1;         // number of the next call of all ranks
-  std::uint64_t next_shared = 1;  // and among those through shared memory
+  // Guards the members up to `explained`. A thread holds it while it numbers and enqueues a call, so calls enter the
+  // stream in the order of their numbers.
+  BiasedLock mutex;
+  std::uint64_t ticket = 1;       // of the next call of this rank; counts sends and receives, too
+  std::uint64_t next = 1;         // number of the next collective call, the same on all ranks
+  std::uint64_t next_shared = 1;  // number of the next call through shared memory
   std::uint64_t chunks = 0;       // of all calls through shared memory so far
   std::vector<std::unique_ptr<CallRun>> runs;
   std::map<const CallRun*, std::unique_ptr<SimRun>> sim_runs;
-  // The sends and receives that are issued at present. Kept, so that issuing allocates nothing.
+  // The sends and receives of the present issue_messages(). The vectors keep their memory, so that it allocates
+  // nothing.
   struct Issued {
     std::vector<Range> sent, received, sorted;
     std::vector<UserMessage> messages;
   };
   Issued issued;
-  std::set<std::string> explained;  // SLIP_DEBUG=tune: each choice once
+  std::set<std::string> explained;  // SLIP_DEBUG=tune: the choices that were logged, so that each is logged once
 
-  std::atomic<bool> finalized{false};  // relaxed: nothing is passed with it
+  std::atomic<bool> finalized{false};  // relaxed: no other data is published with it
   mutable std::mutex error_mutex;
-  mutable std::optional<Error> first_error;  // guarded by error_mutex; it stays the first
+  mutable std::optional<Error> first_error;  // guarded by error_mutex; never overwritten
 };
 
 }  // namespace slip

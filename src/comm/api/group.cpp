@@ -18,15 +18,15 @@
 namespace slip {
 namespace {
 
-// The sends and receives of a thread's open groups. A thread has one, whose memory and last communicator are kept from
-// group to group. So a group allocates nothing and counts no references.
+// The sends and receives of a thread's open groups. Each thread has one batch. It keeps its memory and its last
+// communicator from group to group, so a group allocates nothing and changes no reference count.
 struct MessageBatch {
   struct Target {
     SendRecvIssuer* issuer = nullptr;
     std::weak_ptr<SendRecvIssuer> alive;  // expired once the communicator is destroyed: then `issuer` dangles
     bool is(const SendRecvIssuer& other) const { return issuer == &other && !alive.expired(); }
   };
-  int depth = 0;                // open groups of this thread, one within the other
+  int depth = 0;                // nested open groups of this thread
   std::vector<Target> targets;  // each communicator once
   std::vector<PendingSendRecv> messages;
   std::vector<std::size_t> target_of;  // of each message: index in `targets`
@@ -50,7 +50,7 @@ MessageBatch& thread_batch() {
   return batch;
 }
 
-// Empties the batch when the group is over, with or without success.
+// Empties the batch when the group ends, with or without success.
 struct EmptyAtEnd {
   MessageBatch& batch;
   ~EmptyAtEnd() { batch.drop_from(0); }
@@ -76,7 +76,8 @@ void issue_together(SendRecvIssuer& issuer, std::span<const PendingSendRecv> mes
   for (const StreamRef& other : others) other.wait(done);
 }
 
-// Throws if the communicator was destroyed. A thread that destroys it at this moment would race with any call of it.
+// Throws if the communicator was destroyed. Another thread must not destroy it at the same time, as with every call of
+// a communicator.
 SendRecvIssuer& issuer_at(const MessageBatch& batch, std::size_t index) {
   const MessageBatch::Target& one = batch.targets[index];
   if (!one.alive.expired()) [[likely]]
@@ -104,7 +105,8 @@ void issue_all(const MessageBatch& batch) {
   for (const auto& [issuer, messages] : batches) issue_together(*issuer, messages);
 }
 
-// An op that fails: how an error that no call could throw reaches a stream.
+// An op that always fails. It puts the error of a group into a stream if the group ended in its destructor, which
+// cannot throw.
 class FailedExchange final : public Exchange {
  public:
   explicit FailedExchange(const Error& error) : code_(error.code()), text_(bare_text(error)), here_(error.here()) {}
@@ -119,19 +121,20 @@ class FailedExchange final : public Exchange {
   std::shared_ptr<FailedExchange> self;  // keeps the object until finish()
 
  private:
-  // Not an Error: copies of an Error share their text, and another thread throws this one.
+  // Not an Error, because copies of an Error share their text: another thread throws this error.
   const Code code_;
   const std::string text_;
   const Here here_;
 };
 
-// Ops that the stream had before still run; then the stream fails with this error, and so do streams that wait for it.
-// A capture becomes invalid. Does nothing if the stream has failed or was destroyed: its calls throw that already.
+// The ops enqueued before still run. Then the stream fails with this error, and so do streams that wait for it. If the
+// stream captures a plan, the capture becomes invalid. Does nothing if the stream has failed or was destroyed: its
+// calls already throw.
 void enqueue_failure(const StreamRef& stream, const Error& error) {
   static const Name kName("group");
   try {
     StreamState& state = *stream.state(error.here());
-    // acquire: the capture is built.
+    // acquire: this thread sees the constructed capture.
     if (Capture* const capture = state.capture.load(std::memory_order_acquire))
       return capture->invalidate("a group of messages was refused");
     const auto exchange = std::make_shared<FailedExchange>(error);
@@ -149,7 +152,7 @@ void enqueue_failure(const StreamRef& stream, const Error& error) {
   }
 }
 
-// Keeps the error of a group that ended in its destructor: the next call of its communicators and streams throws it.
+// Keeps the error of a group that ended in its destructor. The next calls of its communicators and streams throw it.
 void make_sticky(const MessageBatch& batch, const Error& error) {
   const std::string text = bare_text(error);
   for (const MessageBatch::Target& one : batch.targets) {
@@ -176,7 +179,7 @@ Group::~Group() {
   if (!open_) return;
   MessageBatch& batch = thread_batch();
   --batch.depth;
-  if (std::uncaught_exceptions() > exceptions_) {  // cancelled
+  if (std::uncaught_exceptions() > exceptions_) {  // an exception ends the group: its messages are dropped
     batch.drop_from(std::min(before_, batch.messages.size()));
     return;
   }
@@ -189,7 +192,7 @@ Group::~Group() {
       log_line(error.what());
       make_sticky(batch, error);
     }
-  } catch (const std::exception& error) {  // no memory even for the failure
+  } catch (const std::exception& error) {  // out of memory while the failure was reported
     log_line(error.what());
   }
 }

@@ -1,5 +1,5 @@
-// The sends and receives that a Group keeps until it ends, and the interface by which it issues them.
-// Communicator::State implements the interface, so that groups need not know communicators.
+// The sends and receives that a Group keeps until it ends, and the interface through which the Group issues them.
+// Communicator::State implements the interface, so that groups do not depend on communicators.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ struct PendingSendRecv {
   Here here;
 };
 
-// A communicator, as groups use it.
+// The functions of a communicator that groups use.
 class SendRecvIssuer {
  public:
   // Enqueues the messages together, as one op of the stream.
   virtual void issue_messages(std::span<const PendingSendRecv> messages, StreamRef stream) = 0;
   // Throws if issue_messages() would refuse a message. Enqueues nothing.
   virtual void check_messages(std::span<const PendingSendRecv> messages, StreamRef stream) = 0;
-  // The messages of a group could not be issued, so the communicator fails on all ranks.
+  // Makes the communicator fail on all ranks, because the messages of a group could not be issued.
   virtual void fail(Code code, const std::string& text) noexcept = 0;
   // A group may outlive the communicator.
   virtual std::weak_ptr<SendRecvIssuer> weak() = 0;

@@ -121,7 +121,7 @@ BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shar
   result.timeout = options.init_timeout;
   result.heartbeat = {options.heartbeat, options.silence};
   result.abort = std::move(abort);
-  result.setup_follows = true;  // until the communicator is set up
+  result.setup_follows = true;  // RankConnections ends init with set_call({})
   return result;
 }
 

@@ -13,7 +13,7 @@ namespace slip {
 
 // Throws if ranks cannot run on the device.
 void require_rank_device(const DeviceInfo& info, std::string_view what, Here here);
-// Throws if an option is invalid. The root checks the rank number, because it can notify all ranks.
+// Throws if an option is invalid. The bootstrap root checks the rank number, because it can notify all ranks.
 void check_options(const CommunicatorOptions& options, int nranks, Here here);
 
 BootstrapOptions bootstrap_options(const CommunicatorOptions& options, std::shared_ptr<AbortFlag> abort);
@@ -28,7 +28,7 @@ NetOptions net_options_of(const CommunicatorOptions& options);
 // lost before it sends its next heartbeat.
 void require_same_heartbeat(Bootstrap& bootstrap, const CommunicatorOptions& options, Here here);
 
-// By its name in options and the environment; nothing if no such name exists.
+// The value with this name in the options and the environment; nothing if there is none.
 std::optional<Algorithm> algorithm_of(std::string_view name);
 std::optional<Transport> transport_of(std::string_view name);
 

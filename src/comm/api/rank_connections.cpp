@@ -11,7 +11,7 @@
 namespace slip {
 namespace {
 
-// How many cores a rank has. Below 1 a waiting thread yields its core at once.
+// The number of cores for each rank. If it is below 1, a waiting thread yields its core at once.
 struct CoreShare {
   double each = 1;                  // on this rank's machine
   bool any_oversubscribed = false;  // a machine has more ranks than cores
@@ -67,7 +67,8 @@ RankConnections::RankConnections(const Membership& group, const Device& on, cons
   } catch (const Error& error) {
     const bool is_consequence = error.code() == Code::kRankLost || error.code() == Code::kAborted;
     const Error cause = is_consequence ? bootstrap.with_cause(error) : error;
-    // Each rank finds a mismatch itself. Of any other error the others would only see that this rank left.
+    // Every rank finds a mismatch itself. Other errors are reported: otherwise the other ranks would only see that this
+    // rank left.
     if (cause.code() != Code::kMismatch) bootstrap.fail(cause.code(), bare_text(cause));
     throw cause;
   }
@@ -89,7 +90,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
     if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
   }
   tuning.nranks = nranks;
-  // Without shared memory a relay would send everything through the network a second time.
+  // Over the network alone, relays gain nothing: blocks would cross the network once more to reach the relay.
   const std::set<int> apart(hosts.begin(), hosts.end());
   tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(apart.size());
   const CoreShare cores = find_core_share(bootstrap, places.ranks);

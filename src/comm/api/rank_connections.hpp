@@ -1,7 +1,8 @@
-// RankConnections: how one rank of a communicator reaches the others: bootstrap, shared memory, links, and what the
-// plans need to know about them. Communicator::State is made on top of it.
+// RankConnections: how one rank of a communicator reaches the others: bootstrap, shared memory, links, and the inputs
+// of the tuning model. Communicator::State derives from it.
 //
-// All ranks construct theirs together. Everything is constant afterwards, except what the members guard themselves.
+// All ranks construct theirs together. Afterwards everything is constant, except state that the members guard
+// themselves.
 #pragma once
 
 #include <memory>
@@ -31,12 +32,12 @@ struct RankConnections {
   ScheduleChoice choice_of(const Call& call, bool explain) const;  // for the other calls
 
   const Device device;
-  const std::uint64_t world;  // of the device
+  const std::uint64_t world;  // DeviceInfo::world of the device
   const CommunicatorOptions options;
   const RequestedOptions requested;
   Bootstrap bootstrap;
   std::shared_ptr<LedgerSlot> ledger_slot;
-  std::shared_ptr<CallMonitor> monitor;  // Communicator::State adds to its history under a lock
+  std::shared_ptr<CallMonitor> monitor;  // Communicator::State holds its mutex when it adds to the history
   std::optional<SharedHost> host;
   std::optional<SharedMemory> memory;  // only if all ranks are on this host and share memory
   int topology_device = -1;            // this rank's device of the host's topology file; -1: there is no file
@@ -44,7 +45,7 @@ struct RankConnections {
   TuningInputs tuning;
   double cores_each = 1;  // cores of this host for each of its ranks
   std::optional<Links> links;
-  std::shared_ptr<SimRanks> sim;  // null: in real time
+  std::shared_ptr<SimRanks> sim;  // null: the ranks run in real time
 
  private:
   void set_up(int inherited_topology_device, Here here);

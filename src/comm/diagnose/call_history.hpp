@@ -1,5 +1,6 @@
-// CallHistory: the last collective calls that this rank has enqueued. A call's signature travels with its data, so a
-// rank that only sends compares nothing. Therefore FailureCheck, after a long wait, and finalize() compare histories.
+// CallHistory: the last collective calls that this rank has enqueued. A call's signature travels with its data, so only
+// ranks that receive compare signatures. To find mismatches between other ranks, FailureCheck (after a long wait) and
+// finalize() compare histories.
 #pragma once
 
 #include <array>
@@ -21,15 +22,15 @@ class CallHistory {
 
   // Trivially copyable: ranks send it to each other as bytes.
   struct Snapshot {
-    std::uint64_t count = 0;  // of all calls so far; digest: of their signatures
-    std::uint64_t digest = 0;
+    std::uint64_t count = 0;                  // of all calls so far
+    std::uint64_t digest = 0;                 // a hash of the signatures of all calls so far
     std::array<Signature, kCalls> last = {};  // by number modulo kCalls; number 0: not known
     const Signature* find(std::uint32_t number) const;
   };
 
-  // One thread at a time. `number`: of the call, counted from 1. relaxed, here and in snapshot(): readers recognize an
-  // entry that is being written by its `check`, as in the ledger. Every call pays for this, so it is only two
-  // multiplications and five stores.
+  // One thread at a time may call it. `number`: of the call, counted from 1. relaxed, here and in snapshot(): `check`
+  // does not match the fields of an entry that is being written, so readers ignore it, as in the ledger. Every call
+  // pays for this, so it costs only two multiplications and five stores.
   void add(const Signature& call, std::uint64_t number) {
     Entry& entry = entries_[number % kCalls];
     const std::uint64_t check = check_of(call);
@@ -37,11 +38,12 @@ class CallHistory {
     entry.rest.store(call.rest, std::memory_order_relaxed);
     entry.check.store(check, std::memory_order_relaxed);
     count_.store(number, std::memory_order_relaxed);
-    // Odd factor: once two digests differ, equal calls afterwards never make them equal again.
+    // The factor is odd, so the multiplication is invertible: once two digests differ, equal calls never make them
+    // equal again.
     digest_.store((digest_.load(std::memory_order_relaxed) ^ check) * kOdd, std::memory_order_relaxed);
   }
 
-  // Any thread, at any time. Leaves out entries that are being written.
+  // Any thread may call these at any time. They leave out entries that are being written.
   Snapshot snapshot() const;
   std::optional<Signature> find(std::uint32_t number) const;
 
@@ -50,7 +52,7 @@ class CallHistory {
     std::atomic<std::uint64_t> elements{0}, rest{0}, check{0};
   };
   static constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-  // Fields of two different calls do not match one check, because `rest` holds the number of the call.
+  // If an entry mixes fields of two calls, they do not match the check of either, because `rest` holds the call number.
   static std::uint64_t check_of(const Signature& call) { return call.elements * kOdd + call.rest; }
   static std::optional<Signature> read(const Entry& entry);
 
@@ -58,11 +60,11 @@ class CallHistory {
   std::atomic<std::uint64_t> count_{0}, digest_{0};
 };
 
-// The first call that both histories hold and that differs: this rank's and the other's.
+// The first call number that both histories hold with different signatures: this rank's signature and the other's.
 std::optional<std::pair<Signature, Signature>> first_difference(const CallHistory::Snapshot& own,
                                                                 const CallHistory::Snapshot& other);
 
-// Answers questions of other ranks while the threads of this rank wait: its ledger entry and its history.
+// Answers requests of other ranks for this rank's ledger entry and history, even while the threads of this rank wait.
 class CallMonitor final : public RankMonitor {
  public:
   explicit CallMonitor(std::shared_ptr<LedgerSlot> ledger_slot) : ledger_slot_(std::move(ledger_slot)) {}

@@ -34,8 +34,8 @@ std::string doing_alive(const LedgerView& view) {
   return last_call(view) + " and is outside Slipstream" + (view.ended > 0 ? " since" : "");
 }
 
-// An edge leads from a rank in a communicator to what it waits for: another rank of the same communicator, or the same
-// process's rank in another communicator, whose call must end first.
+// A node of the wait graph is a rank in one communicator. An edge leads to the node that it waits for: another rank of
+// the same communicator, or the rank of the same process in another communicator, whose call must end first.
 struct Edge {
   std::size_t to = 0;
   enum class Kind {
@@ -46,7 +46,8 @@ struct Edge {
   } kind = Kind::kMissing;
 };
 
-// Shorter waits are normal between ranks and are not reported.
+// Waits shorter than kNoticeableNs are normal and not reported. kLongNs: after such a wait, a call that the process has
+// not made counts as blocked by its current call.
 constexpr std::int64_t kNoticeableNs = 100'000'000, kLongNs = 500'000'000;
 
 class WaitGraph {
@@ -66,8 +67,8 @@ class WaitGraph {
     return ranks_[a].view.communicator == ranks_[b].view.communicator;
   }
   // Whether `rank` has not joined the call that `waiting` is in. The ledgers were read one after the other. That is
-  // safe: a rank that had not joined when its ledger was read had not joined before, and `waiting` cannot end the call
-  // without it. Messages are between two ranks only, so their numbers say nothing about other ranks.
+  // safe: if `rank` had not joined when its ledger was read, it had not joined before, and `waiting` cannot end the
+  // call without it. The numbers of messages count messages of one pair of ranks, so they cannot be compared.
   bool missing(std::size_t rank, std::size_t waiting) const {
     const LedgerView &there = ranks_[rank].view, &here = ranks_[waiting].view;
     const Signature its{there.call[0], there.call[1]}, own{here.call[0], here.call[1]};
@@ -90,7 +91,7 @@ class WaitGraph {
 
 void WaitGraph::add_waits_of(std::size_t waiting) {
   const LedgerView& view = ranks_[waiting].view;
-  // In a call with a root, ranks do not need all others.
+  // In a call with a root, a rank does not need all others: only the rank that its ledger names counts.
   const bool all = !has_root(Signature{view.call[0], view.call[1]}.kind());
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const bool asked = i != waiting && same_communicator(i, waiting) && ranks_[i].view.rank == view.waits_for;
@@ -105,8 +106,8 @@ bool WaitGraph::only_one_of_its_process(std::size_t rank) const {
          }) == 1;
 }
 
-// A call that is enqueued behind a waiting call of the same stream waits for it. A call that is not enqueued yet may
-// wait for it, too: the host thread may wait for that call before it makes this one.
+// If a call is enqueued behind a waiting call of the same stream, it waits for that call. If it is not enqueued yet, it
+// may wait, too: the host thread may wait for the other call before it makes this one.
 void WaitGraph::add_own_calls_before(std::size_t rank) {
   const LedgerView& view = ranks_[rank].view;
   const bool enqueued = view.enqueued > view.ended;
@@ -139,8 +140,8 @@ std::string WaitGraph::cycle_text(const std::vector<std::size_t>& nodes, const s
   return text;
 }
 
-// A depth-first search from each rank: an edge back to a rank on the path closes a cycle. Cycles that nothing can end
-// come first.
+// A depth-first search from each node: an edge back to a node on the path closes a cycle. The first pass finds certain
+// deadlocks. The second pass also follows edges of kNotMade, so it finds possible deadlocks.
 std::vector<Stall> WaitGraph::cycles() {
   std::vector<Stall> result;
   for (const bool certain : {true, false}) {
@@ -193,7 +194,7 @@ Stall WaitGraph::blocker(std::size_t rank, const std::vector<std::size_t>& waiti
   return result;
 }
 
-// The ranks that others wait for and that do not wait themselves.
+// The ranks that others wait for and that do not wait themselves, or whose process is stopped.
 std::vector<Stall> WaitGraph::blockers() const {
   std::map<std::size_t, std::vector<std::size_t>> waiting;
   std::vector<Stall> result;
@@ -255,7 +256,7 @@ class MissingRanks {
  private:
   const Placement& place(int rank) const { return bootstrap_.placements()[static_cast<std::size_t>(rank)]; }
 
-  // Reads all ranks of the process, because a cycle of waits may lead through other communicators.
+  // Reads all communicators of the rank's process, because a cycle of waits may lead through several communicators.
   void read(int rank) {
     const Placement& own = place(bootstrap_.rank());
     const Placement& there = place(rank);
@@ -294,7 +295,7 @@ class MissingRanks {
   const Bootstrap& bootstrap_;
   const std::span<const int> named_;
   const std::size_t more_;
-  std::set<int> processes_;          // whose ledgers were read
+  std::set<int> processes_;          // the processes whose ledgers were read
   std::map<int, RankState> states_;  // of this communicator
   std::vector<RankState> all_;
 };

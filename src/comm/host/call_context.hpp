@@ -1,5 +1,5 @@
-// CallContext: what all calls of one rank in one communicator share. Communicator::State makes one; the classes that
-// run a call (CallRun, ProgramRunner, CallWaiter, FailureCheck, PeerBuffers) refer to it.
+// CallContext: the state that all calls of one rank in one communicator share. Communicator::State owns it; the classes
+// that run a call (CallRun, ProgramRunner, CallWaiter, FailureCheck, PeerBuffers) refer to it.
 //
 // The calls of a rank run one at a time, in the order of their tickets. So the fields of RunningState need no lock:
 // they belong to the call whose ticket is `next_ticket`, and the release store to `next_ticket` hands them to the next
@@ -25,7 +25,7 @@ namespace slip {
 // How a rank runs a call: through shared memory with all others at once, or by messages between pairs of ranks.
 using CallPlan = std::variant<std::monostate, HostProgramBuilder, MessageProgramBuilder>;
 
-// The call that a CallRun runs at present.
+// The call that a CallRun is running.
 struct ActiveCall {
   Call call;
   Signature signature;
@@ -35,7 +35,7 @@ struct ActiveCall {
   std::byte* output = nullptr;
   const std::byte* input = nullptr;
 
-  // Inline: every call asks.
+  // Inline, because every call uses it.
   std::uint64_t pieces() const {
     if (const auto* const shared = std::get_if<HostProgramBuilder>(&plan)) return shared->pieces();
     if (const auto* const messages = std::get_if<MessageProgramBuilder>(&plan)) return messages->pieces(0);
@@ -53,7 +53,7 @@ struct ActiveCall {
 
 // The progress of one channel of a call by messages.
 struct ChannelProgress {
-  Program program;  // of the present piece
+  Program program;  // of the current piece
   std::uint64_t piece = 0, pieces = 0;
   std::size_t step = 0;
   std::uint64_t scratch = 0;  // offset of its scratch memory
@@ -62,8 +62,8 @@ struct ChannelProgress {
   const Primitive& next() const { return program.steps[step]; }
 };
 
-// What belongs to the call whose ticket is `next_ticket`. Vectors and programs keep their memory from call to call, so
-// that a call allocates nothing; a program that is needed again is not written again.
+// State of the call whose ticket is `next_ticket`. Vectors and programs keep their memory from call to call, so that a
+// call allocates nothing. The programs of small calls and messages are kept and reused for equal calls.
 struct RunningState {
   RunningState(int nranks, int channel_count);
 
@@ -79,7 +79,7 @@ struct RunningState {
   };
   MessageProgram messages;  // of the user's last sends and receives that were one piece
   Program program;          // of a piece of a larger call
-  // Operands of the reduction that is run at present.
+  // Operands of the current reduction.
   std::vector<void*> targets;
   std::vector<const void*> sources;
   std::vector<ReduceScale> scales;
@@ -97,8 +97,8 @@ struct RunningState {
     std::uint64_t bytes = 0;     // of the user's last message
   };
   std::vector<MessageCount> sent, received;  // by channel and rank
-  int slow_waits = 0;       // so many of the next network waits return at once, because the last one was long
-  int contended_waits = 0;  // so many of the next waits spin longer, because a yield lost the core to other work
+  int slow_waits = 0;       // > 0: network waits return at once, because a recent one took long (see CallWaiter)
+  int contended_waits = 0;  // the number of next waits that spin longer, because a yield lost the core to other work
 };
 
 struct CallContext {
@@ -133,7 +133,7 @@ inline LinkEnd& link_of(Links& links, const Primitive& step, int channel) {
   const auto rank = static_cast<int>(step.peer);
   return out ? links.to(rank, channel) : links.from(rank, channel);
 }
-// Whether a step of a channel need not wait.
+// Whether a step of a channel can run without waiting.
 bool can_run(Links& links, const Primitive& step, int channel);
 
 }  // namespace slip

@@ -12,7 +12,8 @@
 namespace slip {
 namespace {
 
-// Up to this size the enqueuing thread begins the call: some microseconds, enqueuing should not take longer.
+// The enqueuing thread begins calls of up to this size. It copies them in a few microseconds; enqueuing should not take
+// longer.
 constexpr std::uint64_t kBeginBytes = 32 << 10;
 
 }  // namespace
@@ -29,7 +30,7 @@ void CallRun::prepare(const Call& call, std::uint64_t ticket, std::uint64_t numb
   error_ = nullptr;
 }
 
-// The input of a small call is posted before the host returns from enqueuing it.
+// Runs a small call in the enqueuing thread as far as possible without a long wait, so that peers see its input early.
 bool CallRun::begin() noexcept {
   if (runner_.call().call.block_bytes() > kBeginBytes) return false;
   runner_.waiter().set_may_spin(false);
@@ -45,8 +46,8 @@ bool CallRun::advance(By thread) noexcept {
   waiter.unsubscribe();
   try {
     if (!go_on()) {
-      // The proxy drives the links of waits that take long. Right after enqueuing it is not needed: the caller will
-      // wait for the call, or a worker advances it. Before the call has its ticket the links belong to another call.
+      // In a long wait the proxy drives the links. Right after enqueuing the proxy is not needed: soon the caller waits
+      // for the call, or a worker advances it. Until this call has begun, the links belong to another call.
       if (waiter.may_spin() && begun_) context_.links.set_driven(false);
       return false;
     }
@@ -67,7 +68,7 @@ bool CallRun::go_on() {
   if (!begun_) {
     const ActiveCall& call = runner_.call();
     if (!runner_.waiter().await(WaitCondition::Kind::kTicket, call.ticket)) return false;
-    context_.throw_failure();  // after a failure phases may be out of step, and links closed
+    context_.throw_failure();  // after a failure the phases of the ranks may differ, and links may be closed
     if (context_.bootstrap.broken()) runner_.waiter().failures().throw_loss();
     began_ns_ = observed() ? now_ns() : 0;
     begun_ = true;
@@ -77,7 +78,7 @@ bool CallRun::go_on() {
   return runner_.run();
 }
 
-// The call failed: when this returns, no other rank and no link touches its buffers.
+// The call failed. When this returns, no other rank and no link accesses its buffers.
 void CallRun::give_up() noexcept {
   if (!begun_) return;  // the links belong to another call
   context_.links.close();
@@ -85,28 +86,30 @@ void CallRun::give_up() noexcept {
     runner_.peers().leave(*plan);
 }
 
-// Lets the next call of this rank run. A call that failed may leave a phase that is wrong; no rank relies on it,
-// because all ranks have the failure.
+// Lets the next call of this rank run. A failed call may leave a wrong phase, but no rank relies on it: all ranks have
+// the failure.
 void CallRun::end() {
   const ActiveCall& call = runner_.call();
   if (const auto* const shared = std::get_if<HostProgramBuilder>(&call.plan); shared && begun_)
     context_.running.phase += shared->phases();
   runner_.waiter().end_wait();  // it may have failed in a wait
   context_.ledger_slot.end(call.ticket);
-  context_.next_ticket.store(call.ticket + 1, std::memory_order_release);  // the next call sees `running` as left here
+  // release: the next call sees `running` as this call left it.
+  context_.next_ticket.store(call.ticket + 1, std::memory_order_release);
 }
 
 void CallRun::finish(const Failure* cause) {
   runner_.waiter().unsubscribe();
   if (cause) {
-    // A rank lost in one communicator is a loss for the calls behind it in the stream, too.
+    // If the stream failed because a rank was lost, the calls behind it report a lost rank, too, even if they belong to
+    // another communicator.
     fail(cause->code == Code::kRankLost ? Code::kRankLost : Code::kAborted,
          fmt::format("rank {} left out {}, for its stream had failed before: {}", context_.rank, signature().text(),
                      cause->text));
     error_ = nullptr;  // the stream keeps its own error
     if (!begun_) {
       context_.next_ticket.store(runner_.call().ticket + 1, std::memory_order_release);  // the next call fails, too
-    } else if (!ended_) {                                                                // begin() ran a part of it
+    } else if (!ended_) {                                                                // begin() ran part of the call
       give_up();
       end();
     }

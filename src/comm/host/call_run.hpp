@@ -1,6 +1,6 @@
 // CallRun: one collective, or one group of sends and receives, of one rank as an op of a stream. It runs the call's
-// program (ProgramRunner) step by step, can stop at each wait and continue later in another thread, and reports errors
-// to all ranks. Communicator::State takes a free one for each call.
+// program (ProgramRunner) step by step. It can stop at each wait and continue later in another thread. It reports
+// errors to all ranks. Communicator::State keeps several and takes a free one for each call.
 #pragma once
 
 #include <atomic>
@@ -37,11 +37,11 @@ class CallRun final : public Exchange {
 
   bool failed() const { return error_ != nullptr; }  // after advance() returned true
   const Signature& signature() const { return runner_.call().signature; }
-  // Tells all ranks why this one failed, unless a rank has failed before.
+  // Notifies all ranks why this one failed, unless a rank has failed before.
   void fail(Code code, const std::string& text) const { runner_.waiter().failures().report(code, text); }
 
   std::vector<UserMessage> messages;  // of a call of sends and receives; its plan refers to them
-  std::atomic<bool> free{true};       // for the next call. release when finished, acquire when taken
+  std::atomic<bool> free{true};       // the next call may take it. Stored with release at the end, loaded with acquire
 
  private:
   bool go_on();
@@ -50,8 +50,8 @@ class CallRun final : public Exchange {
 
   CallContext& context_;
   ProgramRunner runner_;
-  bool begun_ = false;  // it has its ticket
-  bool ended_ = false;  // within begin()
+  bool begun_ = false;  // all earlier calls of this rank have ended, and this one runs
+  bool ended_ = false;  // the call ended within begin()
   std::int64_t began_ns_ = 0;
   std::exception_ptr error_;
 };

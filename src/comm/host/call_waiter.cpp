@@ -10,31 +10,34 @@
 namespace slip {
 namespace {
 
-// Looks before the thread yields. While every rank has a core, an answer comes sooner than a switch of threads would
-// take.
+// The number of polls before the thread yields. If every rank has a core, the other rank's answer arrives sooner than a
+// context switch would take. "Oversubscribed": ranks share cores.
 constexpr int kSpins = 2000, kSpinsOversubscribed = 4;
-// Each look at a network is a system call a link. Yielding is enough while the others are about to send: they get the
-// core at once, and no thread need be woken. A thread that has yielded in vain sleeps, for kernels may need the core.
+// Each poll of the network is one system call for each link. A few yields suffice if the other ranks are about to send:
+// they get the core at once, and no thread has to be woken. Then the thread sleeps, because kernels may need the core.
 constexpr int kSpinsNet = 100, kSpinsOversubscribedNet = 1;
-constexpr int kYieldsNet = 9;  // for a network, before the thread sleeps
-// Where answers take longer than this, spinning and yielding takes the core from kernels for nothing: so many of the
-// next waits return at once, and the thread parks. Parking itself takes less, so it does not keep this going. Not where
-// ranks share cores: yielding lets the other ranks run.
+constexpr int kYieldsNet = 9;  // yields in a network wait before the thread sleeps
+// If a network wait took longer than kSlowUs, spinning and yielding only take the core from kernels. It sets a counter
+// to kSlowWaits, and each shorter wait subtracts half of that. While the counter is positive, network waits return at
+// once and the thread parks. Waking a parked thread takes less than kSlowUs, so parking does not itself cause a slow
+// wait. This does not apply if ranks share cores: there a yield lets other ranks run.
 constexpr double kSlowUs = 1000;
 constexpr int kSlowWaits = 8;
-constexpr int kSpinsWithoutPause = 200;  // a pause would be longer than the rest of a short wait
-// Looks of the thread that enqueues, while every rank has a core. A rank that enqueues at the same time is met here,
-// without another thread or another look at the stream. If it is late, these looks cost about 0.4 us.
+constexpr int kSpinsWithoutPause = 200;  // a CPU pause would take longer than the rest of a short wait
+// Polls of the enqueuing thread, if every rank has a core. If the other ranks enqueue the call at the same time, the
+// call ends here and no worker has to run it. If they are late, these polls cost about 0.4 us.
 constexpr int kEnqueueLooks = 128;
-// How long the thread yields before it returns. A worker may have other ops to run. A thread that waits for this call
-// has not, but a network would wake it. Where ranks share cores, the awaited rank needs its time slices first.
+// How long the thread yields before it returns. A worker may have other ops to run, so it returns soon. A thread that
+// waits for this very call has nothing else to run, so it yields longer, except for a network, which wakes it. If ranks
+// share cores, it yields longest: the awaited rank needs time slices first.
 constexpr double kYieldUs = 500, kYieldWaiterUs = 5000, kYieldOversubscribedUs = 20'000;
 
-// A yield that took longer than kLostCoreUs lost the core for a whole scheduler slice to work other than ranks, and the
-// next yield would again. Where ranks share cores the thread sleeps instead: it gets the core when it wakes, because it
-// has not used up its share. Where every rank has a core, the next kContendedWaits waits for messages through memory
-// spin for kSpinWaiterUs before they yield. That is longer than the other rank takes for a chunk, and a message has
-// many chunks. A call in phases yields: it waits once or twice, and mostly for a rank that has lost its own core.
+// If a yield took longer than kLostCoreUs, other work than ranks got the core for a whole scheduler slice. The next
+// yield would lose the core again. If ranks share cores, the thread then sleeps (kSleepNs) instead of yielding. It gets
+// the core when it wakes, because it has not used up its share of CPU time. If every rank has a core, the next
+// kContendedWaits waits for messages through memory spin for kSpinWaiterUs before they yield. That is longer than the
+// other rank takes for a chunk, and a message has many chunks. Waits for posts and phases yield as before: a call has
+// one or two, and mostly the awaited rank has itself lost its core.
 constexpr double kLostCoreUs = 1000, kSpinWaiterUs = 1000;
 constexpr int kContendedWaits = 16;
 constexpr std::int64_t kSleepNs = 20'000;
@@ -77,11 +80,11 @@ bool CallWaiter::await_link(Kind kind, LinkEnd& link, const Primitive& step, std
 }
 
 bool CallWaiter::await_channels(int waiting) {
-  if (condition_.kind() != Kind::kChannels) condition_.set_channel(waiting);  // otherwise the wait goes on
+  if (condition_.kind() != Kind::kChannels) condition_.set_channel(waiting);  // otherwise this wait continues
   return await(Kind::kChannels, 0, condition_.peer());
 }
 
-// Looks until the condition holds, or `limit` ticks have passed since `begun`. Lets other threads run meanwhile.
+// Polls until the condition holds, or `limit` ticks have passed since `begun`. Lets other threads run meanwhile.
 bool CallWaiter::yield_until_holds(std::uint64_t begun, std::uint64_t limit, bool by_net) {
   const bool is_running = condition_.kind() != Kind::kTicket;  // so context_.running belongs to this call
   const bool spins = thread_ == Exchange::By::kWaiter && !context_.oversubscribed && !by_net && condition_.on_link() &&
@@ -122,7 +125,7 @@ bool CallWaiter::over() {
   return true;
 }
 
-// Only long waits are noted: reports leave out shorter ones. A call that waits for its ticket has not begun, and the
+// Only long waits are recorded, because reports omit shorter ones. A call that waits for its ticket has not begun; the
 // ledger describes the call that has.
 void CallWaiter::note_in_ledger() {
   if (condition_.kind() == Kind::kTicket) return;
@@ -142,7 +145,8 @@ bool CallWaiter::can_advance() noexcept {
   }
 }
 
-// Not where ranks share cores: polling finds what the others send at once sooner than two wake-ups would.
+// Returns false if ranks share cores: there polling finds a message sooner than the two wake-ups of proxy and
+// subscriber.
 bool CallWaiter::subscribe(Subscriber& subscriber) noexcept {
   subscribed_ = !context_.oversubscribed && condition_.on_link() && context_.links.notify(subscriber);
   return subscribed_;

@@ -1,5 +1,5 @@
-// CallWaiter: how the thread that runs a call waits for other ranks: it spins, then yields, then returns so that the
-// call can be advanced later, perhaps by another thread. It notes long waits in the ledger.
+// CallWaiter: how the thread that runs a call waits for other ranks. The thread spins, then yields, then returns; the
+// call continues later, perhaps in another thread. CallWaiter records long waits in the ledger. ProgramRunner owns it.
 #pragma once
 
 #include <cstdint>
@@ -28,18 +28,18 @@ class CallWaiter {
   }
   // Which thread runs the call from now on.
   void set_thread(Exchange::By thread) { thread_ = thread; }
-  // Whether the thread may spin and yield. If not, it looks a few times and returns.
+  // Whether the thread may spin and yield. If not, it polls a few times and returns.
   void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
   bool may_spin() const { return may_spin_; }
 
-  // True: the condition holds. False: the thread has waited long enough; the same call continues the wait. Throws if
-  // the condition can no longer hold.
+  // True: the condition holds. False: the thread has waited long enough; calling it again with the same arguments
+  // continues the wait. Throws if the condition can no longer hold.
   bool await(Kind kind, std::uint64_t value, std::uint64_t peer = kAllPeers);
   bool await_link(Kind kind, LinkEnd& link, const Primitive& step, std::uint64_t value);
-  bool await_channels(int waiting);  // `waiting`: a channel that cannot run
+  bool await_channels(int waiting);  // until any channel can run; `waiting`: a channel that cannot
   // Whether await() would return true, or throw.
   bool can_advance() noexcept;
-  // The call has ended: the ledger must not say that it waits.
+  // Clears the record of a wait in the ledger.
   void end_wait() {
     if (in_ledger_) context_.ledger_slot.wait_over();
     in_ledger_ = false;
@@ -68,7 +68,7 @@ class CallWaiter {
   Exchange::By thread_ = Exchange::By::kWorker;
   bool in_ledger_ = false;                // the ledger says that this rank waits
   bool subscribed_ = false;               // the links wake a subscriber
-  std::uint64_t network_wait_begun_ = 0;  // in ticks(), if the first looks at the network were in vain; otherwise 0
+  std::uint64_t network_wait_begun_ = 0;  // in ticks(), if a wait for the network has begun to yield; otherwise 0
 };
 
 }  // namespace slip

@@ -14,13 +14,13 @@ namespace {
 
 using Kind = WaitCondition::Kind;
 
-// How long a call waits for a link before this rank asks the other rank for its history, and the longest pause between
-// two such questions. Ranks that only send, or wait themselves, have compared nothing. An answer takes less than a
-// millisecond; a stopped process gives none.
+// A call waits kAskAfterNs for a link before this rank asks the other rank for its history. kAskPauseNs is the longest
+// pause between two such requests. They find mismatches that no rank has noticed: only a rank that receives compares
+// signatures. An answer takes less than a millisecond; a stopped process does not answer.
 constexpr std::int64_t kAskAfterNs = 100'000'000, kAskPauseNs = 10'000'000'000;
 constexpr std::chrono::milliseconds kAnswerTime{50}, kMismatchAnswerTime{1000};
 
-// A connection closes before the notification of the reason has arrived: how long to wait for that, and between looks.
+// A connection may close before the notification of the reason arrives: how long to wait for it, and between two polls.
 constexpr std::int64_t kReasonNs = 1'000'000'000, kLookNs = 5'000'000;
 
 }  // namespace
@@ -30,7 +30,8 @@ void FailureCheck::report(Code code, const std::string& text) const {
   if (!context_.host || context_.host->fail(code, text)) context_.bootstrap.fail(code, text);
 }
 
-// Compares with all ranks that have posted the call, not only with the awaited one: one of them may wait for this rank.
+// Compares with all ranks that have posted the call, not only with the awaited rank: another rank with a different call
+// may wait for this one.
 void FailureCheck::compare_with_posted() {
   if (condition_.kind() != Kind::kMeet && condition_.kind() != Kind::kPhase) return;  // this rank has not posted it
   for (int rank = 0; rank < context_.nranks; ++rank) {
@@ -55,7 +56,7 @@ bool FailureCheck::has_failed() {
 
 void FailureCheck::throw_if_failed() {
   if (!has_failed()) return;
-  if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: nothing else is passed with it
+  if (context_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted in {}", context_.rank, call_.signature.text()), {});
   context_.throw_failure();
   if (context_.bootstrap.broken()) throw_loss();
@@ -64,12 +65,13 @@ void FailureCheck::throw_if_failed() {
   if (now_ns() > deadline_ns_) throw_timeout();
 }
 
-// A rank leaves only after it has done all that others count on: what is missing when it has left never comes.
+// A rank leaves only after it has done its part of all its calls. So if the condition does not hold when the awaited
+// rank has left, it never will.
 bool FailureCheck::waits_for_departed() {
   const bool for_rank = condition_.kind() == Kind::kMeet || condition_.kind() == Kind::kPhase;
   if (for_rank) return context_.bootstrap.has_left(condition_.rank()) && !condition_.holds();
   if (condition_.kind() != Kind::kChannels) return condition_.on_link() && link_waits_for_departed();
-  for (int channel = 0; channel < call_.channels(); ++channel) {  // each may wait for another rank
+  for (int channel = 0; channel < call_.channels(); ++channel) {  // each channel may wait for a different rank
     if (context_.running.channels[static_cast<std::size_t>(channel)].over()) continue;
     condition_.set_channel(channel);
     if (link_waits_for_departed()) return true;
@@ -80,7 +82,7 @@ bool FailureCheck::waits_for_departed() {
 bool FailureCheck::link_waits_for_departed() {
   const int rank = condition_.rank();
   if (condition_.link().reports_departure() || !context_.bootstrap.has_left(rank)) return false;
-  // A connection that the rank made before it left may arrive after the notification that it left.
+  // The notification that the rank left may arrive before a connection that it opened earlier.
   if (!context_.links.through_memory(rank) && !context_.bootstrap.failures().gone().contains(rank)) return false;
   while (context_.links.drive()) continue;
   return !condition_.holds();
@@ -94,13 +96,13 @@ std::optional<std::pair<Signature, Signature>> FailureCheck::difference_from(int
   const std::optional<CallHistory::Snapshot> other = CallMonitor::history_in(found->second);
   if (!other) return std::nullopt;
   CallHistory::Snapshot own = context_.history->snapshot();
-  // A small call may run while it is enqueued, and is added to the history only after that.
+  // A small call may run while it is enqueued. It is added to the history only afterwards, so it is added here.
   if (call_.call.kind != Collective::kMessage)
     own.last[call_.signature.number() % CallHistory::kCalls] = call_.signature;
   return first_difference(own, *other);
 }
 
-// Throws if the awaited rank has enqueued other calls than this one.
+// Throws if the awaited rank has enqueued other calls than this rank.
 void FailureCheck::ask_for_history() {
   ask_pause_ns_ = std::min(2 * ask_pause_ns_, kAskPauseNs);
   const int rank = condition_.rank();
@@ -109,8 +111,9 @@ void FailureCheck::ask_for_history() {
   if (difference) throw CallMismatch(context_.rank, difference->first, rank, difference->second);
 }
 
-// A message may belong to an earlier call, which this rank did not receive, or to a later one, because the other rank
-// had nothing to send in this call. Then the first call that differs is another than these two.
+// The received message may belong to an earlier call, if this rank received nothing in that call. Or it may belong to a
+// later call, if the other rank had nothing to send in this one. Then an earlier call may differ, and that one explains
+// the mismatch.
 CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
   const auto is_message = [](const Signature& call) { return call.kind() == Collective::kMessage; };
   if (is_message(met.own) || is_message(met.other) || met.own.number() == met.other.number()) return met;
@@ -120,7 +123,7 @@ CallMismatch FailureCheck::first_mismatch(const CallMismatch& met) const {
   return own && *own != met.other ? CallMismatch(context_.rank, *own, met.other_rank, met.other) : met;
 }
 
-// A closed link is only a consequence: the other rank is lost, has left, or failed because of a third one.
+// A closed link is only a consequence: the other rank is lost, has left, or failed because of a third rank.
 Error FailureCheck::with_cause(const Error& met) const {
   if (const auto* const mismatch = dynamic_cast<const CallMismatch*>(&met)) return first_mismatch(*mismatch);
   const int rank = context_.links.failed();

@@ -1,6 +1,5 @@
-// FailureCheck: while a call waits, finds out whether the wait can still end: an abort, a failed, lost or departed
-// rank, a rank that made other calls, or the deadline. CallWaiter and CallRun use it; each error names ranks and the
-// call.
+// FailureCheck: while a call waits, it detects that the wait cannot end: an abort, a failed, lost or departed rank, a
+// rank that made other calls, or the deadline. CallWaiter and CallRun use it. Each error names the ranks and the call.
 #pragma once
 
 #include <chrono>
@@ -18,16 +17,17 @@ class FailureCheck {
   FailureCheck(CallContext& context, const ActiveCall& call, WaitCondition& condition)
       : context_(context), call_(call), condition_(condition) {}
 
-  // A new wait begins: its deadline counts from its first look.
+  // A new wait begins: its deadline is set by the next has_failed().
   void restart() { deadline_ns_ = 0; }
 
-  // Whether something is wrong; throw_if_failed() says what. Throws CallMismatch itself.
+  // Whether the wait has failed, or this rank should ask the awaited rank for its history. throw_if_failed() then
+  // throws the reason. If the ranks of this host posted different calls, this function itself throws CallMismatch.
   bool has_failed();
   void throw_if_failed();
 
-  // Tells the ranks of this host and all others why this rank failed, unless a rank has failed before.
+  // Notifies the ranks of this host and all others why this rank failed, unless a rank has failed before.
   void report(Code code, const std::string& text) const;
-  // The error that explains the one that was met: what made a link close, or the first call that differs.
+  // The cause of the error `met`: why a link was closed, or the first call that differs.
   Error with_cause(const Error& met) const;
   [[noreturn]] void throw_loss() const;
 
@@ -36,7 +36,7 @@ class FailureCheck {
   bool waits_for_departed();
   bool link_waits_for_departed();
   void ask_for_history();
-  // The first call in which the histories of the two ranks differ; none, if the other gives no answer in time.
+  // The first call in which the histories of the two ranks differ; nothing if the other rank does not answer in time.
   std::optional<std::pair<Signature, Signature>> difference_from(int rank, std::chrono::milliseconds time) const;
   CallMismatch first_mismatch(const CallMismatch& met) const;
   [[noreturn]] void throw_departed(int rank) const;
@@ -45,8 +45,8 @@ class FailureCheck {
   CallContext& context_;
   const ActiveCall& call_;
   WaitCondition& condition_;
-  std::int64_t deadline_ns_ = 0;  // of the present wait; 0: not looked at yet
-  std::int64_t ask_ns_ = 0;       // when this rank asks the awaited rank for its history next
+  std::int64_t deadline_ns_ = 0;  // of the current wait; 0: not set yet
+  std::int64_t ask_ns_ = 0;       // when this rank next asks the awaited rank for its history
   std::int64_t ask_pause_ns_ = 0;
 };
 

@@ -10,8 +10,8 @@
 namespace slip {
 namespace {
 
-// How long a failed rank waits for a peer in another process that does not leave its buffers: that process may have
-// been killed. Plus 1 ns a byte, so 1 GB/s.
+// How long a failed rank waits until a peer in another process is outside its buffers: that process may have been
+// killed. 1 ns for each byte is added, the time of a copy at 1 GB/s.
 constexpr std::int64_t kLeaveNs = 1'000'000'000;
 
 bool overlap(const std::byte* a, std::uint64_t a_bytes, const std::byte* b, std::uint64_t b_bytes) {
@@ -53,7 +53,7 @@ bool PeerBuffers::is_in_this_call(int rank) const {
   return context_.host->has_posted(rank, call_.slot) && context_.host->posted(rank, call_.slot) == call_.signature;
 }
 
-// All ranks that the path depends on.
+// Whether all ranks that the choice of the path depends on have posted this call.
 bool PeerBuffers::all_have_published(const HostProgramBuilder& plan) const {
   for (int rank = 0; rank < context_.nranks; ++rank) {
     if (rank != context_.rank && plan.depends_on(rank) && !is_in_this_call(rank)) return false;
@@ -92,8 +92,8 @@ void PeerBuffers::choose_path(HostProgramBuilder& plan) {
   }
 }
 
-// Store, fence, load on both sides: either this rank sees the failure of another, or that rank sees this one inside and
-// waits in leave().
+// Store, fence, load on both sides: either this rank sees the failure of another rank, or that rank sees this one
+// inside and waits in leave().
 void PeerBuffers::enter(std::uint64_t phase) {
   context_.host->signal(phase);
   full_fence();
@@ -101,32 +101,33 @@ void PeerBuffers::enter(std::uint64_t phase) {
 }
 
 void PeerBuffers::require_unfailed() const {
-  acquire_fence();  // the peers' buffers were read before this look
+  acquire_fence();  // the reads of the peers' buffers come before the following load
   if (context_.host->failed()) throw context_.host->why();
 }
 
-// Peers inside wait for no other and are soon outside, unless they were killed or stopped. A peer that reports an abort
-// is still inside until it says that it has left.
+// Peers inside wait for no other rank, so they are soon outside, unless they were killed or stopped. A peer that
+// reports an abort stays inside until it signals that it is outside.
 void PeerBuffers::leave(HostProgramBuilder& plan) noexcept {
   SharedHost& host = *context_.host;
   const std::uint64_t inside = context_.running.phase + DirectProgramBuilder::kInside;
-  full_fence();  // all ranks can see the failure before this rank looks at them
+  full_fence();  // all ranks can see the failure before this rank reads their phases
   try {
     if (plan.path() == HostPath::kOpen) {
-      if (!all_have_published(plan)) return;  // so no peer is inside, and those that come later see the failure
+      if (!all_have_published(plan)) return;  // so no peer is inside, and a peer that enters later sees the failure
       choose_path(plan);
     }
     if (plan.path() != HostPath::kDirect) return;
-    // If this rank is inside: peers that see it leave see the failure, too.
+    // If this rank is inside: a peer that sees this signal sees the failure, too.
     if (host.is_in(context_.rank, inside)) host.signal(context_.running.phase + DirectProgramBuilder::kOutside);
-    // A process that reads memory which this rank has freed does no harm, a thread would.
+    // A peer in another process may access memory that this rank has freed: its own mapping stays valid. A peer in this
+    // process must not, so this rank waits longer for it.
     const auto bytes = static_cast<std::int64_t>(call_.call.block_bytes()) * context_.nranks;
     const std::int64_t limit_ns = context_.memory->one_process() ? context_.timeout_ns : kLeaveNs + bytes;
     const std::int64_t deadline_ns = now_ns() + std::min(limit_ns, context_.timeout_ns);
     for (int rank = 0; rank < context_.nranks; ++rank) {
       if (rank != context_.rank && is_in_this_call(rank)) wait_until_outside(rank, inside, deadline_ns);
     }
-  } catch (const std::exception&) {  // the first error is reported
+  } catch (const std::exception&) {  // the first error has been reported already
   }
 }
 

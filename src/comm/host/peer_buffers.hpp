@@ -1,8 +1,9 @@
-// PeerBuffers: lets the ranks of one host work directly in each other's buffers during a call. ProgramRunner publishes
-// this rank's buffers, finds those of its peers, and enters and leaves them.
+// PeerBuffers: lets the ranks of one host access each other's buffers directly during a call. ProgramRunner uses it to
+// publish this rank's buffers and to find those of its peers.
 //
-// A rank that fails may use its buffers again at once. So a rank inside its peers' buffers waits for no other, and a
-// rank that fails waits until its peers are outside (leave()).
+// A rank is "inside" from enter() until it signals that it no longer accesses its peers' buffers; otherwise it is
+// "outside". The user of a rank may reuse its buffers as soon as its call has failed. So a rank that fails waits until
+// its peers are outside (leave()). That wait is short, because a rank inside waits for no other rank.
 #pragma once
 
 #include "comm/host/call_context.hpp"
@@ -22,11 +23,12 @@ class PeerBuffers {
 
   // Chooses the path of the call from what its ranks have published, and finds their buffers in this process.
   void choose_path(HostProgramBuilder& plan);
-  // From this phase on this rank works in its peers' buffers. Throws if a rank has failed.
+  // Signals the phase in which this rank accesses its peers' buffers. Throws if a rank has failed.
   void enter(std::uint64_t phase);
-  // Throws if a rank failed while this one read its buffers, because that rank may have overwritten them.
+  // Throws if a rank failed while this rank read that rank's buffers: they may have been overwritten meanwhile.
   void require_unfailed() const;
-  // After this rank failed: returns when no peer works in its buffers any more, or a peer is lost or too slow.
+  // After this rank failed: returns when no peer accesses its buffers any more. It does not wait for a peer that is
+  // lost, and it waits no longer than a limit.
   void leave(HostProgramBuilder& plan) noexcept;
 
  private:

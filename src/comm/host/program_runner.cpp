@@ -91,7 +91,7 @@ void ProgramRunner::write_messages() {
   kept.messages.assign(asked.begin(), asked.end());
 }
 
-// Inline, as are at() and copy(): what they do takes less time than a function call.
+// Inline, as are at() and copy(), because a function call would take longer than their work.
 [[gnu::always_inline]] inline bool ProgramRunner::run_step(const Primitive& step) {
   using Kind = WaitCondition::Kind;
   const std::uint64_t slot = call_.slot;
@@ -136,7 +136,7 @@ bool ProgramRunner::run_channel_step(const Primitive& step) { return run_step(st
   void* const to = at(program_->locations[step.first]);
   if (call.op != ReduceOp::kPreMulSum || !reduces(call.kind) || from.space != BufferSpace::kInput)
     return slip::copy(to, at(from), step.bytes);
-  const void* const source = at(from);  // other ranks expect it multiplied
+  const void* const source = at(from);  // other ranks expect the input multiplied by this rank's factor
   slip::reduce({call.type, call.op, 1, {&call.scale, 1}}, to, {&source, 1}, step.bytes / bytes_of(call.type));
 }
 
@@ -200,7 +200,7 @@ void ProgramRunner::start_channels() {
   if (context_.running.scratch.size() < scratch) context_.running.scratch.resize(scratch);
 }
 
-// False: it could not even begin a step.
+// Returns false if no step of the channel could run.
 bool ProgramRunner::run_channel(int channel) {
   ChannelProgress& one = context_.running.channels[static_cast<std::size_t>(channel)];
   channel_ = channel;

@@ -1,8 +1,8 @@
 // ProgramRunner: runs the primitives of one call: copies, reductions, posts, waits, sends and receives. CallRun owns
 // it. It stops at a wait that takes long; the next run() continues there, perhaps in another thread.
 //
-// A call with several channels is one program for each channel. Each runs as far as it can; when all of them wait, the
-// call waits.
+// A call with several channels has one program for each channel. Each program runs as far as it can. If all of them
+// wait, the call waits.
 #pragma once
 
 #include "comm/host/call_context.hpp"
@@ -13,7 +13,7 @@ namespace slip {
 
 class ProgramRunner {
  public:
-  // The members that the hot path uses are parts of this object, so that no pointer leads to them.
+  // The members that the hot path uses are stored in this object, so that the hot path follows no pointers to them.
   explicit ProgramRunner(CallContext& context) : context_(context), waiter_(context, call_), peers_(context, call_) {}
   ProgramRunner(const ProgramRunner&) = delete;  // its parts refer to each other
   ProgramRunner& operator=(const ProgramRunner&) = delete;
@@ -24,18 +24,18 @@ class ProgramRunner {
   const CallWaiter& waiter() const { return waiter_; }
   PeerBuffers& peers() { return peers_; }
 
-  // After a new call was put into call().
+  // Call it after a new call was stored in call().
   void prepare(bool hidden);
-  // Once the call has its ticket, before the first run().
+  // Call it when all earlier calls of this rank have ended, before the first run().
   void start();
-  // True: all primitives have run. False: the call waits. Throws what went wrong.
+  // True: all primitives have run. False: the call waits. Throws the error of the call.
   bool run();
 
  private:
   void write_program();
   void write_messages();
   bool run_step(const Primitive& step);          // inline in the loop of run()
-  bool run_channel_step(const Primitive& step);  // the same as a function
+  bool run_channel_step(const Primitive& step);  // the same, not inline
   void copy(const Primitive& step) const;
   void reduce(const Primitive& step) const;
   bool begin_message(const Primitive& step);
@@ -51,8 +51,8 @@ class ProgramRunner {
   const Program* program_ = nullptr;
   std::uint64_t piece_ = 0;
   std::size_t step_ = 0;
-  std::uint64_t staging_shift_ = 0;  // added to the offsets of places in staging memory, in a small call
-  int channel_ = 0;                  // whose step is run
+  std::uint64_t staging_shift_ = 0;  // in a small call, added to offsets in staging memory (see box_shift())
+  int channel_ = 0;                  // the channel whose step runs
   std::uint64_t scratch_ = 0;        // offset of the scratch memory of this channel
 };
 

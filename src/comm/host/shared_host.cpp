@@ -62,7 +62,7 @@ void SharedHost::post(std::uint64_t number, const Signature& signature, const Pu
   own.signature = signature;
   static_assert(sizeof(PublishedBuffers) <= sizeof(own.data));
   if (buffers) std::memcpy(own.data, buffers, sizeof(PublishedBuffers));
-  own.number.store(number, std::memory_order_release);  // a rank that sees it sees the signature and staged input
+  own.number.store(number, std::memory_order_release);  // a rank that sees the number sees signature and staged input
   posted_ = number;
 }
 
@@ -99,7 +99,7 @@ bool SharedHost::fail(Code code, const std::string& text) const {
 }
 
 Error SharedHost::why() const {
-  // A rank that is killed while it writes leaves the text unfinished, so this wait is bounded.
+  // A rank that is killed while it writes never completes the text, so this wait is bounded.
   Backoff backoff;
   for (int look = 0; look < 10'000 && failure().state.load(std::memory_order_acquire) != 2; ++look) backoff.pause();
   if (failure().state.load(std::memory_order_acquire) != 2)

@@ -1,6 +1,6 @@
-// SharedHost: one rank's view of the memory segment that the ranks of a host share. Each rank has slots in which it
-// posts its calls, the phase that it has reached, and staging memory. Each pair of ranks has pipes, and all ranks one
-// failure: the first error of any rank becomes the error of all.
+// SharedHost: one rank's view of the memory segment that the ranks of a host share. The segment holds for each rank its
+// staging memory: the slots in which it posts its calls, and the phase that it has reached (StagingLayout). It holds
+// pipes for each pair of ranks, and one failure: the first error of any rank becomes the error of all.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace slip {
 
-// Where peers find the buffers of a rank in one larger call. A rank publishes it when it posts the call; all ranks read
-// the same values, so all choose the same path.
+// Where peers find the buffers of a rank in one call that is not small. A rank publishes it when it posts the call. All
+// ranks read the same values, so they choose the same path.
 struct PublishedBuffers {
   std::uint64_t input = 0, output = 0;  // SharedAddress::offset
   ReduceScale scale = {};               // this rank's factor
@@ -54,12 +54,13 @@ class SharedHost {
     return true;
   }
   const Signature& posted(int rank, std::uint64_t number) const { return slot(rank, number).signature; }
-  // Throws CallMismatch if the two ranks posted different calls under a number up to this one. REQUIRES: both have
-  // posted it. Each call is compared once with each rank, even if this rank did not wait for that rank in it.
+  // Throws CallMismatch if the two ranks posted different calls under a number up to this one. REQUIRES: both ranks
+  // have posted call `number`. Each call is compared once with each rank, even if the call itself did not wait for that
+  // rank.
   //
-  // No slot has been overwritten yet. A rank compares call n before it posts n + kTurns. So while this rank compares n,
-  // it has posted at most n + kTurns - 1, the others are at most kTurns - 1 calls further, and only call n + kSlots
-  // overwrites slot n.
+  // No slot that is compared has been overwritten. A rank compares call n before it posts call n + kTurns. So while
+  // this rank compares call n, it has posted call n + kTurns - 1 at the latest. The others are at most kTurns - 1 calls
+  // ahead of it. Only call n + kSlots overwrites the slot of call n.
   void compare(int rank, std::uint64_t number) {
     static_assert(StagingLayout::kSlots > 2 * (StagingLayout::kTurns - 1));
     std::uint64_t& done = compared_[static_cast<std::size_t>(rank)];
@@ -69,9 +70,10 @@ class SharedHost {
         require_same(rank_, own, rank, other);
     }
   }
-  // Compares with all ranks that have posted this rank's last post. For calls that do not run through slots.
+  // Compares with all ranks that have posted the call that this rank posted last. For calls by messages, which do not
+  // post.
   void compare_posted();
-  // What the rank posted with the call, if ranks publish their buffers for it.
+  // The buffers that the rank published when it posted the call. REQUIRES: ranks publish buffers for this call.
   PublishedBuffers published(int rank, std::uint64_t number) const;
   // The last call that the rank has posted; 0 if none.
   std::uint64_t last_posted(int rank) const;
@@ -90,7 +92,7 @@ class SharedHost {
 
   // The first failure of any rank of this host.
   bool failed() const { return failure().state.load(std::memory_order_relaxed) != 0; }  // relaxed: why() acquires
-  bool fail(Code code, const std::string& text) const;  // false: a rank has failed before, and that failure counts
+  bool fail(Code code, const std::string& text) const;  // false: a rank has failed before; its failure is kept
   Error why() const;
 
  private:
@@ -120,7 +122,7 @@ class SharedHost {
   Segment segment_;
   std::byte* regions_ = nullptr;
   std::uint64_t posted_ = 0;             // this rank's last call
-  std::vector<std::uint64_t> known_;     // by rank: the last call that this rank has seen it post
+  std::vector<std::uint64_t> known_;     // by rank: the last call whose post this rank has seen
   std::vector<std::uint64_t> compared_;  // by rank: the last call that was compared
 };
 

@@ -18,7 +18,7 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes() - 1) /
 
 }  // namespace
 
-// After the swap `other` destroys the old buffer before the part that holds its memory.
+// Swaps, so that `other` destroys the old buffer before the part that holds its memory.
 SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
   std::swap(part_, other.part_);
   std::swap(buffer_, other.buffer_);
@@ -38,7 +38,7 @@ void SharedRegistry::remove(const std::shared_ptr<SharedMapping>& mapping) noexc
     by_address_.erase(mapping->segment.data() + mapping->begin);
   }
   mapping->segment.drop(mapping->begin, whole_pages(mapping->bytes));
-  mapping->freed().fetch_add(1, std::memory_order_release);  // release: this rank's calls have ended before
+  mapping->freed().fetch_add(1, std::memory_order_release);  // release: this rank's accesses come before the count
   unmap_freed();
 }
 
@@ -91,7 +91,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const Setu
     if (static_cast<int>(rank) == bootstrap_.rank()) own = whole;
     const std::size_t part = wanted[rank] < memory ? whole_pages(wanted[rank]) : memory;
     whole += part;
-    if (whole > memory)  // Linux might grant it and kill a rank that touches it
+    if (whole > memory)  // Linux may overcommit: it would grant the memory and kill a rank that accesses it
       throw Error(Code::kOutOfMemory,
                   fmt::format("ranks ask for more shared memory together than the host has: rank {} for {} bytes, the "
                               "host has {}",

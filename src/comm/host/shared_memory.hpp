@@ -32,7 +32,7 @@ struct SharedMapping {
   std::atomic<std::uint32_t>& freed() const { return *reinterpret_cast<std::atomic<std::uint32_t>*>(segment.data()); }
 };
 
-// The mappings by id, and this rank's parts by address. Any thread.
+// The mappings by id, and this rank's parts by address. Any thread may use it at any time.
 class SharedRegistry {
  public:
   void add(const std::shared_ptr<SharedMapping>& mapping);
@@ -70,7 +70,7 @@ class SharedPart {
 
 class SharedMemory {
  public:
-  // `direct`: whether other ranks may work in this rank's memory at all.
+  // `direct`: whether other ranks may access this rank's memory at all.
   SharedMemory(Bootstrap& bootstrap, bool direct);
   ~SharedMemory() { registry_->clear(); }
   SharedMemory(const SharedMemory&) = delete;
@@ -81,9 +81,10 @@ class SharedMemory {
   // All ranks call it, in the same order, each with the size of its own part. Null: this rank asked for 0 bytes.
   std::shared_ptr<SharedPart> allocate(std::size_t bytes, const SetupCall& call, Here here);
 
-  // Where peers find these bytes of this rank. `hidden`: the pages are protected while no op of this rank runs.
+  // Where peers find these bytes of this rank. `hidden`: the pages are protected while no op of this rank runs, so
+  // other threads of this process cannot access them.
   SharedAddress find(const std::byte* data, std::uint64_t bytes, bool hidden) const;
-  // The bytes that another rank published under this address, in this process. Null: there are none.
+  // The address in this process of the bytes that another rank published. Null: there are no such bytes.
   std::byte* at(const SharedAddress& address, std::uint64_t bytes) const;
 
  private:

@@ -1,5 +1,5 @@
-// WaitCondition: what a running call waits for, and whether it has happened. CallWaiter polls it; FailureCheck asks it
-// which ranks are missing. Polling never blocks.
+// WaitCondition: what a running call waits for, and whether it holds. CallWaiter polls it; FailureCheck asks it which
+// ranks are missing. Polling never blocks.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ class WaitCondition {
  public:
   enum class Kind {
     kNothing,
-    kTicket,    // the call's ticket is `value`: all earlier calls of this rank have ended
+    kTicket,    // the next ticket is `value`: all earlier calls of this rank have ended
     kRoom,      // all ranks have posted call `value`
-    kMeet,      // `peer` have posted call `value`, with the same signature
-    kPhase,     // `peer` have reached phase `value`
+    kMeet,      // `peer` (one rank or all) has posted call `value`, with the same signature
+    kPhase,     // `peer` has reached phase `value`
     kLinkRoom,  // the link takes another message
     kLink,      // at most `value` messages of the link are under way
     kChannels,  // a channel of the call can run its next step
@@ -24,7 +24,7 @@ class WaitCondition {
 
   WaitCondition(CallContext& context, const ActiveCall& call) : context_(context), call_(call) {}
 
-  // False: this is the present condition already, so a deadline that runs goes on.
+  // Returns false if this is already the current condition: then the wait continues, with its deadline.
   bool set(Kind kind, std::uint64_t value, std::uint64_t peer) {
     if (kind_ == kind && value_ == value && peer_ == peer) return false;
     kind_ = kind;
@@ -34,15 +34,16 @@ class WaitCondition {
     return true;
   }
   void clear() { kind_ = Kind::kNothing; }
-  // Before a condition of Kind::kLinkRoom or kLink is set.
+  // Call it before set() with Kind::kLinkRoom or kLink.
   void set_link(LinkEnd& link, bool sends) {
     link_ = &link;
     link_sends_ = sends;
   }
-  // Kind::kChannels: what this channel waits for stands for the whole call.
+  // Kind::kChannels: rank(), link() and peer() then report what this channel waits for.
   void set_channel(int channel);
 
-  // Continues where the last look ended. Throws CallMismatch, and what is wrong with a link.
+  // Polls the condition. It begins with the first rank that did not satisfy it before. Throws CallMismatch, and the
+  // error of a link.
   bool holds();
 
   Kind kind() const { return kind_; }
@@ -50,7 +51,7 @@ class WaitCondition {
   bool link_sends() const { return link_sends_; }
   const LinkEnd& link() const { return *link_; }
   std::uint64_t peer() const { return peer_; }
-  // The rank that it waits for, or the first of them.
+  // The awaited rank, or the first of several.
   int rank() const { return on_link() ? static_cast<int>(peer_) : next_rank_; }
   // Whether the rank has not joined this call, or not progressed as far as the condition needs.
   bool is_missing(int rank) const;
@@ -64,12 +65,12 @@ class WaitCondition {
   Kind kind_ = Kind::kNothing;
   std::uint64_t value_ = 0;
   std::uint64_t peer_ = 0;
-  int next_rank_ = 0;  // the first that it still waits for
+  int next_rank_ = 0;  // the first rank that does not yet satisfy the condition
   LinkEnd* link_ = nullptr;
   bool link_sends_ = false;
 };
 
-// Inline: in a small call what these two do takes less time than a call of them would.
+// Inline, because in a small call a function call would take longer than the work of these functions.
 inline bool WaitCondition::others_are_there() {
   SharedHost& host = *context_.host;
   for (; next_rank_ < context_.nranks; ++next_rank_) {

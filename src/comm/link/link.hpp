@@ -1,8 +1,9 @@
-// LinkEnd: this rank's end of a one-way channel of messages to or from another rank. Messages arrive in the order in
-// which they were sent; the programs of the two ranks say which message is which. Nothing here waits: begin() starts a
-// message, drive() moves it, done() counts it.
+// LinkEnd: this rank's end of a one-way link for messages to or from another rank. Links owns it; ProgramRunner uses
+// it. Messages arrive in the order in which they were sent. They carry no tags: the programs of both ranks name them in
+// the same order. No function waits: begin() starts a message, drive() moves its bytes, done() counts completed
+// messages.
 //
-// The first message of a call carries the call's signature. The receiver checks it before it takes a byte.
+// The first message of a call carries the call's signature. The receiver checks it before it accepts any byte.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace slip {
 
 class LinkEnd {
  public:
-  static constexpr std::uint64_t kDepth = 16;  // messages that may be under way
+  static constexpr std::uint64_t kDepth = 16;  // the maximum number of messages under way
 
   virtual ~LinkEnd() = default;
   LinkEnd() = default;
@@ -29,17 +30,17 @@ class LinkEnd {
   std::uint64_t begun() const { return begun_; }
   std::uint64_t done() const { return done_; }
 
-  // REQUIRES: not full(). The caller leaves the bytes alone until the message is done. `signature`: null unless the
+  // REQUIRES: not full(). The caller does not access the bytes until the message is done. `signature`: null unless the
   // message is the first of a call.
   virtual void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) = 0;
-  // Moves as many bytes as possible without waiting. False: none. Throws if the link failed or a signature does not
-  // match.
+  // Moves as many bytes as possible without waiting. Returns false if nothing moved. Throws if the link failed or a
+  // signature does not match.
   virtual bool drive() = 0;
-  // True: the caller drives the link in a loop. False: no caller will for a while, though messages are under way; a
-  // network link is then driven by the proxy.
+  // True: the caller drives the link in a loop. False: the caller does not drive it for a while, although messages are
+  // under way. Then the proxy drives a network link.
   virtual void set_driven(bool driven) = 0;
-  // After a call that failed: once this returns, no thread or process touches the bytes of its messages. The caller
-  // begins and drives nothing afterwards.
+  // After a failed call: once this returns, no thread or process accesses the bytes of its messages. The caller must
+  // not call begin() or drive() afterwards.
   virtual void close() noexcept = 0;
   // Adds the file descriptors that become ready when drive() may move bytes. False: the link has none.
   virtual bool add_poll_fds(std::vector<pollfd>&) { return false; }

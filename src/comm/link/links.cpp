@@ -13,22 +13,24 @@
 namespace slip {
 namespace {
 
-constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of another rank wakes no link
+constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of another rank makes no descriptor ready
 
 constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
 constexpr int kPings = 16, kLarge = 3;
 constexpr std::uint64_t kPingBytes = 8, kMinBytes = 64 << 10, kMaxBytes = 1 << 20;
-constexpr double kLongUs = 2000;  // if kMinBytes take longer, the network is slow and its rate is known well enough
+constexpr double kLongUs = 2000;  // if kMinBytes take longer, larger messages would only make the measurement slow
 
+// The links in both directions between this rank and a peer that measures at the same time.
 class Pair {
  public:
   Pair(Bootstrap& bootstrap, Links& links, int peer, std::int64_t deadline_ns)
       : bootstrap_(bootstrap), links_(links), peer_(peer), deadline_ns_(deadline_ns) {}
 
-  // The byte that the other rank wrote in the last exchange, and the byte that it will read in the next.
+  // said(): the first byte that the peer sent in the last exchange. say(): the first byte that this rank sends in the
+  // next.
   std::byte& said() { return in_[0]; }
   std::byte& say() { return out_[0]; }
-  // Both ranks send and receive so many bytes at the same time.
+  // Both ranks send and receive `bytes` bytes at the same time. Returns the time in microseconds.
   double exchange_us(std::uint64_t bytes) {
     const std::int64_t begun = now_ns();
     links_.from(peer_).begin(in_.data(), bytes, nullptr);
@@ -62,7 +64,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Both ranks of the pair run this. The `first` one decides whether large messages are measured, too.
+// Both ranks of the pair call it. The `first` rank decides for both whether they measure large messages, too.
 LinkRates measure(Pair& pair, bool first) {
   std::vector<double> small, large;
   for (int i = 0; i < kPings; ++i) small.push_back(pair.exchange_us(kPingBytes));
@@ -91,7 +93,7 @@ Links::Links(Bootstrap& bootstrap, SharedHost* host, NetOptions net_options, std
   net_options_.rank = bootstrap.rank();
   net_options_.host = bootstrap.host();
   net_options_.key = bootstrap.derive("slip lines");
-  // All ranks must take the same decision: if one of them needs the network, all listen.
+  // The all_gather of handles needs all ranks: if one of them needs the network, all listen.
   bool own = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)
     own = own || (rank != bootstrap.rank() && !through_memory(rank));
@@ -201,7 +203,7 @@ void Links::set_driven(bool driven) {
 }
 
 LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns) {
-  int peer = -1;  // of rank 0
+  int peer = -1;  // on rank 0: the rank that it measures with
   for (int rank = bootstrap.nranks() - 1; rank > 0; --rank) {
     if (bootstrap.rank() == 0 && !links.through_memory(rank)) peer = rank;
   }

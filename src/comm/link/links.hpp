@@ -1,5 +1,6 @@
 // Links: the links of this rank to and from all other ranks, by rank and channel. Ranks that share memory get pipes
-// (pipe.hpp), others network connections (net_link.hpp). Each link is made when it is first used. One thread at a time.
+// (pipe.hpp), others network connections (net_link.hpp). Each link is made when it is first used. Only one thread at a
+// time may use this object.
 #pragma once
 
 #include <memory>
@@ -20,21 +21,21 @@ class Links {
 
   LinkEnd& to(int rank, int channel = 0) { return end(outlets_, rank, channel, true); }
   LinkEnd& from(int rank, int channel = 0) { return end(inlets_, rank, channel, false); }
-  // Drives all links that were used, or one of them. False: nothing moved.
+  // Drives all links that have been used, or one of them. Returns false if nothing moved.
   bool drive();
   bool drive(LinkEnd& end, int rank);
   void set_driven(bool driven);  // see LinkEnd
   void close() noexcept;         // see LinkEnd
-  // Until stop_notifying(), the subscriber is woken when a link under way may move. False: nothing is under way, or one
-  // of the links cannot wake a thread; then none does.
+  // Until stop_notifying(), wakes the subscriber when a link with messages under way may move bytes. False: no message
+  // is under way, or one of the links cannot wake a thread; then no link does.
   bool notify(Subscriber& subscriber);
   void stop_notifying();
   int channels() const { return channels_; }
-  // Sleeps until a link under way may move, at most for a millisecond. False: a link cannot be polled, so it did not
-  // sleep.
+  // Sleeps until a link with messages under way may move bytes, for a millisecond at most. Returns false, without
+  // sleeping, if one of these links has no file descriptor.
   bool sleep();
   bool through_memory(int rank) const;
-  int failed() const { return failed_; }  // the rank of the link that threw last; -1: none did
+  int failed() const { return failed_; }  // the other rank of the link that threw last; -1: no link did
 
  private:
   using Ends = std::vector<std::unique_ptr<LinkEnd>>;
@@ -65,9 +66,10 @@ class Links {
   int failed_ = -1;
 };
 
-// Measures the figures of the tuning model. All ranks call it when they make a communicator. Rank 0 measures with the
-// first rank that it reaches only over the network, and tells the others. Without a network the result is the constants
-// for pipes of one host. Takes a few milliseconds, on slow networks some tens.
+// Measures the link rates for the tuning model. All ranks call it when they make a communicator. Rank 0 measures its
+// link to the first rank that it reaches only over the network; all ranks get the result. If rank 0 reaches all ranks
+// through memory, the result is the constants for pipes. Takes a few milliseconds, tens of milliseconds on slow
+// networks.
 LinkRates measure_links(Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns);
 
 }  // namespace slip

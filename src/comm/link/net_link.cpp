@@ -63,7 +63,7 @@ void NetInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sign
   if (connection_) connection_->begin_drive();
 }
 
-// False: the signature has not arrived, so the bytes cannot be posted yet.
+// Returns false if the signature has not arrived, so that the receive of the bytes cannot be posted yet.
 bool NetInlet::post_receive(Message& message) {
   if (message.signed_) {
     if (message.signature_end == 0) {

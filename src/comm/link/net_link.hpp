@@ -26,7 +26,7 @@ class NetOutlet final : public LinkEnd {
   const std::function<std::unique_ptr<NetSender>()> connect_;
   std::unique_ptr<ProxyConnection> connection_;
   std::array<Signature, kDepth> signatures_;
-  std::array<std::uint64_t, kDepth> ends_{};  // a message is done when the connection's count reaches this
+  std::array<std::uint64_t, kDepth> ends_{};  // by message: it is done when ProxyConnection::done() reaches this count
 };
 
 class NetInlet final : public LinkEnd {
@@ -48,7 +48,8 @@ class NetInlet final : public LinkEnd {
     std::uint64_t bytes = 0;
     Signature expected, received;
     bool signed_ = false;
-    std::uint64_t signature_end = 0, end = 0;  // the connection's counts at which they have arrived; 0: not posted yet
+    // ProxyConnection::done() at which the signature and the whole message have arrived; 0: not posted yet.
+    std::uint64_t signature_end = 0, end = 0;
   };
   bool post_receive(Message& message);
 
@@ -56,7 +57,7 @@ class NetInlet final : public LinkEnd {
   const int rank_, from_;
   std::unique_ptr<ProxyConnection> connection_;
   std::array<Message, kDepth> messages_;
-  std::uint64_t posted_ = 0;  // messages whose receive the connection has
+  std::uint64_t posted_ = 0;  // messages whose receive is posted to the connection
 };
 
 }  // namespace slip

@@ -13,8 +13,8 @@
 namespace slip {
 namespace {
 
-// Large messages between processes: the first ones alternate between both ways, so that both get measured. Later every
-// kTryEvery-th message takes the slower way, because the figures may have changed.
+// Large messages between processes: the first kAlternating messages alternate between cells and addresses, so that both
+// ways are measured. Later every kTryEvery-th message takes the slower way, because the rates may have changed.
 constexpr std::uint64_t kAlternating = 8, kTryEvery = 32;
 
 }  // namespace
@@ -59,18 +59,19 @@ void PipeOutlet::fill_cell(Message& message) {
   }
   ++filled_;
   head.number.store(filled_, std::memory_order_release);  // a receiver that sees the number sees the head and the cell
-  // The receiver's core has the line of the next head, which it read some messages ago.
+  // Fetches the cache line of the next head for writing. It is in the cache of the receiver's core, which polled it.
   __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells], 1);
   if (message.gone < message.bytes) return;
   message.all_in = true;
   message.last_cell = head.by_address ? filled_ : 0;
 }
 
-// The receiver could not read the bytes of the oldest message in the pipe, and will not be able to read later ones.
-// Passes the next window of that message.
+// If the receiver has refused the address of this message, the oldest in the pipe, this copies the next window of the
+// message. Later messages then never travel by address, because the kernel would deny the access again.
 bool PipeOutlet::fill_window(Message& message) {
   const std::uint64_t filled = memory_.windows_filled.load(std::memory_order_relaxed);  // relaxed: this end writes it
-  if (load_acquire(memory_.refused) != message.last_cell) return false;  // acquire: the windows before it are counted
+  if (load_acquire(memory_.refused) != message.last_cell)
+    return false;  // acquire: windows_taken counts earlier windows
   // acquire: the receiver has read the window, so the sender may write it.
   if (message.shown == message.bytes || load_acquire(memory_.windows_taken) != filled) return false;
   by_address_ = PipeReach::kNever;
@@ -99,11 +100,12 @@ bool PipeOutlet::drive() {
   return moved;
 }
 
-// The receiver waits for no other rank while it reads, so this wait is short.
+// Returns when the receiver does not read this rank's memory. The receiver waits for no rank while it reads, so this
+// wait is short.
 void PipeOutlet::close() noexcept {
   memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
   full_fence();
-  // Another process may be killed while it reads; its reads do no harm here.
+  // Does not wait for another process: it may have been killed while it read, and its reads do no harm here.
   if (by_address_ != PipeReach::kThreads) return;
   for (Backoff backoff; load_acquire(memory_.reading); backoff.pause()) {}  // acquire: the receiver's reads are done
 }
@@ -113,7 +115,7 @@ void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
   ++begun_;
 }
 
-// False: the bytes of this cell have not arrived yet.
+// Returns false if the bytes of this cell have not arrived yet.
 bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (refused_) return take_window(message);
   if (message.signed_ && message.come == 0) {
@@ -158,12 +160,13 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
     read = process_ == 0 || read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
   }
   memory_.reading.store(false, std::memory_order_release);  // the reads are done before the sender sees false
-  acquire_fence();                                          // and before the next load
+  acquire_fence();                                          // the reads are done before the next load, too
   if (memory_.given_up.load(std::memory_order_relaxed))
     throw Error(Code::kRankLost, fmt::format("rank {} gave up what it was sending to rank {}", from_, rank_), {});
   if (!read) {
     refused_ = true;
-    memory_.refused.store(taken_ + 1, std::memory_order_release);  // after the counts of earlier windows
+    memory_.refused.store(taken_ + 1,
+                          std::memory_order_release);  // a sender that sees it sees windows_taken as it is now
     return false;
   }
   if (process_ != 0) note_pace(address_, began, message.bytes);

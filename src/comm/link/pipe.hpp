@@ -1,14 +1,14 @@
-// PipeOutlet and PipeInlet: the two ends of a link between ranks of one host, a ring of cells in memory that both map.
-// One sender and one receiver; neither blocks.
+// PipeOutlet and PipeInlet: the two ends of a link between ranks of one host, a ring buffer of cells in memory that
+// both map. There is one sender and one receiver; neither blocks. Links makes them.
 //
 // A message travels in one of three ways:
 //   in the head     up to kInHead bytes, in the cache line that announces the cell.
 //   in cells        the sender copies in and the receiver copies out, cell by cell, so that both work at the same time.
 //   by address      the sender passes only the address. A thread of the same process copies from there; another process
 //                   lets the kernel copy (process_vm_readv), if the message is large.
-// The kernel looks up every page, so the faster way between processes depends on the pages: the receiver measures both.
-// If the kernel refuses, the receiver refuses the cell. The sender then passes the bytes through that cell's memory,
-// one window (up to kCellBytes) after the other.
+// process_vm_readv looks up every page, so which way is faster between processes depends on the pages: the receiver
+// measures both. If the kernel denies the access, the receiver refuses the cell. The sender then passes the bytes
+// through that cell's memory, one window (up to kCellBytes) after the other.
 #pragma once
 
 #include <algorithm>
@@ -33,30 +33,31 @@ struct PipeMemory {
   static_assert(sizeof(Head) == 64);
 
   Head heads[kCells];
-  alignas(64) std::atomic<std::uint64_t> taken{
-      0};  // cells that the receiver has read; the receiver writes this and the next four
-  std::atomic<std::uint64_t> refused{0};  // the last cell whose address the receiver could not read
+  // The receiver writes the next five members; they share a cache line.
+  alignas(64) std::atomic<std::uint64_t> taken{0};  // cells that the receiver has read
+  std::atomic<std::uint64_t> refused{0};            // the last cell whose address the receiver could not read
   std::atomic<std::uint64_t> windows_taken{0};
-  std::atomic<bool> cells_are_quicker{false};                // a hint for the sender
-  std::atomic<bool> reading{false};                          // the receiver reads the sender's memory
-  alignas(64) std::atomic<std::uint64_t> windows_filled{0};  // the sender writes this and the next
-  std::atomic<bool> given_up{false};                         // the call failed: the sender will reuse its memory
+  std::atomic<bool> cells_are_quicker{false};  // a hint for the sender
+  std::atomic<bool> reading{false};            // the receiver reads the sender's memory
+  // The sender writes the next two members.
+  alignas(64) std::atomic<std::uint64_t> windows_filled{0};
+  std::atomic<bool> given_up{false};  // the call failed: the sender will reuse its memory
   alignas(64) std::byte cells[kCells][kCellBytes];
 };
 
-// From which size on, in bytes, a message travels by address.
+// The smallest message, in bytes, that may travel by address: between threads, between processes, or never.
 struct PipeReach {
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   static constexpr std::uint64_t kThreads = PipeMemory::kInHead + 1, kProcesses = 128 << 10;
 };
 
-// Ticks per byte in one of the two ways: the minimum of the recent messages, because a thread may lose its core during
-// a message.
+// Ticks per byte in one of the two ways between processes. It is the minimum of recent messages, because a thread may
+// lose its core during a message and then measures too long a time.
 class PipePace {
  public:
   void note(std::uint64_t ticks, std::uint64_t bytes) {
     const double now = static_cast<double>(ticks) / static_cast<double>(bytes);
-    pace_ = pace_ == 0 ? now : std::min(now, pace_ * 1.05);  // so that an old minimum is forgotten
+    pace_ = pace_ == 0 ? now : std::min(now, pace_ * 1.05);  // grows slowly, so that an old minimum is forgotten
   }
   bool known() const { return pace_ != 0; }
   friend bool operator<(const PipePace& a, const PipePace& b) { return a.pace_ < b.pace_; }
@@ -77,9 +78,9 @@ class PipeOutlet final : public LinkEnd {
  private:
   struct Message {
     const std::byte* data = nullptr;
-    std::uint64_t bytes = 0, gone = 0;
-    std::uint64_t last_cell = 0;  // by address: the message is done when the receiver has taken this cell
-    std::uint64_t shown = 0;      // bytes passed in windows, after the receiver refused the address
+    std::uint64_t bytes = 0, gone = 0;  // gone: bytes that are in cells, or passed by address
+    std::uint64_t last_cell = 0;        // by address: the message is done when the receiver has taken this cell
+    std::uint64_t shown = 0;            // bytes passed in windows, after the receiver refused the address
     bool signed_ = false, all_in = false;
     Signature signature;
   };
@@ -104,12 +105,12 @@ class PipeInlet final : public LinkEnd {
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void set_driven(bool) override {}
-  void close() noexcept override {}  // only drive() touches the bytes
+  void close() noexcept override {}  // nothing to do: only drive() accesses the bytes
 
  private:
   struct Message {
     std::byte* data = nullptr;
-    std::uint64_t bytes = 0, come = 0;
+    std::uint64_t bytes = 0, come = 0;  // come: bytes received so far
     bool signed_ = false;
     Signature signature;
     std::uint64_t began = 0;  // in ticks: when the first of several cells was taken

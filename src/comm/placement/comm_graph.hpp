@@ -1,5 +1,6 @@
 // CommGraph: the neighbours of each rank in the rings and trees of a communicator, and the ranks that relay messages to
-// other hosts. All functions are pure functions of where the ranks run, so all ranks compute the same graph.
+// other hosts. The algorithms (algorithm.hpp) use it. All functions here depend only on the placement of the ranks, so
+// all ranks compute the same graph.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 
 namespace slip {
 
-// Which rank of its own host a rank sends through to reach a rank of another host, and which rank of the receiver's
-// host takes the message there.
+// For each sender and receiver on different hosts: the rank of the sender's host that sends the message, and the rank
+// of the receiver's host that receives it.
 class Relays {
  public:
   Relays() = default;  // no rank relays
-  // Along the rails: rank j of a host is reached through rank j (modulo the number of ranks) of the sender's host.
-  // `hosts`: the host of each rank, as any numbers.
+  // Along the rails: the relay for the j-th rank of a host is the j-th rank of the sender's host, modulo the number of
+  // ranks there. `hosts`: by rank, any number that identifies its host.
   explicit Relays(const std::vector<int>& hosts);
 
   // The rank of its host that sends the messages of `from` for `to`; `from` if it sends them itself.
@@ -29,7 +30,7 @@ class Relays {
   }
   // The rank of its host that receives the messages for `to`; mostly `to` itself.
   int arrival(int to) const { return arrival_.empty() ? to : arrival_[static_cast<std::size_t>(to)]; }
-  bool hands_on() const { return !arrival_.empty(); }  // some rank does not receive its messages itself
+  bool hands_on() const { return !arrival_.empty(); }  // whether some rank does not receive its messages itself
   // All ranks of its host, itself included. Only these may relay for it.
   std::span<const int> beside(int rank) const { return members_[host_of(rank)]; }
   bool same_host(int a, int b) const { return host_of(a) == host_of(b); }
@@ -37,7 +38,7 @@ class Relays {
 
   // Messages from the host of `rank` to `to` go through `relay`.
   void set(int rank, int to, int relay) { by_[index(host_of(rank), to)] = relay; }
-  void set_alone(int from, int to) { alone_.insert({from, to}); }  // `from` sends them itself
+  void set_alone(int from, int to) { alone_.insert({from, to}); }  // `from` sends its messages for `to` itself
   void set_arrival(int to, int relay);
 
  private:
@@ -55,18 +56,18 @@ class Relays {
 struct CommGraph {
   std::vector<int> order;       // ranks in the order of the ring; the ranks of a host are next to each other
   std::vector<int> position;    // of each rank in `order`
-  std::vector<CommTree> trees;  // of positions; each carries half of the chunks
-  CommTree rooted;              // for collectives with a root: of positions, counted from the root's on
+  std::vector<CommTree> trees;  // of positions; chunks use them in turn
+  CommTree rooted;              // for collectives with a root: of positions relative to the root's position
   Relays relays;
   static CommGraph of(std::vector<int> order);
 };
 
-// For ranks of which only the hosts are known (`hosts`: by rank, any numbers): each channel has a ring, host by host.
-// On each channel another rank of a host comes first, so that all of them take part in the traffic between hosts. On a
-// single host every second ring runs backwards.
+// Graphs for ranks of which only the hosts are known. `hosts`: by rank, any number that identifies its host. The ring
+// of each channel visits one host after the other. On each channel another rank of a host comes first, so that all of
+// them take part in the traffic between hosts. On a single host every second ring runs backwards.
 std::vector<CommGraph> comm_graphs(const std::vector<int>& hosts, int channels);
 
-// The rings and trees of `plan`. If it has fewer channels they are used several times.
+// The rings and trees of `plan`. If the plan has fewer channels than `channels`, they are used several times.
 std::vector<CommGraph> comm_graphs(const Cluster& cluster, const ChannelPlan& plan, int channels);
 
 // The ring and the trees of one channel. Channel's trees are of ranks, those of CommGraph of positions.

@@ -21,7 +21,7 @@ constexpr const char* kPlainMachine =
 
 // The topology that the first rank of a host has read or probed.
 struct HostTopology {
-  std::uint64_t document = 0;  // a hash of the document; 0: the topology does not matter
+  std::uint64_t document = 0;  // a hash of the document; 0: the topology is not used
   std::int32_t code = 0;       // of an error; `text` is its text
   std::int32_t by_numa = 0;    // 1: the devices are the NUMA nodes
   char text[496] = {};
@@ -29,7 +29,7 @@ struct HostTopology {
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-// The ranks of each host, by its first rank.
+// The ranks of each host; the key is its first rank.
 std::map<int, std::vector<int>> members_of(const std::vector<int>& hosts) {
   std::map<int, std::vector<int>> members;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) members[hosts[rank]].push_back(static_cast<int>(rank));
@@ -62,8 +62,8 @@ bool are_apart(const std::vector<int>& members, const std::vector<RankLocation>&
 constexpr std::uint64_t kTag = 0x7e873577;
 
 // All ranks call it with the same `owner` and get the text of that rank. The text travels along a binomial tree, so
-// that no rank sends it often: counted from the owner on, rank r receives it from r without its lowest bit set, and
-// sends it to r plus each lower bit.
+// that no rank sends it more than ceil(log2(nranks)) times. Let r be the number of a rank relative to the owner. The
+// rank receives the text from r minus its lowest set bit, and sends it to r plus each smaller power of two.
 std::string spread_text(Bootstrap& bootstrap, int owner, const std::string& text) {
   const int nranks = bootstrap.nranks();
   const auto rank_at = [&](int place) { return (place + owner) % nranks; };
@@ -111,7 +111,8 @@ class PlacementFinder {
   }
 
  private:
-  // On the first rank of a host. An error is returned, because all ranks are to throw it.
+  // Reads or probes the topology on the first rank of a host. Returns an error instead of throwing it, because all
+  // ranks must throw it.
   HostTopology look(const std::string& file) {
     HostTopology found;
     const auto own = members_.find(bootstrap_.rank());

@@ -1,10 +1,10 @@
 // RankPlacement: where the ranks of a communicator run: on which host and cores, and on which device of which machine.
-// The ranks exchange it when the communicator is created; rings, trees and relays (CommGraph) follow from it, the same
-// on every rank.
+// The ranks exchange it when the communicator is created. Every rank computes the same rings, trees and relays
+// (CommGraph) from it.
 //
-// Each rank always sends a small RankLocation. The topology of a host matters only if a topology file is named for it
-// or if its ranks are bound to several NUMA nodes. Then the first rank of the host reads or probes it. All ranks learn
-// of errors first; then each distinct topology document is distributed once.
+// Each rank always sends a small RankLocation. The topology of a host is used only if a topology file is named for it
+// or if its ranks are bound to several NUMA nodes. Then the first rank of the host reads or probes it. The ranks
+// exchange errors first; then each distinct topology document is distributed once.
 #pragma once
 
 #include <optional>
@@ -18,12 +18,12 @@
 
 namespace slip {
 
-// Where one rank runs, as it tells the others.
+// Where one rank runs. Trivially copyable: ranks send it to each other as bytes.
 struct RankLocation {
   CoreSet cores;
   std::uint64_t file = 0;    // a hash of the name of its host's topology file; 0: no file
-  std::int32_t device = -1;  // the device in that file that the user named; -1: the rank's number on its host
-  std::int32_t numa = -1;    // the NUMA node of all its cores; -1: they are on several nodes, or the host has one
+  std::int32_t device = -1;  // the rank's device in that file, if named or inherited; -1: use its number on the host
+  std::int32_t numa = -1;    // the NUMA node of all its cores; -1: they are on several nodes, or the host has only one
   char file_name[104] = {};  // the end of the name, for errors
 
   // `inherited_device`: the rank's device in the communicator that this one was made from; -1: none.
@@ -33,13 +33,13 @@ struct RankLocation {
 struct RankPlacement {
   std::vector<int> hosts;  // by rank: the first rank of its host
   std::vector<RankLocation> ranks;
-  std::optional<Cluster> cluster;    // its nodes are the hosts; none: only the host of a rank matters
-  std::vector<std::string> reasons;  // by host, in order: why its topology matters or not
+  std::optional<Cluster> cluster;    // its nodes are the hosts; none: no topology is used
+  std::vector<std::string> reasons;  // by host, in order: why its topology is used or not
 
   int device_of(int rank) const;  // in its host's topology file; -1: there is no file
 };
 
-// The host of each rank, as the first rank on it. Ranks of one host can share memory.
+// The host of each rank, named by its first rank. Ranks of one host can share memory.
 std::vector<int> hosts_of(const std::vector<Placement>& placements, const std::vector<RequestedOptions>& requested);
 
 // Collective: all ranks call it. If a topology file is wrong or the ranks of a host name different files, it throws the
@@ -58,7 +58,7 @@ TopoSystem plain_machine();
 // The same machine with its NUMA nodes as the devices.
 TopoSystem by_numa_nodes(TopoSystem system);
 
-// Lines for SLIP_DEBUG=topo: the ranks of each host and the reason; the relays between hosts.
+// Lines for SLIP_DEBUG=topo: the ranks of each host with RankPlacement::reasons, and the relays between hosts.
 std::string placement_text(const RankPlacement& placement, const std::vector<Placement>& placements);
 std::string relays_text(const RankPlacement& placement, const Relays& relays);
 

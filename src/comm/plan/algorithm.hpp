@@ -1,6 +1,7 @@
-// Algorithms: collectives by messages between pairs of ranks. Each algorithm has functions that write the program of a
-// rank piece by piece, and for each collective a Schedule in the table of algorithm.cpp. The functions are in the .cpp
-// file with the name of the algorithm.
+// Algorithms: how ranks do a collective by messages between pairs of ranks. MessageProgramBuilder uses them.
+//
+// Each algorithm has functions that write the program of one rank, piece by piece. They are in the .cpp file with the
+// name of the algorithm. A Schedule names the functions for one collective; the table is in algorithm.cpp.
 #pragma once
 
 #include <string_view>
@@ -14,12 +15,12 @@
 
 namespace slip {
 
-// A call, as an algorithm sees it on one rank and channel.
+// The input of an algorithm: one call, on one rank and one channel.
 struct Task {
   Call call;
   int rank = 0, nranks = 1;
   bool in_place = false;
-  std::uint64_t chunk_bytes = 0;  // the maximum; a multiple of 64
+  std::uint64_t chunk_bytes = 0;  // the maximum size of a chunk; a multiple of 64
   const CommGraph* graph = nullptr;
   int channel = 0, channels = 1;  // each channel moves its share of every block
 
@@ -30,7 +31,7 @@ struct Task {
   int at(int position) const {  // the rank at a position of the ring, modulo nranks
     return graph->order[static_cast<std::size_t>((position % nranks + nranks) % nranks)];
   }
-  struct Span {
+  struct Span {  // in bytes
     std::uint64_t begin = 0, bytes = 0;
     std::uint64_t end() const { return begin + bytes; }
   };
@@ -40,13 +41,14 @@ struct Task {
 };
 
 // How an algorithm does one kind of collective.
-
 struct Schedule {
   Algorithm algorithm;
   Collective kind;
-  bool rank_order;   // values are reduced in the order of the ranks, so the bits depend on nothing else
+  bool rank_order;   // values are reduced in the order of the ranks (or not at all), so the result has the same bits
+                     // always
   bool by_channels;  // the call may use several channels, each with its own graph and a share of the data
-  std::uint64_t (*pieces)(const Task& task);
+  std::uint64_t (*pieces)(const Task& task);  // the number of pieces of the rank's program
+  // Appends the steps of one piece to the program. The rank runs the pieces in order.
   void (*write)(const Task& task, std::uint64_t piece, Program& program);
   std::uint64_t (*scratch)(const Task& task);  // bytes
 };
@@ -58,7 +60,6 @@ inline BufferLocation input_at(std::uint64_t offset) { return {BufferSpace::kInp
 inline BufferLocation output_at(std::uint64_t offset) { return {BufferSpace::kOutput, 0, offset}; }
 inline BufferLocation scratch_at(std::uint64_t offset) { return {BufferSpace::kScratch, 0, offset}; }
 
-// The functions of each algorithm.
 namespace ring {
 std::uint64_t loops(const Task& task);
 void write_loop(const Task& task, std::uint64_t loop, Program& program);

@@ -1,6 +1,6 @@
-// The direct algorithm: each rank exchanges with all others at once, starting with its neighbours so that not all send
-// to the same rank. Values are reduced in the order of the ranks, so the bits depend on nothing else. gather and
-// scatter always use it.
+// The direct algorithm: each rank exchanges with all others at once. Each rank starts with its neighbours, so that not
+// all ranks send to the same rank first. Values are reduced in the order of the ranks, so the result always has the
+// same bits. gather and scatter always use this algorithm.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -40,7 +40,7 @@ bool takes_from(const Task& task, int rank) {
   }
 }
 
-// Where the bytes for a rank are, and where the bytes from a rank go.
+// given(): the bytes of the input that this rank sends to `rank`. taken(): where the output gets the bytes from `rank`.
 BufferLocation given(const Task& task, int rank, std::uint64_t begin) {
   const bool blocks = task.call.kind == Collective::kAllToAll || task.call.kind == Collective::kScatter;
   return input_at((blocks ? static_cast<std::uint64_t>(rank) * task.block() : 0) + begin);
@@ -60,8 +60,8 @@ BufferLocation incoming(const Task& task, int rank) {
   return scratch_at(static_cast<std::uint64_t>(rank) * task.chunk_bytes);
 }
 
-// In place, a received block would overwrite input that is still being sent. So blocks are received in scratch memory
-// and copied when all sends are done.
+// If the call is in place, a received block would overwrite input that is still being sent. So this rank receives
+// blocks in scratch memory and copies them to the output when all sends are done.
 void exchange_in_place(const Task& task, const Span& chunk, Program& program) {
   each_other(task, [&](int to, int from) {
     program.send(to, given(task, to, chunk.begin), chunk.bytes);
@@ -82,7 +82,8 @@ void reduce_own(const Task& task, BufferLocation to, const Span& own, Program& p
     from[static_cast<std::size_t>(rank)] = rank == task.rank ? input_at(own.begin) : incoming(task, rank);
 }
 
-// The input for another rank, scaled into scratch memory (one chunk for each rank), because peers add it as it is.
+// The location of the input for another rank. In a kPreMulSum this rank first multiplies it into scratch memory (one
+// chunk for each rank), because the receiver adds it unchanged.
 BufferLocation scaled(const Task& task, int rank, const Span& part, Program& program) {
   if (!task.scales()) return input_at(part.begin);
   const BufferLocation there = scratch_at(static_cast<std::uint64_t>(task.nranks + rank) * task.chunk_bytes);
@@ -112,7 +113,7 @@ void write_copies(const Task& task, std::uint64_t piece, Program& program) {
       task.call.kind == Collective::kAllGather || task.call.kind == Collective::kAllToAll || task.is_root();
   if (own && !task.in_place)
     program.copy(taken(task, task.rank, chunk.begin), given(task, task.rank, chunk.begin), chunk.bytes);
-  const std::uint64_t left = last ? 0 : 1;  // this chunk may still be under way while the next one begins
+  const std::uint64_t left = last ? 0 : 1;  // messages of this chunk may be under way while the next chunk begins
   each_other(task, [&](int to, int from) {
     if (takes_from(task, from)) program.received(from, left);
     if (gives_to(task, to)) program.sent(to, left);
@@ -143,13 +144,13 @@ void write_reductions(const Task& task, std::uint64_t piece, Program& program) {
   if (own.bytes > 0) each_other(task, [&](int, int from) { program.received(from); });
   reduce_own(task, output_at(kind == Collective::kAllReduce ? own.begin : chunk.begin), own, program);
   if (kind == Collective::kAllReduce) {
-    if (task.in_place && !task.scales()) all_sent();  // results are received where the input was sent from
+    if (task.in_place && !task.scales()) all_sent();  // the received results overwrite the input
     each_other(task, [&](int to, int from) {
       if (own.bytes > 0) program.send(to, output_at(own.begin), own.bytes);
       const Span part = wanted(from);
       if (part.bytes > 0) program.receive(from, output_at(part.begin), part.bytes);
     });
-    // These may be under way while the next chunk begins: its waits cover them.
+    // These messages may be under way while the next chunk begins: the waits of that chunk cover them.
     if (piece + 1 == task.chunks()) each_other(task, [&](int, int from) { program.received(from); });
   }
   if (piece + 1 == task.chunks()) all_sent();

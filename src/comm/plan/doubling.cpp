@@ -16,7 +16,7 @@ int rounds(const Task& task) { return std::countr_zero(static_cast<unsigned>(pai
 
 std::uint64_t pieces(const Task&) { return 1; }
 
-// For each round: the value after it, and the value received in it.
+// Each round needs two blocks: one for the value after it, and one for the value received in it.
 std::uint64_t scratch(const Task& task) { return 2 * (static_cast<std::uint64_t>(rounds(task)) + 1) * task.block(); }
 
 void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
@@ -48,7 +48,7 @@ void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
     program.send(partner, value, bytes);
     program.receive(partner, incoming, bytes);
     program.received(partner);
-    if (round == last) {  // in place, the input that is still being sent is the output that is written now
+    if (round == last) {  // if the call is in place, the next step overwrites the input, so its sends must be done
       for (int past = 0; past <= last; ++past) program.sent(task.at(own ^ (1 << past)));
     }
     const std::span<BufferLocation> from = program.reduce({sum}, 2, bytes, round == last);

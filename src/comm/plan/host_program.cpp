@@ -6,7 +6,8 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kLine = 64;  // slices begin at cache lines, so that no two ranks write to the same line
-// Pieces of a broadcast: several, so that copies overlap, but each takes longer than its signal.
+// Pieces of a broadcast, in bytes: several, so that copies overlap, but so large that a copy takes longer than a
+// signal.
 constexpr std::uint64_t kPieces = 8, kMinPiece = 8 << 10, kMaxPiece = 64 << 10;
 
 using Layout = StagingLayout;
@@ -42,8 +43,8 @@ StagedProgramBuilder::StagedProgramBuilder(const Call& call, std::uint64_t numbe
     in_half_ = Layout::kHalfBytes / chunk_bytes_;
     return;
   }
-  // Chunks have nearly the same size. A slice is a whole number of cache lines and has the same borders in all chunks,
-  // because a rank copies a chunk in while peers still read the last but one in the same half.
+  // Chunks have nearly the same size. A slice is a whole number of cache lines and has the same bounds in all chunks:
+  // a rank copies a chunk into a half while peers may still read its slice of the chunk before last there.
   const std::uint64_t grain = by_blocks_ ? kLine : kLine * all;
   const std::uint64_t max_bytes =
       std::max((by_blocks_ ? Layout::kHalfBytes / all : Layout::kHalfBytes) / grain, 1UL) * grain;
@@ -107,7 +108,7 @@ void StagedProgramBuilder::copy_in(std::uint64_t chunk, Program& program) const 
   const auto own_half = [&](std::uint64_t offset) { return half(rank_, chunk, offset); };
   switch (call_.kind) {
     case Collective::kAllReduce:
-    case Collective::kReduce: {  // all but the own slice, in two copies
+    case Collective::kReduce: {  // all but this rank's slice, in two copies
       const Span own = slice(now.bytes, rank_);
       program.copy(own_half(0), input(now.begin), own.begin);
       const std::uint64_t end = own.begin + own.bytes;
@@ -157,7 +158,8 @@ void StagedProgramBuilder::write_broadcast(std::uint64_t chunk, Program& program
   if (chunk > 0) program.copy(half(rank_, chunk, 0), input(now.begin), now.bytes);
   program.signal(chunk + 1);
   program.copy(output(now.begin), input(now.begin), now.bytes);
-  // When the root's call ends, all chunks that peers have not copied out yet must lie in one half.
+  // When the root's call ends, all chunks that peers have not copied out yet must be in one half: the next call uses
+  // the other half.
   if (chunk + 1 == chunks_ && chunk >= in_half_) program.wait(chunk / in_half_ * in_half_);
 }
 
@@ -263,7 +265,8 @@ DirectProgramBuilder::NeededBuffers DirectProgramBuilder::needed_buffers(const C
     case Collective::kAllToAll: return {true, false};
     case Collective::kBroadcast:
     case Collective::kScatter: return {root, false};
-    // Peers do not read inputs here. But each rank must decide whether to stage before it posts, so all make offers.
+    // Peers do not read the inputs of a gather. But each rank must decide before it posts whether to stage its data, so
+    // all ranks offer a buffer.
     case Collective::kGather: return {!root, root};
     case Collective::kBarrier:
     case Collective::kMessage: break;
@@ -319,7 +322,7 @@ void DirectProgramBuilder::write(Program& program) const {
 void DirectProgramBuilder::reduce(Program& program) const {
   const auto own = static_cast<std::uint64_t>(rank_), all = static_cast<std::uint64_t>(nranks_);
   const bool scatters = call_.kind == Collective::kReduceScatter;
-  // If the buffers begin at cache lines the slices do, too, so that no two ranks write to the same line.
+  // Slices are whole cache lines. If the buffers are aligned to cache lines, no two ranks write to the same line.
   const std::uint64_t share = scatters ? block_ : (block_ + all * kLine - 1) / (all * kLine) * kLine;
   const std::uint64_t begin = scatters ? own * block_ : std::min(own * share, block_);
   const std::uint64_t bytes = scatters ? block_ : std::min(share, block_ - begin);
@@ -329,7 +332,7 @@ void DirectProgramBuilder::reduce(Program& program) const {
   if (scatters) locations[0] = output_of(rank_, 0);
   else if (call_.kind == Collective::kReduce) locations[0] = output_of(call_.root, begin);
   else {
-    for (int step = 0; step < nranks_; ++step)  // the own output comes first: the reduction computes into it
+    for (int step = 0; step < nranks_; ++step)  // this rank's output is the first target: reduce() computes there
       locations[static_cast<std::size_t>(step)] = output_of((rank_ + step) % nranks_, begin);
   }
   for (int from = 0; from < nranks_; ++from)
@@ -404,12 +407,12 @@ void HostProgramBuilder::write(std::uint64_t piece, Program& program) const {
     program.signal(1);
     return program.wait(1);
   }
-  // A rank that offered its buffers has waited for the root's post only.
+  // A staged scatter needs the posts of all ranks. A rank that offered its buffers has waited only for the root's post.
   if (asks_ && piece == 1 && call_.kind == Collective::kScatter && own_ != PeerAccess::kUnreachable) program.meet();
   if (path_ == HostPath::kStaged) return staged_.write(piece, program);
   const std::size_t begin = program.steps.size();
   staged_.write(piece - 1, program);
-  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // the late staging was phase 1
+  for (std::size_t i = begin; i < program.steps.size(); ++i) {  // late staging was phase 1, so all phases move by one
     Primitive& step = program.steps[i];
     if (step.kind == Primitive::Kind::kSignal || step.kind == Primitive::Kind::kWait) ++step.value;
   }

@@ -1,6 +1,6 @@
-// Programs of collectives between ranks of one host, which share memory. HostProgramBuilder chooses between two paths
-// and ProgramRunner runs the result: StagedProgramBuilder stages the data in shared memory, DirectProgramBuilder works
-// on the ranks' own buffers.
+// Programs of collectives between ranks of one host, which share memory. HostProgramBuilder chooses between two paths:
+// StagedProgramBuilder stages the data in shared memory, DirectProgramBuilder works on the ranks' own buffers.
+// ProgramRunner runs the program.
 #pragma once
 
 #include "comm/api/call.hpp"
@@ -8,10 +8,14 @@
 
 namespace slip {
 
-// The layout of one rank's staging memory, in bytes from its begin: slots of posts, the phase, boxes, and two halves.
+// The layout of one rank's staging memory. Offsets are in bytes from its begin. It holds, in this order:
+//   slots    in which the rank posts its calls. Inputs of up to kInSlot bytes are in the slot itself, at kSlotData
+//   phase    how far the rank has progressed in its calls
+//   boxes    for the inputs of small calls
+//   halves   two buffers for the chunks of larger calls
 struct StagingLayout {
-  static constexpr std::uint64_t kTurns = 8;   // boxes, used in turn: a rank is at most kTurns - 1 calls ahead
-  static constexpr std::uint64_t kSlots = 16;  // slots of posts, used in turn; see SharedHost::compare()
+  static constexpr std::uint64_t kTurns = 8;   // number of boxes, used in turn: no rank is kTurns calls ahead of a peer
+  static constexpr std::uint64_t kSlots = 16;  // number of slots, used in turn; see SharedHost::compare()
   static constexpr std::uint64_t kSlotBytes = 64, kInSlot = 40, kSlotData = 24;
   static constexpr std::uint64_t kPhase = kSlots * kSlotBytes;
   static constexpr std::uint64_t kBoxes = 4096, kBoxBytes = 16 << 10;
@@ -22,21 +26,21 @@ struct StagingLayout {
 // Collectives through staging memory: all ranks work at once, and each exchanges with all others.
 //
 // Small calls: each rank copies its whole input into a box of its staging memory and posts the call. Each rank then
-// reads what it needs from the boxes. No rank waits for a peer to have read its box: the boxes are used in turn, and a
-// rank that posts call s has read all boxes of call s - 1.
+// reads what it needs from the boxes. No rank waits until its peers have read its box: the boxes are used in turn, and
+// a rank that posts call s has read all boxes of call s - 1.
 //
 // Larger calls go in chunks through two halves of staging memory. For each chunk a rank
 //   A  copies in the bytes that peers need,
 //   R  reduces its own slice from its input and the peers' staging memory, into its output and its own staging memory,
 //   O  copies out the slices that peers have reduced.
 // In stage k a rank waits until all peers have ended stage k - 1, then does O(k - 1), R(k) and A(k + 1). So there is
-// one wait for each chunk. A(k + 1) writes the half that O(k - 1) of a peer may still read, but other slices of it. R(k
-// + 1) writes those slices, one wait later. Collectives that reduce nothing do O(k) instead of R(k). A(0) comes before
-// the post, so waiting for the posts is its wait. The halves also alternate from call to call, because peers may still
-// copy out the last chunk of the previous call, which is in the other half.
+// one wait for each chunk. While A(k + 1) writes a half, O(k - 1) of a peer may still read that half, but other slices
+// of it. R(k + 1) writes these slices, one wait later. Collectives that reduce nothing do O(k) instead of R(k). A(0)
+// comes before the post, so the wait for the posts is also the wait for A(0). The halves also alternate from call to
+// call: peers may still copy out the last chunk of the previous call, which is in the other half.
 //
-// A broadcast cuts each half into pieces, so that peers copy out one piece while the root copies in the next. The root
-// waits only for room: all peers must have read the half before it is filled again.
+// A broadcast divides each half into pieces, so that peers copy out one piece while the root copies in the next. The
+// root waits only before it fills a half again: all peers must have read the half.
 class StagedProgramBuilder {
  public:
   // `number`: the call's number among the calls through shared memory. `chunks_before`: the sum of their chunks() so
@@ -53,16 +57,17 @@ class StagedProgramBuilder {
   }
   // Adds the steps of one piece. The call consists of all pieces, in order.
   void write(std::uint64_t piece, Program& program) const;
-  // A small call, without its number: its locations in staging memory must be moved by box_shift().
+  // Writes a small call as if its number were 0, so the program can be reused. To run it, add box_shift() to each
+  // offset in staging memory.
   void write_small(Program& program) const { write_small(program, 0); }
   std::uint64_t box_shift() const;  // 0 for larger calls
   // Adds the copies that come before the post. Not for a broadcast.
   void copy_in(std::uint64_t chunk, Program& program) const;
-  // How many phases the call signals. The phases of the next call are counted from there on.
+  // The number of phases that the call signals. The next call continues to count from there.
   std::uint64_t phases() const { return small_ ? 0 : chunks_; }
 
  private:
-  struct Span {  // a chunk in bytes, of the block or of each block
+  struct Span {  // in bytes: a part of the block, or the same part of each block
     std::uint64_t begin = 0, bytes = 0;
   };
   bool ends_with_copies() const { return call_.kind == Collective::kAllReduce || call_.kind == Collective::kReduce; }
@@ -84,7 +89,7 @@ class StagedProgramBuilder {
   bool small_ = false;
   bool by_blocks_ = false;  // a chunk is the same span of each rank's block
   std::uint64_t chunk_bytes_ = 0, chunks_ = 0;
-  std::uint64_t in_half_ = 1;  // chunks that one half of staging holds
+  std::uint64_t in_half_ = 1;  // chunks that one half of staging memory holds
 };
 
 // Collectives directly on the ranks' buffers, if the ranks can reach all buffers that are needed. Nothing is staged,
@@ -92,10 +97,11 @@ class StagedProgramBuilder {
 //
 // Once a rank has joined the call, peers may access its buffers. A rank signals when it is done with its peers'
 // buffers, and a rank whose buffers peers access waits for these signals. While a rank accesses peers' buffers (between
-// kEnter and its kSignal) it waits for no rank. So a rank whose call fails can wait for its peers and then owns its
-// buffers.
+// kEnter and its kSignal) it waits for no rank. So a rank whose call fails can wait until its peers are done with its
+// buffers; that wait is short. Afterwards only this rank uses them.
 //   Reductions: rank r reduces slice r, or its block, from all inputs and writes it to every rank that needs it.
-//   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all work.
+//   Copies: each rank reads what it needs from its peers. In a gather each rank writes instead, so that all ranks work
+//   at once.
 class DirectProgramBuilder {
  public:
   static constexpr std::uint64_t kInside = 1, kOutside = 2;  // phases: the rank accesses peers' buffers; it is done
@@ -108,10 +114,11 @@ class DirectProgramBuilder {
     bool input = false, output = false;
   };
   static NeededBuffers needed_buffers(const Call& call, int rank);
-  // Whether this rank's offer counts when all ranks choose the path.
+  // Whether the choice of the path depends on the buffers of this rank.
   static bool depends_on(const Call& call, int rank) { return !from_root(call.kind) || rank == call.root; }
   static bool from_root(Collective kind) { return kind == Collective::kBroadcast || kind == Collective::kScatter; }
-  // Whether input and output of this rank may overlap as they do: no rank may read bytes that another has overwritten.
+  // Whether the direct path is correct although input and output of this rank overlap: no rank may read bytes that
+  // another rank has overwritten.
   static bool may_overlap(const Call& call, int rank, const std::byte* output, const std::byte* input);
 
   void write(Program& program) const;
@@ -147,16 +154,18 @@ enum class HostPath : std::uint8_t {
 // Chooses the path of a call between ranks of one host and builds its program. Small calls, and calls with a needed
 // buffer that peers cannot reach, are staged (StagedProgramBuilder). The others are direct (DirectProgramBuilder).
 //
-// A rank that does not offer its buffers stages its data before it posts, so nothing is lost if no rank offers. A rank
-// that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait once more.
+// A rank that does not offer its buffers stages its data before it posts. So if no rank offers, the call needs no extra
+// wait. A rank that offers its buffers posts at once. If only some ranks offer, they stage late, and all ranks wait
+// once more.
 class HostProgramBuilder {
  public:
   // The arguments are those of StagedProgramBuilder.
   HostProgramBuilder(const Call& call, std::uint64_t number, std::uint64_t chunks_before, int rank, int nranks);
-  // States what this rank offers. REQUIRES: asks(), and no piece was written.
+  // Sets whether this rank offers its buffers to its peers. REQUIRES: asks(), and no piece was written.
   void take(PeerAccess own) { own_ = own; }
 
-  // Whether ranks offer buffers for such a call: a small call is faster when staged than with a second wait for peers.
+  // Whether ranks offer their buffers for such a call. Not for a small call: staging it is faster than the second wait
+  // for peers that the direct path needs.
   static bool asks(const Call& call, int nranks);
   bool asks() const { return asks_; }
   bool depends_on(int rank) const { return DirectProgramBuilder::depends_on(call_, rank); }

@@ -10,9 +10,9 @@
 namespace slip {
 namespace {
 
-// A message is sent in parts. One piece of the program begins at most kParts of them on each link: half of what a link
-// holds, because the parts of the previous piece may still be under way. Both ranks count the same parts, so they never
-// wait for room on the link at the same time.
+// A message is sent in parts of kPartBytes. One piece of the program begins at most kParts of them on each link: half
+// of what a link holds, because the parts of the previous piece may still be under way. Both ranks count the same
+// parts, so they never wait for room on the link at the same time.
 constexpr std::uint64_t kPartBytes = 512 << 10, kParts = LinkEnd::kDepth / 2;
 
 std::uint64_t parts_of(const UserMessage& message) {
@@ -78,8 +78,8 @@ void MessageProgramBuilder::write_messages(std::uint64_t piece, Program& program
       program.steps.back().value = message.bytes;
     }
   }
-  // Wait until the parts of the previous piece are done, or all parts in the last piece. Once for each link: at its
-  // last message.
+  // Each piece waits until the parts of the previous piece are done; the last piece waits for all parts. Each link gets
+  // one wait, written at its last message.
   const bool last = piece + 1 == message_pieces_;
   for (std::size_t i = 0; i < messages_.size(); ++i) {
     const UserMessage& message = messages_[i];
@@ -107,7 +107,8 @@ void require_apart(std::span<const Range> sent, std::span<const Range> received,
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     if (overlap(sorted[i - 1], sorted[i])) refuse(sorted[i], sorted[i - 1], "also", here);
   }
-  // The received ranges are disjoint, so only the two on either side of its first byte can overlap a sent range.
+  // The received ranges are disjoint. If a sent range overlaps any of them, it overlaps the one that begins at or
+  // before its first byte, or the next one.
   for (const Range& range : sent) {
     const auto after = std::upper_bound(sorted.begin(), sorted.end(), range, by_address);
     if (after != sorted.end() && overlap(*after, range)) refuse(*after, range, "sends", here);

@@ -1,5 +1,5 @@
-// MessageProgramBuilder: builds the program of one rank for a call by messages. The call is a collective by some
-// schedule, or a group of sends and receives, which all travel at the same time. ProgramRunner runs the program.
+// MessageProgramBuilder: builds the program of one rank for a call by messages. The call is a collective that follows a
+// Schedule, or a group of sends and receives, which all travel at the same time. ProgramRunner runs the program.
 #pragma once
 
 #include <span>

@@ -1,5 +1,6 @@
 // Primitives: the steps that collectives consist of. An algorithm writes a program of primitives for each rank, and
-// ProgramRunner runs it. Because a program is data, it can also be proven and timed without running it (ProgramPlayer).
+// ProgramRunner runs it. Because a program is data, ProgramPlayer can also play it on sim devices: there it is checked
+// for races and deadlocks, and timed.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ enum class BufferSpace : std::uint8_t {
   kAddress,     // the offset is an address of this process
 };
 
-// A byte in one of the buffers that a program works on.
+// The location of a byte in one of the buffers that a program works on.
 struct BufferLocation {
   BufferSpace space = BufferSpace::kInput;
   std::uint16_t rank = 0;    // kStaging, kPeerInput, kPeerOutput
@@ -35,10 +36,10 @@ struct Primitive {
     // Ranks of one host.
     kRoom,    // waits until all peers have joined the call `value` calls ago, so they have ended all calls before it
     kPost,    // publishes that this rank has joined the call and that its staged data is complete
-    kMeet,    // waits until `peer` has posted this call, and checks that it asks for the same
+    kMeet,    // waits until `peer` has posted this call, and checks that the signatures are equal
     kSignal,  // publishes that this rank has reached phase `value` of the call
     kWait,    // waits until `peer` has reached phase `value`
-    kEnter,   // kSignal; then this rank accesses peers' buffers until its next kSignal. It never runs after a failure
+    kEnter,   // kSignal; then this rank accesses peers' buffers until its next kSignal. Throws if a rank has failed
     // Messages between this rank and `peer`. They arrive in the order in which they were sent.
     kSend,      // begins to send `bytes` from a location
     kReceive,   // begins to receive `bytes` into a location
@@ -48,7 +49,7 @@ struct Primitive {
   Kind kind = Kind::kCopy;
   bool whole = false;         // kReduce: the result covers all ranks, so an average is divided here
   bool begins = false;        // kSend, kReceive: the first part of a user's message, which has `value` bytes in all
-  std::uint16_t targets = 0;  // in Program::locations from `first` on, followed by the sources
+  std::uint16_t targets = 0;  // the number of targets: in Program::locations from `first` on, followed by the sources
   std::uint16_t sources = 0;
   std::uint32_t first = 0;
   std::uint64_t bytes = 0;

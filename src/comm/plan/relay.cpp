@@ -1,10 +1,13 @@
-// The relay algorithm: all_to_all between hosts with few messages. The ranks of a host hand their blocks for a rank of
-// another host to a relay, a rank of their own host beside the net on the receiver's rail. The relay sends all blocks
-// as one message, and the receiver copies them to its output. If the receiver's own path would overload the switch of
-// the net, another rank of its host receives the message and hands it on. CommGraph::relays says which rank relays
-// what.
+// The relay algorithm: all_to_all between hosts with few messages. A rail is the set of network ports (nets) that have
+// the same number on all hosts. Each message takes up to three steps:
+//   hand over   The ranks of a host send their blocks for a rank of another host to one rank of their own host, the
+//               relay. The relay is near the net on the receiver's rail.
+//   between     The relay sends all these blocks as one message. The receiver copies them to its output.
+//   hand on     If the receiver's own path would overload the PCI switch of the net, another rank receives the message.
+//               That rank is on the receiver's host and forwards the message to the receiver.
+// CommGraph::relays names the relay and the receiving rank of each message.
 //
-// On each link the blocks handed over come first, then the messages between hosts, then the messages handed on. If a
+// Each link carries the blocks handed over first, then the messages between hosts, then the messages handed on. If a
 // link carries several messages of one kind, they go in rounds: in each round every rank sends and receives one. So no
 // rank waits for room on a link whose other end has not begun to receive.
 #include <algorithm>
@@ -16,16 +19,16 @@ namespace {
 
 using Span = Task::Span;
 
-// One message on the link to or from `peer`: the blocks of some ranks of one host for the rank `to`.
+// One message on the link to or from `peer`: the blocks of the ranks `from`, all of one host, for the rank `to`.
 struct BlockMessage {
   int peer = 0, to = 0;
   std::vector<int> from;
-  std::uint64_t scratch = 0;  // its offset in scratch memory
+  std::uint64_t scratch = 0;  // its offset in scratch memory, if in_scratch
   bool in_scratch = false;
   bool is_joint() const { return from.size() > 1; }
 };
 
-// The ranks whose blocks for `to` go through the rank `by`, in order.
+// The ranks whose blocks for `to` the rank `by` sends, in ascending order.
 std::vector<int> carried(const Relays& relays, int by, int to) {
   std::vector<int> from;
   for (const int rank : relays.beside(by)) {
@@ -45,7 +48,7 @@ std::vector<BlockMessage> sent_to(const Relays& relays, int by, int peer) {
   return result;
 }
 
-// The receivers whose blocks the rank `from` hands to the rank `by` of its host, in order.
+// The receivers for which the rank `from` hands its blocks over to the rank `by` of its host, in ascending order.
 std::vector<int> handed(const Task& task, int from, int by) {
   const Relays& relays = task.graph->relays;
   std::vector<int> to;
@@ -98,14 +101,15 @@ class RelayProgram {
 
  private:
   struct HandOver {
-    int rank = 0;
-    std::vector<int> to;
+    int rank = 0;         // the other rank of this host
+    std::vector<int> to;  // the receivers of the blocks
   };
   struct Link {
     int peer = 0;
-    std::vector<BlockMessage> messages;  // in the order in which they go
+    std::vector<BlockMessage> messages;  // in the order in which they are sent
   };
 
+  // `lands`: messages are received in scratch memory, because the call is in place.
   void add_link(std::vector<Link>& links, int peer, std::vector<BlockMessage> messages, bool lands) {
     if (messages.empty()) return;
     for (BlockMessage& one : messages) {
@@ -114,13 +118,14 @@ class RelayProgram {
     }
     links.push_back({peer, std::move(messages)});
   }
+  // Reserves scratch memory for the message.
   void keep(BlockMessage& one) {
     one.in_scratch = true;
     one.scratch = scratch_;
     scratch_ += one.from.size() * task_.chunk_bytes;
   }
 
-  // Adds the messages that this rank hands on to ranks of its host, and those that are handed on to it.
+  // Adds the messages that this rank forwards to ranks of its host, and those that they forward to it.
   void add_hand_ons(const Relays& relays) {
     for (const int other : relays.beside(task_.rank)) {
       if (other == task_.rank) continue;
@@ -153,11 +158,11 @@ class RelayProgram {
   BufferLocation output(int rank, const Span& chunk) const {
     return output_at(static_cast<std::uint64_t>(rank) * task_.block() + chunk.begin);
   }
-  // Where a block of a message in scratch memory is: the blocks are contiguous.
+  // The location of a block of a message in scratch memory. The blocks of a message are contiguous.
   static BufferLocation part(const BlockMessage& one, std::size_t index, const Span& chunk) {
     return scratch_at(one.scratch + index * chunk.bytes);
   }
-  // Where this rank keeps the block that `from` hands it for `to`.
+  // The scratch memory in which this rank, a relay, keeps the block of `from` for `to`.
   BufferLocation slot(int to, int from, const Span& chunk) const {
     for (const Link& link : out_) {
       for (const BlockMessage& one : link.messages) {
@@ -214,7 +219,7 @@ class RelayProgram {
       }
     }
     for (const HandOver& one : take_) {
-      if (!one.to.empty()) program.received(one.rank, 1);  // all but the last: that is the rank's own message
+      if (!one.to.empty()) program.received(one.rank, 1);  // the last receive is that rank's own block for this rank
     }
     for (const Link& link : out_) {
       if (link.messages.size() == 1 && link.messages[0].is_joint()) send(link.messages[0], chunk, program);
@@ -229,7 +234,7 @@ class RelayProgram {
         });
   }
 
-  // Sends the messages that this rank received for others on to them.
+  // Forwards the messages that this rank received for other ranks of its host.
   void hand_on(const Span& chunk, Program& program) const {
     in_rounds(
         on_out_, on_in_, [&](const Link& link, std::size_t i) { send(link.messages[i], chunk, program); },
@@ -245,7 +250,7 @@ class RelayProgram {
 
   const Task& task_;
   std::vector<Link> out_, in_;        // messages to and from each peer
-  std::vector<Link> on_out_, on_in_;  // messages that are handed on within the host
+  std::vector<Link> on_out_, on_in_;  // messages that are forwarded within the host
   std::vector<HandOver> give_, take_;
   std::uint64_t scratch_ = 0;
 };

@@ -10,6 +10,7 @@
 namespace slip::ring {
 namespace {
 
+// A slice has at most kParts parts. The cache line and the smallest part are in bytes.
 constexpr std::uint64_t kLine = 64, kParts = 4, kMinPart = 16 << 10;
 
 using Span = Task::Span;
@@ -18,7 +19,7 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t grain) { return (bytes
 
 bool by_blocks(const Task& task) { return task.call.kind != Collective::kAllReduce; }
 
-// The slice that the rank at this position gets (or, in all_gather, contributes).
+// The slice whose result the rank at this position gets, or which it contributes to an all_gather.
 Span slice_of(const Task& task, std::uint64_t loop, int position) {
   const auto n = static_cast<std::uint64_t>(task.nranks);
   const int rank = task.at(position);
@@ -81,7 +82,7 @@ class Loop {
     }
   }
 
-  // `sent`: the own slice has already been sent.
+  // `sent`: reduce_scatter() has already sent this rank's own slice.
   void all_gather(bool sent) {
     if (!sent) {
       const Span own = slice_of(task_, loop_, position_);
@@ -93,7 +94,7 @@ class Loop {
     for (int step = 0; step + 1 < task_.nranks; ++step) {
       const int position = position_ - 1 - step;
       const Span slice = slice_of(task_, loop_, position);
-      // The slice is received where this rank has sent a partial sum or its input from: those sends must be done.
+      // The received slice overwrites a partial sum or input that this rank has sent, so those sends must be done.
       if (sent) program_.sent(next_, begun_since(position));
       const std::uint64_t part = part_bytes(slice.bytes), count = parts_of(slice.bytes);
       for (std::uint64_t i = 0; i < count; ++i)
@@ -120,11 +121,12 @@ class Loop {
   std::size_t index(int position) const {
     return static_cast<std::size_t>((position % task_.nranks + task_.nranks) % task_.nranks);
   }
-  // Remembers that the sends of all parts of the slice have begun.
+  // Records that the sends of all parts of the slice have begun.
   void note_sent(int position) {
     sent_.resize(static_cast<std::size_t>(task_.nranks));
     sent_[index(position)] = begun_;
   }
+  // The number of sends that began after those of the slice.
   std::uint64_t begun_since(int position) const { return begun_ - sent_[index(position)]; }
 
   // Where a partial sum of the slice is kept: in the output if it has room for all slices, else in scratch memory.
@@ -151,7 +153,7 @@ std::uint64_t loops(const Task& task) {
 
 void write_loop(const Task& task, std::uint64_t loop, Program& program) {
   const int next = task.at(task.position() + 1);
-  // The previous loop may still be sending partial sums from scratch memory.
+  // The previous loop may still be sending partial sums from the scratch memory that this loop overwrites.
   if (loop > 0 && task.call.kind == Collective::kReduceScatter) program.sent(next);
   Loop one(task, loop, program);
   if (reduces(task.call.kind)) one.reduce_scatter();

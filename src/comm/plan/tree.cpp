@@ -1,6 +1,6 @@
-// The tree algorithm: chunks go up the tree, reduced at each rank, and down again. all_reduce uses two trees in turn;
-// each rank is a leaf in at least one of them. Collectives with a root use one tree, whose root is theirs. One chunk
-// goes down while later ones go up.
+// The tree algorithm: each rank reduces a chunk with those of its children and sends it to its parent; the result is
+// sent down the same tree. all_reduce alternates between two trees, and each rank is a leaf in at least one of them.
+// Collectives with a root use one tree with the same root. One chunk goes down while later chunks go up.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -29,7 +29,7 @@ Node node_of(const Task& task, std::uint64_t chunk) {
 bool goes_up(const Task& task) { return reduces(task.call.kind); }
 bool goes_down(const Task& task) { return task.call.kind != Collective::kReduce; }
 
-// The number of chunks that go up before the first comes down.
+// The number of chunks that a rank sends up before it receives the first result.
 std::uint64_t delay(const Task& task) {
   if (!goes_up(task) || !goes_down(task)) return 0;
   std::uint64_t levels = 1;
@@ -41,8 +41,8 @@ void up(const Task& task, std::uint64_t index, Program& program) {
   const Node node = node_of(task, index);
   const Task::Span chunk = task.chunk(index);
   const bool is_top = node.parent == kNobody;
-  // Below the root of a reduce a rank has no output, and two chunks are sent at once: partial sums are in scratch
-  // memory.
+  // In a reduce only the root has an output. The other ranks keep partial sums in two slots of scratch memory: one
+  // chunk may still be sent while the next is reduced.
   const bool to_output = task.call.kind == Collective::kAllReduce || is_top;
   const BufferLocation sum = to_output ? output_at(chunk.begin) : scratch_at((index % 2) * task.chunk_bytes);
   if (!to_output && index >= 2) program.sent(node.parent, 1);
@@ -64,7 +64,7 @@ void down(const Task& task, std::uint64_t index, Program& program) {
   const Node node = node_of(task, index);
   const Task::Span chunk = task.chunk(index);
   if (node.parent != kNobody) {
-    if (goes_up(task)) program.sent(node.parent);  // the partial sum was sent from where the result is received
+    if (goes_up(task)) program.sent(node.parent);  // the result overwrites the partial sum that was sent up
     program.receive(node.parent, output_at(chunk.begin), chunk.bytes);
     program.received(node.parent);
   } else if (!goes_up(task) && !task.in_place) {

@@ -9,13 +9,14 @@
 namespace slip {
 namespace {
 
-// Chunks are large enough that the cost of a message is negligible, and small enough that all ranks of a chain soon
-// work. The direct all_reduce cuts a chunk into one slice for each rank.
+// Chunks are large enough that the cost of a message is negligible, and small enough that the last rank of a chain
+// starts early. The direct all_reduce cuts a chunk into one slice for each rank.
 constexpr std::uint64_t kChunkBytes = 512 << 10, kDirectChunkBytes = 1 << 20, kSliceBytes = 512 << 10;
 
 constexpr double kReduceGbps = kMemoryGbps / 3;  // reads two values, writes one
 
-// A relay holds one chunk of each rank of its host for each receiver that it relays to: about one chunk for each rank.
+// A relay holds one chunk of each rank of its host for each receiver that it relays to: about one chunk for each rank
+// of the communicator. kRelayBytes limits their sum.
 constexpr std::uint64_t kRelayBytes = 16 << 20, kMinRelayChunk = 16 << 10;
 
 std::uint64_t chunk_bytes(const Schedule& schedule, int nranks) {
@@ -26,7 +27,7 @@ std::uint64_t chunk_bytes(const Schedule& schedule, int nranks) {
   return schedule.kind == Collective::kAllReduce ? kSliceBytes * n : kDirectChunkBytes;
 }
 
-constexpr std::uint64_t kMinShare = 512 << 10;  // of a channel: a smaller one costs mainly latency
+constexpr std::uint64_t kMinShare = 512 << 10;  // bytes of a channel: for fewer, latency would dominate
 
 int log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
@@ -36,8 +37,9 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
   const int nranks = tuning.nranks;
   const LinkRates& rates = tuning.rates;
   const double n = nranks, levels = log2_up(nranks), block = static_cast<double>(bytes) / (rates.gbps * 1e3);
-  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;     // to add two blocks
-  const double fill = std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // of one pipeline hop
+  const double sum = reduces(kind) ? static_cast<double>(bytes) / (kReduceGbps * 1e3) : 0;  // us to add two blocks
+  const double fill =
+      std::min(block, static_cast<double>(kChunkBytes) / (rates.gbps * 1e3));  // us of one chunk on one hop
   const bool all = kind == Collective::kAllReduce;
   switch (algorithm) {
     case Algorithm::kRing:
@@ -59,7 +61,7 @@ double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, c
       if (all) return 2 * (rates.latency_us + messages) + 2 * (n - 1) / n * block + (n - 1) / n * sum;
       return rates.latency_us + messages + (n - 1) * (block + sum);
     }
-    case Algorithm::kRelay: {  // one message for each rank that it relays to; all bytes pass memory twice more
+    case Algorithm::kRelay: {  // one message for each receiver of a relay; all bytes are copied twice more in memory
       if (tuning.hosts < 2 || tuning.hosts == nranks) break;  // no rank could relay
       const double each = n / tuning.hosts, far = n - each;
       return rates.latency_us + kPipeLatencyUs + (far / each - 1) * rates.message_us + n * kPipeMessageUs +
@@ -77,7 +79,7 @@ int useful_channels(int hosts, int each, bool oversubscribed) {
 
 ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wanted, bool rank_order, bool explain) {
   const int nranks = tuning.nranks;
-  // A call without bytes still synchronises the ranks and compares what they ask for: it runs as a barrier.
+  // A call without bytes still synchronises the ranks and compares their calls: it runs as a barrier.
   const bool empty = call.block_bytes() == 0;
   const Collective kind = empty ? Collective::kBarrier : call.kind;
   ScheduleChoice choice;

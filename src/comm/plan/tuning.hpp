@@ -8,14 +8,14 @@
 
 namespace slip {
 
-// Typical values of pipes between ranks of one host.
+// Typical values of pipes between ranks of one host. Rates are in GB/s (bytes, not bits), here and below.
 inline constexpr double kPipeLatencyUs = 0.4, kPipeGbps = 10, kPipeMessageUs = 0.1;
-// What one core copies: bytes read and written, together.
+// The rate at which one core copies, counting bytes read and bytes written.
 inline constexpr double kMemoryGbps = 36;
 
 struct LinkRates {
   double latency_us = 10;  // of a small message
-  double gbps = 4;         // of large messages, while the other direction is in use, too
+  double gbps = 4;         // of large messages, while the link carries messages in the other direction, too
   double message_us = 2;   // the time a rank spends on each further message that is under way at the same time
 };
 
@@ -30,8 +30,8 @@ struct TuningInputs {
 // The model's time in microseconds. `bytes`: of a block.
 double predicted_us(Algorithm algorithm, Collective kind, std::uint64_t bytes, const TuningInputs& tuning);
 
-// The number of channels that pays off: each rank of a host can drive its own channel to the next host, if it has a
-// core for it. `each`: the minimum number of ranks on a host.
+// The number of channels beyond which more channels gain nothing: each rank of a host can drive its own channel to the
+// next host, if it has a core of its own. `each`: the minimum number of ranks on a host.
 int useful_channels(int hosts, int each, bool oversubscribed);
 
 struct ScheduleChoice {

@@ -17,7 +17,8 @@
 namespace slip {
 namespace {
 
-// With many sources the kernel passes over each chunk several times: a chunk and its sources must fit the L1 cache.
+// With many sources the kernel reads and writes each chunk several times, so a chunk and its sources must fit into the
+// L1 cache.
 constexpr std::size_t kChunkBytes = 4096;
 
 constexpr std::uint64_t kMaxPowerOfTwo = 1 << 14;  // every float type that kernels compute with holds its inverse
@@ -50,7 +51,8 @@ ReduceExtra extra_of(const Reduction& how) {
   return ReduceExtra::kNone;
 }
 
-// The table of kernels for this processor, filled once: to find one takes as long as to add a hundred values.
+// A table of the kernels for this processor, filled once, because choosing a kernel takes as long as adding a hundred
+// values.
 ReduceKernel kernel_of(DataType type, ReduceOp op, ReduceExtra extra) {
   constexpr std::size_t kTypes = static_cast<std::size_t>(DataType::kF64) + 1, kExtras = 4;
   static const auto kKernels = [] {
@@ -67,8 +69,9 @@ ReduceKernel kernel_of(DataType type, ReduceOp op, ReduceExtra extra) {
                   static_cast<std::size_t>(extra)];
 }
 
-// Reduces one chunk after the other. A kernel takes at most kMaxSources, so more sources take several passes, which
-// hand their result on in `carry_`. Each pass rounds to the type after each source anyway, so no precision is lost.
+// Reduces one chunk after the other. A kernel takes at most kMaxSources sources, so more sources take several passes.
+// Each pass leaves its result in `carry_` for the next. A kernel rounds to the type after each source anyway, so passes
+// lose no precision.
 class Steps {
  public:
   Steps(const Reduction& how, std::span<const void* const> from)
@@ -136,7 +139,8 @@ class Steps {
 
 template <class T>
 ReduceScale whole_scale(double factor, DataType type, Here here) {
-  // Compared as doubles: 2^63 and 2^64, which the largest 64-bit numbers round to, do not fit.
+  // Compared as doubles. The largest 64-bit numbers round up to 2^63 and 2^64, which do not fit the type, so the upper
+  // bound is exclusive.
   constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
   constexpr double kTooLarge = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
   if (!(factor >= kMin && factor < kTooLarge))
@@ -171,7 +175,7 @@ ReduceScale ReduceScale::one(DataType type) {
     case DataType::kBF16: return of(from_float<Bf16>(1));
     case DataType::kF8E4M3: return of(from_float<F8E4M3>(1));
     case DataType::kF8E5M2: return of(from_float<F8E5M2>(1));
-    default: return of(std::uint64_t{1});  // little-endian: its first bytes are a 1 of any integer type
+    default: return of(std::uint64_t{1});  // little-endian: its first bytes are 1 in any integer type
   }
 }
 

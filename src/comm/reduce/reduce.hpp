@@ -1,6 +1,7 @@
-// The arithmetic of collectives on the CPU, as include/slip/reduction.hpp defines it, at the speed of memory.
+// The arithmetic of collectives on the CPU, as include/slip/reduction.hpp defines it. Memory bandwidth limits its
+// speed. ProgramRunner uses it.
 //
-// All functions are pure functions of memory: any thread may call them, and they allocate nothing.
+// The functions have no state: any thread may call them, and they allocate nothing.
 #pragma once
 
 #include <array>
@@ -48,11 +49,14 @@ struct Reduction {
   std::span<const ReduceScale> scales = {};
 };
 
-// Computes to = from[0] op from[1] op ..., in this order, and touches each byte of memory once. Any alignment.
-// Every target gets the result, which costs less than a copy afterwards.
+// Computes to = from[0] op from[1] op ..., in this order, and reads each source from memory once. Any alignment.
+// Every target gets the result, which costs less than copying it afterwards.
 // REQUIRES: each target is one of the sources, or disjoint from all sources and all other targets.
-// Throws kInvalidValue, and writes nothing, if the type cannot be reduced, there is no source or no target, the number
-// of scales is not the number of sources, or the divisor is 0.
+// Throws kInvalidValue, and writes nothing, if
+//   - the type cannot be reduced,
+//   - there is no source or no target,
+//   - there are scales, but not one for each source, or
+//   - the divisor is 0.
 void reduce(const Reduction& how, std::span<void* const> to, std::span<const void* const> from, std::size_t elements,
             Here here = Here::at());
 
@@ -61,8 +65,8 @@ inline void reduce(const Reduction& how, void* to, std::span<const void* const> 
   reduce(how, std::span<void* const>(&to, 1), from, elements, here);
 }
 
-// `to` equals `from`, or is disjoint from it. Stores that bypass the caches gain nothing over memcpy: on a Neoverse V1
-// memcpy reaches 33.2, 26.8 and 23.9 GB/s for 4, 32 and 128 MiB, stnp 31.4, 27.2 and 22.8.
+// REQUIRES: `to` equals `from`, or the ranges are disjoint. memcpy, because non-temporal stores (stnp) were not faster
+// on a Neoverse V1 (4 to 128 MiB).
 inline void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }

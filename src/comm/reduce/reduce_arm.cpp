@@ -1,6 +1,6 @@
 // Kernels for small floats with two extensions that most 64-bit Arm servers have: f16 arithmetic and bf16 conversion.
-// Only this file is compiled for them; reduce.cpp asks the processor before it calls one. The portable kernels in
-// reduce_kernels.cpp give the same bits.
+// Only this file is compiled for them; reduce.cpp calls one only if the processor has the extensions. The portable
+// kernels in reduce_kernels.cpp give the same bits.
 #include "comm/reduce/reduce_kernel.hpp"
 
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
@@ -59,9 +59,9 @@ struct ArmBf16 {
   static Value scale(const ReduceScale& scale) { return number(to_float(scale.as<Bf16>())); }
 };
 
-// f8 values are computed as f16. Sums and products of two have so few bits that the second rounding changes nothing;
-// the tests try all pairs. An e5m2 is the upper byte of an f16. An e4m3 has another exponent bias: a factor of 256
-// corrects it.
+// f8 values are computed as f16. The sum and the product of two f8 values have so few bits that the second rounding,
+// from f16 to f8, changes nothing; the tests try all pairs. An e5m2 is the upper byte of an f16. An e4m3 has another
+// exponent bias: a factor of 256 corrects it.
 template <class T>
 struct ArmF8 {
   static constexpr bool kE4M3 = std::is_same_v<T, F8E4M3>;
@@ -104,7 +104,7 @@ struct ArmF8 {
   }
 };
 
-// Without a Divisor the portable kernel is used for averages.
+// If Divisor is void, this returns null for averages, and the portable kernel is used.
 template <class Format, class Divisor = void>
 ReduceKernel arm_kernel(ReduceOp op, ReduceExtra extra) {
   using AsIs = Unscaled<Format>;

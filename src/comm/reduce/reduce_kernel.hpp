@@ -10,8 +10,9 @@
 
 namespace slip {
 
-constexpr std::size_t kMaxSources = 5;  // of one kernel call; eight sources take two calls, the second reads the
-                                        // first's result
+// The maximum number of sources of one kernel call. Eight sources take two calls: the second call reads the result of
+// the first.
+constexpr std::size_t kMaxSources = 5;
 
 struct KernelCall {
   std::byte* to = nullptr;
@@ -22,8 +23,8 @@ struct KernelCall {
   std::uint64_t divisor = 1;
 };
 
-// Kernels reduce whole blocks only; the caller pads the last one. So each element goes through the same instructions
-// wherever it lies: there is no second loop for the tail that could round differently or pick another NaN.
+// Kernels reduce whole blocks only; the caller pads the last one. So each element goes through the same instructions at
+// any index: there is no second loop for the tail that could round differently or pick another NaN.
 constexpr std::size_t kBlockBytes = 64;
 
 // What a kernel does besides adding: multiply each source by its factor, or divide the sum. kPowerOfTwo: the divisor is
@@ -32,14 +33,14 @@ enum class ReduceExtra : std::uint8_t { kNone, kScales, kDivisor, kPowerOfTwo };
 
 using ReduceKernel = void (*)(const KernelCall&);
 
-// kArmHalf: f16 arithmetic and bf16 conversion. Types that gain nothing by them use kBase.
+// kArmHalf: Arm's f16 arithmetic and bf16 conversion. Types that gain nothing from them use kBase.
 enum class InstructionSet : std::uint8_t { kBase, kAvx2, kAvx512, kArmHalf };
 bool has_instructions(InstructionSet set);  // they are compiled in, and this processor has them
 InstructionSet best_instructions();
 
 // REQUIRES: has_instructions(set). `extra` is for sums only. Returns null if the type cannot be reduced.
 ReduceKernel reduce_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set);
-// The two sources of kernels; null: this one has none for the type and op.
+// reduce_kernel() chooses between these two functions. They return null if they have no kernel for the type and op.
 ReduceKernel portable_kernel(DataType type, ReduceOp op, ReduceExtra extra, InstructionSet set);
 ReduceKernel arm_half_kernel(DataType type, ReduceOp op, ReduceExtra extra);
 

@@ -4,7 +4,7 @@
 namespace slip {
 namespace {
 
-// The bits of infinity, or of the largest number if the type has no infinity: larger magnitudes are NaN.
+// kTop: the bits of infinity, or of the largest number if the type has no infinity. Larger magnitudes are NaN.
 template <class T>
 ReduceKernel small_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using Layout = FloatLayout<T>;

@@ -1,9 +1,9 @@
 // The loops that reduce elements, as templates. reduce_kernels.cpp and reduce_arm.cpp instantiate them for each data
-// type and op. Both are compiled with -O3 and without fused multiply-add: the compiler vectorises the loops for each
-// instruction set, and all instruction sets give the same bits.
+// type and op. Both files are compiled with -O3 and without fused multiply-add: the compiler vectorises the loops for
+// each instruction set, and all instruction sets give the same bits.
 //
-// A format says how a stored element is carried from one source to the next (Carried), with which type it is computed
-// (Value), and how a result is rounded and stored. A carried value is rounded already.
+// A format defines three types of an element: as it is stored in memory (Stored), as it is kept between two sources
+// (Carried), and as it is computed with (Value). A Carried is already rounded to the data type.
 #pragma once
 
 #include <algorithm>
@@ -58,8 +58,8 @@ struct SmallFormat {
   static Value number(double value) { return static_cast<Value>(value); }
 };
 
-// Small floats mapped to integers of the same order, for min and max: -0 is below +0, and every NaN is mapped to the
-// end where it loses the comparison. kInfinity: a magnitude with larger bits is NaN.
+// Maps small floats to integers in the same order, for min and max: -0 is below +0, and every NaN is mapped to the end
+// of the order where it loses the comparison. kInfinity: a magnitude with larger bits is NaN.
 template <class Bits, Bits kInfinity, bool kIsMin>
 struct OrderedFormat {
   using Stored = Bits;
@@ -162,7 +162,7 @@ class MultiplyByInverse {
   Value inverse_;
 };
 
-// Divides integers of up to 32 bits as doubles. (|x| + 1/2) / d is at least 1/2d away from any integer, and its
+// Divides integers of up to 32 bits as doubles. (|x| + 1/2) / d is at least 1/(2d) away from any integer, and its
 // rounding error is below 2^-18 / d. So truncation is exact, and no integer division is needed.
 template <class T>
 requires(sizeof(T) <= 4) class Divide<IntegerFormat<T>> {

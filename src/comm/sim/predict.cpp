@@ -17,16 +17,17 @@
 namespace slip {
 namespace {
 
-constexpr double kMaxSteps = 1e6;  // of predict(): some seconds, and a gigabyte
-// Of a CallPredictor: ranks, and steps that take a second or two.
+constexpr double kMaxSteps = 1e6;  // of predict(): they take some seconds and a gigabyte of memory
+// Limits of a CallPredictor. The steps take a second or two.
 constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxCommSteps = 400'000;
 constexpr std::size_t kQueueDepth = std::size_t{1} << 22;
-// Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire is four streams.
+// Queues of a sim device. Streams that share a queue would wait for each other, and a pipelined wire has four streams.
+// So a rank has at most kMaxPipelined pipelined wires, or kMaxWires wires of one stream.
 constexpr int kQueues = 128;
 constexpr std::size_t kMaxPipelined = 31, kMaxWires = 126;
 
-// In bytes per second: whole megabytes, and at least the one that a sim link must have.
+// The rate in bytes per second, rounded down to whole MB/s; at least 1 MB/s, the minimum of a sim link.
 std::uint64_t link_rate(double gbps) { return static_cast<std::uint64_t>(std::max(gbps * 1e3, 1.0)) * sim::kMinRate; }
 Picos picos(double us) { return static_cast<Picos>(std::max(us, 0.0) * 1e6); }
 
@@ -55,7 +56,7 @@ class RankMachine {
   sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
 };
 
-// In microseconds of virtual time.
+// Returns the microseconds of virtual time that the simulation takes.
 double run(ProgramSimulation& simulation, const Device& device) {
   Plan plan = simulation.plan();
   const Stream stream = device.stream(StreamFlags::kNonBlocking);
@@ -65,7 +66,7 @@ double run(ProgramSimulation& simulation, const Device& device) {
   return static_cast<double>(device.now() - begun) / 1e6;
 }
 
-// --- machines of a topology ---
+// --- Predictions for machines of a topology ---
 
 // A switch in the network reduces messages while it forwards them, so its program has no reduce steps.
 void make_switch(Program& program) {
@@ -146,7 +147,7 @@ class ClusterLinks {
                   fmt::format("prediction: machine {} ({}) has no net to reach others", node, system(node).name), {});
     return nets[number % nets.size()];
   }
-  // The net of its machine that a rank uses. Neighbouring ranks take different ones of equally near nets.
+  // The net of its machine that a rank uses. If several nets are equally near, neighbouring ranks use different ones.
   std::size_t net_of(const RankPlace& place, const Channel* channel) const {
     const std::vector<int>& nets = system(place.node).nets;
     if (nets.empty()) return 0;
@@ -177,10 +178,10 @@ class ClusterLinks {
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // of machines that differ
+  std::vector<std::pair<const TopoSystem*, TopoPaths>> paths_;  // equal machines share one
   std::vector<std::size_t> of_node_;
   std::set<std::tuple<int, int, int>> added_;
-  std::map<std::pair<int, int>, std::size_t> wires_;  // out of a rank's track
+  std::map<std::pair<int, int>, std::size_t> wires_;  // by rank and track: the number of wires on which it sends
   std::size_t max_wires_ = 0;
   std::map<std::string, double> rates_;
   RankMachine machine_;
@@ -195,12 +196,13 @@ void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, co
   }
 }
 
-// The number of elements that channel `index` of `count` carries.
+// The number of elements that channel `index` of `count` channels carries.
 std::uint64_t share_of(std::uint64_t elements, std::size_t index, std::size_t count) {
   return elements * (index + 1) / count - elements * index / count;
 }
 
-// Estimates the number of steps from the first piece of rank 0, because the programs of all ranks might not fit memory.
+// Throws if there are too many steps. Estimates them from the first piece of rank 0, because the programs of all ranks
+// might not fit into memory.
 void require_few(const CallSpec& spec, const CommGraph& graph, std::size_t tracks, Here here) {
   const auto nranks = static_cast<int>(graph.order.size());
   const MessageProgramBuilder builder(*spec.schedule, {spec.call, 0, nranks, spec.in_place, spec.chunk_bytes},
@@ -258,10 +260,10 @@ CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const Pr
   return result;
 }
 
-// --- the links of a communicator ---
+// --- Predictions for the links of a communicator ---
 
-// Each rank sends at the rate of a link and receives at the same time. Between ranks of one host the cores move the
-// bytes, so all messages there share the cores. Ranks that have less than a core each copy and reduce more slowly.
+// Each rank sends at the rate of a link and receives at the same rate. Between ranks of one host the cores move the
+// bytes, so all messages there share the cores. If a rank has less than one core, it copies and reduces more slowly.
 std::vector<Device> CallPredictor::open_ranks() const {
   const int nranks = comm_.bootstrap.nranks();
   const std::vector<Placement>& placements = comm_.bootstrap.placements();

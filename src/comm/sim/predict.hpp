@@ -1,6 +1,6 @@
-// Predicted times of collectives: the programs that the ranks would run, simulated on sim devices (ProgramSimulation).
-// Messages share the links max-min fair. predict() takes machines from topology files, which need not exist;
-// CallPredictor takes the links that a communicator has measured.
+// Predicted times of collectives: the programs of all ranks are simulated on sim devices (ProgramSimulation). Messages
+// share the links by max-min fairness. predict() uses the machines of topology files, which need not exist.
+// CallPredictor uses the links that a communicator has measured.
 #pragma once
 
 #include "comm/plan/algorithm.hpp"
@@ -19,9 +19,10 @@ struct PredictedCosts {
 struct PredictionRequest {
   Call call;
   Algorithm algorithm = Algorithm::kRing;  // there must be a schedule for the call
-  bool through_switch = false;             // all_reduce: by the plan's trees whose root is a reducing switch
-  // Between machines only nets of the same number reach each other. A message for a rank on another rail first crosses
-  // its own machine through the CPU, unless a relay takes it. Rings and trees use the nets of their channel instead.
+  bool through_switch = false;             // all_reduce: by Channel::switch_tree, whose root is a switch that reduces
+  // Between machines only nets of the same number reach each other (a rail). A message for a rank on another rail first
+  // crosses the sender's machine through the CPU, unless a relay sends it. Rings and trees use the nets of their
+  // channel.
   bool rails = false;
   std::uint64_t chunk_bytes = 0;  // 0: as communicators choose it
   PredictedCosts costs = {};
@@ -38,13 +39,13 @@ struct CallPrediction {
 CallPrediction predict(const Cluster& cluster, const ChannelPlan& plan, const PredictionRequest& request,
                        Here here = Here::at());
 
-// Predicts calls of a communicator, over the links by which it chooses algorithms: measured when it was made, or
-// typical pipes of one host. It must not outlive the communicator.
+// Predicts calls of a communicator. It uses the link rates by which the communicator chooses algorithms: measured when
+// it was made, or typical for pipes of one host. It must not outlive the communicator.
 class CallPredictor {
  public:
   explicit CallPredictor(const Communicator& comm) : comm_(comm.state()) {}
 
-  // Microseconds for one of `calls` equal calls, one after the other. `reachable`: all buffers are from
+  // The average time in microseconds of `calls` equal calls, one after the other. `reachable`: all buffers are from
   // Communicator::allocate. Throws kInvalidValue if there are too many steps to simulate.
   double us(const Call& call, bool reachable, int calls, Here here = Here::at()) const;
 

@@ -51,7 +51,7 @@ Range range_of(const BufferLocation& location, std::uint64_t bytes, const Progra
   return {};
 }
 
-// Of the first `count` messages of a pipelined wire, those that the lane carries.
+// The number of messages that the lane carries among the first `count` messages of a pipelined wire.
 std::uint64_t in_lane(std::uint64_t count, std::uint64_t lane, std::uint64_t lanes) {
   return (count - lane + lanes - 1) / lanes;
 }
@@ -107,7 +107,7 @@ void ProgramPlayer::work(const ProgramPart& part, const Primitive& step, StreamI
   for (int i = 0; i < step.sources; ++i) reads_.push_back(range_of(locations[step.targets + i], step.bytes, part));
   const bool copies = step.kind == Kind::kCopy;
   if (copies && reads_[0].block == writes_[0].block && reads_[0].offset == writes_[0].offset)
-    return;  // copy() of the cpu device returns at once, too
+    return;  // slip::copy() does nothing then, too
   sink_.launch(stream, copies ? copy_kernel() : reduce_kernel(), {.reads = reads_, .writes = writes_},
                {.bytes = step.bytes * (reads_.size() + writes_.size())});
 }
@@ -121,7 +121,7 @@ void ProgramPlayer::begin_message(const ProgramPart& part, const Primitive& step
   sink_.write_flag(stream, flag_at(link.flags, sends ? kSendBegun : kReceiveBegun), before + 1);
 }
 
-// Until the first `count` messages of the wire are done.
+// The stream waits until the first `count` messages of the wire are done.
 void ProgramPlayer::await_messages(const Wire& wire, bool sends, std::uint64_t count, StreamId stream) {
   if (kind_ != WireKind::kPipelined)
     return sink_.wait_flag(stream, flag_at(wire.flags, sends ? kSendDone : kReceiveDone), count);
@@ -151,7 +151,7 @@ void ProgramPlayer::require_matching(const Wire& wire) const {
             fmt::format("message {} is sent as {} bytes, received as {}", i, wire.out[i].bytes, wire.in[i].bytes));
 }
 
-// `await_ranks`: the message waits until the programs of both ranks have begun it.
+// `await_ranks`: the wire waits until the programs of both ranks have begun the message.
 void ProgramPlayer::deliver(Wire& wire, bool await_ranks) {
   const std::vector<StreamId>& streams = streams_of(wire);
   for (std::size_t i = 0; i < wire.out.size(); ++i) {
@@ -206,7 +206,7 @@ std::uint64_t ProgramPlayer::carry(int from, int to, const Range& out, const Ran
   return link.delivered;
 }
 
-// relaxed: the thread that drives the world wrote the flags, and it calls this.
+// relaxed: the thread that drives the sim world has written the flags, and the same thread calls this.
 bool ProgramPlayer::carried(int from, int to, std::uint64_t number) const {
   const Wire& link = wires_.at({0, from, to});
   for (std::uint64_t lane = 0; lane < std::min(kLanes, number); ++lane) {

@@ -1,9 +1,9 @@
-// ProgramPlayer: issues the programs of all ranks as ops on streams of sim devices. It alone says what a primitive
-// means there. Proofs and predictions (ProgramSimulation) and ranks in virtual time (SimWires) use it, each with an
-// OpSink that knows its streams and its memory.
+// ProgramPlayer: issues the programs of all ranks as ops on streams of sim devices. It defines which ops a primitive
+// becomes there. ProgramSimulation (proofs and predictions) and SimWires (ranks in virtual time) use it; each gives it
+// an OpSink, which owns the streams and the memory.
 //
-// Each rank has one stream for each channel (its track). Each ordered pair of ranks has a wire: a few streams that
-// carry its messages. Ranks and wires synchronise by flags, 32-bit counters that only grow:
+// A track is one stream of each rank; each channel uses its own track. Each ordered pair of ranks has a wire: a few
+// streams that carry its messages. Ranks and wires synchronise by flags, 32-bit counters that only grow:
 //   kSend, kReceive   the rank's stream writes how many messages it has begun on the wire;
 //                     the wire waits for both ranks, copies the bytes, and writes how many messages are done;
 //   kSent, kReceived  the rank's stream waits until enough messages are done.
@@ -24,24 +24,25 @@
 
 namespace slip {
 
-// How a wire carries messages. Proofs use the first two, because no real link is stricter than both together:
-//   kRendezvous  A message moves when both ranks have begun it, and both then see it done. Ranks that deadlock with any
-//                link deadlock with this one.
-//   kBuffered    A message leaves when it is sent, whether it is received or not. The wire reads the sender's bytes
-//   until
-//                it reports the send done (a link may have to send them again), even after they have arrived. Accesses
-//                that race with any link race with this one.
-//   kPipelined   As kRendezvous, but a few messages are under way at once, so many messages do not each pay the
-//   latency.
-//                For times.
+// How a wire carries messages. Proofs use kRendezvous and kBuffered: a program that is correct on both is correct on
+// every real link. Predictions use kPipelined, or kRendezvous if a rank has many wires.
+//
+// kRendezvous: a message moves when both ranks have begun it, and both then see it done. Programs that deadlock on any
+// link deadlock on this one.
+//
+// kBuffered: a message leaves when it is sent, whether it is received or not. The wire reads the sender's bytes until
+// it reports the send as done, even after they have arrived: a link may have to send them again. Accesses that race on
+// any link race on this one.
+//
+// kPipelined: as kRendezvous, but a few messages are under way at once, so that not each message adds the latency.
 enum class WireKind : std::uint8_t { kRendezvous, kBuffered, kPipelined };
 
-// Where a ProgramPlayer's ops go.
+// Receives the ops of a ProgramPlayer and enqueues them on streams.
 class OpSink {
  public:
   using StreamId = std::size_t;
   virtual StreamId open_wire_stream(int from, int to, int track) = 0;
-  virtual Range add_flags(std::size_t count) = 0;     // all 0; they live as long as the sink
+  virtual Range add_flags(std::size_t count) = 0;     // their values are 0; they live as long as the sink
   virtual Range add_buffer(std::uint64_t bytes) = 0;  // the bytes that a kBuffered wire holds
   virtual void write_flag(StreamId stream, const Range& flag, std::uint64_t value) = 0;
   virtual void wait_flag(StreamId stream, const Range& flag, std::uint64_t value) = 0;  // until it is `value` or more
@@ -73,7 +74,7 @@ class ProgramPlayer {
   using StreamId = OpSink::StreamId;
   ProgramPlayer(OpSink& sink, int nranks, WireKind kind) : sink_(sink), nranks_(nranks), kind_(kind) {}
 
-  // The time until a rank sees a flag that another rank of its host has written; for predicted times only.
+  // The time until a rank sees a flag that another rank of its host has written. Only predictions use it.
   void set_flag_latency(Picos time) { flag_latency_ = time; }
 
   // Issues the program on the rank's stream. Its messages move once deliver() has been called.
@@ -95,17 +96,17 @@ class ProgramPlayer {
     Range flags;
     std::vector<StreamId> streams;  // opened when the first message is delivered
     std::uint64_t delivered = 0;    // messages that were issued on the streams
-    std::vector<Range> out, in;     // messages that were not, at the sender and at the receiver
+    std::vector<Range> out, in;     // messages not issued yet: their bytes at the sender and at the receiver
     std::uint64_t begun(bool sends) const { return delivered + (sends ? out : in).size(); }
   };
   static constexpr std::uint64_t kLanes = 4;  // messages under way at once on a pipelined wire
   enum WireFlag : std::uint64_t {
     kSendBegun,
     kReceiveBegun,
-    kGone,  // buffered: the wire holds the bytes
+    kGone,  // kBuffered: the wire holds the bytes
     kSendDone,
     kReceiveDone,
-    kLanesDone,  // pipelined: by lane
+    kLanesDone,  // kPipelined: the first of kLanes flags, one for each lane
     kWireFlags = kLanesDone + kLanes
   };
 
@@ -129,7 +130,7 @@ class ProgramPlayer {
   Picos flag_latency_ = 0;
   std::map<std::tuple<int, int, int>, Wire> wires_;  // by track, sender and receiver
   Range rank_flags_;                                 // of host programs: kFlagsPerRank of each rank
-  std::vector<Range> reads_, writes_;                // of the step that is issued; kept to save allocations
+  std::vector<Range> reads_, writes_;                // of the current step; kept to save allocations
 };
 
 }  // namespace slip

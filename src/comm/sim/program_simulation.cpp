@@ -75,7 +75,8 @@ std::vector<RankPrograms> host_rank_programs(std::span<const Call> calls, int nr
     bool any_unreachable = false, any_shared = false;
     for (int rank = 0; rank < nranks; ++rank) {
       const DirectProgramBuilder::NeededBuffers needs = DirectProgramBuilder::needed_buffers(call, rank);
-      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;  // peers could not read the input
+      // In an in-place all_to_all a rank would overwrite input that its peers still have to read.
+      const bool one_way = reachable.in_place && call.kind == Collective::kAllToAll;
       const PeerAccess access = !needs.input && !needs.output                               ? PeerAccess::kNotNeeded
                                 : reachable.offers && !one_way && reachable.offers(i, rank) ? PeerAccess::kShared
                                                                                             : PeerAccess::kUnreachable;
@@ -143,7 +144,7 @@ void ProgramSimulation::open_tracks() {
   }
 }
 
-// In place, the smaller of input and output is the rank's part of the larger.
+// If the call is in place, the smaller of input and output is the rank's part of the larger.
 RankBuffers ProgramSimulation::buffers_of(const RankPrograms& programs, int rank, int track) {
   const Blocks blocks = blocks_of(programs.call, rank, nranks());
   const std::uint64_t block = programs.call.block_bytes(), in = blocks.in * block, out = blocks.out * block;
@@ -164,7 +165,8 @@ RankBuffers ProgramSimulation::buffers_of(const RankPrograms& programs, int rank
 void ProgramSimulation::play(const RankPrograms& programs, std::span<const RankBuffers> buffers, int rank, int track,
                              int channel) {
   const Track& own = track_of(rank, track + channel);
-  // Peers may touch the buffers from the moment on when this rank has come to the call, and not before.
+  // Until this rank joins the call, its user may write the buffers. The checker finds a race if a peer accesses them
+  // before.
   if (programs.direct) overwrite(buffers[static_cast<std::size_t>(rank)], rank, track + channel);
   player_.play({.program = &programs.by_rank[static_cast<std::size_t>(channel * nranks() + rank)],
                 .rank = rank,
@@ -178,7 +180,7 @@ void ProgramSimulation::play(const RankPrograms& programs, std::span<const RankB
                own.stream);
 }
 
-// A call is done when all its channels are, and no channel begins the next call before.
+// A call is done when all its channels are done. No channel begins the next call before that.
 void ProgramSimulation::end_call(const RankPrograms& programs, const RankBuffers& buffers, int rank, int track) {
   const Stream& first = stream_of(rank, track);
   for (int other = track + 1; other < track + programs.channels; ++other) {
@@ -189,8 +191,8 @@ void ProgramSimulation::end_call(const RankPrograms& programs, const RankBuffers
   for (int other = track + 1; other < track + programs.channels; ++other) stream_of(rank, other).wait(first.record());
 }
 
-// Once a call is done, nothing may still use its memory: the user overwrites the buffers, and scratch memory may be
-// freed. The checker finds a race if a program breaks this.
+// Writes to all memory of a call. Once a call is done, nothing may still use its memory: the user may overwrite the
+// buffers, and scratch memory may be freed. The checker finds a race if a program violates this.
 void ProgramSimulation::overwrite(const RankBuffers& buffers, int rank, int track) {
   const Track& own = track_of(rank, track);
   std::vector<Range> writes;

@@ -1,5 +1,6 @@
-// ProgramSimulation: the programs of all ranks as one plan of streams on sim devices (see ProgramPlayer). The checker
-// proves the plan and the simulator times it. No bytes move between ranks.
+// ProgramSimulation: the programs of all ranks as one plan on streams of sim devices (see ProgramPlayer). The checker
+// proves that the plan has no race and no deadlock; a launch of the plan gives its time. No bytes move between ranks.
+// predict.cpp and the tests use it.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,8 @@ namespace slip {
 struct RankPrograms {
   Call call;
   bool in_place = false;         // for the ranks that have both an input and an output
-  int channels = 1;              // they run at the same time in the same memory
-  std::vector<Program> by_rank;  // all pieces; the ranks of channel 0 first
+  int channels = 1;              // they run at the same time on the same buffers
+  std::vector<Program> by_rank;  // all pieces of each rank's program; the programs of channel 0 come first
   std::uint64_t scratch = 0;     // bytes that each rank and channel needs
   std::uint64_t number = 0;      // host programs: the call's number
   std::uint64_t phase = 0;       // host programs: the phases of all calls before it
@@ -39,7 +40,7 @@ RankPrograms rank_programs(const CallSpec& spec, std::span<const CommGraph> grap
 inline RankPrograms rank_programs(const CallSpec& spec, const CommGraph& graph) {
   return rank_programs(spec, std::span(&graph, 1));
 }
-// Sends and receives, by rank. Their addresses are offsets into memory of the rank.
+// The programs of sends and receives. `messages`: by rank; their addresses are offsets into memory of the rank.
 RankPrograms rank_programs(std::span<const std::vector<UserMessage>> messages);
 
 // Which buffers the other ranks of the host can reach.
@@ -56,8 +57,8 @@ class ProgramSimulation final : private OpSink {
   // of each rank, those of rank 0 first; they may all be the same device.
   ProgramSimulation(std::vector<Device> devices, WireKind wires, int tracks = 1);
 
-  // The call runs after the calls that were added to the same track. Its channels use the tracks from `track` on. When
-  // a call is done the simulated user overwrites its buffers. All calls of a track share one scratch memory.
+  // The call runs after the calls that were added to the same track before. Its channels use the tracks from `track`
+  // on. When a call is done, the simulated user overwrites its buffers. All calls of a track share one scratch memory.
   void add(const RankPrograms& programs, int track = 0);
   // See ProgramPlayer.
   void set_flag_latency(Picos time) { player_.set_flag_latency(time); }
@@ -98,7 +99,7 @@ class ProgramSimulation final : private OpSink {
   ProgramPlayer player_;
   std::vector<std::pair<RankPrograms, int>> sequence_;  // with their tracks
   std::vector<Track> tracks_;
-  std::vector<std::pair<Stream, Name>> streams_;  // by StreamId; the name of the copies on it
+  std::vector<std::pair<Stream, Name>> streams_;  // by StreamId; Name: of the copies on the stream
   std::vector<Buffer> buffers_;
   std::vector<Buffer> staging_;        // by rank
   std::vector<Range> staging_ranges_;  // the same

@@ -13,7 +13,7 @@
 
 namespace slip {
 
-// --- a call ---
+// --- SimRun ---
 
 void SimRun::prepare(std::uint64_t ticket, SimCall call) {
   ticket_ = ticket;
@@ -51,10 +51,10 @@ bool SimRun::concerns(int rank) const {
   return rank != rank_ && (!is_message() || std::any_of(call_.messages.begin(), call_.messages.end(), same));
 }
 
-// Throws if peers cannot join any more. Until the bytes have moved the CallRun checks this; but the bytes of a root may
-// move before all ranks have joined.
+// Throws if peers cannot join any more. Until the bytes have moved, the CallRun checks this. But the bytes of a call
+// may move before all ranks have joined, for example those of a broadcast's root.
 void SimRun::look_for_trouble() {
-  if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is read because of it
+  if (calls_.aborted.load(std::memory_order_relaxed))  // relaxed: no other data is published with it
     throw Error(Code::kAborted, fmt::format("rank {}: aborted", rank_), {});
   calls_.throw_failure();
   if (deadline_ns_ == 0) deadline_ns_ = now_ns() + calls_.timeout_ns;
@@ -95,7 +95,7 @@ void SimRun::finish(const Failure* cause) {
   if (!cause) throw error;
 }
 
-// --- the ranks ---
+// --- SimRanks ---
 
 SimRanks::SimRanks(Settings settings)
     : settings_(std::move(settings)), slots_(static_cast<std::size_t>(settings_.tuning.nranks)) {}
@@ -165,7 +165,7 @@ void SimRanks::try_begin(SimRun& run) {
   if (std::all_of(slots_.begin(), slots_.end(), waits)) begin_collective();
 }
 
-// All ranks have joined, so it compares all of them, even those that the call does not wait for.
+// Compares the calls of all ranks, even of those that the CallRun does not wait for: all ranks have joined.
 bool SimRanks::ask_for_the_same() {
   const Signature& first = slots_.front().here->run_.signature();
   const auto other = std::find_if(slots_.begin(), slots_.end(),
@@ -182,7 +182,7 @@ bool SimRanks::ask_for_the_same() {
 void SimRanks::begin_collective() {
   if (!ask_for_the_same()) return;
   const auto moved = [](const RankSlot& one) { return one.here->moved_; };
-  while (!std::all_of(slots_.begin(), slots_.end(), moved)) {  // they wait only for each other
+  while (!std::all_of(slots_.begin(), slots_.end(), moved)) {  // ends, because the calls wait only for each other
     if (!move()) yield_thread();
   }
   if (std::any_of(slots_.begin(), slots_.end(), [](const RankSlot& one) { return one.here->failed(); })) return;
@@ -212,7 +212,7 @@ void SimRanks::post_messages(SimRun& run) {
   }
 }
 
-// Messages match in order. If their sizes differ, the CallRuns report it before virtual time matters.
+// Messages match in order. If their sizes differ, the CallRuns report the mismatch, so this function need not check.
 void SimRanks::match(int from, int to) {
   PendingMessages &sent = out_[{from, to}], &received = in_[{from, to}];
   while (!sent.empty() && !received.empty()) {

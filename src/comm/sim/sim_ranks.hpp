@@ -1,10 +1,10 @@
 // SimRanks: the ranks of a communicator on sim devices. All are in one process and in one sim world.
 //
-// A call is the same CallRun as on the cpu device: it moves the bytes, compares what the ranks ask for and enforces
-// deadlines. It advances when the sim world does; no thread waits for it. In virtual time a rank joins a call when its
-// stream reaches it. When all ranks have joined, the bytes move at once, and the call then takes the time that its
-// programs take on the links (SimWires). So the results have the same bits as on the cpu device with the same options,
-// whatever algorithm the model chooses for the links.
+// A call is the same CallRun as on the cpu device: it moves the bytes, compares the calls of the ranks and enforces
+// deadlines. The thread that drives the sim world advances it; no thread waits for it. In virtual time a rank joins a
+// call when its stream reaches the call. When all ranks have joined, the bytes move at once, and the call then takes
+// the virtual time that its programs take on the links (SimWires). So the results have the same bits as on the cpu
+// device with the same options, whatever algorithm the model chooses for the simulated links.
 //
 // Once all ranks have joined the communicator, only the thread that drives the sim world uses it.
 #pragma once
@@ -25,7 +25,7 @@ namespace slip {
 
 class SimRanks;
 
-// What virtual time needs to know of a call.
+// The parts of a call that determine its virtual time.
 struct SimCall {
   struct Message {
     bool out = true;
@@ -37,12 +37,12 @@ struct SimCall {
   std::vector<Message> messages;  // of Collective::kMessage
 };
 
-// A call of one rank that is under way.
+// A call of one rank in virtual time. It wraps the CallRun that moves the bytes.
 class SimRun final : public Exchange {
  public:
   SimRun(SimRanks& ranks, CallContext& calls, CallRun& run)
       : ranks_(ranks), calls_(calls), run_(run), rank_(calls.rank) {}
-  // After the preparation of the CallRun. `ticket`: the number of the call on this rank.
+  // Call it after CallRun::prepare(). `ticket`: the number of the call on this rank.
   void prepare(std::uint64_t ticket, SimCall call);
 
   bool advance(By thread) noexcept override;
@@ -59,7 +59,7 @@ class SimRun final : public Exchange {
   bool concerns(int rank) const;
   void look_for_trouble();
 
-  struct Transfer {  // of a message that moves
+  struct Transfer {  // a message under way: SimWires::carry() returned its number
     int from, to;
     std::uint64_t number;
   };
@@ -72,9 +72,9 @@ class SimRun final : public Exchange {
   bool joined_ = false;
   bool moved_ = false;         // its bytes have moved, or it failed
   bool begun_ = false;         // in virtual time: all ranks that it needs have joined
-  std::size_t unmatched_ = 0;  // of its messages
+  std::size_t unmatched_ = 0;  // its messages that the peer has not posted yet
   std::vector<Transfer> transfers_;
-  std::int64_t deadline_ns_ = 0;  // for the peers to join, if its bytes have moved before they did; 0: none yet
+  std::int64_t deadline_ns_ = 0;  // until which the peers must join, if the bytes moved before they did; 0: not set
   std::optional<Error> trouble_;  // an error of virtual time itself
 };
 
@@ -98,17 +98,17 @@ class SimRanks {
   struct RankSlot {
     std::optional<Device> device;
     std::uint64_t ticket = 1;  // the number of the call that may join next
-    SimRun* here = nullptr;    // the call that has joined
+    SimRun* here = nullptr;    // the call that this rank has joined
   };
   using PendingMessages = std::deque<std::pair<SimRun*, Range>>;
   void begin();
   RankSlot& slot(int rank) { return slots_[static_cast<std::size_t>(rank)]; }
   void join(SimRun& run);
   void leave(SimRun& run);
-  bool move();  // moves bytes of all calls that have joined, as far as possible; false: nothing moved
+  bool move();  // advances the CallRuns of all ranks that have joined a call; false: none could advance
   void try_begin(SimRun& run);
   void begin_collective();
-  bool ask_for_the_same();  // false: they differ, and all calls have failed
+  bool ask_for_the_same();  // false: the ranks have joined different calls, and all of these calls have failed
   void post_messages(SimRun& run);
   void match(int from, int to);
   ScheduleChoice choice_of(const Call& call);

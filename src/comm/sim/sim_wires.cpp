@@ -10,7 +10,7 @@
 namespace slip {
 namespace {
 
-constexpr std::size_t kScratchBytes = std::numeric_limits<std::size_t>::max() / 2;  // more than any program names
+constexpr std::size_t kScratchBytes = std::numeric_limits<std::size_t>::max() / 2;  // more than any program uses
 
 void submit(StreamState& stream, const Op& op) { stream.core->backend->submit(stream, op); }
 
@@ -27,7 +27,7 @@ SimWires::Flags::~Flags() { drop_block(block_); }
 
 Range SimWires::Flags::range() const { return {block_, block_->id.load(std::memory_order_relaxed), 0, block_->bytes}; }
 
-// relaxed: the thread that drives the world wrote it, and it calls this.
+// relaxed: the thread that drives the sim world has written it, and the same thread calls this.
 std::uint32_t SimWires::Flags::value() const { return __atomic_load_n(&values_[0], __ATOMIC_RELAXED); }
 
 SimWires::SimWires(std::vector<Device> devices)
@@ -134,7 +134,7 @@ void SimWires::wait_flag(StreamId stream, const Range& flag, std::uint64_t value
                              .reads = std::span<const Range>(&flag, 1)});
 }
 
-// A message without bytes takes the latency of the link, too: it is copied as one byte.
+// A message without bytes is copied as one byte, so that it takes the latency of the link, too.
 void SimWires::copy(StreamId stream, const Range& to, const Range& from) {
   Range target = to, source = from;
   target.bytes = source.bytes = std::max<std::size_t>(from.bytes, 1);
@@ -143,7 +143,7 @@ void SimWires::copy(StreamId stream, const Range& to, const Range& from) {
                              .writes = std::span<const Range>(&target, 1)});
 }
 
-// The channels of a rank share the bandwidth of its memory.
+// The channels of a rank share the bandwidth of its memory, so each op costs as many times its bytes.
 void SimWires::launch(StreamId stream, const Kernel& kernel, const Operands&, const Cost& cost) {
   submit(*streams_[stream], {.kind = OpKind::kKernel,
                              .kernel = &kernel,
@@ -153,7 +153,7 @@ void SimWires::launch(StreamId stream, const Kernel& kernel, const Operands&, co
 LinkRates SimWires::measure() {
   constexpr std::size_t kSmall = 64, kLarge = std::size_t{1} << 20;
   std::array<Stamp*, 3> marks{};
-  for (const int from : {1, 0}) {  // rank 0 comes last: its copies are measured
+  for (const int from : {1, 0}) {  // the copies of rank 0 are measured, so those of rank 1 are submitted before
     const StreamId stream = player_.wire_stream(from, 1 - from, 0);
     const auto mark = [&](std::size_t index) {
       if (from != 0) return;

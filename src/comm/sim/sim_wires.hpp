@@ -1,9 +1,9 @@
 // SimWires: the virtual time that calls between ranks on sim devices take. It plays the programs of all ranks (see
 // ProgramPlayer) on the links of their devices. No byte moves here: CallRun moves the bytes.
 //
-// All its streams are wires as the backend knows them (StreamSpec::wire), and live as long as the communicator.
+// It opens all its streams with StreamSpec::wire. They live as long as the communicator.
 //
-// The thread that drives the sim world calls it; before that, the thread that creates it.
+// Only the thread that drives the sim world may call it; before that, the thread that creates it.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ namespace slip {
 
 class SimWires final : private OpSink {
  public:
-  // By rank; all of one sim world.
+  // `devices`: by rank; all in one sim world.
   explicit SimWires(std::vector<Device> devices);
   ~SimWires();  // waits until nothing is under way
   SimWires(const SimWires&) = delete;
@@ -28,22 +28,22 @@ class SimWires final : private OpSink {
 
   int nranks() const { return static_cast<int>(devices_.size()); }
 
-  // All ranks begin a collective now. `buffers`: by rank; only the device that holds them matters.
+  // All ranks begin a collective now. `buffers`: by rank; only the device that holds each buffer matters.
   // REQUIRES: no collective is under way.
   void play(const Call& call, const ScheduleChoice& how, std::span<const CommGraph> graphs,
             std::span<const RankBuffers> buffers);
-  bool played(int rank) const;  // the rank has done its part of the collective
+  bool played(int rank) const;  // whether the rank has done its part of the collective
 
-  // A message begins to move now; an empty range has no bytes. Returns its number on the wire, from 1.
+  // Begins to move a message now; an empty range is a message without bytes. Returns its number on the wire, from 1.
   std::uint64_t carry(int from, int to, const Range& out, const Range& in);
-  // The message and all before it on the wire have arrived.
+  // Whether the message and all before it on the wire have arrived.
   bool carried(int from, int to, std::uint64_t number) const { return player_.carried(from, to, number); }
 
   // Measures the link between ranks 0 and 1 in both directions at the same time. Takes virtual time.
   LinkRates measure();
 
  private:
-  // Flags in host memory that the streams count in.
+  // Flags in host memory, which ops of the streams write and wait for.
   class Flags {
    public:
     explicit Flags(std::size_t count);
