@@ -14,7 +14,8 @@
 namespace slip {
 namespace {
 
-// At the deadline of a rank the root tells which ranks have not come; the answer needs this time to arrive.
+// At the first deadline of any rank, the root sends all ranks which ones are missing. A rank waits this much longer for
+// that answer.
 constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
@@ -152,8 +153,8 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
       try {
         channel.emplace(attempt.reach(address, limit));
       } catch (const Error& error) {
-        // Before rank 0 has started, nobody listens there, or the root of another communicator that is just ending. An
-        // attempt that timed out on a bad network is repeated.
+        // Before rank 0 has started, no process listens there, or the root of another communicator that is just ending.
+        // An attempt that timed out on a lossy network is repeated.
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
         reason = bare_text(error);
         no_answer = error.code() == Code::kTimeout;

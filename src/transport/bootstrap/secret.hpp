@@ -1,5 +1,5 @@
-// Secrets of 128 bits: random ones, derived ones, and the one that all processes of a user share. Also random numbers
-// and hashes that need not be secret.
+// Secrets of 128 bits, which authenticate the connections of a job: random ones, derived ones, and the one that all
+// processes of a user share. Also random numbers and hashes that need not be secret.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ using Secret = std::array<std::byte, 16>;
 Secret random_secret();
 std::uint64_t random_number();
 
-// A secret that follows from another one, which cannot be computed back from it. The label says what it is for. The
-// salt, which need not be secret, makes several with one label.
+// Derives a secret from another one by HMAC; the original cannot be computed from the result. The label names the
+// purpose. Different salts, which need not be secret, give different secrets for one label.
 Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt = {});
 
 std::uint64_t number_of(std::string_view text);  // a hash, the same in every process; not secret

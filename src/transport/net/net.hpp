@@ -38,8 +38,8 @@ struct NetOptions {
   Secret key{};           // authenticates the connection: sender and receiver need the same key
   std::string host;       // host name or address to listen at; empty: chosen by `interface`
   std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
-  // The sender's values of the next three options apply to both ends. Between ranks of one host MSG_ZEROCOPY is never
-  // used, because the kernel copies there anyway.
+  // The sender's values of the next three options count; the receiver's are ignored. Between ranks of one host
+  // MSG_ZEROCOPY is never used, because the kernel copies there anyway.
   int sockets = 1;                                    // number of sockets; large messages are striped over them
   std::size_t stripe_bytes = std::size_t{128} << 10;  // length of a stripe
   std::size_t zero_copy_from = 0;  // messages of at least this many bytes are sent with MSG_ZEROCOPY; 0: none are
@@ -92,9 +92,8 @@ class NetConnection {
 
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) = 0;
   virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
-  virtual void watch(
-      // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
-      std::vector<pollfd>& all) const = 0;
+  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
+  virtual void watch(std::vector<pollfd>& all) const = 0;
 
   // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
   // bytes of each part.
