@@ -27,7 +27,7 @@ class Sha256 {
   std::uint64_t bytes_ = 0;
 };
 
-// One key for any number of messages: the part that depends on the key is computed once.
+// HMAC-SHA-256 with one key for any number of messages: the part that depends on the key is computed once.
 class Hmac {
  public:
   explicit Hmac(std::span<const std::byte> key);
@@ -38,7 +38,8 @@ class Hmac {
   Sha256 inner_, outer_;
 };
 
-// The time does not depend on the position of the first difference.
+// Compares in a time that does not depend on the position of the first difference, so that an attacker learns nothing
+// from it.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 
 }  // namespace slip

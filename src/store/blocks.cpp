@@ -73,7 +73,7 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
     if (bounces()) std::memcpy(target_, into_ + before, bytes_);
     return Step::kDone;
   }
-  // A direct read stops within a sector only at the end of the file.
+  // A direct read returns a partial sector only at the end of the file.
   const std::size_t whole = total - total % range.alignment;
   if (result > 0 && whole > got_) {
     got_ = whole;
