@@ -67,8 +67,8 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
     return false;
   }
 
-  static constexpr int kSlots =
-      4;  // maximum number of threads that one lock can be biased to in its life; later threads use `lock_`
+  // Maximum number of threads that one lock can be biased to in its life; later threads use `lock_`.
+  static constexpr int kSlots = 4;
   static constexpr int kNoSlot = -1;
 
   // Takes lock_ and keeps it until unlock(). clang's analysis cannot follow a lock that is held on one path only.

@@ -312,8 +312,8 @@ class JsonReader : public JsonScalars {
     return false;
   }
 
-  bool
-  next_item_or_end();  // like next_item, but the input may also end here, even after a comma, as in truncated traces
+  // Like next_item, but the input may also end here, even after a comma, as in truncated traces.
+  bool next_item_or_end();
 
   void skip() { skip_value(0); }
   // True: the next value was an object without inner objects that begins {"KEY":"LETTER", and it was skipped unread.

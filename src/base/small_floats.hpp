@@ -40,8 +40,8 @@ struct SmallFloat {
 };
 using F16 = SmallFloat<std::uint16_t, 5, 10>;
 using F8E5M2 = SmallFloat<std::uint8_t, 5, 2>;
-using F8E4M3 =
-    SmallFloat<std::uint8_t, 4, 3>;  // no infinity: all bits but the sign set is NaN, everything else is a number
+// E4M3 has no infinity: if all bits but the sign are set, it is a NaN; all other patterns are numbers.
+using F8E4M3 = SmallFloat<std::uint8_t, 4, 3>;
 
 template <class T>
 struct FloatLayout;

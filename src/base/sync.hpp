@@ -24,8 +24,8 @@ inline void cpu_relax() {
 }
 
 void yield_thread();  // lets another thread run on this core (sched_yield)
-void sleep_ns(
-    std::int64_t time);  // less than a second. Sleeps at least that long, plus the timer slack; a signal ends it early
+// `time`: less than a second. Sleeps for that time plus the timer slack; a signal ends it early.
+void sleep_ns(std::int64_t time);
 
 // How a thread polls in a loop for a condition for which no other thread will wake it.
 struct WaitPolicy {
@@ -179,8 +179,8 @@ class Parker {
 // An object that subscribes to a source of events, which calls wake_up() after each event.
 class Subscriber {
  public:
-  virtual void
-  wake_up() noexcept = 0;  // called from any thread; must return at once and take no lock that is held for long
+  // Called from any thread; must return at once and take no lock that is held for long.
+  virtual void wake_up() noexcept = 0;
 
  protected:
   ~Subscriber() = default;

@@ -75,17 +75,16 @@ class SharedLoop {
 
   // Runs the next index. False: no index is left. Called by the owner and by threads that have joined.
   bool do_one() {
-    const std::size_t index =
-        next_.fetch_add(1, std::memory_order_relaxed);  // relaxed: only the uniqueness of the index matters
+    // relaxed: only the uniqueness of the index matters.
+    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
     if (index >= loop_.count) return false;
     try {
       loop_.call(loop_.body, index);
     } catch (...) {
       const LockGuard lock(error_lock_);
       if (!error_) error_ = std::current_exception();
-      next_.store(
-          loop_.count,
-          std::memory_order_relaxed);  // skips the rest. Only a hint: another thread may still begin one more index
+      // Skips the remaining indices. relaxed, only a hint: another thread may still begin one more index.
+      next_.store(loop_.count, std::memory_order_relaxed);
     }
     return true;
   }

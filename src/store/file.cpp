@@ -174,8 +174,8 @@ std::string read_text(const std::string& path, std::uint64_t max_bytes, const ch
 
 namespace {
 
-constexpr long kCachestat =
-    451;  // system call number, the same on every architecture; headers before Linux 6.5 lack it
+// System call number, the same on every architecture; headers before Linux 6.5 lack it.
+constexpr long kCachestat = 451;
 constexpr std::uint64_t kPage = 4096;
 
 struct CachestatRange {

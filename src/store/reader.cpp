@@ -21,8 +21,9 @@ namespace {
 using Disk = ReaderOptions::Disk;
 
 constexpr std::uint64_t kFewBlocks = 2;  // one thread copies these faster than the others wake up
-constexpr std::size_t kPieceBytes = std::size_t{256}
-                                    << 10;  // takes about 20 us to copy, so it delays a parallel loop by at most that
+// Size of the pieces of copy_between_loops(). Copying one takes about 20 us, which is the longest delay of a parallel
+// loop.
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
 ReaderOptions checked(ReaderOptions options, Here here) {
   constexpr std::size_t kMaxBlock = std::size_t{1} << 30;

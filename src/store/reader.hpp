@@ -28,8 +28,8 @@ struct ReaderOptions {
   Cache cache = Cache::kFirst;
   Disk disk = Disk::kBest;
   std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
-  unsigned in_flight =
-      16;  // maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned
+  // Maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned.
+  unsigned in_flight = 16;
   unsigned threads = 4;  // including the caller
   // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
   // additional threads compete with them for cores.

@@ -63,9 +63,8 @@ class ConnectionTable {
 
   std::list<ControlConnection>& all() { return connections_; }
   int listener_descriptor() const { return out_of_descriptors_ ? -1 : listener_.descriptor(); }
-  bool out_of_descriptors() const {
-    return out_of_descriptors_;
-  }  // then the listener must not be polled until after a delay
+  // True: the listener must not be polled before a delay has passed.
+  bool out_of_descriptors() const { return out_of_descriptors_; }
   bool predecessor_joined() const { return predecessor_joined_; }
   bool has_undelivered(int rank) const { return undelivered_.contains(rank); }
 

@@ -46,8 +46,8 @@ class FailureDetector {
   // Finds the silent ranks and sends the heartbeats that are due.
   void beat(std::int64_t now);
   std::int64_t next_beat_ns() const { return next_beat_ns_; }  // time of the next heartbeat; 0: none was sent yet
-  std::int64_t lost_at_ns(
-      const ControlConnection& connection) const;       // when the peer is declared lost if it stays silent
+  // The time at which the peer is declared lost if it stays silent.
+  std::int64_t lost_at_ns(const ControlConnection& connection) const;
   std::int64_t goodbye_end_ns(std::int64_t now) const;  // until when peers may answer a goodbye that is sent now
   void add_init_over(const ControlConnection& from, const FrameHeader& header);
   // The thread planned to wake at `planned_ns`. If it woke much later, this process was stopped, perhaps together with

@@ -129,8 +129,8 @@ void FrameSocket::pump() {
     const Socket::Moved moved = socket_.try_recv(std::span(in_).subspan(had));
     in_.resize(had + moved.bytes);
     ended_ = moved.ended;
-    if (moved.bytes == 0)
-      break;  // do not stop earlier: if the peer sends and closes at once, the end must be found, too
+    // Do not stop earlier: if the peer sends and closes at once, the end must be found, too.
+    if (moved.bytes == 0) break;
   }
   if (!proven_) advance_handshake();
 }

@@ -32,9 +32,8 @@ class FrameSocket {
   void queue(FrameHeader header, std::span<const std::byte> body = {});
   void flush();
   bool unsent() const { return wants_to_write() || !held_.empty(); }
-  bool wants_to_write() const {
-    return sent_ < out_.size();
-  }  // whether to poll for POLLOUT: held frames wait for the peer's proof
+  // Whether to poll for POLLOUT: held frames wait for the peer's proof.
+  bool wants_to_write() const { return sent_ < out_.size(); }
 
   void pump();  // reads the bytes that have arrived
   // The next complete frame. None: it has not arrived, or the bytes are not a frame of this job, see stranger().

@@ -26,9 +26,8 @@ class Handshake {
   std::size_t advance(std::span<const std::byte> received, std::vector<std::byte>& out);
   void begin(std::vector<std::byte>& out) const;  // appends the first message of the connecting end
 
-  const std::string& failure() const {
-    return failure_;
-  }                                            // why the peer is not a rank of this job; empty: no failure so far
+  // Why the peer is not a rank of this job; empty: no failure so far.
+  const std::string& failure() const { return failure_; }
   bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
   Hmac sending_key() const;
   Hmac receiving_key() const;

@@ -40,8 +40,8 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   header.call = call.kind;
   connections_.pass_on(header,
                        table.subspan(static_cast<std::size_t>(context_.self.rank) * bytes_per_rank, bytes_per_rank));
-  std::optional<int>
-      absent;  // a rank that left without sending its piece: the piece would have arrived before the notification
+  // A rank that left without sending its piece: the piece would have arrived before the notification.
+  std::optional<int> absent;
   std::optional<int> astray;  // a rank that is in another call
   const bool in_time = failures_.wait_until(lock, call.deadline_ns, [&] {
     if ((astray = in_another_call(gathering, call.kind))) return true;
@@ -99,8 +99,8 @@ void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, c
     throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", self, rank, error.what()), {});
   }
   lock.lock();
-  if (!connections_.outgoing(rank))
-    connections_.add_outgoing(std::move(*channel), rank);  // otherwise another thread was faster
+  // Another thread may have connected to the rank meanwhile.
+  if (!connections_.outgoing(rank)) connections_.add_outgoing(std::move(*channel), rank);
 }
 
 void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,

@@ -77,8 +77,8 @@ class MessageExchange {
   // Under the mutex.
   std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> messages_;  // by rank and tag
   std::map<std::pair<std::uint64_t, int>, Piece> pieces_;                                 // by gathering and rank
-  std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>>
-      answers_;                   // by rank and question; has an entry for each expected answer
+  // By rank and question; has an entry for each expected answer.
+  std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> answers_;
   std::uint64_t gatherings_ = 0;  // number of all-gathers begun so far
   std::uint64_t questions_ = 0;
 };

@@ -15,8 +15,8 @@ constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVote
 constexpr std::int64_t kNotifyNs =
     2'000'000'000;  // the leader notifies all after the deadline which ranks have not come
 constexpr int kMaxFailedRounds = 3;
-constexpr auto kNoWait =
-    static_cast<std::size_t>(-1);  // never the number of gone ranks, so next_message() returns at once
+// Never the number of gone ranks, so next_message() returns at once.
+constexpr auto kNoWait = static_cast<std::size_t>(-1);
 
 struct JoinHead {
   std::uint64_t attempt = 0;
@@ -197,8 +197,8 @@ std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
     if (message) {
       std::span<const std::byte> rest = message->bytes;
       VerdictHead head;
-      if (message->rank != leader || !take(rest, head) || head.attempt != attempt_)
-        continue;  // a decision of an earlier attempt
+      // Ignore a malformed decision, or one of an earlier attempt.
+      if (message->rank != leader || !take(rest, head) || head.attempt != attempt_) continue;
       return Decision{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
     }
     if (gone.contains(leader)) return std::nullopt;
@@ -367,8 +367,8 @@ bool Recovery::lead(const Make& make) {
     if (rank != bootstrap_.rank()) decide(rank, joined_[rank], Verdict::kRendezvous, bytes);
   }
   std::string failure;
-  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks},
-           failure);  // 0: the leader is the lowest of the old ranks
+  // The leader is the lowest of the old ranks, so it becomes rank 0.
+  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks}, failure);
   const Votes votes = collect_votes();
   if (failure.empty()) failure = votes.failure;
   const bool lost = lost_a_member();

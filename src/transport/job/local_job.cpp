@@ -269,8 +269,8 @@ class Job {
     rank.running = true;
     ranks_.push_back(std::move(rank));
     int error = 0;
-    const bool failed =
-        ::read(failure.read, &error, sizeof(error)) == sizeof(error);  // returns 0 when exec has closed the pipe
+    // If exec succeeds, it closes the pipe, and read() returns 0.
+    const bool failed = ::read(failure.read, &error, sizeof(error)) == sizeof(error);
     ::close(failure.read);
     if (!failed) return;
     status_ = error == ENOENT ? kNoSuchProgram : kCannotStart;

@@ -21,8 +21,8 @@ struct Placement {
   std::uint64_t boot = 0;       // hash of the boot id of the running kernel
   std::uint64_t net_space = 0;  // the network namespace: each container of a host may have its own
   std::uint64_t pid_space = 0;  // the namespace of `pid`
-  std::uint64_t started =
-      0;  // start time of the process, in clock ticks of its host: tells processes with a reused pid apart
+  // Start time of the process, in clock ticks of its host: tells processes with a reused pid apart.
+  std::uint64_t started = 0;
   std::int32_t pid = 0;
   std::uint32_t user = 0;
   char host[64] = {};

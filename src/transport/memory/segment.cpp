@@ -138,8 +138,8 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
       send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
-      if (error.code() == Code::kIo)
-        continue;  // the peer closed the connection: if it was a rank, the failure detector reports its loss
+      // The peer closed the connection: if it was a rank, the failure detector reports its loss.
+      if (error.code() == Code::kIo) continue;
       if (error.code() != Code::kTimeout) throw;
       throw Error(Code::kTimeout,
                   fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",

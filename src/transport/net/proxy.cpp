@@ -16,8 +16,8 @@ constexpr double kYieldUs = 300;     // then it sleeps in poll
 constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
 constexpr std::uintptr_t kPageBytes = 4096;
-constexpr std::size_t kMaxRegistered =
-    16;  // registrations of a connection; exceeded only while more are in use at once
+// Registrations of a connection; exceeded only while more are in use at once.
+constexpr std::size_t kMaxRegistered = 16;
 }  // namespace
 
 ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender)
@@ -161,8 +161,8 @@ bool ProxyConnection::move() {
     one.moved = moved;
     ++done;
   }
-  if (done != before)
-    done_.store(done, std::memory_order_release);  // release: a thread that sees the count sees the bytes and `moved`
+  // release: a thread that sees the count sees the bytes and `moved`.
+  if (done != before) done_.store(done, std::memory_order_release);
   return moved_some || done != before;
 }
 

@@ -133,8 +133,8 @@ class ZeroCopy {
   }
 
  private:
-  static constexpr std::size_t kMax =
-      1024;  // a power of two, so that id % kMax stays continuous when the 32-bit id wraps around
+  // A power of two, so that id % kMax stays continuous when the 32-bit id wraps around.
+  static constexpr std::size_t kMax = 1024;
   static bool is_notice(const cmsghdr& header) {
     return (header.cmsg_level == SOL_IP && header.cmsg_type == IP_RECVERR) ||
            (header.cmsg_level == SOL_IPV6 && header.cmsg_type == IPV6_RECVERR);

@@ -20,8 +20,8 @@ namespace {
 // The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
 // network may deliver the greeting late.
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-constexpr std::int64_t kNoDescriptorsPauseNs =
-    10'000'000;  // delay before the next accept when the process has no descriptors left
+// Delay before the next accept when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 // Size of the send buffer between ranks of one host: small, so that the bytes are still in the CPU caches when the peer
 // receives them. Two ranks that exchanged 2 MiB over plain sockets took 545 to 580 us with the kernel's own choice of 4
 // MiB, and 420 to 460 us with this size.

@@ -9,8 +9,8 @@
 namespace slip {
 namespace {
 constexpr std::size_t kMaxPieces = 32;  // maximum length of the iovec list of one system call
-constexpr std::size_t kTurnBytes = std::size_t{8}
-                                   << 20;  // bytes sent over one socket in one call; then other connections are served
+// Bytes sent over one socket in one call; then other connections are served.
+constexpr std::size_t kTurnBytes = std::size_t{8} << 20;
 constexpr std::size_t kJoinedBytes = 2048;
 
 // Copies a few small pieces into one buffer: that costs less than passing an iovec list to the kernel.

@@ -59,9 +59,8 @@ class AbortFlag {
   }
   // acquire: a thread that sees the flag sees what was written before it was set.
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
-  int descriptor() const noexcept {
-    return wake_up_.descriptor();
-  }  // becomes readable when the flag is set, and stays readable
+  // Becomes readable when the flag is set, and stays readable.
+  int descriptor() const noexcept { return wake_up_.descriptor(); }
 
  private:
   std::atomic<bool> set_{false};

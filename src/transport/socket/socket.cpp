@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-constexpr std::int64_t kNoDescriptorsPauseNs =
-    10'000'000;  // delay before the next attempt when the process has no descriptors left
+// Delay before the next attempt when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 int poll_timeout_ms(std::int64_t deadline_ns) {
   if (deadline_ns == 0) return -1;
@@ -196,8 +196,8 @@ std::optional<Socket> Socket::try_accept(int& error) const {
       return Socket(descriptor);
     }
     if (again(error)) error = 0;
-    if (error != ECONNABORTED && error != EINTR)
-      return std::nullopt;  // otherwise that peer has closed its connection: try the next one
+    // ECONNABORTED: that peer has closed its connection already; try the next one.
+    if (error != ECONNABORTED && error != EINTR) return std::nullopt;
   }
 }
 

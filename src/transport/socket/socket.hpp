@@ -46,10 +46,8 @@ class Socket {
   // Port 0: the kernel chooses a port, see local().
   static Socket listen(const SocketAddress& address, int backlog = 1024);
 
-  enum class IfRefused {
-    kFail,
-    kTryAgain
-  };  // kTryAgain: repeat until the deadline, because the listener may start later
+  // kTryAgain: repeat until the deadline, because the listener may start later.
+  enum class IfRefused { kFail, kTryAgain };
   static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
   // One attempt. If it fails, the socket is invalid and `error` has the reason.
   static Socket try_connect(const SocketAddress& peer, const Deadline& deadline, int& error);
