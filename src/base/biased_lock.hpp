@@ -48,7 +48,7 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
  private:
   friend struct BiasedLockSteps;  // a test that stops a thread between the two steps of lock_if_biased
 
-  // 0: the lock is biased to no thread, or to another one.
+  // 0: the lock is biased to no thread, or to another one. relaxed: enter_with() checks the bias again.
   std::uint64_t own_bias() const {
     const std::uint64_t bias = bias_.load(std::memory_order_relaxed);
     return bias / kSlots == thread_index() ? bias : 0;

@@ -63,7 +63,7 @@ void JsonInput::fail_at(Position position, const std::string& what) const {
               here_);
 }
 
-// Moves the text that starts at `keep` (or at the mark, if that is earlier) to the start of the window, and reads more
+// Moves the text from `keep` on (from the mark on, if that is earlier) to the start of the window. Then reads more
 // input after it. Returns the new address of `keep`, or null if the input has ended.
 const char* JsonInput::refill(const char* keep) {
   const char* first = mark_ ? std::min(mark_, keep) : keep;

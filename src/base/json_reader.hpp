@@ -2,8 +2,9 @@
 // that it expects, in order, and no tree is built. The reader holds only a window of the input, so the size of a file
 // does not matter. Whatever the input, each call returns a value or throws kParse with the file, line and byte.
 //
-// It is fastest on compact text, as traces are written: expected keys are compared as two 8-byte words, and numbers and
-// strings are read eight bytes at a time. Zero bytes after the window end every scan, so no loop checks for its end.
+// It is fastest on compact text, the format in which traces are written. Expected keys are compared as two 8-byte
+// words; numbers and strings are read eight bytes at a time. Zero bytes after the window end every scan, so no loop
+// checks for its end.
 //
 // For small files in formats of this library there is a strict reader that checks ranges: base/json_fields.hpp.
 #pragma once
@@ -96,7 +97,7 @@ inline std::uint64_t read_digits(const char*& at) {
   return value;
 }
 
-// A key as it is written in compact JSON, with quotes and colon, so that matches() compares two 8-byte words.
+// A key in the form of compact JSON, with quotes and colon, so that matches() compares two 8-byte words.
 class JsonKey {
  public:
   consteval JsonKey(const char* name)  // NOLINT(google-explicit-constructor): a key is written as a string
@@ -244,7 +245,7 @@ class JsonScalars : public JsonInput {
   };
   LongTime long_micros();
   bool boolean();
-  std::string_view scalar();  // a string, or a number as it is written; valid until the next call
+  std::string_view scalar();  // a string, or the text of a number; valid until the next call
   bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
   bool next_is_number() {
     const int next = peek_past_space();

@@ -43,8 +43,8 @@ struct ReadRange {
   std::uint64_t blocks(std::size_t block_bytes) const;
 };
 
-// The address of the first byte in a landing: with the same alignment as in the file if the range fits that way,
-// otherwise the start of the landing.
+// Returns the address for the first byte in a landing. It has the same alignment as in the file if the range fits that
+// way; otherwise it is the start of the landing.
 std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment);
 
 class ReadBlock {

@@ -37,7 +37,7 @@ FileState state_of(const struct stat& status) {
           nanoseconds(status.st_ctim)};
 }
 
-// Compares the change time, too: programs such as tar and rsync set the modification time back, but that updates the
+// Compares the change time, too. Programs such as tar and rsync set the modification time back, but that updates the
 // change time, which no program can set. Adding or removing a hard link updates it as well, so then it is not compared.
 // If another file replaces this one at its path, the open file keeps its bytes.
 bool same_bytes(const FileState& a, const FileState& b) {

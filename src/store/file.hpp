@@ -1,6 +1,6 @@
-// File: a file opened for reading at any offset by any thread. It records the state of the file at open, so that a file
-// that is truncated or written during a run gives an error instead of wrong bytes. Also has queries of the page cache.
-// Used by BlockReader and by the readers of model, weight and topology files.
+// File: a file opened for reading at any offset by any thread. It records the state of the file at open. So a file that
+// is truncated or written during a run gives an error instead of wrong bytes. Also has queries of the page cache. Used
+// by BlockReader and by the readers of model, weight and topology files.
 #pragma once
 
 #include <cstddef>

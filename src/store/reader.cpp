@@ -149,7 +149,7 @@ bool BlockReader::State::copy_between_loops() {
   return whole.load(std::memory_order_relaxed);
 }
 
-// Reads ahead only requests that need the disk. Threads copy cached requests when their turn comes.
+// Reads ahead only requests that need the disk. Threads copy cached requests when the caller reads them.
 void BlockReader::State::read_by_queue(const Next& next, Here here) {
   DiskQueue::Next next_range;
   if (next) {

@@ -1,6 +1,6 @@
 // BlockReader: reads ranges of files into memory at the speed of the disk; the weight loader uses it. Bytes in the page
-// cache are copied from there by several threads. All others are read by direct I/O with many blocks in flight, so that
-// a file larger than memory does not evict everything else from the page cache.
+// cache are copied from there by several threads. All others are read by direct I/O with many blocks in flight. So a
+// file larger than memory does not evict everything else from the page cache.
 //
 // Thread-safe: reads of one reader are serialised; concurrent reads need a reader each. Nothing is allocated after
 // construction.
@@ -21,7 +21,7 @@ struct ReaderOptions {
   enum class Cache { kFirst, kNever };
   enum class Disk {
     kBest,      // the first of the following that the machine and the file system support
-    kRing,      // direct I/O with io_uring; the constructor throws if there is none
+    kRing,      // direct I/O with io_uring; the constructor throws if the system has no io_uring
     kThreads,   // direct I/O by the reader's threads
     kBuffered,  // through the page cache, from which the pages are dropped again
   };

@@ -65,8 +65,8 @@ class Bootstrap {
   // Begins a setup call of the communicator. All exchanges of the call share one deadline: now plus the timeout.
   SetupCall begin(SetupKind kind) const { return begin(kind, timeout_); }
   SetupCall begin(SetupKind kind, std::chrono::milliseconds timeout) const;
-  // Sets the call that exchanges belong to if they name none. kInit: init goes on until the deadline of the call; {}:
-  // init is over. Only for init, before any other thread uses the communicator.
+  // Sets the call that exchanges belong to if they name none. kInit: init lasts until set_call({}), at most until the
+  // deadline of the call. Only for init, before any other thread uses the communicator.
   void set_call(const SetupCall& call);
 
   // `table` has a slot for each rank. The caller fills its own slot; all_gather fills the others.

@@ -19,8 +19,8 @@ class FrameSocket {
   // A peer that sends a body longer than `max_body` counts as a stranger, that is, not a rank of this job; see trust().
   FrameSocket(Socket socket, const Secret& secret, Side side, std::size_t max_body = kMaxFirstBody);
 
-  // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, it
-  // is a stranger, or it closed the connection; kTimeout: there was no answer before the deadline.
+  // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, the
+  // peer is a stranger, or it closed the connection; kTimeout: there was no answer before the deadline.
   static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
   // Repeats attempts until the deadline. Only a refused connection ends it earlier, with kIo: the peer's process is
   // gone.
@@ -44,7 +44,7 @@ class FrameSocket {
   bool stranger() const { return !reason().empty(); }
   const std::string& reason() const {
     return reason_.empty() ? handshake_.failure() : reason_;
-  }  // why it is a stranger
+  }  // why the peer is a stranger
   bool is_proven() const { return proven_; }
   bool has_spoken() const { return handshake_.has_spoken(); }  // an unproven peer has begun the handshake correctly
   const Socket& socket() const { return socket_; }

@@ -55,8 +55,8 @@ Hmac Handshake::receiving_key() const {
   return Hmac(derived(side_ == Side::kConnects ? "key to the connecting end" : "key to the accepting end"));
 }
 
-// Checks the first bytes as soon as they arrive: a stranger that sends three wrong bytes and then waits is found at
-// once.
+// Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
+// rejected at once.
 bool Handshake::begins_rightly(std::span<const std::byte> received) {
   const std::size_t known = std::min(received.size(), sizeof(kMark));
   if (std::memcmp(received.data(), kMark, known) != 0) failure_ = "does not speak the protocol of Slipstream";

@@ -76,7 +76,7 @@ class MessageExchange {
   FailureTable& failures_;
   // Under the mutex.
   std::map<std::pair<int, std::uint64_t>, std::deque<std::vector<std::byte>>> messages_;  // by rank and tag
-  std::map<std::pair<std::uint64_t, int>, Piece> pieces_;                                 // by gathering and rank
+  std::map<std::pair<std::uint64_t, int>, Piece> pieces_;  // by number of the all-gather and rank
   // By rank and question; has an entry for each expected answer.
   std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> answers_;
   std::uint64_t gatherings_ = 0;  // number of all-gathers begun so far

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
 constexpr std::int64_t kNotifyNs =
-    2'000'000'000;  // the leader notifies all after the deadline which ranks have not come
+    2'000'000'000;  // time after the deadline for the leader to notify all which ranks are missing
 constexpr int kMaxFailedRounds = 3;
 // Never the number of gone ranks, so next_message() returns at once.
 constexpr auto kNoWait = static_cast<std::size_t>(-1);

@@ -29,8 +29,8 @@ std::vector<SocketAddress> addresses_of(const UniqueId& id) {
   return resolve(host, id.port());
 }
 
-// Where rank 0 must listen to be reached at `address`: at that address, or at all interfaces if none of this host has
-// it (for example behind address translation).
+// Where rank 0 must listen to be reached at `address`: at that address if an interface of this host has it, otherwise
+// (for example with NAT) at all interfaces.
 SocketAddress listening_address(const SocketAddress& address) {
   if (!address.is_tcp() || address.is_loopback()) return address;
   for (const Interface& one : list_interfaces()) {

@@ -27,9 +27,9 @@ std::uint64_t number_of(std::string_view text);  // a hash, the same in every pr
 //   SLIP_SECRET_FILE=FILE   at least 16 bytes, owned by this user and readable by no other
 //   neither                 ~/.config/slipstream/secret ($XDG_CONFIG_HOME), the same on all hosts that share the home
 //                           directory; made with random bytes if it does not exist
-// `job`: a text that keeps jobs apart, and need not be secret. `one_host`: the ranks meet at a Unix socket, where the
-// kernel tells the user of the other process, so no file is made. Throws if there is no secret, or if others can read
-// it.
+// `job`: a text that keeps jobs apart, and need not be secret. `one_host`: the ranks connect over a Unix socket, where
+// the kernel reports the user of the peer process, so no secret file is made. Throws if there is no secret, or if
+// others can read it.
 Secret shared_secret(std::string_view job, bool one_host);
 
 }  // namespace slip

@@ -1,10 +1,10 @@
 // JobGuard: kills the processes of a local job if the process that started it is killed. PR_SET_PDEATHSIG reaches
-// direct children only, and a rank is often a grandchild, behind a shell.
+// direct children only, and a rank is often a grandchild that a shell has started.
 //
 // The guard is a process that reads from a pipe, whose write end the starting process holds. When the job is over, the
 // starting process ends the guard before it closes the pipe. If the pipe closes first, the starting process is gone.
-// The guard then kills the process group of each running rank, and every process of this user whose environment has the
-// job's marker, even in another process group or session.
+// The guard then kills the process group of each running rank. It also kills every process of this user whose
+// environment has the job's marker, even in another process group or session.
 #pragma once
 
 #include <sys/types.h>

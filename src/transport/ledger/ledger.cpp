@@ -83,7 +83,7 @@ std::shared_ptr<ProcessMemory>& process_memory() {
 }
 
 std::shared_ptr<ProcessMemory> ledger_of_process() {
-  // The child of a fork gets its own ledger; the parent goes on writing to the old one.
+  // A forked child gets its own ledger; the parent keeps writing to the old one.
   static const bool kForks = [] {
     at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
             [] {

@@ -99,8 +99,8 @@ bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView
 // make_safe(). False: the words of a call do not belong together. The caller compares versions.
 bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
 
-// Makes a view safe that another process or host made: texts are terminated, printable and valid UTF-8, numbers are in
-// range, and an unknown `life` becomes kFree.
+// Makes a view from another process or host safe: afterwards texts are terminated, printable and valid UTF-8, numbers
+// are in range, and an unknown `life` becomes kFree.
 void make_safe(LedgerView& view);
 
 std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second);

@@ -117,8 +117,8 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
 }
 
 // The first rank listens under a unique name and sends the name to the others. Each connects and sends its rank, so the
-// first rank knows which ones are missing. Both ends check that the other process belongs to the same user before they
-// send or read anything: any user may bind or connect to an abstract name.
+// first rank knows which ones are missing. Any user may bind or connect to an abstract name. So both ends check that
+// the peer belongs to the same user before they send or read anything.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));

@@ -2,9 +2,9 @@
 // connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
 // nine virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
 //
-// A connection has no thread and never blocks: isend and irecv return a request from a fixed pool, and bytes move while
-// a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps its
-// first error: every later call throws that error again. It names the rank and the address of the peer.
+// A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
+// while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps
+// its first error: every later call throws that error again. It names the rank and the address of the peer.
 #pragma once
 
 #include <poll.h>

@@ -58,8 +58,8 @@ struct Interface {
 
 std::vector<Interface> list_interfaces();  // the interfaces that are up, one entry for each of their addresses
 
-// The rule of SLIP_SOCKET_IFNAME, as NCCL defines it: "eth,ib" are prefixes of names, "=eth0" is one name, "^docker,lo"
-// are prefixes to leave out, "^=eth0" is one name to leave out.
+// The rule of SLIP_SOCKET_IFNAME, with the syntax of NCCL_SOCKET_IFNAME: "eth,ib" are prefixes of names, "=eth0" is one
+// name. After a '^' they are excluded: "^docker,lo" excludes prefixes, "^=eth0" one name.
 class InterfaceFilter {
  public:
   InterfaceFilter() = default;  // accepts all

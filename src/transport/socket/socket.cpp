@@ -76,9 +76,8 @@ int open_descriptor(int family) {
 }
 
 // Disables Nagle's algorithm, so that small messages are sent at once. Also asks for linear timeouts: if few packets
-// are in flight, the kernel then retransmits a lost one every 200 ms at first, without doubling the interval.
-// Otherwise, with a third of all packets lost, a heartbeat would often be late by seconds, and its rank would be
-// declared lost.
+// are in flight, the kernel retransmits a lost one every 200 ms at first, instead of doubling the interval. Otherwise,
+// with a third of all packets lost, a heartbeat would often be late by seconds, and its rank would be declared lost.
 void set_low_delay(int descriptor, int family) {
   if (family == AF_UNIX) return;
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);

@@ -106,10 +106,10 @@ struct Reached {
 // have the order of the addresses. Throws only if it is aborted.
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
-// Counts one unproven connection of the process while the token exists: a connection that a listener accepted and that
-// has not yet proven that it belongs to this job. All listeners of a process share one limit, well below the process's
-// limit of descriptors. So foreign processes that connect and send nothing cannot use up the descriptors that the job
-// needs.
+// While the token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
+// unproven until the peer has proven that it belongs to this job. All listeners of a process share one limit, well
+// below the process's limit of descriptors. So foreign processes that connect and send nothing cannot use up the
+// descriptors that the job needs.
 class UnprovenToken {
  public:
   UnprovenToken() = default;
@@ -130,8 +130,8 @@ class UnprovenToken {
 // True: a listener with `own` unproven connections must close one of them. Each listener may always keep a few.
 bool has_too_many_unproven(std::size_t own);
 
-// Removes one unproven connection from a listener's list, which is in order of arrival. The oldest connection that has
-// sent nothing goes first, so that foreign processes that connect and send nothing cannot keep ranks out. A connection
+// Removes one unproven connection from a listener's list, which is in order of arrival. Prefers the oldest connection
+// that has sent nothing, so that foreign processes that connect and send nothing cannot keep ranks out. A connection
 // that has begun the handshake is removed only if there is no other.
 template <class List, class IsUnproven, class HasSpoken>
 void drop_one_unproven(List& list, const IsUnproven& is_unproven, const HasSpoken& has_spoken) {
