@@ -31,8 +31,8 @@ class Sha256 {
 class Hmac {
  public:
   explicit Hmac(std::span<const std::byte> key);
-  Sha256::Digest of(
-      std::initializer_list<std::span<const std::byte>> parts) const;  // of all of them, one after another
+  // The HMAC of the concatenation of all parts.
+  Sha256::Digest of(std::initializer_list<std::span<const std::byte>> parts) const;
 
  private:
   Sha256 inner_, outer_;

@@ -69,9 +69,8 @@ class SharedLoop {
     }
     return false;
   }
-  void leave() {
-    state_.fetch_sub(kInside, std::memory_order_release);
-  }  // release: the owner sees what was written here
+  // release: the owner sees what this thread wrote.
+  void leave() { state_.fetch_sub(kInside, std::memory_order_release); }
 
   // Runs the next index. False: no index is left. Called by the owner and by threads that have joined.
   bool do_one() {
@@ -112,8 +111,8 @@ class Team {
   bool run_between(const detail::Loop& loop);
   bool is_busy() const { return loop_.is_open(std::memory_order_relaxed); }
 
-  Team* parents_team =
-      nullptr;  // in a child of fork(): the unused team of the parent, kept reachable for leak checkers
+  // In a forked child: the unused team of the parent, kept reachable for leak checkers.
+  Team* parents_team = nullptr;
 
  private:
   void start_helpers();

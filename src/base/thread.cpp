@@ -81,8 +81,8 @@ void set_time_slice(TimeSlice slice) {
   if (attributes.policy != SCHED_OTHER) return;  // the program chose another policy: keep it
   attributes.size = sizeof(attributes);
   attributes.runtime = slice == TimeSlice::kShort ? 100'000 : 0;  // ns, the minimum; 0: the default
-  static_cast<void>(
-      ::syscall(SYS_sched_setattr, 0, &attributes, 0));  // if this is not permitted, the slice does not change
+  // If this is not permitted, the slice does not change.
+  static_cast<void>(::syscall(SYS_sched_setattr, 0, &attributes, 0));
 }
 
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) { pthread_atfork(before, in_parent, in_child); }

@@ -42,9 +42,8 @@ class FrameSocket {
 
   bool ended() const { return ended_; }  // the peer closed the connection, or is gone
   bool stranger() const { return !reason().empty(); }
-  const std::string& reason() const {
-    return reason_.empty() ? handshake_.failure() : reason_;
-  }  // why the peer is a stranger
+  // Why the peer is a stranger; empty: it is none so far.
+  const std::string& reason() const { return reason_.empty() ? handshake_.failure() : reason_; }
   bool is_proven() const { return proven_; }
   bool has_spoken() const { return handshake_.has_spoken(); }  // an unproven peer has begun the handshake correctly
   const Socket& socket() const { return socket_; }

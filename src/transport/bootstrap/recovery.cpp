@@ -12,8 +12,8 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
-constexpr std::int64_t kNotifyNs =
-    2'000'000'000;  // time after the deadline for the leader to notify all which ranks are missing
+// How long after the deadline the others wait for the leader, which notifies them which ranks are missing.
+constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr int kMaxFailedRounds = 3;
 // Never the number of gone ranks, so next_message() returns at once.
 constexpr auto kNoWait = static_cast<std::size_t>(-1);
@@ -109,8 +109,8 @@ void Recovery::run(const Make& make) {
     require_not_given_up();
     if (others_went_on()) break;
     require_not_left_behind();
-    attempt_ =
-        std::max(attempt_ + 1, static_cast<std::uint64_t>(now_ns()));  // must increase over all recoveries of this rank
+    // The number must increase over all recoveries of this rank, so it starts at the time.
+    attempt_ = std::max(attempt_ + 1, static_cast<std::uint64_t>(now_ns()));
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
   }

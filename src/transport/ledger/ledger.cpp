@@ -87,8 +87,8 @@ std::shared_ptr<ProcessMemory> ledger_of_process() {
   static const bool kForks = [] {
     at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
             [] {
-              new std::shared_ptr<ProcessMemory>(
-                  std::move(process_memory()));  // leaks the parent's ledger: the child inherits it and does not use it
+              // Leaks the parent's ledger: the child inherits it and does not use it.
+              new std::shared_ptr<ProcessMemory>(std::move(process_memory()));
               g_ledger_lock.unlock();
             });
     return true;
@@ -261,8 +261,8 @@ LedgerSlot::LedgerSlot(const Identity& identity) {
   }
   ledger_ = std::move(ledger);
   const Change change(*entry_);
-  auto* const words =
-      reinterpret_cast<LedgerWord*>(entry_);  // an entry consists only of words; the first is the version
+  // An entry consists of words only; the first is the version.
+  auto* const words = reinterpret_cast<LedgerWord*>(entry_);
   for (std::size_t i = 1; i < sizeof(LedgerEntry) / sizeof(LedgerWord); ++i)
     words[i].store(0, std::memory_order_relaxed);
   const auto now = static_cast<std::uint64_t>(host_ns());

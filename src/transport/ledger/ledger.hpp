@@ -63,8 +63,9 @@ static_assert(sizeof(LedgerEntry) == 4 * 64 + LedgerEntry::kTextWords * 8);
 struct alignas(64) LedgerHeader {
   static constexpr std::uint64_t kMagic = 0x31524744454c5053;  // changes when the layout changes
   std::uint64_t magic = 0;
-  std::uint64_t started =
-      0;  // when the process began, as in Placement: a forked child also has its parent's ledger open
+  // Start time of the process, as in Placement. It tells a process's own ledger from its parent's, which a forked child
+  // also has open.
+  std::uint64_t started = 0;
   std::int32_t pid = 0;
   std::atomic<std::int32_t> entries{0};  // number of entries that were ever used
   char host[64] = {};
