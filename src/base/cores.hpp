@@ -9,8 +9,8 @@ namespace slip {
 using CoreSet = std::bitset<1024>;
 CoreSet core_set();  // the cores that this process may use; processes of one host can compare their sets
 
-int current_core();  // the core on which this thread runs: a hint, because it may move at any time. Takes a few
-                     // nanoseconds
+// The core on which this thread runs: a hint, because it may move at any time. Takes a few nanoseconds.
+int current_core();
 // Moves this thread from `core` to another core that it may use, if there is one. The system may move it back. Takes
 // microseconds.
 void leave_core(int core);

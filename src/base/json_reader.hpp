@@ -226,8 +226,8 @@ class JsonScalars : public JsonInput {
   }
   std::int64_t signed_number();
   double real();
-  Picos micros() {  // microseconds, rounded to a picosecond: tools that compute with doubles write meaningless digits
-                    // after that
+  // Microseconds, rounded to a picosecond: tools that compute with doubles write meaningless digits after that.
+  Picos micros() {
     const char* at = at_;
     const std::uint64_t whole = read_digits(at);
     const char* decimals = at + 1;

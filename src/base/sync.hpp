@@ -1,6 +1,6 @@
 // Locks and waiting. Mutex, LockGuard and CondVar are std::mutex and its companions with thread-safety annotations.
-// SpinLock guards critical sections of a few instructions. Every polling loop waits with Backoff: spin, yield, sleep.
-// Every thread that sleeps until another thread wakes it uses a Parker. A Subscriber is woken by events.
+// SpinLock guards critical sections of a few instructions. Backoff is the waiting policy of polling loops: spin, yield,
+// sleep. In a Parker a thread sleeps until another thread wakes it. A source of events wakes its Subscribers.
 #pragma once
 
 #include <atomic>

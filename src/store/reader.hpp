@@ -57,7 +57,7 @@ class BlockReader {
   // landing too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed
   // since it was opened; the bytes of the landing are then undefined, and are not written any more.
   std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here = Here::at());
-  // The same with read-ahead: When more blocks can be in flight, the reader calls `next`, which returns the request
+  // The same with read-ahead. When more blocks can be in flight, the reader calls `next`, which returns the request
   // after the last one. The caller must then read these requests with this function, in the same order. From the call
   // of `next` on, the reader may write to the request's landing. It stops when that request has been read, when another
   // request is read instead, or when the reader is destroyed.

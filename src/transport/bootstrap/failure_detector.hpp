@@ -66,7 +66,7 @@ class FailureDetector {
   FailureTable& failures_;
   const std::int64_t interval_ns_, silence_ns_;
   // Under the mutex.
-  std::int64_t init_deadline_ns_ = 0;  // 0: init is over, so silent ranks are declared lost at any time
+  std::int64_t init_deadline_ns_ = 0;  // 0: no init has begun, so silent ranks are declared lost at any time
   std::set<int> init_over_;            // ranks on which init is over, including this one
   std::int64_t next_beat_ns_ = 0, own_silence_ns_ = 0;
 };

@@ -81,7 +81,8 @@ class FailureTable {
   std::optional<std::int64_t> left_at(int rank) const;
   // The ranks that count as gone at this time. If another rank will count as gone later, lowers `next_ns` to that time.
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
-  // Each function adds a new fact and forwards it to the connected ranks.
+  // add_loss() and add_failure() also forward what is new to the connected ranks. add_departure() does not: the caller
+  // passes the goodbye on round the ring.
   void add_loss(const Loss& loss);
   void add_failure(RankFailure failure);
   bool add_departure(int rank);         // false: it was known
