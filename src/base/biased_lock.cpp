@@ -15,7 +15,7 @@ long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
 }  // namespace
 
-// False until static initialisation reaches it, which is safe: light_fence() is then a full fence.
+// False until static initialisation reaches it. That is safe, because light_fence() is a full fence until then.
 const bool g_has_membarrier = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 
 void heavy_fence() {
@@ -31,7 +31,7 @@ void BiasedLock::lock_slowly() {
   const std::uint64_t me = thread_index();
   lock_.lock();
   const std::uint64_t bias = bias_.load(std::memory_order_relaxed);
-  if (bias != 0) {  // another thread's: revoke it
+  if (bias != 0) {  // the lock is biased to another thread: revoke the bias
     bias_.store(0, std::memory_order_relaxed);
     heavy_fence();
     // acquire: sees what the bias owner wrote under the lock.
@@ -48,7 +48,7 @@ void BiasedLock::lock_slowly() {
   if (slot != kNoSlot) bias_.store(me * kSlots + static_cast<std::uint64_t>(slot), std::memory_order_relaxed);
 }
 
-// A slot is never given to a second thread: its first thread may be late by any time.
+// A slot is never given to a second thread: the first one may set its flag arbitrarily late.
 int BiasedLock::find_slot(std::uint64_t thread) {
   for (int slot = 0; slot < kSlots; ++slot) {
     if (slot_owners_[slot] == 0) slot_owners_[slot] = thread;

@@ -1,9 +1,10 @@
 // BiasedLock: a lock for data that one thread uses nearly always and other threads rarely, and the asymmetric fences
 // that it is built on. The cpu device uses it for its queues.
 //
-// Every plain lock needs a read-modify-write, which waits until the thread's earlier stores have reached the cache. If
-// another core has just read those lines, as with a queue, that costs 40-60 ns per op. The thread that a BiasedLock is
-// biased to takes it with plain stores and loads; any other thread pays for both with a system call.
+// Every plain lock needs an atomic read-modify-write, which waits until the thread's earlier stores have reached the
+// cache. If another core has just read those cache lines, as with a queue, that costs 40-60 ns per op. The thread that
+// a BiasedLock is biased to takes it with plain stores and loads; any other thread must first revoke the bias with a
+// system call.
 #pragma once
 
 #include <atomic>
@@ -25,15 +26,15 @@ inline void light_fence() {
   asm volatile("" ::: "memory");  // stops the compiler from reordering; heavy_fence() stops the other cores
 }
 
-// A former bias owner may be late: it saw that the lock is biased to it, was preempted, and writes its flag when the
-// lock is biased to another thread. So each thread that ever becomes the bias owner has its own slot, whose flag no
-// other thread writes.
+// A former bias owner may be late: it saw its bias, was preempted, and sets its flag when the lock is already biased to
+// another thread. So each thread that ever becomes the bias owner has its own slot, whose flag no other thread writes.
 class SLIP_CAPABILITY("biased lock") BiasedLock {
  public:
   void lock() SLIP_ACQUIRE() {
     if (!lock_if_biased()) lock_slowly();
   }
-  // Takes the lock if it is biased to this thread: without waiting, without an atomic read-modify-write.
+  // Takes the lock if it is biased to this thread, without waiting and without an atomic read-modify-write. False: the
+  // lock is not taken.
   bool lock_if_biased() SLIP_TRY_ACQUIRE(true) {
     const std::uint64_t bias = own_bias();
     return bias != 0 && enter_with(bias);
@@ -47,7 +48,7 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
  private:
   friend struct BiasedLockSteps;  // a test that stops a thread between the two steps of lock_if_biased
 
-  // 0: the lock is biased to no thread, or to another one.
+  // 0: the lock is biased to no thread, or to another one. relaxed: enter_with() checks the bias again.
   std::uint64_t own_bias() const {
     const std::uint64_t bias = bias_.load(std::memory_order_relaxed);
     return bias / kSlots == thread_index() ? bias : 0;
@@ -57,7 +58,7 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
     taken_[slot].store(true, std::memory_order_relaxed);
     light_fence();
     // The bias is still ours: a thread that revokes it stores 0, calls heavy_fence(), and waits while the slot is
-    // taken. Relaxed: the last holder was this thread, or gave the bias to it under `lock_`.
+    // taken. relaxed: the data needs no acquire, because this thread itself held the lock last.
     if (bias_.load(std::memory_order_relaxed) == bias) [[likely]] {
       slot_ = slot;
       return true;
@@ -66,18 +67,19 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
     return false;
   }
 
-  static constexpr int kSlots = 4;  // threads that one lock can be biased to in its life; later threads use `lock_`
+  // Maximum number of threads that one lock can be biased to in its life; later threads use `lock_`.
+  static constexpr int kSlots = 4;
   static constexpr int kNoSlot = -1;
 
-  // Takes lock_ and keeps it until unlock(); the analysis cannot follow a lock that is held on one path only.
+  // Takes lock_ and keeps it until unlock(). clang's analysis cannot follow a lock that is held on one path only.
   void lock_slowly() SLIP_NO_THREAD_SAFETY_ANALYSIS;
   void unlock_slow_path() SLIP_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }
   int find_slot(std::uint64_t thread) SLIP_REQUIRES(lock_);
 
-  std::atomic<std::uint64_t> bias_{0};    // owner * kSlots + its slot: may enter without `lock_`; written under it
-  std::atomic<bool> taken_[kSlots] = {};  // the slot's thread holds the lock, or checks whether it may
+  std::atomic<std::uint64_t> bias_{0};    // bias owner * kSlots + its slot; 0: no bias owner. Written under `lock_`
+  std::atomic<bool> taken_[kSlots] = {};  // the slot's thread holds the lock, or is checking its bias
   SpinLock lock_;
-  int slot_ = kNoSlot;  // of the holder, if it entered by its bias; written by the holder
+  int slot_ = kNoSlot;  // the holder's slot if it entered by its bias; written by the holder
   // The lock becomes biased to a thread that took it `threshold_` times in a row. Each revocation raises the threshold.
   std::uint64_t last_holder_ SLIP_GUARDED_BY(lock_) = 0;
   std::uint32_t streak_ SLIP_GUARDED_BY(lock_) = 0;

@@ -25,7 +25,7 @@ std::int64_t start_ns() {
 std::int64_t host_ns() { return read_ns(CLOCK_MONOTONIC); }
 
 std::int64_t now_ns() {
-  const std::int64_t start = start_ns();  // first: the time read below must not be earlier
+  const std::int64_t start = start_ns();  // must be read first: host_ns() below must not return an earlier time
   return host_ns() - start;
 }
 

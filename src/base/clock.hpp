@@ -26,10 +26,10 @@ double ticks_per_us();
 // now_ns() + limit, saturated; a limit below zero means no deadline (0).
 std::int64_t deadline_after(std::int64_t limit_ns);
 
-// The zero of now_ns() on clocks that other processes can read, too.
+// The zero of now_ns() on two clocks that other processes can read as well: it converts times between processes.
 struct ClockOrigin {
   std::int64_t since_boot_ns = 0;  // CLOCK_MONOTONIC: exact between processes of one boot
-  std::int64_t since_1970_ns = 0;  // CLOCK_REALTIME: between hosts as exact as their clocks are synchronised
+  std::int64_t since_1970_ns = 0;  // CLOCK_REALTIME: between hosts as exact as the synchronisation of their clocks
 };
 ClockOrigin clock_origin();
 

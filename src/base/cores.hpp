@@ -7,12 +7,14 @@
 namespace slip {
 
 using CoreSet = std::bitset<1024>;
-CoreSet core_set();  // that this process may use; processes of one host can compare their sets
+CoreSet core_set();  // the cores that this process may use; processes of one host can compare their sets
 
-int current_core();  // where this thread runs now: a hint, since it may move at any time. Takes a few nanoseconds
-// Moves this thread to another core that it may use, if there is one. The system may move it back. Takes microseconds.
+// The core on which this thread runs: a hint, because it may move at any time. Takes a few nanoseconds.
+int current_core();
+// Moves this thread from `core` to another core that it may use, if there is one. The system may move it back. Takes
+// microseconds.
 void leave_core(int core);
-// How often the system took the core from this thread although it could run on. A system call.
+// The number of involuntary context switches of this thread. Costs a system call.
 std::int64_t preemptions();
 
 }  // namespace slip

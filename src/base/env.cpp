@@ -104,8 +104,8 @@ void set_cuda_connections(int count) { setenv(kCudaConnections, std::to_string(c
 
 namespace {
 
-// In the order in which transport/launch_info checks them. If `marker` is not set, the launcher did not start this
-// process.
+// The variables of each launcher, in the order in which transport/launch_info checks them. If `marker` is not set, that
+// launcher did not start this process.
 struct Launcher {
   const char* marker;
   const char* rank;

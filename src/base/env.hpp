@@ -14,7 +14,7 @@ struct Env {
   bool launch_blocking = false;  // SLIP_LAUNCH_BLOCKING=1: every launch waits until its work is done
   int max_connections = 0;       // SLIP_MAX_CONNECTIONS=N: hardware queues (0: the device's default)
   std::string policy;            // SLIP_POLICY=concurrent|single|random[:SEED] for cpu devices
-  bool strict = false;           // SLIP_STRICT=1: cpu devices check which memory ops access
+  bool strict = false;           // SLIP_STRICT=1: cpu devices check that ops access only the memory that they declare
   bool check = false;            // SLIP_CHECK=1: race check, reported at exit
   std::string trace;             // SLIP_TRACE=FILE: writes a trace at exit
   std::string topo_file;         // SLIP_TOPO_FILE=FILE: the machine's topology, instead of what hwloc sees
@@ -22,12 +22,12 @@ struct Env {
   std::string algorithm;         // SLIP_ALGORITHM=auto|direct|ring|tree|doubling|relay for collectives
   std::string transport;         // SLIP_TRANSPORT=auto|net between ranks
   std::string host_id;           // SLIP_HOST_ID=NAME: ranks with different names count as on different hosts
-  int min_channels = 0;          // SLIP_MIN_CHANNELS=N: rings and trees of a call (0: chosen)
-  int max_channels = 0;          // SLIP_MAX_CHANNELS=N
-  int sockets = 0;               // SLIP_SOCKETS=N: of a line to another rank, that share large messages (0: default)
-  int zero_copy = 0;             // SLIP_ZERO_COPY=BYTES: messages from there on leave without a copy (0: none)
-  // SLIP_DEBUG=tune: how each collective is done, and why; topo: where ranks are, and the rings, trees and relays that
-  // follow; or both, with a comma between them.
+  int min_channels = 0;  // SLIP_MIN_CHANNELS=N: minimum number of rings or trees of a call (0: chosen by the library)
+  int max_channels = 0;  // SLIP_MAX_CHANNELS=N: maximum number of them
+  int sockets = 0;  // SLIP_SOCKETS=N: sockets per network connection; large messages are striped over them (0: default)
+  int zero_copy = 0;  // SLIP_ZERO_COPY=BYTES: messages of at least this size are sent with MSG_ZEROCOPY (0: none)
+  // SLIP_DEBUG=tune: prints the algorithm of each collective, and why it was chosen. SLIP_DEBUG=topo: prints the
+  // placement of the ranks, and the rings, trees and relays chosen for it. SLIP_DEBUG=tune,topo: both.
   std::string debug;
 
   bool debugs(std::string_view word) const;
@@ -37,7 +37,7 @@ const Env& env();
 
 bool nvtx_wanted();  // a profiler that collects NVTX ranges is attached (it sets NVTX_INJECTION64_PATH)
 
-// The present value of a variable, "" if it is not set. For the variables of launchers (transport/launch_info) and
+// The current value of a variable, "" if it is not set. For the variables of launchers (transport/launch_info) and
 // SLIP_SOCKET_IFNAME.
 std::string env_text(const char* variable);
 // The environment of this process with `changes`, as "NAME=value" each: for a child process.
@@ -45,16 +45,16 @@ std::vector<std::string> env_with(const std::map<std::string, std::string>& chan
 
 // CUDA_DEVICE_MAX_CONNECTIONS, the number of hardware queues, which the CUDA driver reads when it starts. Default: 8.
 int cuda_connections();
-void set_cuda_connections(int count);  // unless it is set already
+void set_cuda_connections(int count);  // does nothing if it is already set
 
-// The rank of this process in a launched job, from the variables of its launcher. Never fails: it serves file names and
-// traces, where a malformed variable must not stop the program. Joining a job reads the same variables strictly
-// (transport/launch_info).
+// The rank of this process in a launched job, from the variables of its launcher. Never fails: it is used for file
+// names and traces, where a malformed variable must not stop the program. Joining a job reads the same variables
+// strictly (transport/launch_info).
 struct JobRank {
   int rank = 0, ranks = 1;
 };
-// `variables` returns the value of a variable, "" if it is not set. Nothing: the process is no rank of a job.
+// `variables` returns the value of a variable, "" if it is not set. Nothing: the process is not a rank of a job.
 std::optional<JobRank> read_job_rank(const std::function<std::string(const char*)>& variables);
-std::optional<JobRank> job_rank();  // of this process's environment
+std::optional<JobRank> job_rank();  // reads this process's environment
 
 }  // namespace slip

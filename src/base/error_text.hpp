@@ -1,5 +1,5 @@
-// bare_text: the text of an Error without the name of its code. For a new Error made from it, whose constructor adds
-// the name again.
+// bare_text: the text of an Error without the name of its code. Use it to make a new Error from the text, because the
+// constructor adds the name again.
 #pragma once
 
 #include <algorithm>

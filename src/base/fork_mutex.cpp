@@ -18,8 +18,8 @@ struct ForkMutexes {
   static constinit inline bool installed SLIP_GUARDED_BY(mutex) = false;
 };
 
-// Threads may take these locks in any order, so a fork takes all or none: it never waits for one lock while it holds
-// another.
+// Takes all locks or none: threads may take them in any order, so waiting for one lock while holding another could
+// deadlock.
 bool ForkMutexes::lock_all() {
   for (ForkMutex* each = first; each; each = each->next_) {
     if (each->mutex_.try_lock()) continue;

@@ -1,8 +1,8 @@
-// ForkMutex: the mutex of a process-wide table.
+// ForkMutex: a mutex for process-wide tables that stays usable in a forked child.
 //
-// fork() copies a mutex as it is: if another thread holds it, it stays locked in the child for ever, over a table that
-// is half changed. Therefore every ForkMutex is locked before a fork and unlocked after it, in the parent and in the
-// child. fork() waits for the holders, so they hold it only for one access of the table.
+// fork() copies the state of a mutex. If another thread holds it, the child's copy stays locked for ever, and the table
+// may be half changed. Therefore fork handlers lock every ForkMutex before a fork and unlock it afterwards, in the
+// parent and in the child. So fork() waits for the holders: hold a ForkMutex only for one access of the table.
 #pragma once
 
 #include "base/sync.hpp"
@@ -23,7 +23,7 @@ class SLIP_CAPABILITY("mutex") ForkMutex {
  private:
   friend struct ForkMutexes;
   std::mutex mutex_;
-  ForkMutex* next_ = nullptr;  // in the list of all; guarded by ForkMutexes::mutex
+  ForkMutex* next_ = nullptr;  // next in the list of all ForkMutexes; guarded by ForkMutexes::mutex
 };
 
 }  // namespace slip

@@ -1,5 +1,5 @@
-// Hash: FNV-1a, which gives the same value in all processes and on all machines of one byte order. To distinguish
-// values, not for security.
+// Hash: FNV-1a, which gives the same value in all processes and on all machines. Use it to distinguish values, not for
+// security.
 #pragma once
 
 #include <cstdint>

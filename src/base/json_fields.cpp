@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kMaxDepth = 16;
 
-// The value as an error shows it: short, and valid UTF-8 whatever the file holds.
+// The value for an error text: shortened, and valid UTF-8 whatever the file contains.
 std::string short_text(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
 
-// Checks the depth before the parser sees the text: the parser would recurse as deep as the text says.
+// Checks the nesting depth before parsing: the parser recurses once per level, and could overflow the stack.
 void require_shallow(std::string_view text, std::string_view file, Here here) {
   int depth = 0;
   bool in_string = false;
@@ -42,7 +42,7 @@ Json parse_json(std::string_view text, std::string_view file, std::size_t max_by
   if (text.size() > max_bytes)
     throw Error(Code::kParse, fmt::format("{}: {} bytes; at most {}", file, text.size(), max_bytes), here);
   require_shallow(text, file, here);
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of each object that is still open
   const auto no_key_twice = [&](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();

@@ -1,6 +1,7 @@
 // JsonFields: strict reading of the JSON files that this library writes or documents (device descriptions, costs,
-// weight plans). Each field is taken by its key, with the range of its value; finish() refuses fields that were not
-// taken. Every error is kParse and names the file and the path of the key: "costs.json.samples[0].time_ps is 0: ...".
+// weight plans). The caller reads each field by its key and gives the range of allowed values; finish() throws if a
+// field was not read. Every error is kParse and names the file and the path of the key: "costs.json.samples[0].time_ps
+// is 0: ...".
 //
 // Traces have a faster parser of their own: base/json_reader.hpp.
 #pragma once
@@ -20,7 +21,7 @@ using Json = nlohmann::json;
 // Parses a text that is not trusted: at most `max_bytes` long, at most 16 brackets deep, no key twice in an object.
 Json parse_json(std::string_view text, std::string_view file, std::size_t max_bytes, Here here = {});
 
-// The error of a value that is not allowed: "PLACE is VALUE: ALLOWED".
+// Throws the error for a value that is not allowed: "PLACE is VALUE: ALLOWED".
 [[noreturn]] void refuse_json(const std::string& place, const Json& value, std::string_view allowed, Here here);
 
 class JsonFields {
@@ -29,28 +30,28 @@ class JsonFields {
   // outlive the reader.
   JsonFields(const Json& object, std::string place, Here here = {});
 
-  bool has(const char* key) const;  // and it is not null
+  bool has(const char* key) const;  // false also if the value is null
 
   std::string text(const char* key, std::size_t max_bytes = kMaxTextBytes);
   std::int64_t integer(const char* key, std::int64_t min, std::int64_t max);
-  std::uint64_t number(const char* key, std::uint64_t max = kMaxNumber);  // a whole number from 0
+  std::uint64_t number(const char* key, std::uint64_t max = kMaxNumber);  // an integer from 0 to `max`
   double real(const char* key, double min, double max);
   bool boolean(const char* key);
   bool boolean(const char* key, bool otherwise) { return has(key) ? boolean(key) : otherwise; }
   JsonFields object(const char* key) { return {raw(key), path_of(key), here_}; }
   const Json& array(const char* key, std::size_t max_items);
-  std::vector<JsonFields> objects(const char* key);  // of a list of objects
+  std::vector<JsonFields> objects(const char* key);  // the elements of an array of objects
   const Json& raw(const char* key);
 
   const Json& json() const { return object_; }
   const std::string& place() const { return place_; }
   std::string path_of(std::string_view key) const;
 
-  void finish() const;  // throws if a field was not taken
+  void finish() const;  // throws if a field was not read
   [[noreturn]] void refuse(const char* key, const Json& value, std::string_view allowed) const {
     refuse_json(path_of(key), value, allowed, here_);
   }
-  // The error of the object as a whole: "PLACE WHAT".
+  // Throws an error about the object as a whole: "PLACE WHAT".
   [[noreturn]] void fail(std::string_view what) const;
 
   static constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;

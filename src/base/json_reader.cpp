@@ -14,7 +14,7 @@
 namespace slip {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // stays in the second-level cache
+constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // fits into the L2 cache
 constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 constexpr int kMaxDepth = 64;
 
@@ -63,8 +63,8 @@ void JsonInput::fail_at(Position position, const std::string& what) const {
               here_);
 }
 
-// Moves the text from `keep` (or the mark) on to the start of the window and reads more input behind it. Returns where
-// `keep` is now, or null if the input has ended.
+// Moves the text from `keep` on (from the mark on, if that is earlier) to the start of the window. Then reads more
+// input after it. Returns the new address of `keep`, or null if the input has ended.
 const char* JsonInput::refill(const char* keep) {
   const char* first = mark_ ? std::min(mark_, keep) : keep;
   const auto kept = static_cast<std::size_t>(end_ - first);
@@ -182,7 +182,7 @@ void JsonScalars::read_escape() {
   for (;;) {
     ++at_;  // the backslash
     if (peek() != 'u') {
-      if (high != 0) append_code_point(buffer_, high);  // half a pair
+      if (high != 0) append_code_point(buffer_, high);  // an unpaired surrogate
       return read_simple_escape();
     }
     ++at_;
@@ -240,7 +240,7 @@ std::uint64_t add_digits(const char*& at, JsonNumber& into, bool decimals) {
   return count;
 }
 
-// Reads as far as the text is a number. Returns null, or what is wrong at `at`.
+// Reads the longest prefix that is a number. Returns null, or an error text for position `at`.
 const char* read_number(const char*& at, JsonNumber& into) {
   if (*at == '-') {
     into.negative = true;
@@ -273,7 +273,7 @@ JsonNumber JsonScalars::number() {
     JsonNumber result;
     const char* at = at_;
     const char* fault = read_number(at, result);
-    if (at == end_) {  // the number may continue behind the window: reads it again with more input
+    if (at == end_) {  // the number may continue after the window: read it again with more input
       if (at - at_ > static_cast<std::ptrdiff_t>(kMaxNumberBytes))
         fail(fmt::format("a number of more than {} bytes", kMaxNumberBytes));
       if (refill(at_)) continue;
@@ -286,7 +286,7 @@ JsonNumber JsonScalars::number() {
   }
 }
 
-// The number as a whole number; fails if it is none.
+// Converts the number to an integer; throws if it is not one.
 std::uint64_t JsonScalars::scaled(const JsonNumber& number, const char* what) const {
   std::uint64_t value = number.digits;
   if (!number.exact) fail(fmt::format("{}: too many digits", what));
@@ -331,7 +331,7 @@ JsonScalars::LongTime JsonScalars::long_micros() {
   JsonNumber found = number();
   found.exact = true;
   LongTime time;
-  std::uint64_t whole = found.digits, rest = 0;  // the rest in picoseconds
+  std::uint64_t whole = found.digits, rest = 0;  // `rest`: picoseconds
   if (found.exponent >= 0) {
     whole = scaled(found, "time in microseconds");
   } else {
@@ -393,7 +393,8 @@ bool JsonReader::next_item_or_end() {
 
 std::string_view JsonReader::read_key() {
   std::string_view key = text();
-  // The colon nearly always follows directly. If not, looking for it may move the window that holds `key`.
+  // The colon nearly always follows immediately. If not, searching it may move the window that holds `key`, so copy the
+  // key first.
   if (*at_ != ':') {
     key_.assign(key);
     key = key_;

@@ -2,10 +2,11 @@
 // that it expects, in order, and no tree is built. The reader holds only a window of the input, so the size of a file
 // does not matter. Whatever the input, each call returns a value or throws kParse with the file, line and byte.
 //
-// It is fastest on compact text, as traces are written: expected keys are compared in two 8-byte words, numbers and
-// strings are read eight bytes at a time, and zeros behind the window end every scan, so no loop checks for its end.
+// It is fastest on compact text, the format in which traces are written. Expected keys are compared as two 8-byte
+// words; numbers and strings are read eight bytes at a time. Zero bytes after the window end every scan, so no loop
+// checks for its end.
 //
-// Small files of our own have a strict reader with ranges: base/json_fields.hpp.
+// For small files in formats of this library there is a strict reader that checks ranges: base/json_fields.hpp.
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@ namespace slip {
 
 // --- Scanning: eight bytes of text at a time. Little-endian throughout: byte 0 is the lowest. ---
 
-// Bytes behind a text that the scanning functions may read. They must exist and be zero.
+// The scanning functions may read this many bytes after the end of a text. They must exist and be zero.
 inline constexpr std::size_t kScanPadding = 64;
 
 inline std::uint64_t load_word(const char* at) {
@@ -37,7 +38,8 @@ inline std::uint64_t load_word(const char* at) {
 
 constexpr std::uint64_t every_byte(std::uint64_t byte) { return byte * 0x0101010101010101U; }
 
-// Sets the high bit of the first byte that is zero, or no digit. Bits below it are clear; bits above it mean nothing.
+// Both find the first byte that is zero, or is not a digit: its high bit is the lowest set bit of the result. Bits
+// above it are meaningless; 0: there is no such byte.
 inline std::uint64_t find_zero(std::uint64_t word) { return (word - every_byte(1)) & ~word & every_byte(0x80); }
 inline std::uint64_t find_non_digit(std::uint64_t word) {
   return ((word + every_byte(0x46)) | (word - every_byte('0'))) & every_byte(0x80);
@@ -45,7 +47,7 @@ inline std::uint64_t find_non_digit(std::uint64_t word) {
 
 inline std::size_t first_byte(std::uint64_t bits) { return static_cast<std::size_t>(std::countr_zero(bits)) / 8; }
 
-// The first quote, backslash or control character.
+// Returns the address of the first quote, backslash or control character.
 inline const char* end_of_plain(const char* at) {
   for (;; at += 8) {
     const std::uint64_t word = load_word(at);
@@ -55,7 +57,7 @@ inline const char* end_of_plain(const char* at) {
   }
 }
 
-// The first brace or control character.
+// Returns the address of the first brace or control character.
 inline const char* end_of_flat(const char* at) {
   for (;; at += 8) {
     const std::uint64_t word = load_word(at);
@@ -68,7 +70,8 @@ inline const char* end_of_flat(const char* at) {
 inline constexpr std::array<std::uint64_t, 9> kPowersOfTen = {1,       10,        100,        1'000,      10'000,
                                                               100'000, 1'000'000, 10'000'000, 100'000'000};
 
-// The number of eight decimal digits, given as values with the first in the lowest byte. Joins neighbours three times.
+// The value of eight decimal digits. Each byte is the value of a digit, the first digit in the lowest byte. Combines
+// neighbours in three steps: to pairs, fours and the whole number.
 inline std::uint64_t join_digits(std::uint64_t digits) {
   const std::uint64_t pairs = (digits * 10 + (digits >> 8)) & 0x00FF00FF00FF00FFU;
   const std::uint64_t fours = (pairs * 100 + (pairs >> 16)) & 0x0000FFFF0000FFFFU;
@@ -94,7 +97,7 @@ inline std::uint64_t read_digits(const char*& at) {
   return value;
 }
 
-// A key as compact JSON has it, with quotes and colon, so that two 8-byte words are compared.
+// A key in the form of compact JSON, with quotes and colon, so that matches() compares two 8-byte words.
 class JsonKey {
  public:
   consteval JsonKey(const char* name)  // NOLINT(google-explicit-constructor): a key is written as a string
@@ -132,7 +135,7 @@ class JsonInput {
   static Source from_text(std::string_view text);
 
   bool at_end() { return peek_past_space() == kEnd; }
-  void finish();                             // nothing may follow
+  void finish();                             // throws if anything but white space follows
   bool take_bytes(std::string_view prefix);  // true: the input continues with these bytes, and they were read
 
   struct Position {
@@ -161,13 +164,13 @@ class JsonInput {
       ++at_;
     }
   }
-  static std::string name_of(int character);  // or of kEnd
+  static std::string name_of(int character);  // for error texts; also accepts kEnd
   const char* refill(const char* keep);
   void set_mark();
   void return_to_mark();
 
   const char* at_ = nullptr;   // the next byte
-  const char* end_ = nullptr;  // of the text in the window
+  const char* end_ = nullptr;  // end of the text in the window
 
  private:
   std::string name_, within_;
@@ -175,13 +178,13 @@ class JsonInput {
   Here here_;
   std::unique_ptr<char[]> block_;  // the window: text up to end_, then kScanPadding zero bytes
   std::size_t capacity_ = 0;
-  std::uint64_t before_ = 0;  // bytes before the block
+  std::uint64_t before_ = 0;  // bytes of the input before the window
   std::uint64_t line_ = 1;
-  const char* mark_ = nullptr;  // null: none. Text from here on stays in the window
+  const char* mark_ = nullptr;  // null: no mark. Text from the mark on stays in the window
   std::uint64_t mark_line_ = 0;
 };
 
-// A number as written, value = digits * 10^exponent. `exact` is false if it has more digits than 64 bits hold.
+// A number as written, value = digits * 10^exponent. `exact` is false if the digits do not fit into 64 bits.
 struct JsonNumber {
   bool negative = false;
   bool exact = true;
@@ -223,7 +226,8 @@ class JsonScalars : public JsonInput {
   }
   std::int64_t signed_number();
   double real();
-  Picos micros() {  // microseconds, rounded to a picosecond: tools that use doubles write noise behind it
+  // Microseconds, rounded to a picosecond: tools that compute with doubles write meaningless digits after that.
+  Picos micros() {
     const char* at = at_;
     const std::uint64_t whole = read_digits(at);
     const char* decimals = at + 1;
@@ -241,7 +245,7 @@ class JsonScalars : public JsonInput {
   };
   LongTime long_micros();
   bool boolean();
-  std::string_view scalar();  // a string, or a number as it is written; valid until the next call
+  std::string_view scalar();  // a string, or the text of a number; valid until the next call
   bool next_is(char first) { return peek_past_space() == static_cast<unsigned char>(first); }
   bool next_is_number() {
     const int next = peek_past_space();
@@ -254,10 +258,10 @@ class JsonScalars : public JsonInput {
   void skip_word(std::string_view word);
 
  private:
-  static constexpr std::ptrdiff_t kFewDigits = 12;  // so many digits of microseconds fit into Picos
+  static constexpr std::ptrdiff_t kFewDigits = 12;  // maximum digits of whole microseconds that fit into Picos
   static constexpr std::ptrdiff_t kShortText = 4096;
 
-  // There is at least one digit from at_ to `at`, and no leading zero.
+  // True: there is at least one digit between at_ and `at`, and no leading zero.
   bool plain_number(const char* at) const { return at != at_ && (*at_ != '0' || at == at_ + 1); }
   static bool ends_number(const char* at) { return *at == ',' || *at == ']' || *at == '}'; }
   std::string_view any_text();
@@ -272,7 +276,7 @@ class JsonScalars : public JsonInput {
   std::uint64_t any_unsigned_number();
   Picos any_micros();
 
-  std::string_view literal_;  // text of the number read last
+  std::string_view literal_;  // text of the last number that was read
   std::string buffer_;        // holds a string that had escapes
 };
 
@@ -309,7 +313,8 @@ class JsonReader : public JsonScalars {
     return false;
   }
 
-  bool next_item_or_end();  // like next_item, but the input may also end here, even after a comma
+  // Like next_item, but the input may also end here, even after a comma, as in truncated traces.
+  bool next_item_or_end();
 
   void skip() { skip_value(0); }
   // True: the next value was an object without inner objects that begins {"KEY":"LETTER", and it was skipped unread.
@@ -322,7 +327,8 @@ class JsonReader : public JsonScalars {
     return true;
   }
 
-  // mark() remembers this position; back() returns to it, once. The bytes in between stay in memory.
+  // mark() saves this position; back() returns to it, once per mark. The bytes after the mark stay in memory until
+  // then.
   void mark() { set_mark(); }
   void back() {
     return_to_mark();
@@ -339,8 +345,8 @@ class JsonReader : public JsonScalars {
   bool next(char close, const char* what);
   void skip_value(int depth);
 
-  bool first_ = false;  // just after an opening bracket
-  std::string key_;     // holds a key that is not directly followed by its colon
+  bool first_ = false;  // the reader is just after an opening bracket
+  std::string key_;     // holds a key that is not immediately followed by its colon
 };
 
 }  // namespace slip

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// What may follow a first byte: how long the character is, and the bounds of its second byte, which keep out overlong
-// forms, surrogates and what lies beyond U+10FFFF. Further bytes are 80 to BF.
+// For a range of first bytes: the length of the character, and the bounds of its second byte. The bounds exclude
+// overlong forms, surrogates and code points above U+10FFFF. Further bytes are 80 to BF.
 struct Lead {
   unsigned first, last;
   std::size_t bytes;
@@ -53,7 +53,7 @@ void append_special(fmt::memory_buffer& out, char special) {
 
 void append_string(fmt::memory_buffer& out, std::string_view text) {
   out.push_back('"');
-  std::size_t plain = 0;  // start of what can be copied as it is
+  std::size_t plain = 0;  // start of the bytes that can be copied unchanged
   std::size_t i = 0;
   while (i < text.size()) {
     const auto byte = static_cast<unsigned char>(text[i]);

@@ -10,13 +10,14 @@
 
 namespace slip {
 
-// With quotes. Bytes that are not UTF-8 become U+FFFD, so the file is valid whatever the names are.
+// Appends the text as a JSON string with quotes. Bytes that are not UTF-8 become U+FFFD, so that the file is always
+// valid.
 void append_string(fmt::memory_buffer& out, std::string_view text);
 
-// Microseconds with six decimals: no picosecond is lost, as one would be in a double.
+// Appends microseconds with six decimals: exact to the picosecond, which a double would not be.
 void append_micros(fmt::memory_buffer& out, Picos time);
 
-// Bytes of the valid UTF-8 character at the start of `text`, which is not empty; 0 if there is none.
+// The length in bytes of the UTF-8 character at the start of `text`, which must not be empty; 0: it is not valid.
 std::size_t utf8_character_bytes(std::string_view text);
 
 bool is_utf8(std::string_view text);

@@ -9,7 +9,7 @@ namespace {
 
 struct Table {
   ForkMutex mutex;
-  std::unordered_set<std::string> names;  // node-based: addresses stay
+  std::unordered_set<std::string> names;  // node-based, so the addresses of the names never change
 };
 
 // Never destroyed: names are used by threads that may outlive static destruction.

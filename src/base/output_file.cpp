@@ -16,7 +16,7 @@
 namespace slip {
 namespace {
 
-// Relaxed: set once, before other threads write files.
+// relaxed: set once, before other threads write files.
 std::atomic<int> g_standard_output{STDOUT_FILENO};
 
 std::string folder_of(const std::string& path) {
@@ -44,7 +44,7 @@ OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target
     return;
   }
   const std::unique_ptr<char, void (*)(void*)> real(exists ? ::realpath(path.c_str(), nullptr) : nullptr, std::free);
-  if (real) target_ = real.get();  // replaces the target of a symbolic link, not the link
+  if (real) target_ = real.get();  // write to the target of a symbolic link: do not replace the link itself
   if (open_unnamed()) return;
   written_ = fmt::format("{}.{}.tmp", target_, ::getpid());
   // O_NOFOLLOW: another user's symbolic link must not redirect the temporary file.
@@ -56,7 +56,7 @@ OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target
   }
 }
 
-// False: the file system has no unnamed files, or there is no /proc to name one.
+// False: the file system does not support O_TMPFILE, or /proc, which name_it() needs, is missing.
 bool OutputFile::open_unnamed() {
   file_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (file_ < 0) return false;
@@ -87,8 +87,8 @@ void OutputFile::write(std::string_view text) {
   }
 }
 
-// Links the file under a temporary name first, because a link cannot replace a file, but a rename can, atomically. An
-// older file of that temporary name is left from a killed process.
+// Links the file under a temporary name first, because a link cannot replace a file, but a rename can, atomically. If a
+// file with that temporary name exists, a killed process has left it.
 void OutputFile::name_it() {
   std::string name = fmt::format("{}.{}.tmp", target_, ::getpid());
   const auto link = [&] {

@@ -33,12 +33,12 @@ class OutputFile {
   bool unnamed_ = false;
 };
 
-// Throws if OutputFile would throw for this path, and leaves no file. To be called before long work. A pipe is not
-// opened, because its reader would take the end of the check for the end of the data.
+// Throws if OutputFile would throw for this path, and leaves no file. Call it before a long computation. It does not
+// open a pipe, because the pipe's reader would see the end of the data when the check closes it.
 void check_output_path(const std::string& path, Here here);
 
-// From now on only OutputFile("-") writes to the standard output, and everything else that the process prints is
-// dropped. REQUIRES: nothing was printed yet.
+// From now on only OutputFile("-") writes to the standard output, and everything else that the process prints to it is
+// discarded. REQUIRES: nothing was printed yet.
 void reserve_standard_output();
 
 }  // namespace slip

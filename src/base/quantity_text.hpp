@@ -1,4 +1,4 @@
-// Quantities with their units, as people read and type them.
+// Formats quantities with their units for users, and parses sizes that users type.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ std::string format_flops(double flops_per_second);  // "787 TFLOP/s"
 std::string format_percent(double percent);         // "49.9 %"
 std::string format_times(double factor);            // "1.53x"
 
-// "4MiB", "64 KiB", "1000", "2GB" -> bytes. False when it is none of these.
+// "4MiB", "64 KiB", "1000", "2GB" -> bytes. False: the text is not a size.
 bool parse_bytes(std::string_view text, std::uint64_t& bytes);
 
 }  // namespace slip

@@ -69,7 +69,8 @@ Sha256::Digest Sha256::finish() {
   const std::uint64_t bits = bytes_ * 8;
   std::array<std::byte, kBlockBytes + 8> end{std::byte{0x80}};
   const std::size_t used = bytes_ % kBlockBytes;
-  const std::size_t zeros = (used < 56 ? 56 : 120) - used;  // with the first bit
+  // Padding before the length, including the byte that holds the leading 1 bit.
+  const std::size_t zeros = (used < 56 ? 56 : 120) - used;
   for (std::size_t i = 0; i < 8; ++i) end[zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
   add(std::span(end).first(zeros + 8));
   Digest result;

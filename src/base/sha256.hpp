@@ -27,18 +27,19 @@ class Sha256 {
   std::uint64_t bytes_ = 0;
 };
 
-// One key for any number of messages: the part that depends on the key is computed once.
+// HMAC-SHA-256 with one key for any number of messages: the part that depends on the key is computed once.
 class Hmac {
  public:
   explicit Hmac(std::span<const std::byte> key);
-  Sha256::Digest of(
-      std::initializer_list<std::span<const std::byte>> parts) const;  // of all of them, one after another
+  // The HMAC of the concatenation of all parts.
+  Sha256::Digest of(std::initializer_list<std::span<const std::byte>> parts) const;
 
  private:
   Sha256 inner_, outer_;
 };
 
-// The time does not depend on the position of the first difference.
+// Compares in a time that does not depend on the position of the first difference, so that an attacker learns nothing
+// from it.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 
 }  // namespace slip

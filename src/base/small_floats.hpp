@@ -1,7 +1,8 @@
-// Floats of 8 and 16 bits: stored as these, computed as f32. Rounding is to nearest, ties to even.
+// Floating-point formats of 8 and 16 bits: they are only stored; computations use f32. Rounding is to nearest, ties to
+// even.
 //
-// The code has no branches and no tables, so that loops over it vectorise on every machine. It produces no f32
-// subnormals in between, so that a processor that flushes them to zero gives the same bits.
+// The code has no branches and no tables, so that loops over it vectorise on every machine. No intermediate result is
+// an f32 subnormal, so that a processor that flushes subnormals to zero gives the same bits.
 #pragma once
 
 #include <bit>
@@ -39,7 +40,8 @@ struct SmallFloat {
 };
 using F16 = SmallFloat<std::uint16_t, 5, 10>;
 using F8E5M2 = SmallFloat<std::uint8_t, 5, 2>;
-using F8E4M3 = SmallFloat<std::uint8_t, 4, 3>;  // no infinity: all bits set is NaN, all others are numbers
+// E4M3 has no infinity: if all bits but the sign are set, it is a NaN; all other patterns are numbers.
+using F8E4M3 = SmallFloat<std::uint8_t, 4, 3>;
 
 template <class T>
 struct FloatLayout;
@@ -48,16 +50,17 @@ struct FloatLayout<SmallFloat<Bits, kExponentBits, kMantissaBits>> {
   static constexpr bool kHasInfinity = kExponentBits != 4;
   static constexpr bool kSaturates = sizeof(Bits) == 1;
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  static constexpr int kShift = 23 - kMantissaBits;  // from its mantissa to that of a float
+  static constexpr int kShift = 23 - kMantissaBits;  // difference of the mantissa widths: float minus this format
   static constexpr std::uint32_t kSign = 1U << (kExponentBits + kMantissaBits);
   static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << 23;
-  static constexpr std::uint32_t kSmallestNormal = kRebias + (1U << 23);  // as a float's bits
-  // The largest number, and the result for anything larger.
+  static constexpr std::uint32_t kSmallestNormal = kRebias + (1U << 23);  // as the bits of a float
+  // kLargest: the largest finite number. kOverflow: the result of rounding anything larger.
   static constexpr std::uint32_t kLargest =
       kHasInfinity ? (((1U << kExponentBits) - 1) << kMantissaBits) - 1 : kSign - 2;
   static constexpr std::uint32_t kOverflow = kSaturates ? kLargest : kLargest + 1;
   static constexpr std::uint32_t kNan = kHasInfinity ? kLargest + 1 + (1U << (kMantissaBits - 1)) : kSign - 1;
-  // A float whose last bit has the value of the smallest subnormal: adding it rounds a subnormal result correctly.
+  // A float whose last mantissa bit has the value of this format's smallest subnormal: adding it makes the FPU round a
+  // subnormal result correctly.
   static constexpr std::uint32_t kSubnormalMagic = static_cast<std::uint32_t>(127 - kBias + kShift + 1) << 23;
 };
 
@@ -66,7 +69,8 @@ inline float to_float(SmallFloat<Bits, kExponentBits, kMantissaBits> value) {
   using Layout = FloatLayout<SmallFloat<Bits, kExponentBits, kMantissaBits>>;
   const std::uint32_t magnitude = value.bits & (Layout::kSign - 1);
   const std::uint32_t normal = (magnitude << Layout::kShift) + Layout::kRebias;
-  // A subnormal read with the exponent of the smallest normal number is too large by just that number.
+  // Reading a subnormal's mantissa with the exponent of the smallest normal number gives a value that is too large by
+  // exactly that number.
   const float subnormal = std::bit_cast<float>((magnitude << Layout::kShift) + Layout::kSmallestNormal) -
                           std::bit_cast<float>(Layout::kSmallestNormal);
   std::uint32_t result = magnitude < (1U << kMantissaBits) ? std::bit_cast<std::uint32_t>(subnormal) : normal;
@@ -89,7 +93,7 @@ T from_float(float value) {
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + magic) - Layout::kSubnormalMagic;
   result = magnitude < Layout::kSmallestNormal ? subnormal : result;
   result = magnitude >= (((Layout::kLargest + 1) << Layout::kShift) + Layout::kRebias) ? Layout::kOverflow : result;
-  result = result > Layout::kLargest ? Layout::kOverflow : result;  // rounded up beyond the largest number
+  result = result > Layout::kLargest ? Layout::kOverflow : result;  // rounding up exceeded the largest number
   result = magnitude > 0x7f800000 ? Layout::kNan : result;
   const std::uint32_t sign = (bits >> 31) * Layout::kSign;
   return {static_cast<decltype(T::bits)>(result | sign)};

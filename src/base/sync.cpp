@@ -11,7 +11,7 @@ void yield_thread() { sched_yield(); }
 
 void sleep_ns(std::int64_t time) {
   const timespec rest{0, time};
-  nanosleep(&rest, nullptr);  // a signal ends it early: the caller checks its condition again
+  nanosleep(&rest, nullptr);  // a signal may end it early: the caller checks its condition again anyway
 }
 
 bool Parker::park(std::int64_t deadline_ns) {

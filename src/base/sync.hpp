@@ -1,6 +1,6 @@
 // Locks and waiting. Mutex, LockGuard and CondVar are std::mutex and its companions with thread-safety annotations.
-// SpinLock guards critical sections of a few instructions. Backoff is the one policy of waiting in a loop: spin, yield,
-// sleep. Parker is the one place to sleep until another thread wakes this one; a Subscriber is woken by events.
+// SpinLock guards critical sections of a few instructions. Backoff is the waiting policy of polling loops: spin, yield,
+// sleep. In a Parker a thread sleeps until another thread wakes it. A source of events wakes its Subscribers.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace slip {
 
-// Tells the core that this is a spin loop.
+// A hint to the core that this is a spin loop.
 inline void cpu_relax() {
 #if defined(__aarch64__)
   asm volatile("isb" ::: "memory");  // `yield` is a no-op on these cores; isb waits some tens of cycles
@@ -23,17 +23,18 @@ inline void cpu_relax() {
 #endif
 }
 
-void yield_thread();               // lets another thread run on this core (sched_yield)
-void sleep_ns(std::int64_t time);  // below a second; never shorter, but longer by the timer slack; a signal ends it
+void yield_thread();  // lets another thread run on this core (sched_yield)
+// `time`: less than a second. Sleeps for that time plus the timer slack; a signal ends it early.
+void sleep_ns(std::int64_t time);
 
-// How a thread waits in a loop for something that no other thread will wake it for.
+// How a thread polls in a loop for a condition for which no other thread will wake it.
 struct WaitPolicy {
   static constexpr int kUnlimited = std::numeric_limits<int>::max();
-  int spins = 0;                   // the first iterations only relax the core
-  int yields = 0;                  // the next iterations yield the core
-  std::int64_t sleep_ns = 0;       // all later ones sleep: the first so long,
-  std::int64_t sleep_step_ns = 0;  // each of the next ones longer by this,
-  std::int64_t max_sleep_ns = 0;   // but no longer than this (0: all as long as the first)
+  int spins = 0;                   // number of first iterations that only call cpu_relax()
+  int yields = 0;                  // number of next iterations that yield the core
+  std::int64_t sleep_ns = 0;       // all later iterations sleep; the first one for this time,
+  std::int64_t sleep_step_ns = 0;  // each next one longer by this,
+  std::int64_t max_sleep_ns = 0;   // up to this maximum (used if sleep_step_ns is not 0)
 
   // Length of the sleep in this iteration, which comes after the spins and yields.
   constexpr std::int64_t sleep_at(int iteration) const {
@@ -41,17 +42,17 @@ struct WaitPolicy {
     return time < max_sleep_ns || sleep_step_ns == 0 ? time : max_sleep_ns;
   }
 };
-// The other thread needs some instructions, or needs this very core to execute them.
+// For locks: the holder needs a few instructions, or needs this core to execute them.
 inline constexpr WaitPolicy kLockWait{.spins = 64, .yields = WaitPolicy::kUnlimited};
-// A query of a device takes about a microsecond, and short work is done after some queries.
+// For device work: a query takes about a microsecond, and short work is done after a few queries.
 inline constexpr WaitPolicy kDeviceQueryWait{.spins = 101, .sleep_ns = 20'000};
-// Another thread runs an op of unknown length.
+// For an op of unknown length that another thread runs.
 inline constexpr WaitPolicy kOpWait{.sleep_ns = 50'000};
-// The program itself must change something: soon, or in minutes.
+// For a condition that the user's program must change: it may do so soon, or in minutes.
 inline constexpr WaitPolicy kProgramWait{
     .yields = 8, .sleep_ns = 45'000, .sleep_step_ns = 5'000, .max_sleep_ns = 200'000};
 
-// One wait by a policy: for (Backoff backoff; !ready(); backoff.pause()) {}
+// One wait with a policy: for (Backoff backoff; !ready(); backoff.pause()) {}
 class Backoff {
  public:
   constexpr explicit Backoff(const WaitPolicy& policy = kLockWait) : policy_(policy) {}
@@ -64,14 +65,14 @@ class Backoff {
   }
 
  private:
-  static constexpr int kMaxIteration = 1 << 30;  // a wait may take days
+  static constexpr int kMaxIteration = 1 << 30;  // the counter stops here, because a wait may take days
   const WaitPolicy policy_;
   int iteration_ = 0;
 };
 
-// acquire_fence() follows an access with order kAcquire. On aarch64 an acquire load also waits until every earlier
-// release store of this thread is visible: tens of nanoseconds if those lines are contended. A relaxed load and a fence
-// do not. ThreadSanitizer does not support fences, so with it the access itself acquires.
+// Call acquire_fence() after an access with order kAcquire; together they acquire. On aarch64 an acquire load also
+// waits until every earlier release store of this thread is visible: tens of nanoseconds if those lines are contended.
+// A relaxed load and a fence do not. ThreadSanitizer does not support fences, so with it the access itself acquires.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr std::memory_order kAcquire = std::memory_order_acquire;
 inline void acquire_fence() {}
@@ -161,10 +162,11 @@ class CondVar {
   std::condition_variable condition_;
 };
 
-// One thread sleeps here until another one gives it a token. A token given early is kept, so no wake-up is lost.
+// One thread sleeps in park() until another thread calls unpark(), which stores a token. A token that is stored before
+// park() makes it return at once, so no wake-up is lost.
 class Parker {
  public:
-  // Sleeps until a token comes or `deadline_ns` (of now_ns(), 0: none) passes; true if it took a token.
+  // Sleeps until there is a token or until `deadline_ns` (in now_ns() time; 0: no deadline). True: it consumed a token.
   bool park(std::int64_t deadline_ns = 0);
   void unpark();
 
@@ -177,7 +179,8 @@ class Parker {
 // An object that subscribes to a source of events, which calls wake_up() after each event.
 class Subscriber {
  public:
-  virtual void wake_up() noexcept = 0;  // from any thread; returns at once and takes no lock that is held for long
+  // Called from any thread; must return at once and take no lock that is held for long.
+  virtual void wake_up() noexcept = 0;
 
  protected:
   ~Subscriber() = default;

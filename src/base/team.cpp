@@ -17,7 +17,8 @@
 namespace slip {
 namespace {
 
-// Longer than the gap between two kernels of a stream, and too short to delay other threads noticeably.
+// How long an idle helper spins: longer than the gap between two kernels of a stream, and too short to delay other
+// threads noticeably.
 constexpr double kSpinMicros = 30;
 
 struct Helper {
@@ -31,31 +32,32 @@ class SharedLoop {
  public:
   void open(const detail::Loop& loop) {
     loop_ = loop;
-    next_.store(0, std::memory_order_relaxed);  // these two are published by opening state_
+    next_.store(0, std::memory_order_relaxed);  // relaxed, both: the fetch_add below publishes them
     count_.store(loop.count, std::memory_order_relaxed);
     // seq_cst: the owner opens the loop and then reads the helpers' `asleep`; a helper sets `asleep` and then checks
-    // whether a loop is open. One of the two sees the other.
+    // whether a loop is open. At least one of the two sees the other's write.
     state_.fetch_add(kNumber + kOpen, std::memory_order_seq_cst);
   }
-  // No thread can join any more. seq_cst: as in open().
+  // From now on no thread can join. seq_cst: as in open().
   void close() { state_.fetch_sub(kOpen, std::memory_order_seq_cst); }
-  // After close(): whether threads are still inside. acquire, with the release in leave(): sees what they wrote.
+  // After close(): whether other threads still run indices. acquire, with the release in leave(): sees what they wrote.
   bool has_others() const { return (state_.load(std::memory_order_acquire) & kInsideMask) != 0; }
   void await_others() const {
     for (Backoff backoff; has_others(); backoff.pause()) {}
   }
-  // The first exception of a body. REQUIRES: all threads have left.
+  // Returns the first exception that a body threw, if any. REQUIRES: all threads have left.
   std::exception_ptr take_error() {
     const LockGuard lock(error_lock_);
     return std::exchange(error_, nullptr);
   }
 
-  // Open, and not the loop with the number `but`.
+  // True: a loop is open, and its number is not `but`.
   bool is_open(std::memory_order order, std::uint64_t but = 0) const {
     const std::uint64_t state = state_.load(order);
     return (state & kOpen) != 0 && state / kNumber != but;
   }
-  // True: this thread is inside until leave(). `last` is the number of the loop joined last, which is not joined again.
+  // True: this thread has joined and must call leave(). `last`: the number of the loop that it joined last, which it
+  // does not join again.
   bool join(std::uint64_t& last) {
     std::uint64_t state = state_.load(std::memory_order_relaxed);
     while ((state & kOpen) != 0 && state / kNumber != last) {
@@ -67,32 +69,34 @@ class SharedLoop {
     }
     return false;
   }
-  void leave() {
-    state_.fetch_sub(kInside, std::memory_order_release);
-  }  // release: the owner sees what was written here
+  // release: the owner sees what this thread wrote.
+  void leave() { state_.fetch_sub(kInside, std::memory_order_release); }
 
-  // Runs the next index. False: none is left. For the owner and the threads inside.
+  // Runs the next index. False: no index is left. Called by the owner and by threads that have joined.
   bool do_one() {
-    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
+    // relaxed: only the uniqueness of the index matters.
+    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
     if (index >= loop_.count) return false;
     try {
       loop_.call(loop_.body, index);
     } catch (...) {
       const LockGuard lock(error_lock_);
       if (!error_) error_ = std::current_exception();
-      next_.store(loop_.count, std::memory_order_relaxed);  // a hint: another thread may begin one more index
+      // Skips the remaining indices. relaxed, only a hint: another thread may still begin one more index.
+      next_.store(loop_.count, std::memory_order_relaxed);
     }
     return true;
   }
-  // A hint for threads outside. relaxed: a thread that acts on it joins first.
+  // A hint for threads that have not joined. relaxed: a thread that acts on it joins first, which acquires.
   bool has_more() const { return next_.load(std::memory_order_relaxed) < count_.load(std::memory_order_relaxed); }
 
  private:
-  // state_: the number of the loop, how many threads besides its owner are inside, and whether more may join.
+  // Bit fields of state_: the number of the loop, the number of joined threads (without the owner), and whether more
+  // may join.
   static constexpr std::uint64_t kOpen = 1, kInside = 2, kInsideMask = 0xfffe, kNumber = 0x10000;
 
   detail::Loop loop_;
-  std::atomic<std::size_t> count_{0};  // loop_.count, for threads outside
+  std::atomic<std::size_t> count_{0};  // a copy of loop_.count for threads that have not joined
   alignas(64) std::atomic<std::uint64_t> state_{0};
   alignas(64) std::atomic<std::size_t> next_{0};
   SpinLock error_lock_;
@@ -101,14 +105,14 @@ class SharedLoop {
 
 class Team {
  public:
-  // False: another loop has the helpers, and nothing was run.
+  // False: another loop uses the helpers, and nothing was run.
   bool run(const detail::Loop& loop);
   // False: other background work has not ended, or there are no helpers.
   bool run_between(const detail::Loop& loop);
   bool is_busy() const { return loop_.is_open(std::memory_order_relaxed); }
 
-  Team* parents_team =
-      nullptr;  // in a child of fork(): the unused team of the parent, kept reachable for leak checkers
+  // In a forked child: the unused team of the parent, kept reachable for leak checkers.
+  Team* parents_team = nullptr;
 
  private:
   void start_helpers();
@@ -133,9 +137,9 @@ class Team {
 };
 
 void Team::start_helpers() {
-  if (started_.load(std::memory_order_acquire)) return;  // with the release below: helpers_ is complete
+  if (started_.load(std::memory_order_acquire)) return;  // acquire, with the release below: helpers_ is complete
   const LockGuard lock(start_mutex_);
-  if (started_.load(std::memory_order_relaxed)) return;  // relaxed: the mutex orders
+  if (started_.load(std::memory_order_relaxed)) return;  // relaxed: the mutex orders it
   const int wanted = core_count() - 1;
   for (int i = 0; i < wanted; ++i) {
     auto helper = std::make_unique<Helper>();
@@ -143,7 +147,7 @@ void Team::start_helpers() {
     helpers_.push_back(std::move(helper));
     try {
       self->thread.start(fmt::format("slip-team-{}", i), [this, self] { help(*self); });
-    } catch (const Error&) {  // the system is out of threads: work with fewer
+    } catch (const Error&) {  // the system cannot start more threads: work with fewer
       helpers_.pop_back();
       break;
     }
@@ -176,8 +180,8 @@ void Team::wake(std::size_t wanted) {
   }
 }
 
-// After each index the thread does background work for as long as the index took, so both get half of the core. It does
-// none after the last index, because the owner of the loop waits for it.
+// After each index the thread does background work for as long as the index took, so both get half of the core's time.
+// It does none after the last index, because then the owner of the loop waits for this thread.
 void Team::work() {
   for (std::uint64_t begun = ticks(); loop_.do_one(); begun = ticks()) {
     const std::uint64_t ended = ticks();
@@ -185,7 +189,7 @@ void Team::work() {
   }
 }
 
-// One piece of background work. False: there is none.
+// Does one piece of background work. False: there is none.
 bool Team::do_one_between() {
   if (!between_.is_open(std::memory_order_relaxed) || !between_.has_more()) return false;  // relaxed: join() acquires
   std::uint64_t none = 0;
@@ -251,7 +255,8 @@ void Team::help(Helper& helper) {
 
 std::atomic<Team*> g_team{nullptr};
 
-// After fork() the child has none of the helpers, and does not continue a loop of another thread of the parent.
+// After fork() the child has no helper threads, and must not continue a loop that another thread of the parent was
+// running.
 void forget_team() {
   static Team* parents_team = nullptr;
   Team* const old = g_team.exchange(nullptr, std::memory_order_relaxed);  // relaxed: the child has one thread
@@ -261,7 +266,7 @@ void forget_team() {
 }
 
 Team& team() {
-  if (Team* const found = g_team.load(std::memory_order_acquire)) return *found;  // with the release below
+  if (Team* const found = g_team.load(std::memory_order_acquire)) return *found;  // acquire, with the release below
   static const bool kInstalled = [] {
     at_fork(nullptr, nullptr, forget_team);
     return true;
@@ -269,7 +274,7 @@ Team& team() {
   static_cast<void>(kInstalled);
   auto made = std::make_unique<Team>();
   Team* expected = nullptr;
-  // release: other threads see it constructed; acquire if another thread was first.
+  // release: other threads see the constructed team. acquire: if another thread was first, this one sees its team.
   if (g_team.compare_exchange_strong(expected, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
     return *made.release();
   return *expected;
@@ -278,7 +283,7 @@ Team& team() {
 }  // namespace
 
 bool team_is_busy() {
-  // acquire: the team is constructed.
+  // acquire: sees the constructed team.
   const Team* const found = g_team.load(std::memory_order_acquire);
   return found && found->is_busy();
 }

@@ -5,9 +5,9 @@
 // loop at a time has the helpers; a second loop, from another thread or nested in the first, runs on its calling thread
 // alone. Between loops the helpers spin for some microseconds and then sleep.
 //
-// Small background work (for_each_between) is done by the threads of a running loop between two indices. A thread of
-// its own would preempt a helper in the middle of an index for a whole scheduler slice, and the loop would wait for
-// that index.
+// Small background work (for_each_between) is done by the threads of a running loop between two indices. A separate
+// thread would preempt a helper in the middle of an index for a whole scheduler slice, and the loop would wait for that
+// index.
 //
 // After fork() the child starts its own helpers. The team is never destroyed: the helpers end with the process.
 #pragma once
@@ -23,12 +23,12 @@ namespace slip {
 template <class Body>
 void for_each_index(std::size_t count, Body&& body);
 
-// The same for small pieces of background work. The threads of a running loop do some after each index; while no loop
-// runs, the helpers do them. The caller sleeps.
+// The same for small pieces of background work. The threads of a running loop do some pieces after each index; while no
+// loop runs, the helpers do them. The calling thread sleeps meanwhile.
 template <class Body>
 void for_each_between(std::size_t count, Body&& body);
 
-// A hint: a loop uses all cores, so a thread that spins would slow it down.
+// True: a loop uses all cores, so a spinning thread would slow it down. Only a hint.
 bool team_is_busy();
 
 namespace detail {

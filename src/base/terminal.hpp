@@ -1,5 +1,5 @@
-// Text for the terminal. Text from outside (files, arguments, the environment, other processes and hosts) is made safe
-// first, because a terminal obeys the control characters in it.
+// Makes text safe to print on a terminal. Untrusted text (from files, arguments, the environment, other processes and
+// hosts) must pass these functions, because a terminal executes control characters.
 #pragma once
 
 #include <string>
@@ -11,10 +11,11 @@ namespace slip {
 // are not UTF-8 are written as "\x1b".
 std::string terminal_text(std::string_view text);
 
-// The same on one line and never longer than the text: line ends and tabs become spaces, each unsafe byte a '?'.
+// The same on one line, and never longer than the text: newlines and tabs become spaces, each unsafe byte becomes a
+// '?'.
 std::string single_line_text(std::string_view text);
 
-// Writes "slip: text" to stderr. For what cannot be thrown: errors in destructors and at process exit.
+// Writes "slip: text" to stderr. For errors that cannot be thrown: in destructors and at process exit.
 void log_line(std::string_view text);
 
 }  // namespace slip

@@ -44,7 +44,8 @@ std::uint64_t make_thread_index() {
 
 void Thread::start(const std::string& name, std::function<void()> body, bool precise) {
   auto start = std::make_unique<Start>(Start{name, std::move(body), precise});
-  // The new thread blocks all signals but those of its own faults: handlers run on the program's threads.
+  // The new thread blocks all signals but those of its own faults, so that signal handlers run on the program's own
+  // threads.
   sigset_t all, old;
   sigfillset(&all);
   for (int fatal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP}) sigdelset(&all, fatal);
@@ -52,7 +53,7 @@ void Thread::start(const std::string& name, std::function<void()> body, bool pre
   const int error = pthread_create(&handle_, nullptr, run, start.get());
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (error != 0) throw Error(Code::kOutOfMemory, fmt::format("cannot start thread '{}': error {}", name, error), {});
-  static_cast<void>(start.release());  // the thread owns it now
+  static_cast<void>(start.release());  // the new thread owns it now
   started_ = true;
 }
 
@@ -77,11 +78,11 @@ void set_time_slice(TimeSlice slice) {
     std::uint64_t runtime, deadline, period;
   } attributes{};
   if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;  // the program chose a policy: keep it
+  if (attributes.policy != SCHED_OTHER) return;  // the program chose another policy: keep it
   attributes.size = sizeof(attributes);
   attributes.runtime = slice == TimeSlice::kShort ? 100'000 : 0;  // ns, the minimum; 0: the default
-  static_cast<void>(
-      ::syscall(SYS_sched_setattr, 0, &attributes, 0));  // if it is not permitted, the slice stays as it is
+  // If this is not permitted, the slice does not change.
+  static_cast<void>(::syscall(SYS_sched_setattr, 0, &attributes, 0));
 }
 
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) { pthread_atfork(before, in_parent, in_child); }

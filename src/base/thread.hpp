@@ -1,4 +1,5 @@
-// Threads: how to start and join them, their number, their scheduler slice, and hooks around fork().
+// Thread: starts and joins a thread. Also a unique number for each thread, its scheduler slice, and hooks around
+// fork().
 #pragma once
 
 #include <pthread.h>
@@ -14,15 +15,15 @@ int core_count();  // cores that this process may use
 inline thread_local constinit std::uint64_t t_thread_index = 0;
 std::uint64_t make_thread_index();
 
-// The number of this thread: 1, 2, 3, ... in the order of first calls. Never given to a second thread.
+// The number of this thread: 1, 2, 3, ... in the order of the first calls. A number is never reused.
 inline std::uint64_t thread_index() {
   if (t_thread_index == 0) [[unlikely]]
     t_thread_index = make_thread_index();
   return t_thread_index;
 }
 
-// A thread that is joined or detached by hand. The destructor does neither: it leaves the thread running, which is what
-// exit and fork need.
+// A thread that the owner joins or detaches explicitly. The destructor does neither and leaves the thread running: at
+// exit and in a forked child, joining could block for ever.
 class Thread {
  public:
   Thread() = default;
@@ -37,12 +38,13 @@ class Thread {
   bool started_ = false;
 };
 
-// The scheduler slice of the calling thread. A thread with a short slice that wakes up preempts threads with longer
-// ones, which would otherwise keep the core for some milliseconds. Needs Linux 6.12; earlier systems ignore it.
+// Sets the scheduler slice of the calling thread. When a thread with a short slice wakes up, it preempts threads with
+// longer slices, which would otherwise keep the core for some milliseconds. Needs Linux 6.12; earlier systems ignore
+// it.
 enum class TimeSlice { kUsual, kShort };
 void set_time_slice(TimeSlice slice);
 
-// Called around fork(): before it in the parent, after it in the parent and in the child.
+// Registers functions that run around fork(): before it in the parent, after it in the parent and in the child.
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
 }  // namespace slip

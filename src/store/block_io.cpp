@@ -59,7 +59,7 @@ void BlockIo::count(const ReadRange& range, const ReadBlock& block) {
   const bool direct = range.descriptor != range.file->descriptor();
   (direct ? direct_ : buffered_).fetch_add(block.bytes(), std::memory_order_relaxed);
   if (block.bounces()) bounced_.fetch_add(block.bytes(), std::memory_order_relaxed);
-  // Drop the pages that this read brought into the page cache: the bytes are at their destination.
+  // Drop the pages that this read brought into the page cache: they are not needed any more.
   if (!direct)
     ::posix_fadvise(range.descriptor, static_cast<off_t>(block.offset()), static_cast<off_t>(block.bytes()),
                     POSIX_FADV_DONTNEED);

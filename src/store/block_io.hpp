@@ -1,5 +1,5 @@
-// BlockIo: what all methods of reading blocks share: reads from the page cache, the test hook, bounce buffers for
-// blocks that are not aligned, and counters. Thread-safe.
+// BlockIo: shared by the two ways to read blocks, io_uring (DiskQueue) and threads (BlockReader). It has reads from the
+// page cache, the test hook, bounce buffers for blocks that are not aligned, and counters. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,13 @@ namespace slip {
 
 class BlockIo {
  public:
-  // REQUIRES: checked options.
+  // REQUIRES: BlockReader has checked the options.
   BlockIo(const ReaderOptions& options, Here here);
 
   const ReaderOptions& options() const { return options_; }
   ReadRange range_of(const ReadRequest& request) const;
   bool all_cached(const ReadRequest& request) const;
-  bool none_cached(const ReadRange& range) const;  // or the cache is not to be used
+  bool none_cached(const ReadRange& range) const;  // also true if the options forbid the page cache
 
   // Copies the part of the block that is in the page cache. True: that was the whole block.
   bool take_cached(const ReadRange& range, ReadBlock& block);
@@ -36,7 +36,7 @@ class BlockIo {
   };
   const ReaderOptions options_;
   std::unique_ptr<std::byte, FreeMemory> bounces_;
-  // Relaxed: sums that order nothing.
+  // relaxed accesses: these are statistics and order nothing.
   std::atomic<std::uint64_t> cached_{0}, direct_{0}, buffered_{0}, bounced_{0};
 };
 

@@ -33,8 +33,8 @@ std::uint64_t ReadRange::blocks(std::size_t block_bytes) const {
 
 std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
   const auto begin = reinterpret_cast<std::uintptr_t>(landing.memory);
-  const std::size_t shift =
-      (offset - begin) % alignment;  // alignment is a power of two, so wrapping around is harmless
+  // The subtraction may wrap around, which is harmless, because the alignment is a power of two.
+  const std::size_t shift = (offset - begin) % alignment;
   return shift <= landing.capacity && bytes <= landing.capacity - shift ? landing.memory + shift : landing.memory;
 }
 
@@ -73,7 +73,7 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
     if (bounces()) std::memcpy(target_, into_ + before, bytes_);
     return Step::kDone;
   }
-  // A direct read stops within a sector only at the end of the file.
+  // A direct read returns a partial sector only at the end of the file.
   const std::size_t whole = total - total % range.alignment;
   if (result > 0 && whole > got_) {
     got_ = whole;

@@ -1,5 +1,6 @@
-// ReadBlock: one block of a range of a file, and the system calls that read it. Direct I/O needs aligned offsets and so
-// reads more than was requested; the system may return less than it was asked for. Used by io_uring and by threads.
+// ReadBlock: one block of a range of a file, and the arguments of the system calls that read it. Direct I/O needs
+// aligned offsets, so it reads more than was requested. A system call may return fewer bytes than it was asked for.
+// DiskQueue (io_uring) and the threads of BlockReader use it.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ struct ReadRequest {
 struct ReadRange {
   const File* file = nullptr;
   int descriptor = -1;
-  std::size_t alignment = 1;  // of reads through this descriptor
+  std::size_t alignment = 1;  // required alignment of reads through this descriptor
   std::uint64_t offset = 0;   // of the requested bytes
   std::size_t bytes = 0;
   std::byte* target = nullptr;
@@ -42,8 +43,8 @@ struct ReadRange {
   std::uint64_t blocks(std::size_t block_bytes) const;
 };
 
-// Where the first byte goes in a landing: with the same alignment as in the file if the range then fits, otherwise at
-// the begin.
+// Returns the address for the first byte in a landing. It has the same alignment as in the file if the range fits that
+// way; otherwise it is the start of the landing.
 std::byte* place_in(const Landing& landing, std::uint64_t offset, std::size_t bytes, std::size_t alignment);
 
 class ReadBlock {
@@ -55,10 +56,10 @@ class ReadBlock {
   std::uint64_t offset() const { return offset_; }
   std::size_t bytes() const { return bytes_; }
   std::byte* target() const { return target_; }
-  void have(std::size_t bytes);  // the first `bytes` of them came from the page cache
+  void have(std::size_t bytes);  // marks the first `bytes` of them as read: they came from the page cache
 
-  // The rest is read from the disk: directly to the target if the landing has room for the alignment, otherwise through
-  // the buffer `bounce`.
+  // Prepares reading the rest from the disk: directly to the target if the landing has room for the alignment,
+  // otherwise through the buffer `bounce`.
   void aim(const ReadRange& range, std::byte* bounce);
   bool bounces() const { return into_ != target_ - (offset_ - from_); }
 
@@ -68,14 +69,15 @@ class ReadBlock {
   std::size_t next_bytes() const { return span_ - got_; }
 
   enum class Step { kDone, kAgain, kFailed };
-  // Takes the result of the call: bytes or minus errno. kDone: the bytes are at the target.
+  // Handles the result of the call: the number of bytes, or minus errno. kDone: the bytes are at the target.
   Step advance(const ReadRange& range, std::int64_t result, ReadFault& fault);
 
  private:
   std::uint64_t offset_ = 0;
   std::size_t bytes_ = 0;
   std::byte* target_ = nullptr;
-  std::uint64_t from_ = 0;  // aligned offset of the read; the next fields are its bytes, its memory and its progress
+  // The read from the disk: its aligned offset, its length, its destination, and the bytes read so far.
+  std::uint64_t from_ = 0;
   std::size_t span_ = 0;
   std::byte* into_ = nullptr;
   std::size_t got_ = 0;

@@ -7,7 +7,7 @@ std::unique_ptr<DiskQueue> DiskQueue::open(BlockIo& io) {
   return ring ? std::unique_ptr<DiskQueue>(new DiskQueue(io, std::move(ring))) : nullptr;
 }
 
-// More entries would not put more blocks in flight.
+// in_flight + 1 entries suffice: more would not put more blocks in flight.
 DiskQueue::DiskQueue(BlockIo& io, std::unique_ptr<ReadRing> ring)
     : io_(io), ring_(std::move(ring)), slots_(io.options().in_flight), entries_(io.options().in_flight + 1) {
   free_slots_.reserve(slots_.size());
@@ -18,7 +18,7 @@ DiskQueue::DiskQueue(BlockIo& io, std::unique_ptr<ReadRing> ring)
 DiskQueue::~DiskQueue() {
   try {
     end_all({});
-  } catch (const Error&) {  // io_uring itself failed, so there is no way to wait
+  } catch (const Error&) {  // io_uring itself failed, so waiting is not possible
   }
 }
 
@@ -37,7 +37,8 @@ void DiskQueue::append(const ReadRange& range) {
   entry.blocks = range.blocks(io_.options().block_bytes);
 }
 
-// Waits for the reads in flight, because the kernel would write into memory that its owner uses again.
+// Waits for the reads in flight. Otherwise the kernel would write into memory that its owner already uses for something
+// else.
 void DiskQueue::end_all(Here here) {
   for (const std::size_t slot : due_slots_) release(slot);
   due_slots_.clear();
@@ -87,7 +88,7 @@ void DiskQueue::begin_blocks_of(Entry& entry) {
 }
 
 void DiskQueue::begin_blocks(const Next& next) {
-  while (!due_slots_.empty()) {  // short or interrupted reads
+  while (!due_slots_.empty()) {  // continue reads that were short or interrupted
     const std::size_t slot = due_slots_.back();
     due_slots_.pop_back();
     if (slots_[slot].entry->fault) release(slot);
@@ -105,8 +106,9 @@ void DiskQueue::begin_blocks(const Next& next) {
 std::optional<ReadFault> DiskQueue::read(const ReadRange& range, const Next& next, Here here) {
   if (count_ == 0) append(range);
   const Entry& wanted = at(0);
-  // A disk, for instance a virtual one, may report all reads at once when it has nothing left to do. So finished reads
-  // are replaced by new ones before the caller continues; at most one round, so that the caller is not kept for ever.
+  // Some disks, for example virtual ones, report all reads together only when they have no more work. So finished reads
+  // are replaced by new ones before the caller continues. At most slots_.size() reads are replaced after the range is
+  // complete, so that this function always returns.
   for (std::size_t more = slots_.size();;) {
     begin_blocks(next);
     if (!due_slots_.empty() && !wanted.over()) continue;

@@ -1,5 +1,5 @@
-// DiskQueue: reads ranges of files in order with io_uring. It keeps the maximum number of blocks in flight, also of the
-// ranges that follow, so that the disk always has work. One thread at a time.
+// DiskQueue: reads ranges of files in order with io_uring. It keeps the maximum number of blocks in flight, including
+// blocks of the ranges that follow, so that the disk always has work. BlockReader uses it. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class DiskQueue {
  public:
   // Null: the system has no io_uring.
   static std::unique_ptr<DiskQueue> open(BlockIo& io);
-  ~DiskQueue();  // afterwards no landing is written any more
+  ~DiskQueue();  // waits for the reads in flight: afterwards no landing is written any more
   DiskQueue(const DiskQueue&) = delete;
   DiskQueue& operator=(const DiskQueue&) = delete;
 
@@ -36,10 +36,10 @@ class DiskQueue {
  private:
   struct Entry {
     ReadRange range;
-    bool cold = false;  // nothing of it is in the page cache, so blocks are not checked one by one
+    bool cold = false;  // no page of it is in the page cache, so blocks are not checked one by one
     std::uint64_t blocks = 0, begun = 0;
     std::size_t in_flight = 0;
-    std::optional<ReadFault> fault;  // the first
+    std::optional<ReadFault> fault;  // the first fault
     bool all_begun() const { return fault || begun == blocks; }
     bool over() const { return all_begun() && in_flight == 0; }
   };
@@ -61,8 +61,8 @@ class DiskQueue {
   BlockIo& io_;
   std::unique_ptr<ReadRing> ring_;
   std::vector<Slot> slots_;
-  std::vector<std::size_t> free_slots_, due_slots_;  // due: need another system call
-  std::vector<Entry> entries_;                       // count_ of them from first_ on, in their order
+  std::vector<std::size_t> free_slots_, due_slots_;  // due: slots that need another system call
+  std::vector<Entry> entries_;  // a ring buffer: count_ entries from first_ on, in the order of reading
   std::size_t first_ = 0, count_ = 0;
 };
 

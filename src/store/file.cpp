@@ -37,15 +37,16 @@ FileState state_of(const struct stat& status) {
           nanoseconds(status.st_ctim)};
 }
 
-// Compares the change time, too: programs such as tar and rsync set the modification time back, but that updates the
-// change time, which no program can set. Adding or removing a hard link updates it as well. A file that was replaced by
-// another one keeps its bytes as long as it is open.
+// Compares the change time, too. Programs such as tar and rsync set the modification time back, but that updates the
+// change time, which no program can set. Adding or removing a hard link updates it as well, so then it is not compared.
+// If another file replaces this one at its path, the open file keeps its bytes.
 bool same_bytes(const FileState& a, const FileState& b) {
   return a.size == b.size && a.device == b.device && a.inode == b.inode && a.written_ns == b.written_ns &&
          (a.changed_ns == b.changed_ns || a.names != b.names);
 }
 
-// The alignment for direct I/O; 0: not supported. Kernels before 6.1 do not report it; a page suits every disk.
+// The alignment for direct I/O; 0: not supported. Kernels before 6.1 do not report it; then the page size is used,
+// which suits every disk.
 std::size_t alignment_of(int descriptor) {
 #if defined(STATX_DIOALIGN)
   struct statx status {};
@@ -69,13 +70,13 @@ File File::open(const std::string& path, Here here) {
   const struct stat status = status_of(file.descriptor_, path, here);
   if (!S_ISREG(status.st_mode)) throw Error(Code::kIo, fmt::format("'{}' is not a file", path), here);
   file.state_ = state_of(status);
-  // The reader does its own read-ahead; that of the kernel would only fill the page cache.
+  // BlockReader does its own read-ahead; the kernel's would only fill the page cache.
   ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
   file.open_direct();
   return file;
 }
 
-// Reopens the first descriptor, not the path, so that it is the same file even if the path was replaced.
+// Reopens the descriptor, not the path, so that both descriptors refer to the same file even if the path was replaced.
 void File::open_direct() {
   const int direct = ::open(fmt::format("/proc/self/fd/{}", descriptor_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   if (direct < 0) return;
@@ -173,7 +174,8 @@ std::string read_text(const std::string& path, std::uint64_t max_bytes, const ch
 
 namespace {
 
-constexpr long kCachestat = 451;  // the same on every architecture; headers before 6.5 lack it
+// System call number, the same on every architecture; headers before Linux 6.5 lack it.
+constexpr long kCachestat = 451;
 constexpr std::uint64_t kPage = 4096;
 
 struct CachestatRange {
@@ -221,9 +223,10 @@ bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
   return pages_cached(file, offset, bytes) == 0;
 }
 
-// A refused RWF_NOWAIT read still starts the kernel's read-ahead (Linux 6.18: 1 MiB requested, 256 pages read). That
-// fills the page cache and reads everything twice. So cachestat is called first (Linux 6.5; for owners and writers of
-// the file only). If it fails, a read of one page is tried, which reads no more than that page.
+// An RWF_NOWAIT read that fails with EAGAIN still starts the kernel's read-ahead (Linux 6.18: 1 MiB requested, 256
+// pages read). That fills the page cache and reads everything twice. So cachestat is called first (since Linux 6.5;
+// only for owners and writers of the file). If cachestat fails, a read of one page is tried first: it starts no
+// read-ahead beyond that page.
 std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
   if (const std::optional<std::uint64_t> cached = pages_cached(file, offset, bytes))
     return *cached == pages_of(offset, bytes) ? read_known_cached(file, offset, into, bytes) : 0;

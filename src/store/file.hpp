@@ -1,6 +1,6 @@
-// File: a file opened for reading at any offset by any thread. It remembers the state of the file when it was opened,
-// so that a file that is truncated or written during a run is an error instead of wrong bytes. Also queries of the page
-// cache.
+// File: a file opened for reading at any offset by any thread. It records the state of the file at open. So a file that
+// is truncated or written during a run gives an error instead of wrong bytes. Also has queries of the page cache. Used
+// by BlockReader and by the readers of model, weight and topology files.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace slip {
 
-// The greatest alignment for direct I/O. A file that needs more is read through the page cache.
+// The maximum alignment for direct I/O that is supported. A file that needs more is read through the page cache.
 inline constexpr std::size_t kMaxDirectAlignment = std::size_t{64} << 10;
 
 // Identifies a file and its version.
@@ -26,7 +26,7 @@ struct FileState {
 
 class File {
  public:
-  // For reading. Throws kIo with the path and the reason.
+  // Opens a file for reading. Throws kIo with the path and the reason.
   static File open(const std::string& path, Here here = Here::at());
 
   File() = default;
@@ -42,8 +42,8 @@ class File {
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return state_.size; }
   int descriptor() const { return descriptor_; }
-  // Direct I/O, which bypasses the page cache: its descriptor (-1: the file system has none), and the alignment of
-  // offsets, lengths and addresses.
+  // For direct I/O, which bypasses the page cache: the descriptor (-1: not supported by the file system), and the
+  // required alignment of offsets, lengths and addresses.
   int direct_descriptor() const { return direct_; }
   std::size_t direct_alignment() const { return direct_alignment_; }
 
@@ -61,8 +61,8 @@ bool is_folder(const std::string& path);
 // Sorted names of the files in a folder that end with `ending`. Throws kIo with the path and the reason.
 std::vector<std::string> files_in(const std::string& folder, std::string_view ending, Here here = Here::at());
 
-// The whole text of a small file. Throws kIo with the path and the reason, and kParse if it has more than `max_bytes`,
-// so that it cannot be `what`.
+// The whole text of a small file. Throws kIo with the path and the reason, and kParse if it has more than `max_bytes`.
+// `what` names the expected content in that error.
 std::string read_text(const std::string& path, std::uint64_t max_bytes, const char* what, Here here);
 
 // Copies from `offset` up to the first byte that is not in the page cache, without reading the disk. Returns the number
@@ -71,7 +71,7 @@ std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std:
 
 // True: the system reports that all of the range is in the page cache.
 bool all_cached(const File& file, std::uint64_t offset, std::size_t bytes);
-// True: certainly nothing of it is.
+// True: the system reports that no page of the range is in the page cache.
 bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes);
 
 }  // namespace slip

@@ -13,7 +13,8 @@
 namespace slip {
 namespace {
 
-// One mapping for both queues (5.4) and IORING_OP_READ, which came with "current position" (5.6).
+// Needed: one mapping for both queues (Linux 5.4) and IORING_OP_READ (Linux 5.6). The latter has no feature bit;
+// IORING_FEAT_RW_CUR_POS came with the same release.
 constexpr std::uint32_t kNeeded = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
 
 void* map_ring(int ring, std::size_t bytes, std::uint64_t what) {
@@ -82,7 +83,7 @@ void ReadRing::put(int descriptor, std::uint64_t offset, void* into, std::size_t
 
 bool ReadRing::take(Done& done) {
   const std::uint32_t head = *done_head_;  // written by this thread only
-  // acquire: sees what the kernel wrote before it moved the tail.
+  // acquire: sees the results that the kernel wrote before it advanced the tail.
   if (head == std::atomic_ref(*done_tail_).load(std::memory_order_acquire)) return false;
   const io_uring_cqe& result = results_[head & done_mask_];
   done = {result.user_data, result.res};

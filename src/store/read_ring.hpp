@@ -1,5 +1,5 @@
-// ReadRing: asynchronous reads with io_uring, by raw system calls: liburing need not be installed. One thread at a
-// time.
+// ReadRing: asynchronous reads with io_uring, for DiskQueue. It uses raw system calls, so liburing is not needed. One
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace slip {
 
 class ReadRing {
  public:
-  // Null: the kernel is too old, or a seccomp filter refuses.
+  // Null: the kernel is too old, or a seccomp filter forbids io_uring.
   static std::unique_ptr<ReadRing> open(unsigned entries);
   ~ReadRing();
   ReadRing(const ReadRing&) = delete;
@@ -30,8 +30,8 @@ class ReadRing {
     std::uint64_t tag = 0;
     std::int32_t result = 0;  // bytes, or minus errno
   };
-  Done wait(Here here);                 // for any read
-  std::optional<Done> poll(Here here);  // nothing: no read is done
+  Done wait(Here here);                 // waits until any read is done
+  std::optional<Done> poll(Here here);  // does not wait; nothing: no read is done
 
  private:
   ReadRing() = default;

@@ -20,8 +20,10 @@ namespace {
 
 using Disk = ReaderOptions::Disk;
 
-constexpr std::uint64_t kFewBlocks = 2;                      // that one thread copies before the others would be awake
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;  // about 20 us: a loop waits no longer for a piece
+constexpr std::uint64_t kFewBlocks = 2;  // one thread copies these faster than the others wake up
+// Size of the pieces of copy_between_loops(). Copying one takes about 20 us, which is the longest delay of a parallel
+// loop.
+constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
 ReaderOptions checked(ReaderOptions options, Here here) {
   constexpr std::size_t kMaxBlock = std::size_t{1} << 30;
@@ -59,19 +61,19 @@ class BlockReader::State {
   void work_off(unsigned member);
   std::int64_t read_once(const ReadBlock& block) const;
   void fail(const ReadFault& found);
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // relaxed: only ends the work early
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // relaxed: it only ends the work early
   [[noreturn]] void throw_fault(Here here) const;
 
   BlockIo io_;
   Mutex reading_;  // held for a whole read
   std::unique_ptr<DiskQueue> queue_;
-  bool held_back_ = false;  // the next request is not for the queue
+  bool held_back_ = false;  // the next request is read by threads, so the queue must not read past it
 
-  ReadRange range_;  // of the present read
+  ReadRange range_;  // the range that is being read
   std::atomic<std::uint64_t> next_block_{0};
   std::atomic<bool> failed_{false};
   Mutex fault_mutex_;
-  ReadFault fault_;                       // the first one, under fault_mutex_
+  ReadFault fault_;                       // the first fault; under fault_mutex_
   std::unique_ptr<ThreadGroup> threads_;  // last member: its threads use all others
 };
 
@@ -110,7 +112,7 @@ std::int64_t BlockReader::State::read_once(const ReadBlock& block) const {
   return got < 0 ? -static_cast<std::int64_t>(errno) : got;
 }
 
-// Each thread reads block after block, until there are no more.
+// Runs on each thread: claims and reads blocks until none is left.
 void BlockReader::State::work_off(unsigned member) {
   const std::uint64_t blocks = range_.blocks(io_.options().block_bytes);
   while (!failed()) {
@@ -134,7 +136,7 @@ void BlockReader::State::read_by_threads() {
   else threads_->run();
 }
 
-// False: a part of it has left the cache meanwhile.
+// False: a part of the range has left the page cache meanwhile.
 bool BlockReader::State::copy_between_loops() {
   const std::size_t pieces = (range_.bytes + kPieceBytes - 1) / kPieceBytes;
   std::atomic<bool> whole{true};
@@ -147,7 +149,7 @@ bool BlockReader::State::copy_between_loops() {
   return whole.load(std::memory_order_relaxed);
 }
 
-// Only requests that need the disk are read ahead; cached ones are copied by threads when they are due.
+// Reads ahead only requests that need the disk. Threads copy cached requests when the caller reads them.
 void BlockReader::State::read_by_queue(const Next& next, Here here) {
   DiskQueue::Next next_range;
   if (next) {
@@ -167,12 +169,12 @@ std::byte* BlockReader::State::read(const ReadRequest& request, const Next& next
   const LockGuard turn(reading_);
   range_ = io_.range_of(request);
   const bool direct = range_.descriptor != range_.file->descriptor();
-  failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread works
+  failed_.store(false, std::memory_order_relaxed);  // relaxed: no other thread is reading now
   const bool begun = queue_ && queue_->expects(range_);
   if (!begun) held_back_ = false;
   if (!begun && queue_)
-    queue_->end_all(here);  // even if this range is cached: the ranges read ahead are no longer next
-  // Threads copy from the cache; the disk needs blocks in flight.
+    queue_->end_all(here);  // even if this range is cached: the ranges that were read ahead are no longer the next ones
+  // Threads copy from the page cache; the disk needs many blocks in flight.
   const bool copies = !begun && io_.all_cached(request);
   if (!(copies && io_.options().between_loops && copy_between_loops())) {
     if (queue_ && direct && !copies) read_by_queue(next, here);

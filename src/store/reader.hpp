@@ -1,6 +1,6 @@
-// BlockReader: reads ranges of files into memory at the speed of the disk. Bytes in the page cache are copied from
-// there by several threads. All others are read by direct I/O with many blocks in flight, so that a file larger than
-// memory does not evict everything else from the page cache.
+// BlockReader: reads ranges of files into memory at the speed of the disk; the weight loader uses it. Bytes in the page
+// cache are copied from there by several threads. All others are read by direct I/O with many blocks in flight. So a
+// file larger than memory does not evict everything else from the page cache.
 //
 // Thread-safe: reads of one reader are serialised; concurrent reads need a reader each. Nothing is allocated after
 // construction.
@@ -21,17 +21,18 @@ struct ReaderOptions {
   enum class Cache { kFirst, kNever };
   enum class Disk {
     kBest,      // the first of the following that the machine and the file system support
-    kRing,      // direct I/O with io_uring; the constructor throws if there is none
+    kRing,      // direct I/O with io_uring; the constructor throws if the system has no io_uring
     kThreads,   // direct I/O by the reader's threads
     kBuffered,  // through the page cache, from which the pages are dropped again
   };
   Cache cache = Cache::kFirst;
   Disk disk = Disk::kBest;
   std::size_t block_bytes = std::size_t{1} << 20;  // rounded up to 64 KiB
-  unsigned in_flight = 16;  // blocks; as many bounce buffers are allocated for reads that are not aligned
-  unsigned threads = 4;     // including the caller
-  // The threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between their indices, so that no
-  // other threads take their cores.
+  // Maximum number of blocks in flight; as many bounce buffers are allocated, for reads that are not aligned.
+  unsigned in_flight = 16;
+  unsigned threads = 4;  // including the caller
+  // True: the threads of parallel loops (base/team.hpp) copy cached bytes in small pieces between two indices. So no
+  // additional threads compete with them for cores.
   bool between_loops = false;
   // For tests that inject short reads and errors: called before each read of the disk, by any thread. Returns the
   // maximum number of bytes of this read, or minus errno.
@@ -51,14 +52,15 @@ class BlockReader {
   static std::size_t lead(const File& file, std::uint64_t offset);
   static std::size_t room(const File& file, std::uint64_t offset, std::size_t bytes);
 
-  // Returns where the first requested byte is: as above if it fits, otherwise at the begin of the landing. A capacity
-  // of just `bytes` always means the begin. Throws kInvalidValue if the range is beyond the file or the landing too
-  // small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed since it was
-  // opened; the bytes of the landing are then undefined, and are not written any more.
+  // Returns where the first requested byte is: as above if it fits, otherwise at the start of the landing. With a
+  // capacity of exactly `bytes` it is always the start. Throws kInvalidValue if the range is beyond the file or the
+  // landing too small. Throws kIo with the path, the offset and the bytes if the disk fails or the file was changed
+  // since it was opened; the bytes of the landing are then undefined, and are not written any more.
   std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Landing landing, Here here = Here::at());
-  // The same with read-ahead: `next` is called when the disk can take more, and returns the next request. Each of these
-  // must then be read by this function, in order. From that call on its landing may be written, until it has been read,
-  // another read came in between, or the reader is destroyed.
+  // The same with read-ahead. When more blocks can be in flight, the reader calls `next`, which returns the request
+  // after the last one. The caller must then read these requests with this function, in the same order. From the call
+  // of `next` on, the reader may write to the request's landing. It stops when that request has been read, when another
+  // request is read instead, or when the reader is destroyed.
   using Next = std::function<std::optional<ReadRequest>()>;
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 

@@ -17,7 +17,7 @@ ThreadGroup::ThreadGroup(const std::string& name, unsigned members, std::functio
       threads_.push_back(thread);
     }
   } catch (...) {
-    stop();  // the started threads use this object
+    stop();  // end the threads that were started: they use this object
     throw;
   }
 }

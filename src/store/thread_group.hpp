@@ -1,5 +1,5 @@
-// ThreadGroup: some threads that do one piece of work together with the calling thread, and sleep in between. The
-// weight reader uses it.
+// ThreadGroup: threads that run one function together with the calling thread, and sleep between two runs. BlockReader
+// uses it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class ThreadGroup {
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
-  void run();  // returns when all members have done the work. One caller at a time
+  void run();  // returns when `work` has returned on all members; one caller at a time
   unsigned members() const { return static_cast<unsigned>(threads_.size()) + 1; }
 
  private:
@@ -31,7 +31,7 @@ class ThreadGroup {
   std::vector<Thread> threads_;  // constant after construction
   Mutex mutex_;
   CondVar begin_, end_;
-  std::uint64_t round_ SLIP_GUARDED_BY(mutex_) = 0;  // calls of run()
+  std::uint64_t round_ SLIP_GUARDED_BY(mutex_) = 0;  // number of calls of run()
   std::size_t busy_ SLIP_GUARDED_BY(mutex_) = 0;     // members that have not finished this round
   bool stopping_ SLIP_GUARDED_BY(mutex_) = false;
 };

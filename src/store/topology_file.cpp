@@ -14,9 +14,9 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kMaxBytes = 4 << 20;  // the largest machines take some 100 KB
+constexpr std::uint64_t kMaxBytes = 4 << 20;  // the files of the largest machines have about 100 KB
 
-// The first line of a file of the kernel, whose size is not known in advance.
+// The first line of a file in /proc or /sys, whose size is not known in advance.
 std::optional<std::string> kernel_text(const std::string& path) {
   std::ifstream file(path);
   std::string line;

@@ -1,4 +1,4 @@
-// The topology of this machine: from hwloc, and from small files of the kernel, which take a tenth of a millisecond.
+// The topology of this machine: from hwloc, and from small files in /sys, which take 0.1 ms to read.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace slip {
 
-// This machine as hwloc sees it, without SLIP_TOPO_FILE. Probed once per process, since that takes some milliseconds.
+// This machine as hwloc sees it, without SLIP_TOPO_FILE. Probed once per process, because probing takes some
+// milliseconds.
 const TopoSystem& probed_topology(Here here);
 
 // The number of the NUMA node that has all these cores; -1: they are in several nodes, or the machine has only one.

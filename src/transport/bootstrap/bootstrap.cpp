@@ -14,16 +14,16 @@
 namespace slip {
 namespace {
 
-// The first thing that every rank sends to all others.
+// What every rank sends to all others in the first all_gather.
 struct RankContact {
   SocketAddress::Wire address;
   Placement placement;
 };
 
-// The notification of a lost rank needs this time to pass round the ring.
+// Time limit for the notification of a loss to travel round the ring.
 constexpr std::int64_t kRingTripNs = 1'000'000'000;
-// A rank that has waited for its neighbour until the deadline notifies the others which one it is. They wait so long
-// for the notification.
+// A rank whose neighbour has not joined at the deadline notifies the others. They wait this much longer than the
+// deadline for that notification.
 constexpr std::int64_t kNotifyNs = 2'000'000'000;
 
 FrameSocket reach_successor(Rendezvous& rendezvous, const RankId& self, const Deadline& deadline) {
@@ -63,7 +63,7 @@ Bootstrap::Bootstrap(const UniqueId& id, int nranks, int rank, const BootstrapOp
   const SocketAddress listening = rendezvous.listener.local();
   server_ = std::make_unique<ControlServer>(RankId{rank, nranks}, session_, std::move(rendezvous.listener), abort_,
                                             options.heartbeat);
-  // From here on all ranks have the same deadline, so the rank that misses its neighbour gives up first.
+  // From here on all ranks have the same deadline, so the rank whose neighbour is missing times out first.
   const std::int64_t common_ns = std::min(deadline.at_ns, deadline_after(rendezvous.rest_ns));
   server_->detector().begin_init(common_ns);
   join(rendezvous, listening, {common_ns, &broken_flag()});
@@ -79,8 +79,8 @@ void Bootstrap::join(Rendezvous& rendezvous, const SocketAddress& listening, con
       placements_.push_back(contact.placement);
     }
   } catch (const Error& error) {
-    if (error.code() == Code::kAborted) throw_if_broken();  // it says why
-    failures().fail(error.code(), bare_text(error));        // otherwise the others would only see that this rank left
+    if (error.code() == Code::kAborted) throw_if_broken();  // throws the error with the cause instead
+    failures().fail(error.code(), bare_text(error));        // otherwise the others would see only that this rank left
     throw;
   }
 }
@@ -94,7 +94,7 @@ SetupCall Bootstrap::begin(SetupKind kind, std::chrono::milliseconds timeout) co
 void Bootstrap::set_call(const SetupCall& call) {
   call_ = call;
   if (call.kind == SetupKind::kInit) {
-    // The neighbours of a silent rank find it at the deadline, and the others must hear of it before they give up.
+    // The neighbours of a silent rank find it at the deadline, and must notify the others before those time out.
     server_->detector().begin_init(call.deadline_ns);
     call_.deadline_ns += kNotifyNs;
   } else {

@@ -1,13 +1,14 @@
-// Bootstrap: how the ranks of a communicator find each other and talk over TCP while they set up. Every rank tells the
-// root where it listens, learns the address of its successor, and connects to it, which closes the ring. Later steps
-// (shared memory, connections of transports) are agreed on over all_gather and messages. It is too slow for data.
+// Bootstrap: the TCP connections over which the ranks of a communicator find each other and exchange messages during
+// setup. Each rank sends its listening address to the root, receives the address of its successor, and connects to it;
+// this closes the ring. Communicators use all_gather and messages to set up shared memory and the connections of
+// transports. The bootstrap is too slow for data.
 //
-// Every wait has a deadline, and the error says which ranks have not come. A rank that dies, stops or is cut off is
-// found within about `heartbeat.silence`, and all ranks are notified: every wait then ends with an error that names it.
-// During init, silence counts only at the deadline, see FailureDetector.
+// Every wait has a deadline, and the timeout error names the ranks that have not joined. If a rank dies, stops or is
+// cut off, its neighbours detect that within about `heartbeat.silence` and notify all ranks. Every wait then ends with
+// an error that names the lost rank. During init, silence counts only at the deadline, see FailureDetector.
 //
 // All functions are thread-safe, but each rank must call all_gather and barrier in the same order as the others. Ranks
-// may be threads of one process. Do not use a Bootstrap over fork.
+// may be threads of one process. A forked child must not use its parent's Bootstrap.
 #pragma once
 
 #include <chrono>
@@ -30,11 +31,11 @@ namespace slip {
 struct Rendezvous;
 
 struct BootstrapOptions {
-  std::chrono::milliseconds timeout{60'000};  // of each call, also of the constructor
-  std::string interface;                      // a rule as in SLIP_SOCKET_IFNAME, which counts if this is empty
+  std::chrono::milliseconds timeout{60'000};  // timeout of each call, also of the constructor
+  std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
   Heartbeat heartbeat;
-  std::shared_ptr<AbortFlag> abort;  // ends also the constructor; null: the Bootstrap makes its own
-  // True: init is not over when the constructor returns, but with set_call({}).
+  std::shared_ptr<AbortFlag> abort;  // when set, it also ends the constructor; null: the Bootstrap makes its own
+  // True: init does not end with the constructor, but with the call set_call({}).
   bool setup_follows = false;
 };
 
@@ -48,27 +49,27 @@ class Bootstrap {
 
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
-  const std::vector<Placement>& placements() const { return placements_; }  // of all ranks
+  const std::vector<Placement>& placements() const { return placements_; }  // indexed by rank
   const SocketAddress& address(int rank) const;                             // where the rank listens
   std::string host() const { return address(rank_).host(); }  // the address at which the others reach this rank
   std::uint64_t id() const { return id_; }                    // the same on all ranks; not secret
-  // A secret that only the ranks of this bootstrap know; one for each label and salt.
+  // A secret that only the ranks of this bootstrap know. Each label and salt gives a different one.
   Secret derive(std::string_view label, std::span<const std::byte> salt = {}) const {
     return slip::derive(session_, label, salt);
   }
   std::chrono::milliseconds timeout() const { return timeout_; }
   FailureTable& failures() { return server_->failures(); }
   const FailureTable& failures() const { return std::as_const(*server_).failures(); }
-  ControlServer& server() { return *server_; }  // for ranks that go on after a loss, see recovery.hpp
+  ControlServer& server() { return *server_; }  // for ranks that continue after a loss, see recovery.hpp
 
-  // Begins a call of the communicator. All its exchanges have one deadline together, the usual timeout from now.
+  // Begins a setup call of the communicator. All exchanges of the call share one deadline: now plus the timeout.
   SetupCall begin(SetupKind kind) const { return begin(kind, timeout_); }
   SetupCall begin(SetupKind kind, std::chrono::milliseconds timeout) const;
-  // The call of all exchanges that name none. kInit: init goes on until the deadline of the call; {}: init is over.
-  // Only for init, when no other thread has the communicator yet.
+  // Sets the call that exchanges belong to if they name none. kInit: init lasts until set_call({}), at most until the
+  // deadline of the call. Only for init, before any other thread uses the communicator.
   void set_call(const SetupCall& call);
 
-  // `table` has a slot for each rank. The caller fills its own slot, and gets the others.
+  // `table` has a slot for each rank. The caller fills its own slot; all_gather fills the others.
   void all_gather(std::span<std::byte> table, std::size_t bytes_per_rank, const SetupCall& call);
   template <class T>
   std::vector<T> all_gather(const T& own, const SetupCall& call) {
@@ -85,36 +86,37 @@ class Bootstrap {
   void barrier(const SetupCall& call) { all_gather({}, 0, call); }
   void barrier(std::chrono::milliseconds timeout);
 
-  // Between two ranks. Messages with one tag arrive in the order of their sends; messages with other tags are kept. A
-  // send returns when the kernel has taken the bytes.
+  // Messages between two ranks. Messages with the same tag arrive in the order in which they were sent; recv keeps
+  // messages with other tags for later. A send returns when the kernel has taken the bytes.
   void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes) { send(rank, tag, bytes, call_); }
   void send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SetupCall& call);
   std::vector<std::byte> recv(int rank, std::uint64_t tag) { return recv(rank, tag, call_); }
   std::vector<std::byte> recv(int rank, std::uint64_t tag, const SetupCall& call);
   std::vector<std::byte> recv(int rank, std::uint64_t tag, std::chrono::milliseconds timeout);
 
-  // Asks the monitors of other ranks what these are doing, even if their own threads are stuck. A rank that does not
-  // answer in time is left out. Throws nothing.
+  // Asks the monitors of other ranks for their state. The control threads answer, even if the ranks' own threads are
+  // stuck. The result omits ranks that do not answer in time. Throws nothing.
   std::map<int, std::vector<std::byte>> ask(std::span<const int> ranks, std::chrono::milliseconds timeout) const;
-  // The monitor answers for this rank when others ask; null: none.
+  // The monitor that answers ask() of other ranks; null: none.
   void set_monitor(std::shared_ptr<RankMonitor> monitor) { server_->set_monitor(std::move(monitor)); }
 
-  // Notifies all ranks why this one failed: broken() is true for them, and their waits end with this code and text.
-  // Does not wait. Only the first failure counts; if several ranks fail at once, the lowest rank's.
+  // Notifies all ranks why this one failed. On each of them broken() becomes true, and all waits end with this code and
+  // text. Does not wait. Only the first failure counts; if several ranks fail at once, that of the lowest rank.
   void fail(Code code, std::string_view text) { failures().fail(code, text); }
   std::optional<RankFailure> failure() const { return failures().failure(); }
   bool has_left(int rank) const { return failures().has_left(rank); }  // by a clean shutdown
 
-  // Ends every wait of this rank at once with kAborted, for good, and notifies the other ranks.
+  // Ends every present and later wait of this rank at once with kAborted, and notifies the other ranks.
   void abort() noexcept { abort_->set(); }
-  bool broken() const noexcept { return broken_flag().is_set(); }  // one load: for loops that wait for other ranks
+  bool broken() const noexcept { return broken_flag().is_set(); }  // costs one load, so polling loops may call it
   const AbortFlag& broken_flag() const { return failures().broken_flag(); }
   void throw_if_broken() const { failures().throw_if_broken(); }
-  std::optional<Loss> lost() const;  // the first rank that was lost
-  // If a connection outside of the bootstrap closed, that is only a consequence: its rank is lost, or gave up because
-  // another one is. Waits a moment for the notification of the cause and returns it; without one returns `observed`.
+  std::optional<Loss> lost() const;  // the first loss, if there was one
+  // Finds the cause of an error on a connection outside the bootstrap. Such a connection closes because its rank is
+  // lost, or because that rank gave up when a third one was lost. Waits a moment for the notification of the cause and
+  // returns it; without a notification returns `observed`.
   Error with_cause(const Error& observed) const;
-  std::int64_t deadline_of(const SetupCall& call) const;  // of an exchange that begins now
+  std::int64_t deadline_of(const SetupCall& call) const;  // the deadline of an exchange that begins now
   const SetupCall& call() const { return call_; }
 
  private:

@@ -86,7 +86,7 @@ void ConnectionTable::identify(ControlConnection& connection, const FrameHeader&
 void ConnectionTable::close_finished(std::int64_t now) {
   connections_.remove_if([&](const ControlConnection& one) {
     if (one.role == Role::kUnknown && now - one.heard_ns >= kGreetingLimitNs) return true;
-    // Bytes that a lost rank does not take are not waited for.
+    // Do not wait until a lost rank takes its bytes.
     if (one.closing && one.role == Role::kDirectOut && one.channel.unsent()) undelivered_.insert(one.rank);
     return one.closing;
   });

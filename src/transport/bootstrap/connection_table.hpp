@@ -1,5 +1,5 @@
 // ConnectionTable: the control connections of one rank. In the ring each rank has one connection to its successor and
-// one from its predecessor. Messages for one rank have a direct connection, made when the first one is sent.
+// one from its predecessor. Messages to a single rank use a direct connection, which is made for the first message.
 //
 // The parts of a ControlServer share it. REQUIRES, for every function: the caller holds ControlContext::mutex. Only the
 // server's thread removes connections, so that thread may keep pointers to them without the mutex.
@@ -22,7 +22,7 @@
 
 namespace slip {
 
-// What the parts of a control server share: the rank, the mutex of all their data, and how they wake each other.
+// Shared by the parts of a control server: the rank, the mutex of all their data, and the means to wake each other.
 struct ControlContext {
   ControlContext(const RankId& id, const Secret& session_secret, std::shared_ptr<AbortFlag> abort_flag)
       : self(id), session(session_secret), abort(std::move(abort_flag)) {}
@@ -32,7 +32,7 @@ struct ControlContext {
   const std::shared_ptr<AbortFlag> abort;
   WakeUp wake_up;  // ends the poll of the server's thread
   mutable std::mutex mutex;
-  std::condition_variable changed;  // wakes calling threads after every change of what they wait for
+  std::condition_variable changed;  // notified after every change that a calling thread may wait for
   std::string thread_failure;       // why the server's thread ended, if it failed; under the mutex
 
   FrameHeader header(FrameKind kind, std::uint64_t tag = 0) const {
@@ -45,11 +45,11 @@ struct ControlConnection {
   enum class Role { kUnknown, kSuccessor, kPredecessor, kDirectIn, kDirectOut };
   FrameSocket channel;
   Role role;
-  int rank;               // of the other end; -1: not known yet
-  std::int64_t heard_ns;  // the last sign of life; while the role is unknown, when it connected
+  int rank;               // the peer's rank; -1: not known yet
+  std::int64_t heard_ns;  // when the peer was last heard; while the role is unknown, when it connected
   short ready = 0;        // the events that poll reported
-  bool closing = false;   // nothing more is expected from it: it is closed at the end of this round
-  bool watched = false;   // the other end was asked for signs of life, see FailureDetector::watch_all
+  bool closing = false;   // no more frames are expected: the server closes it at the end of this round
+  bool watched = false;   // the peer must answer pings, see FailureDetector::watch_all
 
   bool in_ring() const { return role == Role::kSuccessor || role == Role::kPredecessor; }
   bool must_be_heard() const { return in_ring() || watched; }
@@ -63,26 +63,28 @@ class ConnectionTable {
 
   std::list<ControlConnection>& all() { return connections_; }
   int listener_descriptor() const { return out_of_descriptors_ ? -1 : listener_.descriptor(); }
-  bool out_of_descriptors() const { return out_of_descriptors_; }  // look at the listener again after a pause
+  // True: the listener must not be polled before a delay has passed.
+  bool out_of_descriptors() const { return out_of_descriptors_; }
   bool predecessor_joined() const { return predecessor_joined_; }
   bool has_undelivered(int rank) const { return undelivered_.contains(rank); }
 
   ControlConnection* outgoing(int rank);  // the direct connection to the rank; null: none
   void add_outgoing(FrameSocket channel, int rank);
   ControlConnection& add_successor(FrameSocket channel);
-  // Sends the frame to the successor. Frames that come before the successor is connected are kept for it.
+  // Sends the frame to the successor. If the successor is not connected yet, keeps the frame until it is.
   void pass_on(const FrameHeader& header, std::span<const std::byte> body);
 
   void accept_all(std::int64_t now);
-  // Takes the first frame of an accepted connection: it says which rank connects, and what for. Otherwise it is closed.
+  // Handles the first frame of an accepted connection, which says which rank connects and for what. Closes the
+  // connection if it is another frame.
   void identify(ControlConnection& connection, const FrameHeader& header);
-  // Closes what is finished and what has not said in time which rank it is.
+  // Closes the finished connections, and those that have not said in time which rank they are.
   void close_finished(std::int64_t now);
-  void close_listener();  // and the connections that have not said which rank they are
+  void close_listener();  // also closes the connections that have not said which rank they are
   void clear() { connections_.clear(); }
 
-  // A connected rank must say within this time which rank it is. Long, since a bad network may deliver it late; the
-  // number of such connections is limited.
+  // A rank that connects must say within this time which rank it is. The limit is long, because a lossy network may
+  // deliver the frame late; the number of such connections is limited.
   static constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
 
  private:
@@ -91,8 +93,8 @@ class ConnectionTable {
   const ControlContext& context_;
   Socket listener_;
   std::list<ControlConnection> connections_;
-  std::vector<Frame> for_successor_;  // came from the predecessor before the successor was connected
-  std::set<int> undelivered_;         // ranks whose connection closed with messages for them still here
+  std::vector<Frame> for_successor_;  // frames from the predecessor, received before the successor was connected
+  std::set<int> undelivered_;         // ranks whose connection closed before all messages to them were sent
   bool predecessor_joined_ = false, successor_joined_ = false, out_of_descriptors_ = false;
 };
 

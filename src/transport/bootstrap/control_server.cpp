@@ -13,7 +13,7 @@ namespace {
 
 using Role = ControlConnection::Role;
 
-// How long a goodbye takes at most if the communicator is broken, or to ranks that have not proven themselves.
+// Time limit of a goodbye if the communicator is broken, and for peers that have not proven themselves.
 constexpr std::int64_t kShortGoodbyeNs = 1'000'000'000;
 constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
@@ -53,7 +53,7 @@ void ControlServer::join_ring(FrameSocket to_successor, std::int64_t deadline_ns
               {});
 }
 
-// Two rounds of the thread: the first one may have looked at the connections before this call.
+// Waits for two iterations of the thread's loop: the present one may have looked at the connections before this call.
 void ControlServer::settle() {
   std::unique_lock lock(context_.mutex);
   for (int i = 0; i < 2; ++i) {
@@ -92,7 +92,7 @@ void ControlServer::run() {
 
 void ControlServer::wait_for_events() {
   std::vector<pollfd> watched;
-  std::vector<ControlConnection*> connections;  // they stay where they are: only this thread removes any
+  std::vector<ControlConnection*> connections;  // the pointers stay valid: only this thread removes connections
   {
     const std::lock_guard lock(context_.mutex);
     const std::int64_t now = now_ns();
@@ -131,7 +131,7 @@ void ControlServer::serve_all() {
     abort_noted_ = true;
     failures_.add_loss({context_.self.rank, Loss::Cause::kAborted, context_.self.rank});
   }
-  // After the loss above: the others read nothing that comes behind a goodbye.
+  // Must come after the loss above is sent: peers read nothing after a goodbye.
   if (leaving_ && goodbye_end_ns_ == 0 && !must_explain(now)) begin_goodbye(now);
   connections_.accept_all(now);
   for (ControlConnection& one : connections_.all()) serve(one, now);
@@ -155,8 +155,8 @@ void ControlServer::serve(ControlConnection& connection, std::int64_t now) {
     handle(connection, *frame);
   }
   if (!connection.channel.ended() && !connection.channel.stranger()) return;
-  // A rank that has proven itself and closes without a goodbye is gone. Before its proof, its connection may have been
-  // closed as one unproven connection too many.
+  // If a rank that has proven itself closes without a goodbye, it is lost. Before the proof, the peer may have closed
+  // the connection because it had too many unproven ones.
   const bool was_known = connection.role != Role::kUnknown && (connection.channel.is_proven() || connection.watched);
   if (was_known && !connection.closing && !leaving_)
     failures_.add_loss({connection.rank, Loss::Cause::kEnded, context_.self.rank});
@@ -195,8 +195,8 @@ void ControlServer::handle(ControlConnection& connection, Frame& frame) {
   }
 }
 
-// The notification takes the way of the pieces of gatherings, so every rank that gets it has all pieces that the
-// departed rank gave.
+// The notification follows the same path as the pieces of all-gathers. So every rank that gets it already has all
+// pieces that the departed rank sent.
 void ControlServer::handle_left(ControlConnection& connection, const FrameHeader& header) {
   if (header.rank == connection.rank) connection.closing = true;
   if (header.rank == connection.rank && connection.watched) failures_.add_departure(header.rank);
@@ -204,7 +204,7 @@ void ControlServer::handle_left(ControlConnection& connection, const FrameHeader
   if (header.rank != context_.self.successor()) connections_.pass_on(header, {});
 }
 
-// What a rank sent before it died may be behind the notification of its death, which came on another connection.
+// The notification of a death may overtake the last messages of the dead rank, because they use another connection.
 void ControlServer::take_last_messages() {
   for (ControlConnection& one : connections_.all()) {
     if (!one.closing || one.role != Role::kDirectIn) continue;
@@ -216,15 +216,16 @@ void ControlServer::take_last_messages() {
   }
 }
 
-// Often enough to tell when something ended, and too rarely to cost anything.
+// The interval is short enough to date an event usefully, and long enough to cost almost nothing.
 void ControlServer::call_monitor(std::int64_t now) {
   if (!monitor_ || now < next_look_ns_) return;
   monitor_->look();
   next_look_ns_ = now + detector_.interval_ns() / 4;
 }
 
-// A rank that leaves because of a loss before its predecessor has joined waits for it and tells it why. If it just
-// closed its listener, the predecessor could not connect, and would name this rank instead of the lost one.
+// If a rank leaves because of a loss before its predecessor has joined, it waits for the predecessor and sends it the
+// loss. If it just closed its listener, the predecessor could not connect, and would name this rank instead of the lost
+// one.
 bool ControlServer::must_explain(std::int64_t now) {
   const int predecessor = context_.self.predecessor();
   if (failures_.is_whole() || context_.self.nranks == 1 || connections_.predecessor_joined() ||
@@ -234,7 +235,7 @@ bool ControlServer::must_explain(std::int64_t now) {
   return now < explain_end_ns_;
 }
 
-// Each peer answers a goodbye by closing, so nothing that was sent before it can get lost.
+// Each peer answers a goodbye by closing the connection, so no frame that was sent before the goodbye is lost.
 void ControlServer::begin_goodbye(std::int64_t now) {
   goodbye_begin_ns_ = now;
   goodbye_end_ns_ = failures_.is_whole() ? detector_.goodbye_end_ns(now) : now + kShortGoodbyeNs;
@@ -242,8 +243,8 @@ void ControlServer::begin_goodbye(std::int64_t now) {
   for (ControlConnection& one : connections_.all()) one.channel.queue(context_.header(FrameKind::kLeft));
 }
 
-// If a connection closes before the peer has read the goodbye, the rank looks lost to the peer. So a rank that ends
-// normally waits as long as it would wait for a sign of life.
+// If a connection closes before the peer has read the goodbye, the peer declares this rank lost. So a rank that ends
+// normally waits for as long as a peer may be silent.
 bool ControlServer::goodbye_over(std::int64_t now) {
   if (goodbye_end_ns_ == 0) return false;
   if (now >= goodbye_end_ns_) return true;

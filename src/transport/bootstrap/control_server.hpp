@@ -1,11 +1,11 @@
 // ControlServer: the thread that serves the control connections of one rank, whatever the rank itself is doing. Every
-// rank is connected to its successor and its predecessor in a ring. What concerns all ranks goes round the ring, and
-// each thread passes it on, so a gathering knows exactly which ranks have not come.
+// rank is connected to its successor and its predecessor in a ring. Frames for all ranks travel round the ring: each
+// server passes them on. So an all-gather knows exactly which ranks have not joined.
 //
-// Its parts do the work: ConnectionTable (the connections), FailureTable (lost and departed ranks), FailureDetector
-// (heartbeats), MessageExchange (what calling threads send and wait for). They share one mutex, ControlContext::mutex.
-// Calling threads wait on a condition under it. Only the server's thread reads from connections and closes them; any
-// thread may send, and leaves to the server's thread what cannot be sent at once.
+// The server consists of ConnectionTable (the connections), FailureTable (lost and departed ranks), FailureDetector
+// (heartbeats), and MessageExchange (messages, all-gathers and questions). They share one mutex, ControlContext::mutex.
+// Calling threads wait on a condition variable with that mutex. Only the server's thread reads from connections and
+// closes them; any thread may send. If the socket's buffer is full, the server's thread sends the rest.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,21 @@
 
 namespace slip {
 
-// What the control thread does for a rank, even if the rank's own threads are stuck. Neither function may block or
-// throw.
+// Callbacks that the control thread runs for a rank, even if the rank's own threads are stuck. Neither function may
+// block or throw.
 class RankMonitor {
  public:
   virtual ~RankMonitor() = default;
-  virtual void look() = 0;                      // some times a second
-  virtual std::vector<std::byte> answer() = 0;  // to another rank that asks what this one is doing
+  virtual void look() = 0;                      // called a few times per second
+  virtual std::vector<std::byte> answer() = 0;  // the reply to another rank that asks for this rank's state
 };
 
 class ControlServer {
  public:
   ControlServer(const RankId& self, const Secret& session, Socket listener, std::shared_ptr<AbortFlag> abort,
                 const Heartbeat& heartbeat);
-  ~ControlServer();  // says goodbye to all, and waits until they have taken what was sent, see goodbye_over()
+  // Sends a goodbye to all peers, and waits until they have taken all frames, see goodbye_over().
+  ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
@@ -42,10 +43,10 @@ class ControlServer {
   MessageExchange& messages() { return messages_; }
 
   void join_ring(FrameSocket to_successor, std::int64_t deadline_ns);  // returns when the predecessor has joined, too
-  // Returns when everything that had arrived before the call is handled. A rank that was stopped and runs again must
-  // read what others said about it before it asks them anything.
+  // Returns when all frames that had arrived before the call are handled. A rank that was stopped and runs again must
+  // first read whether the others have declared it lost.
   void settle();
-  void set_monitor(std::shared_ptr<RankMonitor> monitor);  // null: no more
+  void set_monitor(std::shared_ptr<RankMonitor> monitor);  // null: removes the monitor
 
  private:
   void run();
@@ -67,9 +68,9 @@ class ControlServer {
   MessageExchange messages_;
   // Under the mutex.
   std::shared_ptr<RankMonitor> monitor_;
-  std::uint64_t rounds_ = 0;  // of the thread
+  std::uint64_t rounds_ = 0;  // completed iterations of the thread's loop
   bool leaving_ = false;
-  // The thread's own. Times are of now_ns(), 0: not yet.
+  // Used by the server's thread only. Times of now_ns(); 0: not yet.
   std::int64_t next_look_ns_ = 0, planned_ns_ = 0, goodbye_begin_ns_ = 0, goodbye_end_ns_ = 0, explain_end_ns_ = 0;
   bool abort_noted_ = false;
   Thread thread_;

@@ -55,7 +55,7 @@ bool FailureDetector::init_over_everywhere() const {
   return init_over_.size() == static_cast<std::size_t>(context_.self.nranks);
 }
 
-// Both ways round the ring, so that one rank that stops or leaves meanwhile keeps the notification from nobody.
+// Sends it both ways round the ring: then no single rank that stops or leaves can block the notification.
 void FailureDetector::notify_init_over(int rank, const ControlConnection* except) {
   for (ControlConnection& one : connections_.all()) {
     if (!one.in_ring() || one.closing || &one == except) continue;
@@ -101,7 +101,7 @@ void FailureDetector::watch_all(std::span<const std::pair<int, SocketAddress>> r
     addresses.push_back(at);
   }
   lock.unlock();
-  const std::int64_t limit = now_ns() + silence_ns_;  // a rank that takes no connection within it is silent
+  const std::int64_t limit = now_ns() + silence_ns_;  // a rank that accepts no connection before it is silent
   std::vector<Reached> reached =
       connect_all(addresses, {deadline_ns == 0 ? limit : std::min(limit, deadline_ns), context_.abort.get()});
   lock.lock();
@@ -139,8 +139,8 @@ void FailureDetector::beat(std::int64_t now) {
   next_beat_ns_ = now + interval_ns_;
   for (ControlConnection& one : connections_.all()) {
     if (!one.must_be_heard() || one.closing) continue;
-    // The last heartbeat has not arrived. On a network that loses packets, the next ones make the kernel send it again
-    // long before its own timer, which may take seconds.
+    // The last heartbeat is not acknowledged. On a lossy network, sending more heartbeats makes the kernel retransmit
+    // it long before its own timer expires, which may take seconds.
     if (has_unacknowledged(one.channel.socket())) next_beat_ns_ = now + interval_ns_ / 4;
     if (one.channel.unsent()) continue;
     one.channel.queue(context_.header(one.watched ? FrameKind::kPing : FrameKind::kAlive));

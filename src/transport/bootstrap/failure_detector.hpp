@@ -1,9 +1,10 @@
-// FailureDetector: finds ranks that are silent. Each rank sends heartbeats to its two neighbours in the ring; a
-// neighbour that was silent for too long is lost. After a loss a rank can watch others directly, see recovery.hpp.
+// FailureDetector: finds ranks that are silent; a ControlServer uses it. Each rank sends heartbeats to its two
+// neighbours in the ring. If a neighbour is silent for too long, the rank declares it lost. After a loss a rank can
+// watch others directly, see recovery.hpp.
 //
-// Init is different: ranks start at different times, and on a bad network a rank may not be heard for many seconds.
-// Until init is over on all ranks, silence counts only after the deadline of init. A connection that closes counts at
-// once, at any time.
+// Init has another rule: ranks start at different times, and a lossy network may delay a rank's first bytes by many
+// seconds. Until init is over on all ranks, a silent rank is declared lost only after the deadline of init. A rank
+// whose connection closes is declared lost at once, at any time.
 //
 // Functions are thread-safe unless they say REQUIRES.
 #pragma once
@@ -20,7 +21,7 @@ namespace slip {
 
 struct Heartbeat {
   std::chrono::milliseconds interval{1000};
-  std::chrono::milliseconds silence{4000};  // a neighbour that was silent for so long is lost
+  std::chrono::milliseconds silence{4000};  // a neighbour that is silent for this long is declared lost
 };
 
 class FailureDetector {
@@ -28,12 +29,12 @@ class FailureDetector {
   FailureDetector(ControlContext& context, ConnectionTable& connections, FailureTable& failures,
                   const Heartbeat& heartbeat);
 
-  void begin_init(std::int64_t deadline_ns);  // or moves the deadline
-  void end_init();                            // of this rank; the others are notified
+  void begin_init(std::int64_t deadline_ns);  // a second call changes the deadline
+  void end_init();                            // init is over on this rank: notifies the others
 
-  // The longest time for which this rank gave no sign of life, if others then gave it up; otherwise 0.
+  // The longest time for which this rank sent nothing, if the others then declared it lost; otherwise 0.
   std::int64_t own_silence_ns() const;
-  // Asks the rank for signs of life from now on: it is lost if it gives none. False: it is lost.
+  // Pings the rank from now on, and declares it lost if it does not answer. False: the rank is lost.
   bool watch(int rank, const SocketAddress& at, std::int64_t deadline_ns);
   void watch_all(std::span<const std::pair<int, SocketAddress>> ranks, std::int64_t deadline_ns);
   void stop_watching();
@@ -44,14 +45,16 @@ class FailureDetector {
 
   // Finds the silent ranks and sends the heartbeats that are due.
   void beat(std::int64_t now);
-  std::int64_t next_beat_ns() const { return next_beat_ns_; }          // 0: none was sent yet
-  std::int64_t lost_at_ns(const ControlConnection& connection) const;  // if nothing is heard before
-  std::int64_t goodbye_end_ns(std::int64_t now) const;                 // until when peers may take to answer a goodbye
+  std::int64_t next_beat_ns() const { return next_beat_ns_; }  // time of the next heartbeat; 0: none was sent yet
+  // The time at which the peer is declared lost if it stays silent.
+  std::int64_t lost_at_ns(const ControlConnection& connection) const;
+  std::int64_t goodbye_end_ns(std::int64_t now) const;  // until when peers may answer a goodbye that is sent now
   void add_init_over(const ControlConnection& from, const FrameHeader& header);
   // The thread planned to wake at `planned_ns`. If it woke much later, this process was stopped, perhaps together with
-  // all others: their silence was its own.
+  // all others. So it must not blame the others for the silence of that time.
   void note_suspension(std::int64_t now, std::int64_t planned_ns);
-  // By its own clock a rank knows what others believe about it, even if their messages do not reach it.
+  // If this rank sent nothing for too long by its own clock, the others have declared it lost. It knows that even if
+  // their messages do not arrive.
   void note_own_silence(std::int64_t now);
 
  private:
@@ -63,8 +66,8 @@ class FailureDetector {
   FailureTable& failures_;
   const std::int64_t interval_ns_, silence_ns_;
   // Under the mutex.
-  std::int64_t init_deadline_ns_ = 0;  // 0: silence counts at any time
-  std::set<int> init_over_;            // ranks that said so, this one among them
+  std::int64_t init_deadline_ns_ = 0;  // 0: no init has begun, so silent ranks are declared lost at any time
+  std::set<int> init_over_;            // ranks on which init is over, including this one
   std::int64_t next_beat_ns_ = 0, own_silence_ns_ = 0;
 };
 

@@ -42,7 +42,7 @@ void FailureTable::fail(Code code, std::string_view text) {
   if (!is_whole()) return;  // the reason is known already
   add_failure({context_.self.rank, code, std::string(text.substr(0, kMaxFailureText))});
   context_.changed.notify_all();
-  context_.wake_up.signal();  // the server's thread sends what could not be sent at once
+  context_.wake_up.signal();  // the server's thread sends the frames that could not be sent at once
 }
 
 std::optional<RankFailure> FailureTable::failure() const {
@@ -63,7 +63,7 @@ void FailureTable::report_loss(const Loss& loss) {
 }
 
 bool FailureTable::has_left(int rank) const {
-  if (!any_left_.load(std::memory_order_acquire)) return false;  // acquire: pairs with add_departure()
+  if (!any_left_.load(std::memory_order_acquire)) return false;  // acquire: pairs with the release in add_departure()
   const std::lock_guard lock(context_.mutex);
   return left_.contains(rank);
 }
@@ -133,7 +133,7 @@ void FailureTable::add_loss(const Loss& loss) {
   broken_.set();
 }
 
-// A lower rank's failure replaces a higher one's, so all ranks end with the same.
+// A lower rank's failure replaces a higher one's, so that all ranks report the same one.
 void FailureTable::add_failure(RankFailure failure) {
   if (failure_ && failure_->rank <= failure.rank) return;
   failure_ = std::move(failure);
@@ -146,12 +146,12 @@ void FailureTable::add_failure(RankFailure failure) {
 
 bool FailureTable::add_departure(int rank) {
   if (!left_.emplace(rank, now_ns()).second) return false;
-  any_left_.store(true, std::memory_order_release);  // release: pairs with has_left()
+  any_left_.store(true, std::memory_order_release);  // release: pairs with the acquire in has_left()
   return true;
 }
 
-// A rank that was given up and does not know it would wait for answers until its deadline. The predecessor may have
-// heard nothing yet; if this rank now leaves because of the loss, the predecessor would name it instead of the lost
+// A rank that was declared lost and does not know it would wait for answers until its deadline. The predecessor may not
+// know of a loss yet. If this rank left because of that loss, the predecessor would blame this rank instead of the lost
 // one.
 void FailureTable::announce_to(ControlConnection& connection) const {
   for (const Loss& loss : losses_) {

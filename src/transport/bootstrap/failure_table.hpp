@@ -1,6 +1,7 @@
 // FailureTable: what one rank knows about the others: which are lost, which failed and why, and which shut down
-// cleanly. The first loss or failure breaks the communicator: it ends every wait on every rank. Each rank sends what it
-// learns to all ranks that it is connected with, so the news goes round the ring in both directions.
+// cleanly. A ControlServer owns it. The first loss or failure breaks the communicator: it ends every wait on every
+// rank. Each rank forwards new losses and failures to all ranks that it is connected with. So the notifications travel
+// round the ring in both directions.
 //
 // Functions are thread-safe unless they say REQUIRES.
 #pragma once
@@ -27,7 +28,7 @@ struct Loss {
   enum class Cause : std::int32_t {
     kEnded,    // its connection closed: the process ended or was killed
     kSilent,   // no sign of life: the process is stopped, or the network is cut
-    kAborted,  // the rank said that it gives up
+    kAborted,  // the rank sent that it has aborted
   };
   int rank = 0;
   Cause cause = Cause::kEnded;
@@ -36,7 +37,8 @@ struct Loss {
   Code code() const { return cause == Cause::kAborted ? Code::kAborted : Code::kRankLost; }
 };
 
-// Why a rank failed, as it told all others. If several fail at once, the lowest rank's failure counts everywhere.
+// The reason that a failed rank sent to all others. If several fail at once, all ranks keep the failure of the lowest
+// one.
 struct RankFailure {
   int rank = 0;
   Code code = Code::kOk;
@@ -47,23 +49,24 @@ class FailureTable {
  public:
   FailureTable(ControlContext& context, ConnectionTable& connections) : context_(context), connections_(connections) {}
 
-  // Sends the reason to all others, unless something broke before. Does not wait.
+  // Sends the reason to all other ranks, unless the communicator is broken already. Does not wait.
   void fail(Code code, std::string_view text);
   std::optional<RankFailure> failure() const;
-  std::vector<Loss> losses() const;    // the first one first
-  void report_loss(const Loss& loss);  // that another rank has noticed
-  bool has_left(int rank) const;       // by a clean shutdown; one load as long as no rank has
+  std::vector<Loss> losses() const;    // in the order in which this rank learned of them
+  void report_loss(const Loss& loss);  // adds a loss that another rank has detected
+  bool has_left(int rank) const;       // by a clean shutdown; costs one load as long as no rank has left
   std::set<int> gone() const;          // ranks that are lost or have left
 
-  // Is set by the first loss or failure, for waits that must end then. A thread that sees it set (acquire) finds the
+  // The first loss or failure sets it; waits that must end then check it. A thread that sees it set (acquire) finds the
   // loss or the failure in this table.
   const AbortFlag& broken_flag() const { return broken_; }
   void throw_if_broken() const;
-  void on_loss(std::shared_ptr<AbortFlag> flag);  // is set at the next loss; null: no more
-  // The flag is set when one of `ranks` is lost or fails, also if that has happened already.
+  void on_loss(std::shared_ptr<AbortFlag> flag);  // the next loss sets this flag; null: removes it
+  // If one of `ranks` is lost or fails, or already has, this table sets the flag.
   void on_trouble(std::shared_ptr<AbortFlag> flag, std::set<int> ranks);
 
-  // A message may arrive on its direct connection just after the ring said that its sender has left.
+  // A message on a direct connection may arrive this much later than the notification, over the ring, that its sender
+  // has left.
   static constexpr std::int64_t kAfterLeavingNs = 1'000'000'000;
   static constexpr std::int64_t kMaxWaitNs = std::int64_t{3600} * 1'000'000'000;
 
@@ -72,18 +75,19 @@ class FailureTable {
   // Waits until ready() is true. False: the deadline passed. Throws as soon as the communicator is broken.
   template <class Ready>
   bool wait_until(std::unique_lock<std::mutex>& lock, std::int64_t deadline_ns, const Ready& ready);
-  void require_whole() const;  // throws what broke the communicator
+  void require_whole() const;  // throws the loss or failure that broke the communicator
   bool is_whole() const { return losses_.empty() && !failure_; }
   bool is_lost(int rank) const;
   std::optional<std::int64_t> left_at(int rank) const;
-  // The ranks that count as gone at this time. `next_ns` is lowered to the time when the next one will.
+  // The ranks that count as gone at this time. If another rank will count as gone later, lowers `next_ns` to that time.
   std::set<int> gone_at(std::int64_t now, std::int64_t& next_ns) const;
-  // Each adds what is new and passes it on to the connected ranks.
+  // add_loss() and add_failure() also forward what is new to the connected ranks. add_departure() does not: the caller
+  // passes the goodbye on round the ring.
   void add_loss(const Loss& loss);
   void add_failure(RankFailure failure);
-  bool add_departure(int rank);         // false: known already
+  bool add_departure(int rank);         // false: it was known
   void set_broken() { broken_.set(); }  // the reason is ControlContext::thread_failure
-  // Tells a rank that has just connected what it may not have heard.
+  // Sends a rank that has just connected the losses and failures that it may not know.
   void announce_to(ControlConnection& connection) const;
 
  private:
@@ -96,7 +100,7 @@ class FailureTable {
   // Under the mutex.
   std::vector<Loss> losses_;
   std::optional<RankFailure> failure_;
-  std::map<int, std::int64_t> left_;         // rank, and when this rank learned it
+  std::map<int, std::int64_t> left_;         // rank -> when this rank learned that it has left
   std::shared_ptr<AbortFlag> loss_flag_;     // may be null
   std::shared_ptr<AbortFlag> trouble_flag_;  // may be null
   std::set<int> trouble_ranks_;

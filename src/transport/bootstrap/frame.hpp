@@ -1,5 +1,6 @@
-// Frame: one message between ranks, or between a rank and the root: a header of 24 bytes, a body, and a code of 16
-// bytes that authenticates both. Before the first frame both ends of a connection prove that they know the same secret:
+// Frame: one control message between ranks, or between a rank and the root. It has a header of 24 bytes, a body, and an
+// authentication code of 16 bytes. Before the first frame both ends of a connection prove that they know the same
+// secret:
 //
 //   connecting end            accepting end
 //   Opening: nonce        ->
@@ -7,9 +8,9 @@
 //   proof                 ->                                HMAC(secret, "connects", both nonces)
 //                         <-  kAccepted, the first frame
 //
-// The code of a frame is HMAC(key, number of the frame, header, body). The secret and both nonces give one key for each
-// direction. So a frame is not valid on another connection, in the other direction, a second time or in another order.
-// The secret is never sent, and nothing is encrypted.
+// The code of a frame is HMAC(key, number of the frame, header, body). One key for each direction is derived from the
+// secret and both nonces. So a frame cannot be replayed: not on another connection, in the other direction, a second
+// time or in another order. The secret is never sent, and nothing is encrypted.
 #pragma once
 
 #include <bit>
@@ -27,7 +28,7 @@
 namespace slip {
 
 // The setup call of a communicator (any call but collectives) that an exchange between ranks belongs to. Each piece of
-// a gathering carries the kind, so ranks that make different calls get an error instead of waiting for each other.
+// an all-gather carries the kind. So ranks that make different calls get an error instead of waiting for each other.
 enum class SetupKind : std::uint16_t { kOther, kInit, kAllocate, kSplit, kFinalize };
 
 inline const char* setup_name(SetupKind kind) {
@@ -43,7 +44,7 @@ inline const char* setup_name(SetupKind kind) {
 
 struct SetupCall {
   SetupKind kind = SetupKind::kOther;
-  std::int64_t deadline_ns = 0;  // of all exchanges of the call together; 0: each has the usual timeout
+  std::int64_t deadline_ns = 0;  // shared by all exchanges of the call; 0: each exchange has the default timeout
 };
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so are our hosts");
@@ -54,29 +55,29 @@ enum class FrameKind : std::uint16_t {
   kHello = 1,    // rank to root: I am `rank` of `nranks`; HelloBody
   kWelcome,      // root to rank: WelcomeBody
   kRefused,      // root to rank: the reason as text; `tag` is the Code
-  kGreetRing,    // first on the connection from a rank to its successor
-  kGreetDirect,  // first on the connection of a rank that has messages for another
-  kMessage,      // `rank` sends with `tag`
-  kPiece,        // what `rank` gave to a gathering; `tag` counts gatherings; passed on to the successor
-  kAlive,        // a heartbeat
-  kLost,         // `rank` is lost; LostBody; passed on both ways round the ring
-  kLeft,         // goodbye: `rank` shuts down cleanly; passed on to the successor
-  kFailed,       // why `rank` failed, as text; `tag` is the Code; passed on both ways round the ring
-  kAsk,          // `rank` asks what the other is doing; `tag` counts questions
-  kAnswer,       // on the same connection, with the same tag
-  kPing,         // answered by kAlive on the same connection
-  kAccepted,     // the accepting end believes the proof; FrameSocket's own
-  kAllAnswered,  // root to rank, behind kWelcome: the welcomes of all ranks have been sent
+  kGreetRing,    // first frame on the connection from a rank to its successor
+  kGreetDirect,  // first frame on a direct connection from a rank to another
+  kMessage,      // a message from `rank` with `tag`
+  kPiece,   // the contribution of `rank` to an all-gather; `tag`: number of the all-gather; passed on to the successor
+  kAlive,   // a heartbeat
+  kLost,    // `rank` is lost; LostBody; passed on both ways round the ring
+  kLeft,    // goodbye: `rank` shuts down cleanly; passed on to the successor
+  kFailed,  // why `rank` failed, as text; `tag` is the Code; passed on both ways round the ring
+  kAsk,     // `rank` asks for the receiver's state; `tag`: number of the question
+  kAnswer,  // the reply to kAsk, on the same connection, with the same tag
+  kPing,    // answered by kAlive on the same connection
+  kAccepted,     // the accepting end has verified the proof; used inside FrameSocket only
+  kAllAnswered,  // root to rank, after kWelcome: all ranks' welcomes have been sent
   kInitOver,     // init of `rank` is over; passed on both ways round the ring
 };
 
 struct FrameHeader {
   FrameKind kind{};
-  SetupKind call{};  // of a piece: the call that its rank makes
+  SetupKind call{};  // for kPiece: the setup call that the rank makes
   std::int32_t rank = 0;
   std::uint64_t tag = 0;
   std::int32_t nranks = 0;
-  std::uint32_t bytes = 0;  // of the body
+  std::uint32_t bytes = 0;  // length of the body
 };
 static_assert(sizeof(FrameHeader) == 24);
 
@@ -96,20 +97,21 @@ struct Reply {
 
 inline constexpr std::size_t kMaxBody = std::size_t{256} << 20;
 inline constexpr std::size_t kMaxFailureText = 2000;
-inline constexpr std::size_t kMaxFirstBody = 512;  // from a peer that has not identified itself
+inline constexpr std::size_t kMaxFirstBody = 512;  // limit for a peer that has not identified itself
 
 struct HelloBody {
   SocketAddress::Wire address;  // where the rank listens
   std::int32_t pid = 0;
   std::uint32_t reserved = 0;
-  std::int64_t timeout_ns = 0;  // how long the rank waits for the others, from now
+  std::int64_t timeout_ns = 0;  // how long the rank waits for the others, from the sending of this frame
   char host[64] = {};
 };
 
 struct WelcomeBody {
-  Secret session{};  // random: the session secret follows from it and the id's secret; an id may serve several jobs
+  // Random: the session secret is derived from it and the id's secret. It keeps jobs apart that use the same id.
+  Secret session{};
   SocketAddress::Wire successor;
-  std::int64_t rest_ns = 0;  // until the first deadline of any rank, which from now on counts for all
+  std::int64_t rest_ns = 0;  // time until the earliest deadline of all ranks, which from now on applies to all
 };
 
 struct LostBody {
@@ -129,7 +131,7 @@ std::span<const std::byte> bytes_of(const T& value) {
 }
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// False if the body has another size.
+// False: the body does not have the size of T.
 template <class T>
 bool read_body(std::span<const std::byte> body, T& value) {
   if (body.size() != sizeof(T)) return false;

@@ -11,11 +11,11 @@ namespace slip {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-constexpr std::size_t kReadsAtOnce = 16;  // then other connections are served
-// Time limit of an attempt to connect: it doubles from the first to the maximum. If packets are lost, a new connection
-// is made sooner than the kernel repeats an old one, since its pauses double from 1 s on.
+constexpr std::size_t kReadsAtOnce = 16;  // reads in one call of pump(); then other connections are served
+// Time limit of one attempt to connect: it doubles up to the maximum. On a lossy network a new attempt is faster than
+// the kernel's retransmissions, whose intervals double from 1 s on.
 constexpr std::int64_t kFirstAttemptNs = 1'000'000'000, kMaxAttemptNs = 8'000'000'000;
-constexpr std::int64_t kPauseNs = 10'000'000;  // after a connection that closed
+constexpr std::int64_t kPauseNs = 10'000'000;  // delay before the next attempt after the peer closed the connection
 
 }  // namespace
 
@@ -31,10 +31,10 @@ FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side, std::si
 
 FrameSocket FrameSocket::attempt(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
                                  bool& refused) {
-  refused = true;  // if connect throws
+  refused = true;  // remains true if connect throws
   Socket socket = Socket::connect(peer, deadline);
   refused = false;
-  // Before anything is sent: any user may listen at an abstract name, and the kernel tells which user does.
+  // Check this before sending anything: any user may listen at an abstract name, and the kernel knows which user does.
   if (!socket.same_user())
     throw Error(Code::kInvalidValue,
                 fmt::format("a process of another user listens at {}: choose another name", peer.text()), {});
@@ -70,7 +70,8 @@ FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& 
     } catch (const Error& error) {
       const bool late = error.code() == Code::kTimeout, closed = error.code() == Code::kIo && !refused;
       if (late && !last) continue;
-      // The peer closed it as one unproven connection too many, or its process ends, which the next attempt finds out.
+      // The peer closed the connection because it had too many unproven ones, or its process is ending. The next
+      // attempt will show which.
       if (!closed || wait_a_moment(kPauseNs, deadline) != Waited::kReady) throw;
     }
   }
@@ -104,7 +105,8 @@ void FrameSocket::queue(FrameHeader header, std::span<const std::byte> body) {
 void FrameSocket::flush() {
   while (wants_to_write() && !ended_) {
     const Socket::Moved moved = socket_.try_send(std::span(out_).subspan(sent_));
-    // A reset shows here before the bytes ahead of it are read. pump() finds the end of the connection.
+    // A reset makes send() fail while received bytes are still unread. So only drop the unsent bytes here: pump() reads
+    // the rest and then finds the end of the connection.
     if (moved.ended) sent_ = out_.size();
     if (moved.ended) held_.clear();
     if (moved.bytes == 0) break;
@@ -127,7 +129,8 @@ void FrameSocket::pump() {
     const Socket::Moved moved = socket_.try_recv(std::span(in_).subspan(had));
     in_.resize(had + moved.bytes);
     ended_ = moved.ended;
-    if (moved.bytes == 0) break;  // not earlier: the end of a peer that sends and closes at once must be found, too
+    // Do not stop earlier: if the peer sends and closes at once, the end must be found, too.
+    if (moved.bytes == 0) break;
   }
   if (!proven_) advance_handshake();
 }

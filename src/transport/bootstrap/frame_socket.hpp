@@ -1,6 +1,6 @@
-// FrameSocket: a socket that carries frames, for loops that wait for many of them. It never blocks: it keeps what
-// cannot be sent yet, and hands out what has arrived frame by frame. First both ends prove that they know the same
-// secret; frames that are queued before are sent then. Not thread-safe.
+// FrameSocket: a non-blocking socket that sends and receives frames, for event loops with many of them. It buffers
+// frames that cannot be sent yet, and returns received frames one by one. First both ends prove that they know the same
+// secret; frames that are queued earlier are sent after that. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -16,35 +16,36 @@ namespace slip {
 class FrameSocket {
  public:
   using Side = Handshake::Side;
-  // A peer that sends a body longer than `max_body` is a stranger; see trust().
+  // A peer that sends a body longer than `max_body` counts as a stranger, that is, not a rank of this job; see trust().
   FrameSocket(Socket socket, const Secret& secret, Side side, std::size_t max_body = kMaxFirstBody);
 
-  // One attempt to connect, until both ends have proven the secret. kIo: no process listens there, it is a stranger, or
-  // it closed the connection; kTimeout: there was no answer before the deadline.
+  // Makes one attempt to connect, and returns when both ends have proven the secret. kIo: no process listens there, the
+  // peer is a stranger, or it closed the connection; kTimeout: there was no answer before the deadline.
   static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
-  // Attempts until the deadline. Only a peer that refuses the connection ends it before, with kIo: its process is gone.
+  // Repeats attempts until the deadline. Only a refused connection ends it earlier, with kIo: the peer's process is
+  // gone.
   static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
 
   void trust() { max_body_ = kMaxBody; }  // the peer has identified itself
 
-  // Adds a frame to what is to be sent, and sends what can be sent now.
+  // Appends a frame to the send buffer, and sends what the socket takes now.
   void queue(FrameHeader header, std::span<const std::byte> body = {});
   void flush();
   bool unsent() const { return wants_to_write() || !held_.empty(); }
-  bool wants_to_write() const { return sent_ < out_.size(); }  // for poll: held frames wait for the other end
+  // Whether to poll for POLLOUT: held frames wait for the peer's proof.
+  bool wants_to_write() const { return sent_ < out_.size(); }
 
-  void pump();  // reads what has arrived
-  // The next complete frame. None: it has not arrived, or what arrived is no frame of this job, see stranger().
+  void pump();  // reads the bytes that have arrived
+  // The next complete frame. None: it has not arrived, or the bytes are not a frame of this job, see stranger().
   std::optional<Frame> next();
-  Frame wait_for_frame(const Deadline& deadline);  // kIo if the connection closes before
+  Frame wait_for_frame(const Deadline& deadline);  // throws kIo if the connection closes first
 
-  bool ended() const { return ended_; }  // the other end closed, or is gone
+  bool ended() const { return ended_; }  // the peer closed the connection, or is gone
   bool stranger() const { return !reason().empty(); }
-  const std::string& reason() const {
-    return reason_.empty() ? handshake_.failure() : reason_;
-  }  // why it is a stranger
+  // Why the peer is a stranger; empty: it is none so far.
+  const std::string& reason() const { return reason_.empty() ? handshake_.failure() : reason_; }
   bool is_proven() const { return proven_; }
-  bool has_spoken() const { return handshake_.has_spoken(); }  // an unproven peer began as a rank would
+  bool has_spoken() const { return handshake_.has_spoken(); }  // an unproven peer has begun the handshake correctly
   const Socket& socket() const { return socket_; }
 
  private:
@@ -63,14 +64,14 @@ class FrameSocket {
 
   Socket socket_;
   Handshake handshake_;
-  UnprovenToken unproven_;  // of the accepting end, until it is proven
+  UnprovenToken unproven_;  // at the accepting end, until the peer is proven
   Direction sending_, receiving_;
   std::size_t max_body_;
   std::vector<std::byte> out_, in_;
   std::vector<Frame> held_;           // queued before the proof
-  std::size_t sent_ = 0, taken_ = 0;  // of out_ and in_
+  std::size_t sent_ = 0, taken_ = 0;  // bytes of out_ that are sent, and of in_ that are consumed
   bool ended_ = false, proven_ = false;
-  std::string reason_;  // why the peer is a stranger, found after the handshake
+  std::string reason_;  // why the peer is a stranger, if that was found after the handshake
 };
 
 }  // namespace slip

@@ -55,7 +55,8 @@ Hmac Handshake::receiving_key() const {
   return Hmac(derived(side_ == Side::kConnects ? "key to the connecting end" : "key to the accepting end"));
 }
 
-// The first bytes are checked as they come: a stranger that sends three wrong ones and waits is found at once.
+// Checks the first bytes as soon as they arrive: a foreign process that sends three wrong bytes and then waits is
+// rejected at once.
 bool Handshake::begins_rightly(std::span<const std::byte> received) {
   const std::size_t known = std::min(received.size(), sizeof(kMark));
   if (std::memcmp(received.data(), kMark, known) != 0) failure_ = "does not speak the protocol of Slipstream";
@@ -72,7 +73,7 @@ std::size_t Handshake::take_opening(std::span<const std::byte> received, std::ve
   reply.opening.nonce = nonces_[1];
   if (opening.version == kProtocolVersion) reply.proof = derived("accepts");
   else failure_ = wrong_version(opening.version);
-  append(out, bytes_of(reply));  // also to another version, so that it can report it
+  append(out, bytes_of(reply));  // also to a peer of another version, so that it can report the difference
   state_ = State::kProof;
   return sizeof(opening);
 }

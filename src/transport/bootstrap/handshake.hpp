@@ -1,5 +1,6 @@
 // Handshake: both ends of a new connection prove that they know the same secret, before any frame is sent; frame.hpp
-// has the protocol. It works on bytes only: FrameSocket moves them. Afterwards it gives one key for each direction.
+// describes the protocol. This class only consumes and produces bytes: FrameSocket sends and receives them. Afterwards
+// there is one key for each direction.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,19 @@ class Handshake {
 
   Side side() const { return side_; }
   bool over() const { return state_ == State::kOver; }  // both proofs are sent or checked: the keys are valid
-  // Takes one step if the received bytes allow it, and appends what must be sent to `out`. Returns the number of bytes
-  // taken; 0: more bytes are needed, it is over, or it failed.
+  // Takes one step if the received bytes allow it, and appends the reply to `out`. Returns the number of bytes taken;
+  // 0: more bytes are needed, it is over, or it failed.
   std::size_t advance(std::span<const std::byte> received, std::vector<std::byte>& out);
-  void begin(std::vector<std::byte>& out) const;  // appends what the connecting end sends first
+  void begin(std::vector<std::byte>& out) const;  // appends the first message of the connecting end
 
-  const std::string& failure() const { return failure_; }  // why the other end is a stranger; empty: it is none so far
-  bool has_spoken() const { return spoken_; }              // the other end began as a rank would
+  // Why the peer is not a rank of this job; empty: no failure so far.
+  const std::string& failure() const { return failure_; }
+  bool has_spoken() const { return spoken_; }  // the peer has begun the handshake correctly
   Hmac sending_key() const;
   Hmac receiving_key() const;
 
  private:
-  enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // what it waits for
+  enum class State : std::uint8_t { kOpening, kReply, kProof, kOver };  // the message that it waits for
 
   bool begins_rightly(std::span<const std::byte> received);
   Secret derived(std::string_view label) const;  // from the secret and both nonces
@@ -42,7 +44,7 @@ class Handshake {
   const Secret secret_;
   const Side side_;
   State state_;
-  Secret nonces_[2] = {};  // by Side: of the connecting end, and of the accepting one
+  Secret nonces_[2] = {};  // indexed by Side: of the connecting and the accepting end
   bool spoken_ = false;
   std::string failure_;
 };

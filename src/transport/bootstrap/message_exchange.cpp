@@ -40,8 +40,9 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
   header.call = call.kind;
   connections_.pass_on(header,
                        table.subspan(static_cast<std::size_t>(context_.self.rank) * bytes_per_rank, bytes_per_rank));
-  std::optional<int> absent;  // left without giving its piece, which would have come before the notification
-  std::optional<int> astray;  // is in another call
+  // A rank that left without sending its piece: the piece would have arrived before the notification.
+  std::optional<int> absent;
+  std::optional<int> astray;  // a rank that is in another call
   const bool in_time = failures_.wait_until(lock, call.deadline_ns, [&] {
     if ((astray = in_another_call(gathering, call.kind))) return true;
     const std::vector<int> ranks = missing(gathering);
@@ -57,7 +58,7 @@ void MessageExchange::gather(std::span<std::byte> table, std::size_t bytes_per_r
                             "in the same order",
                             self, what, *astray, setup_name(pieces_[{gathering, *astray}].call)),
                 {});
-  if (absent) failures_.require_whole();  // the rank may have left because of a loss, which was notified before
+  if (absent) failures_.require_whole();  // the rank may have left because of a loss: then throw that loss
   if (absent) throw Error(Code::kRankLost, fmt::format("{}: rank {} has left before {}", self, *absent, what), {});
   if (!in_time)
     throw Error(Code::kTimeout,
@@ -89,7 +90,7 @@ void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, c
     channel.emplace(FrameSocket::reach_in_time(to, context_.session, {deadline_ns, &failures_.broken_flag()}));
   } catch (const Error& error) {
     lock.lock();
-    failures_.require_whole();  // a loss explains more
+    failures_.require_whole();  // if a rank is lost, throw that: it is the cause
     const std::string self = context_.self.text();
     if (error.code() == Code::kTimeout)
       throw Error(Code::kTimeout,
@@ -98,7 +99,8 @@ void MessageExchange::connect_to(std::unique_lock<std::mutex>& lock, int rank, c
     throw Error(Code::kRankLost, fmt::format("{}: rank {} is gone or has left: {}", self, rank, error.what()), {});
   }
   lock.lock();
-  if (!connections_.outgoing(rank)) connections_.add_outgoing(std::move(*channel), rank);  // or another thread did
+  // Another thread may have connected to the rank meanwhile.
+  if (!connections_.outgoing(rank)) connections_.add_outgoing(std::move(*channel), rank);
 }
 
 void MessageExchange::send(int rank, std::uint64_t tag, std::span<const std::byte> bytes, const SocketAddress& to,
@@ -205,7 +207,7 @@ std::optional<Message> MessageExchange::next_message(std::uint64_t tag, std::siz
   }
 }
 
-// A rank that is stopped gives no proof, and the other ranks must still be asked.
+// Does not wait for the proof: a stopped rank never sends it, and the other ranks must still be asked.
 void MessageExchange::begin_to_connect(std::unique_lock<std::mutex>& lock, int rank, const SocketAddress& to,
                                        std::int64_t deadline_ns) {
   if (connections_.outgoing(rank)) return;
@@ -222,7 +224,7 @@ void MessageExchange::begin_to_connect(std::unique_lock<std::mutex>& lock, int r
     connections_.add_outgoing(FrameSocket(std::move(socket), context_.session, FrameSocket::Side::kConnects), rank);
 }
 
-// Each question has a direct connection, so no rank between the two is needed.
+// Each question uses a direct connection, so it does not depend on the ranks between the two.
 std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::pair<int, SocketAddress>> ranks,
                                                            std::int64_t deadline_ns) {
   std::map<int, std::vector<std::byte>> result;
@@ -232,7 +234,7 @@ std::map<int, std::vector<std::byte>> MessageExchange::ask(std::span<const std::
     try {
       begin_to_connect(lock, rank, address, deadline_ns);
     } catch (const Error&) {
-      continue;  // gives no answer
+      continue;  // this rank cannot be reached, so it is omitted
     }
     answers_[{rank, question}] = {};
     connections_.outgoing(rank)->channel.queue(context_.header(FrameKind::kAsk, question));

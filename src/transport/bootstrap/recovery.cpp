@@ -12,14 +12,15 @@ namespace slip {
 namespace {
 
 constexpr std::uint64_t kJoinTag = 0x5e1ea7e5, kVerdictTag = kJoinTag + 1, kVoteTag = kJoinTag + 2;
-constexpr std::int64_t kNotifyNs =
-    2'000'000'000;  // the leader notifies all after the deadline which ranks have not come
+// How long after the deadline the others wait for the leader, which notifies them which ranks are missing.
+constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr int kMaxFailedRounds = 3;
-constexpr auto kNoWait = static_cast<std::size_t>(-1);  // so many ranks are never gone
+// Never the number of gone ranks, so next_message() returns at once.
+constexpr auto kNoWait = static_cast<std::size_t>(-1);
 
 struct JoinHead {
   std::uint64_t attempt = 0;
-  std::uint32_t excluded = 0, lost = 0;  // how many follow: excluded ranks, then LostRank
+  std::uint32_t excluded = 0, lost = 0;  // number of entries that follow: excluded ranks, then LostRank
 };
 
 struct LostRank {
@@ -34,7 +35,7 @@ struct VoteHead {
 struct VerdictHead {
   std::uint64_t attempt = 0;
   std::uint32_t verdict = 0;
-  std::int32_t code = 0;  // of a failure, whose text follows
+  std::int32_t code = 0;  // for kFailed; the error text follows
 };
 
 struct RendezvousBody {
@@ -108,8 +109,8 @@ void Recovery::run(const Make& make) {
     require_not_given_up();
     if (others_went_on()) break;
     require_not_left_behind();
-    attempt_ =
-        std::max(attempt_ + 1, static_cast<std::uint64_t>(now_ns()));  // increases over all recoveries of the rank
+    // The number must increase over all recoveries of this rank, so it starts at the time.
+    attempt_ = std::max(attempt_ + 1, static_cast<std::uint64_t>(now_ns()));
     const int leader = candidates().front();
     done = leader == bootstrap_.rank() ? lead(make) : follow(leader, make);
   }
@@ -135,7 +136,7 @@ void Recovery::require_not_given_up() const {
   }
 }
 
-// If all others are gone when this rank wakes up, they may have gone on without it and shut down cleanly.
+// If all others are gone when this rank wakes up, they may have continued without this rank and then shut down cleanly.
 void Recovery::require_not_left_behind() const {
   const std::int64_t silence = server_.detector().own_silence_ns();
   const std::size_t others = static_cast<std::size_t>(bootstrap_.nranks()) - 1 - excluded_.size();
@@ -154,7 +155,7 @@ bool Recovery::lost_a_member() const {
 }
 
 // A rank that voted for success and got no decision still has the old communicator. A rank that left it cleanly must
-// have got the decision. A killed rank says nothing about it.
+// have got the decision. From a killed rank nothing can be concluded.
 bool Recovery::others_went_on() const {
   return std::any_of(maybe_notified_.begin(), maybe_notified_.end(),
                      [&](int rank) { return closed_.contains(rank) || bootstrap_.failures().has_left(rank); });
@@ -196,7 +197,8 @@ std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
     if (message) {
       std::span<const std::byte> rest = message->bytes;
       VerdictHead head;
-      if (message->rank != leader || !take(rest, head) || head.attempt != attempt_) continue;  // of an earlier attempt
+      // Ignore a malformed decision, or one of an earlier attempt.
+      if (message->rank != leader || !take(rest, head) || head.attempt != attempt_) continue;
       return Decision{static_cast<Verdict>(head.verdict), static_cast<Code>(head.code), {rest.begin(), rest.end()}};
     }
     if (gone.contains(leader)) return std::nullopt;
@@ -213,7 +215,8 @@ std::optional<Recovery::Decision> Recovery::wait_for_decision(int leader) {
 bool Recovery::follow(int leader, const Make& make) {
   watch(std::span(&leader, 1));
   if (bootstrap_.failures().gone().contains(leader)) {
-    // If one rank is cut off, more may be: all are found in the time of one. Otherwise most are never connected to.
+    // If one rank is cut off, more may be. Watching all at once finds them within one timeout. In other cases,
+    // connections to most ranks are not needed.
     if (was_silent(leader)) watch_candidates();
     return false;
   }
@@ -292,7 +295,7 @@ void Recovery::collect_joins() {
     const std::size_t gone = bootstrap_.failures().gone().size();
     const std::vector<int> missing = not_joined();
     if (missing.empty() && !mismatch_.empty())
-      fail_all(Code::kMismatch, mismatch_);  // only now, so that all ranks get it
+      fail_all(Code::kMismatch, mismatch_);  // only after all have joined, so that all ranks get the error
     if (missing.empty()) return;
     if (const auto message = server_.messages().next_message(kJoinTag, gone, deadline_ns_)) {
       take_join(*message);
@@ -305,7 +308,7 @@ void Recovery::collect_joins() {
   }
 }
 
-// A rank that is lost meanwhile does not get it, and need not.
+// If the rank is lost meanwhile, it does not get the decision, and does not need it.
 void Recovery::decide(int rank, std::uint64_t attempt, Verdict verdict, std::span<const std::byte> body, Code code) {
   std::vector<std::byte> bytes;
   append(bytes, bytes_of(VerdictHead{attempt, static_cast<std::uint32_t>(verdict), static_cast<std::int32_t>(code)}));
@@ -354,7 +357,7 @@ bool Recovery::lead(const Make& make) {
     for (const auto& [rank, attempt] : joined_) decide(rank, attempt, Verdict::kDone, {});
     return true;
   }
-  members_ = candidates();  // all have joined, and a lost rank does not come back
+  members_ = candidates();  // all of them have joined; a lost rank never becomes a candidate again
   RendezvousBody body{make_root(bootstrap_), static_cast<std::int32_t>(members_.size()), 0};
   for (; body.rank < body.nranks; ++body.rank) {
     const int rank = members_[static_cast<std::size_t>(body.rank)];
@@ -364,7 +367,8 @@ bool Recovery::lead(const Make& make) {
     if (rank != bootstrap_.rank()) decide(rank, joined_[rank], Verdict::kRendezvous, bytes);
   }
   std::string failure;
-  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks}, failure);  // the leader is the lowest rank
+  // The leader is the lowest of the old ranks, so it becomes rank 0.
+  try_make(make, {with_secret(bootstrap_, body.id), 0, body.nranks}, failure);
   const Votes votes = collect_votes();
   if (failure.empty()) failure = votes.failure;
   const bool lost = lost_a_member();

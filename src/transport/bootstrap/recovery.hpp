@@ -6,12 +6,13 @@
 // A rank that is lost meanwhile is left out in the next round. If it was the leader, the next lowest rank leads.
 //
 // A rank that the others believe to be lost is notified and ends with an error. So does a rank that was itself silent
-// for too long and finds no other when it is back. If the network splits the ranks, they go on as two groups, each
-// without the other.
+// for too long and then finds that all others are gone. If the network splits the ranks into two groups, each group
+// continues without the other.
 //
-// A leader that dies while it sends the decision "done" leaves some ranks without it. Those find out whether others
-// went on, that is, have left the old communicator by a clean shutdown, and then go on, too. They find the leader's
-// loss in the new communicator. If the others keep the old one, they wait until the deadline and end with an error.
+// If the leader dies while it sends the decision "done", some ranks do not get it. These ranks check whether another
+// rank got it, that is, whether it has left the old communicator by a clean shutdown. If so, they continue with the new
+// communicator, too, and detect the leader's loss there. If all others keep the old communicator, these ranks wait
+// until the deadline and end with an error.
 #pragma once
 
 #include <chrono>
@@ -28,26 +29,27 @@
 
 namespace slip {
 
-// A rank of a new communicator, and the id at which its ranks meet.
+// A rank of a new communicator, and the id of the root where its ranks find each other.
 struct Membership {
   UniqueId id;
   int rank = 0, nranks = 1;  // in the new communicator
 };
 
-// Starts a root at the address at which the others reach this rank. The id may be sent in clear: instead of a secret it
-// has a salt, from which the ranks of this bootstrap derive the secret.
+// Starts a root at the address at which the others reach this rank. The id may be sent unencrypted: instead of a secret
+// it contains a salt, from which the ranks of this bootstrap derive the secret.
 UniqueId make_root(const Bootstrap& bootstrap);
-UniqueId with_secret(const Bootstrap& bootstrap, const UniqueId& id);  // of make_root() on some rank
+UniqueId with_secret(const Bootstrap& bootstrap, const UniqueId& id);  // `id`: from make_root() on any rank
 
 class Recovery {
  public:
-  // Makes the new communicator; throws if that fails. The flag is set if a rank is lost meanwhile, and ends every wait.
+  // Makes the new communicator; throws if that fails. If a rank is lost meanwhile, `abort` is set and must end every
+  // wait.
   using Make = std::function<void(const Membership& group, const std::shared_ptr<AbortFlag>& abort)>;
 
-  // `excluded`: ranks that are left out although they may live. All callers must name the same ranks.
+  // `excluded`: ranks that are left out although they may be alive. All callers must pass the same ranks.
   Recovery(Bootstrap& bootstrap, std::span<const int> excluded);
 
-  // Returns when all remaining ranks have what `make` made last.
+  // Returns when `make` has succeeded on all remaining ranks.
   void run(const Make& make);
 
  private:
@@ -55,9 +57,9 @@ class Recovery {
   struct Decision;
   struct Votes {
     std::set<int> voters;
-    std::string failure;  // the first one
+    std::string failure;  // reason of the first failure
   };
-  bool follow(int leader, const Make& make);  // false: try again
+  bool follow(int leader, const Make& make);  // false: start another round
   bool lead(const Make& make);
   bool try_make(const Make& make, const Membership& group, std::string& failure);
   std::optional<Decision> wait_for_decision(int leader);
@@ -81,14 +83,14 @@ class Recovery {
   ControlServer& server_;
   const std::set<int> excluded_;
   const std::int64_t deadline_ns_;
-  std::uint64_t attempt_ = 0;            // of this rank: joins, votes and decisions carry it
-  std::map<int, std::uint64_t> joined_;  // the leader's: the attempt of each rank that has joined
-  std::vector<int> members_;             // of the communicator that this round makes
-  bool made_ = false;                    // this rank made its part in this round
+  std::uint64_t attempt_ = 0;            // number of this rank's attempt: its joins, votes and decisions carry it
+  std::map<int, std::uint64_t> joined_;  // leader only: the attempt of each rank that has joined
+  std::vector<int> members_;             // ranks of the communicator that this round makes
+  bool made_ = false;                    // `make` succeeded on this rank in this round
   std::vector<int> maybe_notified_;      // ranks that may have got "done" from a leader that died
-  std::set<int> closed_;                 // ranks that take no connections and were not known to be lost
-  std::string mismatch_;                 // the leader's: how the lists of excluded ranks differ
-  int failed_rounds_ = 0;                // although no rank was lost
+  std::set<int> closed_;                 // ranks that refuse connections and were not known to be lost
+  std::string mismatch_;                 // leader only: how the lists of excluded ranks differ
+  int failed_rounds_ = 0;                // rounds that failed although no rank was lost
 };
 
 }  // namespace slip

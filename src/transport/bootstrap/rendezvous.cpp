@@ -14,7 +14,8 @@
 namespace slip {
 namespace {
 
-// At the deadline of a rank the root tells which ranks have not come; the answer needs this time to arrive.
+// At the first deadline of any rank, the root sends all ranks which ones are missing. A rank waits this much longer for
+// that answer.
 constexpr std::int64_t kNotifyNs = 2'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
@@ -28,8 +29,8 @@ std::vector<SocketAddress> addresses_of(const UniqueId& id) {
   return resolve(host, id.port());
 }
 
-// Where rank 0 must listen to be reached at `address`: at that address, or at all interfaces if none of this host has
-// it (for example behind address translation).
+// Where rank 0 must listen to be reached at `address`: at that address if an interface of this host has it, otherwise
+// (for example with NAT) at all interfaces.
 SocketAddress listening_address(const SocketAddress& address) {
   if (!address.is_tcp() || address.is_loopback()) return address;
   for (const Interface& one : list_interfaces()) {
@@ -152,8 +153,8 @@ Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceF
       try {
         channel.emplace(attempt.reach(address, limit));
       } catch (const Error& error) {
-        // Before rank 0 has started, nobody listens there, or the root of another communicator that is just ending. An
-        // attempt that timed out on a bad network is repeated.
+        // Before rank 0 has started, no process listens there, or the root of another communicator that is just ending.
+        // An attempt that timed out on a lossy network is repeated.
         if (error.code() != Code::kIo && error.code() != Code::kTimeout) throw;
         reason = bare_text(error);
         no_answer = error.code() == Code::kTimeout;

@@ -1,6 +1,6 @@
 // Rendezvous: how the ranks of a bootstrap find each other. The root is a thread in one process, whose address the
-// UniqueId names. Each rank connects to it and says which rank it is and where it listens. When all ranks have come,
-// the root tells each one the address of its successor in the ring, and ends.
+// UniqueId names. Each rank connects to the root and sends its rank number and listening address. When all ranks have
+// connected, the root sends each one the address of its successor in the ring, and ends.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace slip {
 
-// What a UniqueId is made of.
+// The fields of a UniqueId.
 struct UniqueIdParts {
   std::string host;
   std::uint16_t port = 0;
@@ -25,25 +25,27 @@ struct UniqueIdParts {
 };
 
 // Starts the root in a detached thread, which ends when all ranks are answered, or at the deadline. Only the root knows
-// which ranks have not come, so at the first deadline of any rank it tells all ranks that wait. If ranks contradict
-// each other (one rank twice, different counts, an impossible rank), all of them get that error. Strangers are refused.
+// which ranks have not connected, so at the first deadline of any rank it sends that to all waiting ranks. If ranks
+// contradict each other (one rank twice, different counts, an impossible rank), all of them get that error. Connections
+// that do not prove the secret are closed.
 void start_root(Socket listener, const Secret& secret, std::int64_t deadline_ns);
 
-// What a rank has after it met the others at the root.
+// The result of meet_at_root() on one rank.
 struct Rendezvous {
   Socket listener;
-  Secret session{};  // of all connections between these ranks
+  Secret session{};  // the secret of all connections between these ranks
   SocketAddress successor;
-  std::int64_t rest_ns = 0;         // until the first deadline of any rank
-  std::optional<FrameSocket> root;  // the connection to it
+  std::int64_t rest_ns = 0;         // time until the earliest deadline of all ranks
+  std::optional<FrameSocket> root;  // the connection to the root
   std::string root_loss;            // the error text if the root is lost
 
-  // Throws kRankLost if the root's process ended before it had answered all ranks. A rank that it did not answer gives
-  // up and closes its listener, so its predecessor must ask here before it names that rank.
+  // Throws kRankLost if the root's process ended before it had answered all ranks. A rank without an answer gives up
+  // and closes its listener. So its predecessor must call this before it reports that rank as lost.
   void require_all_answered(const Deadline& deadline);
 };
 
-// Throws what is wrong with the ranks, the same on all of them, or which ranks have not come before the deadline.
+// Registers this rank at the root and waits for the answer. Throws the same error on all ranks if they contradict each
+// other, or an error with the ranks that have not connected before the deadline.
 Rendezvous meet_at_root(const UniqueId& id, const RankId& self, const InterfaceFilter& filter,
                         const Deadline& deadline);
 

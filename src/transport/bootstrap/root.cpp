@@ -18,11 +18,12 @@
 namespace slip {
 namespace {
 
-// A connected rank must send its proof and its hello within this time. Long, since on a bad network lost packets arrive
-// many seconds later. The number of silent connections is limited.
+// A connected rank must send its proof and its hello within this time. The limit is long, because on a lossy network
+// retransmitted packets arrive many seconds later. The number of silent connections is limited.
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;      // for a rank to take its answer
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;  // when the process has no descriptors left
+constexpr std::int64_t kAnswerLimitNs = 2'000'000'000;  // time limit for a rank to read its answer
+// Delay before the next accept when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 constexpr std::int64_t kMaxTimeoutNs = std::int64_t{30} * 86'400 * 1'000'000'000;
 constexpr int kMaxRanks = 1 << 20;
 
@@ -45,7 +46,7 @@ class Root {
  private:
   struct Client {
     FrameSocket channel;
-    std::int64_t deadline_ns;  // of the hello; then of the rank's init; then of taking the answer
+    std::int64_t deadline_ns;  // first for the hello, then for the rank's init, then for reading the answer
     std::int32_t rank = -1;
     HelloBody hello;
     bool registered = false, answered = false;
@@ -55,7 +56,8 @@ class Root {
 
   bool over() const {
     if (nranks_ > 0 && answers_ >= nranks_ && clients_.empty()) return true;
-    // The count that failed was impossible. Other ranks may still be on their way to their refusal.
+    // The first count was impossible, so the number of ranks is unknown. Ranks that connect a little later must be
+    // refused, too.
     if (nranks_ == 0 && !failure_.empty() && clients_.empty() && now_ns() >= failed_at_ns_ + kAnswerLimitNs)
       return true;
     if (deadline_ns_ == 0 || now_ns() < deadline_ns_) return false;
@@ -86,7 +88,7 @@ class Root {
       int error = 0;
       std::optional<Socket> socket = listener_.try_accept(error);
       out_of_descriptors_ = error != 0;
-      if (out_of_descriptors_) drop_unproven();  // its descriptor can be used again
+      if (out_of_descriptors_) drop_unproven();  // frees a descriptor
       if (!socket) return;
       if (!socket->same_user()) continue;
       clients_.push_back({FrameSocket(std::move(*socket), secret_, FrameSocket::Side::kAccepts),
@@ -115,7 +117,7 @@ class Root {
     }
   }
 
-  // A rank keeps its connection until it is answered. If the connection closes before, its process has ended.
+  // A rank keeps its connection until it is answered. If the connection closes earlier, the rank's process has ended.
   void lose(const Client& client) {
     if (failure_.empty())
       fail(fmt::format("rank {} of {} is gone: its connection to the root closed during init; process {} of {} ended "
@@ -127,7 +129,7 @@ class Root {
   void read_hello(Client& client, const Frame& frame) {
     const FrameHeader& header = frame.header;
     if (header.kind != FrameKind::kHello || !read_body(frame.body, client.hello)) {
-      client.deadline_ns = 0;  // no rank would send that
+      client.deadline_ns = 0;  // not a rank of this job: drop it
       return;
     }
     client.hello.host[sizeof(client.hello.host) - 1] = 0;
@@ -165,7 +167,7 @@ class Root {
     learn_count(header);
   }
 
-  // A count that cannot be says nothing about how many ranks there are to answer.
+  // Ignores an impossible count: it does not tell how many ranks must be answered.
   void learn_count(const FrameHeader& header) {
     if (nranks_ == 0 && header.nranks >= 1 && header.nranks <= kMaxRanks) nranks_ = header.nranks;
   }
@@ -211,8 +213,8 @@ class Root {
     welcomed_ = true;
   }
 
-  // If the root's process ends while it sends the welcomes, some ranks have one and others give up. A rank that has one
-  // and does not reach its successor tells by this frame whether the successor or the root is lost.
+  // If the root's process ends while it sends the welcomes, some ranks have one and others give up. If a rank has a
+  // welcome and cannot reach its successor, this frame tells it that the successor is lost, not the root.
   void confirm_welcomes() {
     const auto unsent = [](const Client& client) { return client.answered && client.channel.unsent(); };
     if (!welcomed_ || confirmed_ || std::ranges::any_of(clients_, unsent)) return;
@@ -268,7 +270,7 @@ class Root {
   const Secret secret_;
   const std::int64_t deadline_ns_;
   std::list<Client> clients_;
-  int nranks_ = 0, first_rank_ = 0;  // 0 until a rank has said it
+  int nranks_ = 0, first_rank_ = 0;  // 0 until a rank has sent them
   int here_ = 0, answers_ = 0;
   std::string failure_;
   Code failure_code_ = Code::kOk;

@@ -91,10 +91,10 @@ std::string own_path() {
 }
 
 // Writes the file under another name first and links it then, so that no process reads a part of it. Another process
-// may be faster.
+// may create the file first; then its content is used.
 void make(const std::string& path) {
   const std::string part = fmt::format("{}.{:016x}", path, random_number());
-  std::error_code ignored;  // open() says what is wrong
+  std::error_code ignored;  // open() below reports the error
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   std::string bytes;
   for (int i = 0; i < 4; ++i) bytes += fmt::format("{:016x}", random_number());

@@ -1,5 +1,5 @@
-// Secrets of 128 bits: random ones, derived ones, and the one that all processes of a user share. Also random numbers
-// and hashes that need not be secret.
+// Secrets of 128 bits, which authenticate the connections of a job: random ones, derived ones, and the one that all
+// processes of a user share. Also random numbers and hashes that need not be secret.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ using Secret = std::array<std::byte, 16>;
 Secret random_secret();
 std::uint64_t random_number();
 
-// A secret that follows from another one, which cannot be computed back from it. The label says what it is for. The
-// salt, which need not be secret, makes several with one label.
+// Derives a secret from another one by HMAC; the original cannot be computed from the result. The label names the
+// purpose. Different salts, which need not be secret, give different secrets for one label.
 Secret derive(std::span<const std::byte> from, std::string_view label, std::span<const std::byte> salt = {});
 
 std::uint64_t number_of(std::string_view text);  // a hash, the same in every process; not secret
@@ -27,9 +27,9 @@ std::uint64_t number_of(std::string_view text);  // a hash, the same in every pr
 //   SLIP_SECRET_FILE=FILE   at least 16 bytes, owned by this user and readable by no other
 //   neither                 ~/.config/slipstream/secret ($XDG_CONFIG_HOME), the same on all hosts that share the home
 //                           directory; made with random bytes if it does not exist
-// `job`: a text that keeps jobs apart, and need not be secret. `one_host`: the ranks meet at a Unix socket, where the
-// kernel tells the user of the other process, so no file is made. Throws if there is no secret, or if others can read
-// it.
+// `job`: a text that keeps jobs apart, and need not be secret. `one_host`: the ranks connect over a Unix socket, where
+// the kernel reports the user of the peer process, so no secret file is made. Throws if there is no secret, or if
+// others can read it.
 Secret shared_secret(std::string_view job, bool one_host);
 
 }  // namespace slip

@@ -23,11 +23,12 @@ namespace slip {
 namespace {
 
 constexpr int kMaxRanks = 4096;
-// A killed process may have forked just before: the search is repeated until it finds none. 10 s in all at most.
+// A process may fork just before it is killed, so the guard repeats the search until it finds no process. The searches
+// take at most 10 s in all.
 constexpr int kMaxSearches = 1000, kPauseMs = 10;
 
-// The code of the guard process. It runs after a fork, perhaps of a program with threads. So it allocates nothing and
-// calls only functions that are async-signal-safe.
+// The code of the guard process. It runs in a forked child, perhaps of a program with threads. So it allocates nothing
+// and calls only async-signal-safe functions.
 class GuardProcess {
  public:
   GuardProcess(int pipe, std::string_view marker) : pipe_(pipe), marker_(marker) {}
@@ -56,7 +57,7 @@ class GuardProcess {
     *found = groups_[static_cast<std::size_t>(--count_)];
   }
 
-  // True: a process was found.
+  // True: at least one process of the job was found.
   bool kill_marked() {
     const int folder = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return false;
@@ -81,7 +82,7 @@ class GuardProcess {
     return *name == '\0' ? number : 0;
   }
 
-  // By a pidfd: the pid may belong to another process when the environment has been read.
+  // Uses a pidfd: after the environment has been read, the pid may already belong to another process.
   bool kill_if_marked(pid_t pid) {
     const auto process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
     if (process < 0) return false;
@@ -98,7 +99,7 @@ class GuardProcess {
     const int file = ::open(path.data(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
     bool found = false;
-    std::size_t kept = 0;  // end of the text read before: the marker may span both
+    std::size_t kept = 0;  // bytes kept from the previous read: the marker may span two reads
     while (!found) {
       const ssize_t got = ::read(file, text_.data() + kMaxKept, kPiece);
       if (got <= 0) break;
@@ -120,8 +121,8 @@ class GuardProcess {
   std::array<char, kMaxKept + kPiece> text_;
 };
 
-// Leaves the terminal and closes the files of the starting process: a reader at the other end of its output must not
-// wait for the guard.
+// Leaves the terminal's session and closes the files of the starting process. Otherwise a reader of that process's
+// output would wait until the guard ends, too.
 [[noreturn]] void guard(int pipe, std::string_view marker) {
   ::setsid();
   ::prctl(PR_SET_NAME, "slip-job-guard");
@@ -140,13 +141,13 @@ JobGuard::JobGuard(const std::string& marker) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw Error(Code::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)), {});
-  // All signals stay blocked in the guard: only the pipe ends it.
+  // All signals stay blocked in the guard: only the end of the pipe makes it act and exit.
   sigset_t all, before;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);
   guard_ = ::fork();
   if (guard_ == 0) {
-    ::close(ends[1]);  // otherwise the pipe would never end
+    ::close(ends[1]);  // otherwise the guard itself would keep the pipe open
     guard(ends[0], marker);
   }
   const int error = errno;
@@ -158,14 +159,14 @@ JobGuard::JobGuard(const std::string& marker) {
   throw Error(Code::kIo, fmt::format("cannot start the process that guards the job: {}", std::strerror(error)), {});
 }
 
-// The guard is killed while the pipe is open, so it kills nothing. SIGKILL ends also a stopped guard.
+// The guard is killed while the pipe is still open, so it kills no process. SIGKILL ends even a stopped guard.
 JobGuard::~JobGuard() {
   ::kill(guard_, SIGKILL);
   while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {}
   ::close(pipe_);
 }
 
-// If the guard was killed, the job goes on without it.
+// If the guard was killed, the job continues without it.
 void JobGuard::send(pid_t message) const {
   sigset_t broken, before, pending;
   sigemptyset(&broken);

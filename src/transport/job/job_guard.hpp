@@ -1,9 +1,10 @@
 // JobGuard: kills the processes of a local job if the process that started it is killed. PR_SET_PDEATHSIG reaches
-// direct children only, and a rank is often a grandchild, behind a shell.
+// direct children only, and a rank is often a grandchild that a shell has started.
 //
-// The guard is a process that holds the read end of a pipe. When the job is over, the guard is ended before the pipe.
-// If the pipe ends first, the starting process is gone. The guard then kills the process group of each running rank,
-// and every process of this user whose environment has the job's marker, in whatever group or session it is.
+// The guard is a process that reads from a pipe, whose write end the starting process holds. When the job is over, the
+// starting process ends the guard before it closes the pipe. If the pipe closes first, the starting process is gone.
+// The guard then kills the process group of each running rank. It also kills every process of this user whose
+// environment has the job's marker, even in another process group or session.
 #pragma once
 
 #include <sys/types.h>
@@ -16,11 +17,12 @@ class JobGuard {
  public:
   // `marker`: a random text in the environment of the job's ranks, and nowhere else. Throws kIo.
   explicit JobGuard(const std::string& marker);
-  ~JobGuard();  // the job is over: nothing is killed
+  ~JobGuard();  // the job is over: ends the guard without killing a rank
   JobGuard(const JobGuard&) = delete;
   JobGuard& operator=(const JobGuard&) = delete;
 
-  // Process groups to kill. Remove a group before its leader is reaped: its id may be used again afterwards.
+  // Adds or removes a process group to kill. Remove a group before its leader is reaped: the kernel may reuse the id
+  // afterwards.
   void add(pid_t group) const { send(group); }
   void remove(pid_t group) const { send(-group); }
 

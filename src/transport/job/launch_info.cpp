@@ -14,7 +14,7 @@
 namespace slip {
 namespace {
 
-// A port computed from a job's number lies below the ephemeral ports of the system.
+// A port that is computed from a job's number is in this range, below the ephemeral ports of the system.
 constexpr std::uint64_t kFirstPort = 20'000, kPorts = 10'000;
 
 [[noreturn]] void fail(const std::string& text) { throw Error(Code::kInvalidValue, text, {}); }
@@ -58,8 +58,9 @@ class Reader {
 
 UniqueId given_id(const Reader& read, const std::string& job) { return UniqueId::parse(read.text("SLIP_ID"), job, {}); }
 
-// On one host the ranks meet at a Unix socket whose name is computed from the job's. The user is part of it, because
-// numbers of different launchers may be equal. With SLIP_SECRET no other user can predict the name.
+// On one host the root listens at a Unix socket whose name is derived from the job's name. The user is part of it,
+// because the job numbers of different users' launchers may be equal. With SLIP_SECRET no other user can predict the
+// name.
 UniqueId id_on_this_host(const std::string& job) {
   const Secret name = derive(shared_secret(job, true), "slip name");
   std::uint64_t number = 0;
@@ -85,7 +86,7 @@ std::optional<LaunchInfo> by_hand(const Reader& read) {
 }
 
 std::optional<LaunchInfo> by_torchrun(const Reader& read) {
-  // RANK and WORLD_SIZE are common names: without an address they are not torchrun's.
+  // RANK and WORLD_SIZE are common names: without an address they do not come from torchrun.
   if (!read.has("MASTER_ADDR") && !read.has("MASTER_PORT")) return std::nullopt;
   std::optional<LaunchInfo> info = read.ranks("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
   if (!info) return std::nullopt;
@@ -136,7 +137,7 @@ std::optional<LaunchInfo> by_mpirun(const Reader& read) {
 
 std::optional<LaunchInfo> by_srun(const Reader& read) {
   if (!read.has("SLURM_STEP_ID"))
-    return std::nullopt;  // a batch script has the other variables, but is no task of a step
+    return std::nullopt;  // a batch script has the other variables, but is not a task of a step
   const char* const count = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   std::optional<LaunchInfo> info = read.ranks("srun", "SLURM_PROCID", count, "SLURM_LOCALID");
   if (!info) return std::nullopt;
@@ -190,7 +191,7 @@ std::string first_host(const std::string& list) {
   const std::size_t number_end = list.find_first_of("-,]", bracket);
   const std::size_t close = list.find(']', bracket);
   if (number_end == std::string::npos || close == std::string::npos) return {};
-  std::string rest = list.substr(close + 1);  // "rack[1-2]-node[3-4]" goes on after the bracket
+  std::string rest = list.substr(close + 1);  // a name may continue after the bracket: "rack[1-2]-node[3-4]"
   rest = rest.starts_with(',') ? std::string() : first_host(rest);
   return list.substr(0, bracket) + list.substr(bracket + 1, number_end - bracket - 1) + rest;
 }

@@ -1,5 +1,5 @@
-// LaunchInfo: which rank this process is, as the launcher that started it says in the environment: `slip launch` or
-// variables set by hand (SLIP_*), torchrun, Open MPI's mpirun, Slurm's srun, looked for in this order.
+// LaunchInfo: the rank of this process, read from the environment variables of its launcher. The launchers are checked
+// in this order: `slip launch` or variables set by hand (SLIP_*), torchrun, Open MPI's mpirun, Slurm's srun.
 //
 //   by hand    SLIP_RANK, SLIP_NRANKS, SLIP_ID; SLIP_LOCAL_RANK
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK; rank 0 listens at MASTER_ADDR, one port beside torchrun's own MASTER_PORT
@@ -7,7 +7,7 @@
 //   srun       SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; on one host as with mpirun, on several at the first of the
 //              step's hosts, at a port made of the job's number
 //
-// SLIP_ID, with any of them, says where rank 0 listens instead.
+// With any launcher, SLIP_ID overrides the address at which rank 0 listens.
 #pragma once
 
 #include <functional>
@@ -20,17 +20,17 @@ namespace slip {
 
 struct LaunchInfo {
   int rank = 0, nranks = 1;
-  int local_rank = 0;  // among the ranks of this host
+  int local_rank = 0;  // index among the ranks of this host
   UniqueId id;
   std::string launcher;  // "slip launch", "torchrun", "mpirun", "srun"
 };
 
-using Variables = std::function<std::string(const char* name)>;  // "" for what is not set
+using Variables = std::function<std::string(const char* name)>;  // returns "" if the variable is not set
 
-// None: no launcher started this process as a rank. Throws kInvalidValue if variables are missing or contradict each
+// Nothing: no launcher started this process as a rank. Throws kInvalidValue if variables are missing or contradict each
 // other.
 std::optional<LaunchInfo> read_launch_info(const Variables& variables);
-std::optional<LaunchInfo> launch_info();  // of this process's environment
+std::optional<LaunchInfo> launch_info();  // reads this process's environment
 
 // The first name of Slurm's list of hosts: "n3" of "n3,n7", "rack2-08" of "rack2-[08-11,15],x".
 std::string first_host(const std::string& list);

@@ -29,8 +29,8 @@
 namespace slip {
 namespace {
 
-// LineRelay: copies a pipe to a descriptor line by line, each with a prefix, so that lines of different processes do
-// not mix.
+// LineRelay: copies a pipe to a descriptor line by line and adds a prefix to each line. So the lines of different
+// processes do not mix.
 class LineRelay {
  public:
   LineRelay() = default;
@@ -40,8 +40,8 @@ class LineRelay {
   LineRelay(LineRelay&& other) noexcept;
   LineRelay& operator=(LineRelay&&) = delete;
 
-  void pump();    // copies what is there; closes at the end of the pipe
-  void finish();  // copies what is there, also an unfinished line, and closes
+  void pump();    // copies the bytes that have arrived; closes at the end of the pipe
+  void finish();  // copies the bytes that have arrived, including an unfinished line, and closes
   int descriptor() const { return from_; }
 
  private:
@@ -51,12 +51,12 @@ class LineRelay {
   std::string prefix_, pending_;
 };
 
-constexpr std::size_t kMaxLine = std::size_t{64} << 10;  // longer lines are split, so that memory stays small
+constexpr std::size_t kMaxLine = std::size_t{64} << 10;  // longer lines are split, to limit the memory
 
 void write_all(int to, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(to, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return;  // nobody reads any more
+    if (count < 0 && errno != EINTR) return;  // no process reads it any more
     if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
   }
 }
@@ -81,7 +81,7 @@ void LineRelay::pump() {
   while (from_ >= 0) {
     const ssize_t count = ::read(from_, bytes, sizeof(bytes));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return;  // nothing now
+    if (count < 0) return;  // no bytes have arrived
     if (count == 0) {
       ::close(std::exchange(from_, -1));
       if (!pending_.empty()) put(pending_.size(), false);
@@ -121,9 +121,9 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 // Everything that a child needs between fork and exec, where it must not allocate.
 struct ChildSetup {
   std::vector<char*> arguments, environment;
-  int out = -1, err = -1;  // -1: this process's
+  int out = -1, err = -1;  // -1: inherits this process's
   int nothing = -1;        // /dev/null
-  int failure = -1;        // takes the errno of an exec that fails
+  int failure = -1;        // write end of a pipe: the child sends the errno if exec fails
   pid_t parent = 0;
   sigset_t mask{};
 };
@@ -131,7 +131,7 @@ struct ChildSetup {
 [[noreturn]] void become(const ChildSetup& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.parent) ::_exit(kCannotStart);  // it was killed before the line above
+  if (::getppid() != plan.parent) ::_exit(kCannotStart);  // the parent was killed before prctl()
   ::dup2(plan.nothing, STDIN_FILENO);
   if (plan.out >= 0) ::dup2(plan.out, STDOUT_FILENO);
   if (plan.err >= 0) ::dup2(plan.err, STDERR_FILENO);
@@ -142,7 +142,7 @@ struct ChildSetup {
   ::_exit(kNoSuchProgram);
 }
 
-// The signals that this process takes while the job runs, read from a signalfd.
+// The signals that this process handles while the job runs, read from a signalfd.
 class Signals {
  public:
   Signals() {
@@ -162,7 +162,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  int next() const {  // 0: none
+  int next() const {  // 0: no signal is pending
     signalfd_siginfo info{};
     return ::read(descriptor_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
   }
@@ -170,8 +170,9 @@ class Signals {
   const sigset_t& before() const { return before_; }
 
  private:
-  // nohup and shells let background processes ignore signals. A blocked signal arrives even if it is ignored; the ranks
-  // inherit that they ignore it, so they would not end and would have to be killed.
+  // This process does not take signals that it ignores, as under nohup or in the background of a shell. If they were
+  // blocked, the signalfd would report them although they are ignored. The ranks inherit the ignoring, so they would
+  // not end on such a signal and would have to be killed.
   static bool ignored(int number) {
     struct sigaction action {};
     return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -188,7 +189,7 @@ class Job {
     id_ = UniqueIdParts{name, 0, random_secret(), true}.id().text();
     guard_.emplace(marker_);
   }
-  ~Job() {  // also when starting failed half way
+  ~Job() {  // also runs if only some ranks could be started
     for (Rank& rank : ranks_) {
       if (!rank.running) continue;
       ::kill(-rank.pid, SIGKILL);
@@ -231,7 +232,8 @@ class Job {
                                                {"SLIP_LOCAL_RANK", std::to_string(rank)},
                                                {"SLIP_ID", id_}};
     for (const auto& [name, value] : job_.changes) changes[name] = value;
-    // The guard finds the processes of the job by it. A job that a rank of another job starts belongs to that job, too.
+    // The guard finds the processes of the job by this marker. If a rank of another job starts this job, its ranks get
+    // both markers.
     const std::string outer = env_text(kMarkerName);
     changes[kMarkerName] = outer.empty() ? marker_ : outer + ":" + marker_;
     return env_with(changes);
@@ -267,7 +269,8 @@ class Job {
     rank.running = true;
     ranks_.push_back(std::move(rank));
     int error = 0;
-    const bool failed = ::read(failure.read, &error, sizeof(error)) == sizeof(error);  // ends with the exec
+    // If exec succeeds, it closes the pipe, and read() returns 0.
+    const bool failed = ::read(failure.read, &error, sizeof(error)) == sizeof(error);
     ::close(failure.read);
     if (!failed) return;
     status_ = error == ENOENT ? kNoSuchProgram : kCannotStart;
@@ -306,10 +309,10 @@ class Job {
     }
   }
 
-  // Asks all ranks to end, and sets the time to kill them.
+  // Sends the signal to all ranks, and sets the time to kill them.
   void end_all(int number) {
     signal_all(number);
-    signal_all(SIGCONT);  // a stopped process would not get the signal
+    signal_all(SIGCONT);  // otherwise a stopped process would not handle the signal
     const auto grace = std::chrono::duration_cast<std::chrono::nanoseconds>(job_.grace).count();
     if (kill_at_ == 0) kill_at_ = deadline_after(grace);
   }
@@ -336,7 +339,8 @@ class Job {
       const bool exited = info.si_code == CLD_EXITED;
       const int status = exited ? info.si_status : kOfSignal + info.si_status;
       if (status != 0 && status_ == 0) first_failure(i, info.si_status, exited);
-      // Kills what it left behind. The group id is not used again before the process is reaped.
+      // Kills the processes that the rank left behind. The kernel does not reuse the group id before the rank is
+      // reaped.
       if (kill_at_ != 0) ::kill(-rank.pid, SIGKILL);
       guard_->remove(rank.pid);
       ::waitpid(rank.pid, nullptr, 0);
@@ -384,7 +388,7 @@ class Job {
   const Signals signals_;
   const std::string marker_ = fmt::format("{:016x}{:016x}", random_number(), random_number());
   std::string id_;
-  std::optional<JobGuard> guard_;  // destroyed after the destructor has ended the ranks
+  std::optional<JobGuard> guard_;  // destroyed after ~Job() has ended the ranks
   std::vector<Rank> ranks_;
   std::int64_t timeout_at_ = 0, kill_at_ = 0;  // 0: never
   int status_ = 0, interrupted_ = 0;

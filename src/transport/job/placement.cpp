@@ -22,7 +22,7 @@ std::string line_of(const char* path) {
   return line;
 }
 
-// Device and inode of a file: the same for all processes that see the same file.
+// A hash of the device and inode of a file: equal for all processes that see the same file.
 std::uint64_t identity_of(const char* path) {
   struct stat found {};
   if (::stat(path, &found) != 0) return 0;
@@ -45,10 +45,10 @@ std::string rank_list(std::span<const int> ranks) {
   return result;
 }
 
-// The third and the 22nd field of /proc/PID/stat. The second is the program's name in brackets, which may hold
-// anything.
+// The third and the 22nd field of /proc/PID/stat. The second field is the program's name in parentheses, which may
+// contain any character.
 ProcessState process_state(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");  // the whole file: the name may contain a line end
+  std::ifstream file("/proc/" + pid + "/stat");  // reads the whole file: the name may contain a newline
   const std::string line(std::istreambuf_iterator<char>(file), {});
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};

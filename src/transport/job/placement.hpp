@@ -1,5 +1,5 @@
-// RankId: which rank of how many. Placement: which host and process a rank runs in, as far as other ranks must know it
-// to choose how to reach it.
+// RankId: a rank and the number of ranks. Placement: the host and process that a rank runs in. Ranks exchange their
+// placements, and choose by them the transport to each other.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@ struct RankId {
   std::string text() const;  // "rank 3 of 8"
 };
 
-std::string rank_list(std::span<const int> ranks);  // "ranks 2, 5 and 7"; a long list is cut
+std::string rank_list(std::span<const int> ranks);  // "ranks 2, 5 and 7"; a long list is abbreviated
 
 struct Placement {
   std::uint64_t boot = 0;       // hash of the boot id of the running kernel
   std::uint64_t net_space = 0;  // the network namespace: each container of a host may have its own
   std::uint64_t pid_space = 0;  // the namespace of `pid`
-  std::uint64_t started = 0;    // when the process began, in ticks of its host: pids are used again
+  // Start time of the process, in clock ticks of its host: tells processes with a reused pid apart.
+  std::uint64_t started = 0;
   std::int32_t pid = 0;
   std::uint32_t user = 0;
   char host[64] = {};
@@ -29,7 +30,7 @@ struct Placement {
   static Placement own();
 };
 
-// What /proc says about a process, given by its pid or "self".
+// The state of a process, read from /proc; `pid` is a number or "self".
 struct ProcessState {
   char state = 0;  // as in proc(5): 'R', 'S', 'T' (stopped), 'Z' (dead); 0: no such process
   std::uint64_t started = 0;
@@ -39,7 +40,7 @@ ProcessState process_state(const std::string& pid);
 
 bool same_host(const Placement& a, const Placement& b);
 bool same_process(const Placement& a, const Placement& b);
-// Each can pass memory to the other over a Unix socket.
+// True: the two processes can share memory by passing a memfd over a Unix socket.
 bool share_memory(const Placement& a, const Placement& b);
 
 }  // namespace slip

@@ -21,12 +21,12 @@
 namespace slip {
 namespace {
 
-// The ledger of this process. Its descriptor stays open, since other processes find the memory by it.
+// The ledger of this process. Its descriptor stays open, because other processes find the memory by it, under /proc.
 struct ProcessMemory {
   ProcessMemory() {
     descriptor = ::memfd_create(kLedgerName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (descriptor < 0) return;
-    // Sealed, so that it cannot shrink under a process that maps it.
+    // Sealed: if the file could shrink, a process that maps it would get SIGBUS.
     if (::ftruncate(descriptor, static_cast<off_t>(kLedgerBytes)) != 0 ||
         ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
       return;
@@ -48,7 +48,7 @@ struct ProcessMemory {
   ProcessMemory(const ProcessMemory&) = delete;
   ProcessMemory& operator=(const ProcessMemory&) = delete;
 
-  // The entry that was returned first is used again first, so that readers find departed ranks for a while.
+  // Reuses the entry that was returned first, so that readers can see departed ranks for a while.
   LedgerEntry* take() {
     const std::lock_guard lock(mutex);
     for (std::size_t tried = 0; entries && tried < used.size(); ++tried) {
@@ -83,12 +83,12 @@ std::shared_ptr<ProcessMemory>& process_memory() {
 }
 
 std::shared_ptr<ProcessMemory> ledger_of_process() {
-  // The child of a fork gets its own ledger; the parent goes on writing to the old one.
+  // A forked child gets its own ledger; the parent keeps writing to the old one.
   static const bool kForks = [] {
     at_fork([] { g_ledger_lock.lock(); }, [] { g_ledger_lock.unlock(); },
             [] {
-              new std::shared_ptr<ProcessMemory>(
-                  std::move(process_memory()));  // leaked: its memory is shared with the parent
+              // Leaks the parent's ledger: the child inherits it and does not use it.
+              new std::shared_ptr<ProcessMemory>(std::move(process_memory()));
               g_ledger_lock.unlock();
             });
     return true;
@@ -99,12 +99,12 @@ std::shared_ptr<ProcessMemory> ledger_of_process() {
   return process_memory();
 }
 
-// While it lives, words of an entry that change rarely are written. The version is odd meanwhile.
+// A seqlock writer for the fields that change rarely: while it exists, the version is odd.
 class Change {
  public:
   explicit Change(LedgerEntry& entry) : entry_(entry) {
     std::uint64_t version = entry.version.load(std::memory_order_relaxed);
-    // acquire: sees what the last writer wrote. Another thread of this process may be writing for a moment.
+    // acquire: sees what the last writer wrote. If another thread of this process is writing, waits for it.
     for (Backoff backoff;
          (version & 1) != 0 || !entry.version.compare_exchange_weak(version, version + 1, std::memory_order_acquire,
                                                                     std::memory_order_relaxed);) {
@@ -122,7 +122,7 @@ class Change {
   LedgerEntry& entry_;
 };
 
-// relaxed: ordered by the version around it.
+// relaxed: the caller holds a Change, whose version orders these stores.
 void put_text(std::span<LedgerWord> words, std::string_view text) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     std::uint64_t word = 0;
@@ -139,10 +139,11 @@ void get_text(std::span<const LedgerWord> words, char* text) {
   }
 }
 
-// kAcquire is relaxed: see acquire_fence().
+// kAcquire is a relaxed order, except with ThreadSanitizer: see acquire_fence().
 std::uint64_t word(const LedgerWord& from) { return from.load(kAcquire); }
 
-// The stream of a call, if it is known: it is one of the last calls, or all of those use the same stream.
+// The stream of a call. It is known if the call is one of the last kStreams calls, or if all of these use the same
+// stream; otherwise 0.
 std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uint64_t enqueued) {
   if (number == 0 || number > enqueued) return 0;
   if (enqueued - number < LedgerEntry::kStreams) return word(entry.streams[number % LedgerEntry::kStreams]);
@@ -150,13 +151,13 @@ std::uint64_t stream_of(const LedgerEntry& entry, std::uint64_t number, std::uin
   return std::ranges::all_of(entry.streams, [&](const LedgerWord& one) { return word(one) == first; }) ? first : 0;
 }
 
-// Another process wrote the time, so it may be any number.
+// The age of a time. Another process wrote the time, so it may be any number.
 std::int64_t age(std::int64_t now, const LedgerWord& since) {
   const auto then = static_cast<std::int64_t>(word(since));
   return then <= 0 || then > now ? 0 : now - then;
 }
 
-// Reads the words of the current call as of one moment.
+// Reads a consistent set of the words of the current call. False: they did not match in any attempt.
 bool read_call(const LedgerEntry& entry, int attempts, LedgerView& view) {
   Backoff backoff;
   for (int attempt = 0; attempt < attempts; ++attempt) {
@@ -237,7 +238,7 @@ bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView
     // acquire: sees what was written before this version.
     const std::uint64_t version = entry.version.load(std::memory_order_acquire);
     const bool whole = read_words(entry, 1000, view);
-    acquire_fence();  // everything is read before the version is read again
+    acquire_fence();  // all words are read before the version is read again
     if ((version & 1) == 0 && whole && entry.version.load(std::memory_order_relaxed) == version) {
       view.pid = header.pid;
       std::copy(std::begin(header.host), std::end(header.host), view.host);
@@ -260,8 +261,8 @@ LedgerSlot::LedgerSlot(const Identity& identity) {
   }
   ledger_ = std::move(ledger);
   const Change change(*entry_);
-  auto* const words =
-      reinterpret_cast<LedgerWord*>(entry_);  // an entry consists only of words; the first is the version
+  // An entry consists of words only; the first is the version.
+  auto* const words = reinterpret_cast<LedgerWord*>(entry_);
   for (std::size_t i = 1; i < sizeof(LedgerEntry) / sizeof(LedgerWord); ++i)
     words[i].store(0, std::memory_order_relaxed);
   const auto now = static_cast<std::uint64_t>(host_ns());

@@ -1,14 +1,14 @@
 // The ledger of a process: what each of its ranks is doing, in shared memory that other processes can read at any time.
-// It is a memfd named slip-ledger, which `slip ranks` finds under /proc.
+// It is a memfd named slip-ledger, which `slip ranks` finds under /proc, see ledger_reader.hpp.
 //
-// LedgerEntry: one rank of one communicator. LedgerView: a copy of an entry that is valid anywhere. LedgerSlot: the
-// rank's own end, which writes its entry.
+// LedgerEntry: one rank of one communicator. LedgerView: a copy of an entry that is valid in any process and on any
+// host. LedgerSlot: the object through which a rank writes its entry.
 //
-// Writing costs the rank a few plain stores a call, and no clock is read: a thread that waits long anyway writes the
-// times, and so does the control thread, which looks at the entry some times a second. All fields are 64-bit words, so
-// no word is ever torn. A check word ties the words of a call together: without a fence, whatever the order in which
-// stores arrive, words of two calls do not match. A version, odd while it changes, ties the rank's identity and its
-// failure.
+// A rank writes with a few plain stores per call, and reads no clock. Times are written only by a thread that has
+// waited long, and by the control thread, which reads the entry a few times per second. All fields are atomic 64-bit
+// words, so no word is ever torn. A check word, a hash of the words of a call, detects a mix of two calls. So these
+// stores need no fence, whatever the order in which they become visible. A version, odd during a change (a seqlock),
+// protects the rank's identity and its failure.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@ enum class LedgerLife : std::uint64_t { kFree, kThere, kFailed, kAborted, kLeft 
 inline constexpr int kWaitsForNobody = -1;
 
 using LedgerWord = std::atomic<std::uint64_t>;
-static_assert(LedgerWord::is_always_lock_free);  // so it works across processes
+static_assert(LedgerWord::is_always_lock_free);  // so it works in memory shared by processes
 
 // All times are host_ns(). Each cache line of 64 bytes has one writer at a time.
 struct alignas(64) LedgerEntry {
   static constexpr std::size_t kStreams = 6, kDeviceWords = 3, kTextWords = 64;
 
-  // The rank, and how it ended.
+  // The rank's identity, and how it ended. Protected by the version.
   LedgerWord version;
   LedgerWord life;
   LedgerWord communicator;
@@ -42,16 +42,16 @@ struct alignas(64) LedgerEntry {
   // Written by the enqueuing thread.
   LedgerWord enqueued;           // number of the last call
   LedgerWord bytes;              // of all calls so far
-  LedgerWord streams[kStreams];  // of the last calls, by their number
+  LedgerWord streams[kStreams];  // of the last calls; index: number of the call % kStreams
 
   // Written by the thread that runs the calls, one after the other.
-  LedgerWord begun, call[2], check;  // check ties the first three
+  LedgerWord begun, call[2], check;  // check: hash of the other three
   LedgerWord ended;
   LedgerWord waits_for;  // the rank + 1; 0: no rank
-  LedgerWord wait_ns;    // since when
+  LedgerWord wait_ns;    // when that wait began
   LedgerWord unused;
 
-  // Written by the control thread: the last change that it saw, and when.
+  // Written by the control thread: the last values of begun and ended that it saw, and when it first saw them.
   LedgerWord seen_begun, seen_begun_ns, seen_ended, seen_ended_ns, looked_ns;
   LedgerWord unused_too[3];
 
@@ -61,16 +61,18 @@ static_assert(sizeof(LedgerEntry) == 4 * 64 + LedgerEntry::kTextWords * 8);
 
 // The first bytes of the ledger; the entries follow.
 struct alignas(64) LedgerHeader {
-  static constexpr std::uint64_t kMagic = 0x31524744454c5053;  // changes with the layout
+  static constexpr std::uint64_t kMagic = 0x31524744454c5053;  // changes when the layout changes
   std::uint64_t magic = 0;
-  std::uint64_t started =
-      0;  // when the process began, as in Placement: a forked child also has its parent's ledger open
+  // Start time of the process, as in Placement. It tells a process's own ledger from its parent's, which a forked child
+  // also has open.
+  std::uint64_t started = 0;
   std::int32_t pid = 0;
-  std::atomic<std::int32_t> entries{0};  // used so far
+  std::atomic<std::int32_t> entries{0};  // number of entries that were ever used
   char host[64] = {};
 };
 
-// Trivially copyable: it is sent to other hosts as it is. It has ages instead of times, since clocks differ.
+// Trivially copyable: it is sent to other hosts as bytes. It has ages instead of times, because the clocks of hosts
+// differ.
 struct LedgerView {
   std::uint64_t communicator = 0;
   std::int32_t rank = 0, nranks = 0, pid = 0;
@@ -91,22 +93,22 @@ struct LedgerView {
   bool in_call() const { return begun > ended; }
 };
 
-// Reads an entry of this process. False: the entry is free, or changes all the time.
+// Reads an entry of this process. False: the entry is free, or it changed during every attempt.
 bool read_entry(const LedgerEntry& entry, const LedgerHeader& header, LedgerView& view);
 
-// Reads a private copy of an entry that another process wrote, so its words may be anything. The view is safe, see
+// Reads a private copy of an entry that another process wrote, so its words may have any value. The view is safe, see
 // make_safe(). False: the words of a call do not belong together. The caller compares versions.
 bool read_copy(const LedgerEntry& copy, const LedgerHeader& header, LedgerView& view);
 
-// Makes a view safe that another process or host made: texts end, are printable and valid UTF-8, numbers are in range,
-// and an unknown life becomes kFree.
+// Makes a view from another process or host safe: afterwards texts are terminated, printable and valid UTF-8, numbers
+// are in range, and an unknown `life` becomes kFree.
 void make_safe(LedgerView& view);
 
 std::uint64_t check_of_call(std::uint64_t begun, std::uint64_t first, std::uint64_t second);
 
 inline constexpr const char* kLedgerName = "slip-ledger";
 inline constexpr std::int32_t kLedgerEntries = 512;
-// Every ledger has this size: a file of another size is none.
+// Every ledger has this size: a file of another size is not a ledger.
 inline constexpr std::size_t kLedgerBytes =
     sizeof(LedgerHeader) + static_cast<std::size_t>(kLedgerEntries) * sizeof(LedgerEntry);
 
@@ -117,13 +119,14 @@ class LedgerSlot {
     int rank = 0, nranks = 1;
     std::string_view device;
   };
-  // If the ledger is full, or the process gets no memfd, the slot writes to private memory that nobody reads.
+  // If the ledger is full, or the process gets no memfd, the slot writes to private memory that no other process reads.
   explicit LedgerSlot(const Identity& identity);
   ~LedgerSlot();  // the rank has left
   LedgerSlot(const LedgerSlot&) = delete;
   LedgerSlot& operator=(const LedgerSlot&) = delete;
 
-  // Called by the enqueuing thread, one at a time. relaxed, here and below: readers check that words belong together.
+  // Called by the enqueuing thread; one thread at a time. relaxed, here and below: readers check that the words belong
+  // together.
   void enqueue(std::uint64_t number, std::uint64_t stream, std::uint64_t bytes) {
     entry_->streams[number % LedgerEntry::kStreams].store(stream, std::memory_order_relaxed);
     entry_->bytes.store(entry_->bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
@@ -138,10 +141,10 @@ class LedgerSlot {
     entry_->check.store(check_of_call(number, first, second), std::memory_order_relaxed);
   }
   void end(std::uint64_t number) { entry_->ended.store(number, std::memory_order_relaxed); }
-  void wait(int rank);  // the call has waited long, and this is the first rank that it waits for
+  void wait(int rank);  // the call has waited long; `rank`: the first rank that it waits for
   void wait_over() { entry_->waits_for.store(0, std::memory_order_relaxed); }
 
-  // From any thread; only the first failure counts. `life`: kFailed or kAborted.
+  // Any thread may call it; only the first failure is kept. `life`: kFailed or kAborted.
   void fail(LedgerLife life, std::string_view text);
 
   LedgerView view() const;

@@ -19,17 +19,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Limits, since a process may have any number of descriptors and of files with a ledger's name.
+// Limits of the search: a process may have any number of descriptors, and of files with a ledger's name.
 constexpr int kMaxDescriptors = 65'536, kMaxFiles = 16;
-constexpr int kAttempts = 64;  // to copy an entry while its process writes to it
+constexpr int kAttempts = 64;  // attempts to copy an entry while its process writes to it
 
-// pread, not mmap: reading a hole in a mapped memfd allocates memory, and a page that cannot be allocated is a signal.
+// Uses pread, not mmap: reading a hole of a mapped memfd allocates memory, and raises SIGBUS if that fails.
 bool read_at(int descriptor, std::size_t offset, void* into, std::size_t bytes) {
   return ::pread(descriptor, into, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
-// Copies an entry between two equal versions. The fences keep the order of the three reads, which the kernel does on
-// this CPU. Without them words of the entry could be older than the first version or newer than the last.
+// Copies an entry; true if the version was equal and even before and after. The fences keep the order of the three
+// reads, which the kernel does on this CPU. Without them words of the entry could be older than the first version or
+// newer than the last.
 bool copy_entry(int descriptor, std::size_t offset, LedgerEntry& copy) {
   std::uint64_t before = 0, after = 0;
   if (!read_at(descriptor, offset, &before, sizeof(before)) || (before & 1) != 0) return false;
@@ -46,8 +47,8 @@ bool is_named_ledger(const fs::path& link) {
   return target.starts_with(kMemfd) && std::string_view(target).substr(kMemfd.size()).starts_with(kLedgerName);
 }
 
-// The link may lead to another file by now, so it is opened with O_PATH first: opening a pipe would wait, and opening
-// some devices has side effects.
+// Checks a file that was opened with O_PATH. The link in /proc may point to another file by now: opening a pipe would
+// block, and opening some devices has side effects.
 bool is_ledger_file(const OwnedDescriptor& file) {
   struct stat found {};
   return file.number() >= 0 && ::fstat(file.number(), &found) == 0 && S_ISREG(found.st_mode) &&
@@ -96,7 +97,7 @@ std::optional<ProcessLedger> read_ledger_file(int descriptor, std::uint64_t star
   struct stat found {};
   if (descriptor < 0 || ::fstat(descriptor, &found) != 0 || found.st_size != static_cast<off_t>(kLedgerBytes))
     return std::nullopt;
-  // The owner made the file: only root can give a file to another user.
+  // The owner of the file is the user who made it: only root can change the owner.
   if (found.st_uid != ::geteuid() && ::geteuid() != 0) return std::nullopt;
   LedgerHeader header;
   if (!read_at(descriptor, 0, &header, sizeof(header)) || header.magic != LedgerHeader::kMagic ||

@@ -91,7 +91,7 @@ Segment::Mapping::Mapping(int descriptor, std::size_t size) : bytes(size) {
 
 Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
-// The name is unique to this memory: ranks of one process share one mapping of it.
+// The name identifies this memory: ranks of one process find the mapping by it and share it.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
   static ForkMutex mutex;
   static std::map<std::string, std::weak_ptr<const Mapping>> known;  // guarded by mutex
@@ -105,7 +105,7 @@ Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes)
 }
 
 void Segment::commit(std::size_t offset, std::size_t bytes) const {
-  // EINVAL: a kernel before 5.14, which allocates memory as it is touched.
+  // EINVAL: a kernel before 5.14 has no MADV_POPULATE_WRITE; it allocates the pages when they are touched.
   if (bytes > 0 && ::madvise(data() + offset, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     throw Error(Code::kOutOfMemory,
                 fmt::format("the system has no {} bytes for shared memory: {}", bytes, std::strerror(errno)), {});
@@ -116,9 +116,9 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
   if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // if it fails, the memory is freed with the segment
 }
 
-// The first rank listens under a unique name and sends the name to the others. Each connects and says which rank it is,
-// so the first one knows which ranks have not come. Both ends check that the other process belongs to the same user
-// before they send or read anything: any user may bind or connect to an abstract name.
+// The first rank listens under a unique name and sends the name to the others. Each connects and sends its rank, so the
+// first rank knows which ones are missing. Any user may bind or connect to an abstract name. So both ends check that
+// the peer belongs to the same user before they send or read anything.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{bootstrap.deadline_of(call), &bootstrap.broken_flag()};
   const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
@@ -138,7 +138,8 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
       send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
-      if (error.code() == Code::kIo) continue;  // the other end closed: if it was a rank, the failure detector finds it
+      // The peer closed the connection: if it was a rank, the failure detector reports its loss.
+      if (error.code() == Code::kIo) continue;
       if (error.code() != Code::kTimeout) throw;
       throw Error(Code::kTimeout,
                   fmt::format("rank {} of {}: {} did not take the shared memory of {} before the deadline",

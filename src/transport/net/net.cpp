@@ -12,7 +12,7 @@ namespace slip {
 namespace {
 
 constexpr double kSpinUs = 50;    // spin limit while nothing moves; then the waiting thread yields
-constexpr double kYieldUs = 300;  // and then it sleeps in poll
+constexpr double kYieldUs = 300;  // then it sleeps in poll
 
 struct Row {
   std::string_view name;

@@ -1,10 +1,10 @@
-// The interface of networks, modelled on NCCL's network plug-ins. A connection carries messages in one direction, from
-// a sender to a receiver, into registered memory. It has nine virtual functions; destroying an object closes or
-// deregisters it. TCP is the only implementation so far.
+// The interface of network transports, modelled on NCCL's network plug-ins; the proxy (proxy.hpp) is its main user. A
+// connection carries messages in one direction, from a sender to a receiver, into registered memory. The interface has
+// nine virtual functions; destroying an object closes or deregisters it. TCP is the only implementation so far.
 //
-// A connection has no thread and never blocks: isend and irecv return a request from a fixed pool, and bytes move while
-// a thread calls progress(), test() or wait(). One thread at a time may use a connection. The first error sticks: every
-// later call throws it, with the rank and the address of the other end.
+// A connection has no thread. isend and irecv do not block: they return a request from a fixed pool. Bytes move only
+// while a thread calls progress(), test() or wait(). One thread at a time may use a connection. The connection keeps
+// its first error: every later call throws that error again. It names the rank and the address of the peer.
 #pragma once
 
 #include <poll.h>
@@ -26,22 +26,23 @@
 namespace slip {
 
 inline constexpr std::size_t kNetHandleBytes = 128;
-using NetHandle = std::array<std::byte, kNetHandleBytes>;  // where a listener is; plain data that ranks exchange
+using NetHandle = std::array<std::byte, kNetHandleBytes>;  // the address of a listener: plain data that ranks exchange
 
-inline constexpr std::size_t kNetMaxParts = 8;       // messages that one irecv takes
-inline constexpr int kNetMaxSockets = 16;            // of a connection
-inline constexpr std::size_t kNetMaxRequests = 256;  // of a connection at the same time
+inline constexpr std::size_t kNetMaxParts = 8;       // maximum number of messages that one irecv can receive
+inline constexpr int kNetMaxSockets = 16;            // per connection
+inline constexpr std::size_t kNetMaxRequests = 256;  // requests of one connection that may be in use at the same time
 
 struct NetOptions {
-  int rank = 0;           // of this end: errors of the other end name it
-  int channel = 0;        // of the connection: the other end learns it
-  Secret key{};           // must be the same at both ends
-  std::string host;       // to listen at; empty: chosen by `interface`
-  std::string interface;  // a rule as in SLIP_SOCKET_IFNAME, which counts if this is empty
-  // The sender's options decide. Within a host MSG_ZEROCOPY is never used, since the kernel copies there anyway.
-  int sockets = 1;                                    // large messages are striped over them
-  std::size_t stripe_bytes = std::size_t{128} << 10;  // that one socket carries at a time
-  std::size_t zero_copy_from = 0;                     // bytes of the smallest message for MSG_ZEROCOPY; 0: none
+  int rank = 0;           // this process's rank: the peer's errors name it
+  int channel = 0;        // number of the connection: the sender passes it to the receiver, see NetPeer
+  Secret key{};           // authenticates the connection: sender and receiver need the same key
+  std::string host;       // host name or address to listen at; empty: chosen by `interface`
+  std::string interface;  // a rule with the syntax of SLIP_SOCKET_IFNAME; empty: that variable applies
+  // The sender's values of the next three options count; the receiver's are ignored. Between ranks of one host
+  // MSG_ZEROCOPY is never used, because the kernel copies there anyway.
+  int sockets = 1;                                    // number of sockets; large messages are striped over them
+  std::size_t stripe_bytes = std::size_t{128} << 10;  // length of a stripe
+  std::size_t zero_copy_from = 0;  // messages of at least this many bytes are sent with MSG_ZEROCOPY; 0: none are
 };
 
 // Registered bytes; destroying it deregisters them. It must outlive the requests that use it, but not the connection.
@@ -59,19 +60,19 @@ class NetMemory {
 
 struct NetPart {
   std::byte* data = nullptr;
-  std::size_t bytes = 0;  // of a receive: at most
+  std::size_t bytes = 0;  // for a receive: the maximum length of the message
   int tag = 0;
-  const NetMemory* memory = nullptr;  // contains the bytes
+  const NetMemory* memory = nullptr;  // the registered memory that contains the bytes
 };
 
-// Belongs to its connection, which uses it again as soon as test() or wait() said that it is done.
+// The connection owns the request. It reuses the request as soon as test() or wait() has reported that it is done.
 struct NetRequest {
   enum class Kind { kSend, kReceive, kFlush };
   Kind kind = Kind::kSend;
   bool done = false;
-  std::size_t count = 0;  // parts
+  std::size_t count = 0;  // number of parts that are used
   std::array<NetPart, kNetMaxParts> parts;
-  std::array<std::size_t, kNetMaxParts> moved{};  // bytes that a receive got
+  std::array<std::size_t, kNetMaxParts> moved{};  // received bytes of each part
   std::string text() const;                       // "a receive with tag 3 (at most 100 bytes)"
 };
 
@@ -90,22 +91,23 @@ class NetConnection {
   NetConnection& operator=(const NetConnection&) = delete;
 
   virtual std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) = 0;
-  virtual bool progress() = 0;  // moves what can move now; false: nothing moved
-  virtual void watch(
-      std::vector<pollfd>& all) const = 0;  // adds the descriptors that can make progress() move something
+  virtual bool progress() = 0;  // sends or receives what is possible without blocking; false: no bytes moved
+  // Appends the descriptors to poll: when one of them is ready, progress() can move bytes.
+  virtual void watch(std::vector<pollfd>& all) const = 0;
 
-  // True: the request is done and must not be used any more. `moved` gets the bytes of each part of a receive.
+  // True: the request is done and must not be used any more. For a receive, test() stores in `moved` the number of
+  // bytes of each part.
   bool test(NetRequest* request, std::span<std::size_t> moved = {});
-  // Spins, then yields, then sleeps in poll. The error names the other rank.
+  // Spins, then yields, then sleeps in poll. Its errors name the peer's rank.
   void wait(NetRequest* request, const Deadline& deadline, std::span<std::size_t> moved = {});
 
   const NetPeer& peer() const { return peer_; }
 
  protected:
   void require_no_error() const;        // throws the error, if there was one
-  [[noreturn]] void fail(Error error);  // keeps and throws it
+  [[noreturn]] void fail(Error error);  // stores the error for later calls and throws it
   void check_part(const NetPart& part) const;
-  NetRequest* take_request(NetRequest::Kind kind);  // null: all are in use
+  NetRequest* take_request(NetRequest::Kind kind);  // null: all requests are in use
   void give_back(NetRequest* request);
 
   NetPeer peer_;
@@ -120,25 +122,26 @@ class NetConnection {
 
 class NetSender : public NetConnection {
  public:
-  // Null: all requests are in use; make progress and try again. A send is done when the caller may change the bytes,
-  // which does not mean that they were received.
-  // `more`: another send follows at once, and one system call may send both.
+  // Null: all requests are in use; call progress() and try again. A send is done when the caller may overwrite the
+  // bytes. The peer may not have received them yet. `more`: another send follows at once, so that one system call can
+  // send both.
   virtual NetRequest* isend(const NetPart& part, bool more) = 0;
   NetRequest* isend(const NetPart& part) { return isend(part, false); }
 };
 
 class NetReceiver : public NetConnection {
  public:
-  // A message goes to the oldest part with its tag that has none yet. Null as above.
+  // A message is matched with the oldest part that has its tag and no message yet. Null: all requests are in use.
   virtual NetRequest* irecv(std::span<const NetPart> parts) = 0;
-  // Done when a device that reads the memory, for example a GPU, sees what these parts received.
+  // The request is done when a device that reads the memory, for example a GPU, sees the received bytes of these parts.
   virtual NetRequest* flush(std::span<const NetPart> parts) = 0;
 };
 
 class NetListener {
  public:
   virtual ~NetListener() = default;
-  // Strangers are refused. With a null deadline it does not wait, and returns null if no rank has connected.
+  // Connections that do not authenticate with the key are closed. With a null deadline accept() does not wait: it
+  // returns null if no rank has connected.
   virtual std::unique_ptr<NetReceiver> accept(const Deadline* deadline) = 0;
   std::unique_ptr<NetReceiver> accept(const Deadline& deadline) { return accept(&deadline); }
   const NetHandle& handle() const { return handle_; }
@@ -151,12 +154,12 @@ class Net {
  public:
   virtual ~Net() = default;
   virtual std::unique_ptr<NetListener> listen(const NetOptions& options) const = 0;
-  // Returns without waiting for accept to be called.
+  // Returns without waiting until the peer calls accept().
   virtual std::unique_ptr<NetSender> connect(const NetHandle& handle, const NetOptions& options,
                                              const Deadline& deadline) const = 0;
 };
 
 const Net& net_tcp();
-const Net& find_net(std::string_view name);  // an unknown name is an error that lists all
+const Net& find_net(std::string_view name);  // throws for an unknown name; the error lists the known ones
 
 }  // namespace slip

@@ -12,11 +12,12 @@
 namespace slip {
 namespace {
 constexpr double kSpinUs = 50;       // spin limit of a waiting thread while nothing moves; then it yields
-constexpr double kYieldUs = 300;     // and then it sleeps in poll
+constexpr double kYieldUs = 300;     // then it sleeps in poll
 constexpr double kProxySpinUs = 20;  // spin limit of the proxy after something moved
 constexpr std::int64_t kLookAgainNs = 1'000'000'000;
 constexpr std::uintptr_t kPageBytes = 4096;
-constexpr std::size_t kMaxRegistered = 16;  // pieces of memory; exceeded only while more are in use at once
+// Registrations of a connection; exceeded only while more are in use at once.
+constexpr std::size_t kMaxRegistered = 16;
 }  // namespace
 
 ProxyConnection::ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender)
@@ -36,7 +37,7 @@ bool ProxyConnection::post(std::span<std::byte> bytes, Next next) {
   const std::uint64_t head = posted();
   if (head - done() == kDepth) return false;
   entry(head).bytes = bytes;
-  head_.store(head + 1, std::memory_order_release);  // release: the entry is written
+  head_.store(head + 1, std::memory_order_release);  // release: a thread that sees the new head sees the entry
   if (next == Next::kPost) return true;
   static_cast<void>(try_drive());
   full_fence();  // orders the head before the flags below: a sleeping thread sets its flag, then reads the head
@@ -76,7 +77,7 @@ void ProxyConnection::wait(std::uint64_t count, const Deadline& deadline) {
   end_drive();
 }
 
-// Sleeps until the connection can move, an operation was posted, or another thread moved it.
+// Sleeps until the connection can move bytes, an operation was posted, or another thread moved bytes.
 void ProxyConnection::sleep(const Deadline& deadline) {
   std::vector<pollfd> watched;
   sleeping_.store(true, std::memory_order_relaxed);
@@ -108,7 +109,7 @@ bool ProxyConnection::try_drive() {
     moved_some = move();
   } catch (const Error& error) {
     error_.emplace(error);
-    failed_.store(true, std::memory_order_release);  // release: the error is written
+    failed_.store(true, std::memory_order_release);  // release: a thread that sees failed_ sees error_
     moved_some = true;
   }
   lock_.unlock();
@@ -118,7 +119,6 @@ bool ProxyConnection::try_drive() {
   return true;
 }
 
-// The proxy calls it.
 bool ProxyConnection::drive_and_notify() {
   const std::uint64_t before = done();
   if (!try_drive()) return false;
@@ -149,7 +149,7 @@ bool ProxyConnection::watch(std::vector<pollfd>& all) {
 
 bool ProxyConnection::move() {
   bool moved_some = false;
-  const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: the entries below it are written
+  const std::uint64_t head = head_.load(std::memory_order_acquire);  // acquire: sees the entries before this head
   while (started_ < head && start(entry(started_), started_ + 1 < head)) ++started_;
   std::uint64_t done = done_.load(std::memory_order_relaxed);  // relaxed: written under this lock only
   if (done < started_ && !entry(done).request->done) moved_some = connection_->progress();
@@ -161,7 +161,8 @@ bool ProxyConnection::move() {
     one.moved = moved;
     ++done;
   }
-  if (done != before) done_.store(done, std::memory_order_release);  // release: the bytes and `moved` are there
+  // release: a thread that sees the count sees the bytes and `moved`.
+  if (done != before) done_.store(done, std::memory_order_release);
   return moved_some || done != before;
 }
 
@@ -185,7 +186,7 @@ const NetMemory* ProxyConnection::registered(std::span<std::byte> bytes) {
     if (one.last_used < done && (!oldest || one.last_used < oldest->last_used)) oldest = &one;
   }
   if (!oldest || registered_.size() < kMaxRegistered) oldest = &registered_.emplace_back();
-  // Register whole pages: the bytes beside these will be used, too.
+  // Register whole pages: later operations will probably use the neighbouring bytes.
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
   const auto end =
       (reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -198,7 +199,7 @@ Proxy::Proxy() {
 }
 
 Proxy::~Proxy() {
-  stopping_.store(true, std::memory_order_release);  // release: pairs with run()
+  stopping_.store(true, std::memory_order_release);  // release: pairs with the acquire in run()
   wake_up_.signal();
   thread_.join();
 }
@@ -252,7 +253,7 @@ bool Proxy::drive_all() {
   return moved_some;
 }
 
-// A connection that is driven, or whose lock is held, is left out: its driving thread wakes the proxy when it stops.
+// Skips a connection that a waiting thread drives, or whose lock is held: that thread wakes the proxy when it stops.
 void Proxy::sleep() {
   std::vector<pollfd> watched{{wake_up_.descriptor(), POLLIN, 0}};
   asleep_.store(true, std::memory_order_relaxed);

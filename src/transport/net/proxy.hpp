@@ -1,11 +1,11 @@
 // Proxy: the thread that moves the bytes of this process's network connections while the ranks compute. Each connection
-// has a ring of operations: the posting thread increments the head, and the connection counts the operations that are
-// done, in order. The proxy sleeps in poll while nothing moves. A thread that waits for a connection drives it itself,
-// and the proxy leaves that connection alone meanwhile.
+// has a ring of operations. The posting thread increments the ring's head; the connection completes the operations in
+// order and counts them. While no bytes move, the proxy sleeps in poll. A thread that waits for a connection drives it
+// itself; meanwhile the proxy does not touch that connection.
 //
 // One thread posts to a connection, and one waits for it; they may be the same. The bytes must stay valid until their
-// operation is done or the ProxyConnection is destroyed. A proxy is not used over fork: of_process() makes a new one in
-// the child.
+// operation is done or the ProxyConnection is destroyed. A forked child does not use its parent's proxy: of_process()
+// makes a new one there.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class Proxy;
 
 class ProxyConnection {
  public:
-  static constexpr std::uint64_t kDepth = 64;  // operations that may be posted and not done
+  static constexpr std::uint64_t kDepth = 64;  // maximum number of operations that are posted and not done
 
   ProxyConnection(Proxy& proxy, std::unique_ptr<NetSender> sender);
   ProxyConnection(Proxy& proxy, std::unique_ptr<NetReceiver> receiver);
@@ -37,29 +37,35 @@ class ProxyConnection {
   ProxyConnection(const ProxyConnection&) = delete;
   ProxyConnection& operator=(const ProxyConnection&) = delete;
 
-  // Sends these bytes, or receives at most so many into them. False: the ring is full.
-  // kWait: the caller waits for it at once, so the proxy need not be woken. kPost: the caller posts another one at
-  // once, and one system call may move both.
+  // Posts an operation that sends these bytes, or receives at most bytes.size() bytes into them. False: the ring is
+  // full. `next` says what the caller does next. kWait: it waits for the operation, so the proxy need not be woken.
+  // kPost: it posts another operation, so that one system call can move the bytes of both.
   enum class Next { kCompute, kWait, kPost };
   bool post(std::span<std::byte> bytes, Next next = Next::kCompute);
   std::uint64_t posted() const {
     return head_.load(std::memory_order_relaxed);
-  }  // relaxed: the posting thread's own count
+    // relaxed: only the posting thread calls this, and it alone writes the count.
+  }
   // acquire: a thread that sees the count sees the bytes that were received.
   std::uint64_t done() const { return done_.load(std::memory_order_acquire); }
-  std::size_t moved(std::uint64_t operation) const;  // bytes of an operation that is done and not kDepth operations old
+  // Bytes that an operation sent or received. The operation must be done and among the last kDepth ones.
+  std::size_t moved(std::uint64_t operation) const;
 
-  // Waits until that many are done. Spins, yields, then sleeps in poll; throws the connection's error.
+  // Waits until `count` operations are done. Spins, yields, then sleeps in poll; throws the connection's error.
   void wait(std::uint64_t count, const Deadline& deadline);
 
-  // For a thread that waits for several connections: between the two the proxy leaves this one alone.
+  // For a thread that waits for several connections: between begin_drive() and end_drive() the proxy does not drive
+  // this one.
   void begin_drive() { driven_.store(true, std::memory_order_relaxed); }  // relaxed: a hint; lock_ decides
   void end_drive();
-  bool drive();  // moves what can move now; false: nothing, or another thread does. Throws the connection's error
-  // Adds the descriptors that can make drive() move something, for a driving thread that sleeps. False: do not sleep.
+  // Moves the bytes that can move without blocking. False: none could, or another thread holds the lock. Throws the
+  // connection's error.
+  bool drive();
+  // Appends the descriptors to poll, for a driving thread that sleeps: when one is ready, drive() can move bytes.
+  // False: do not sleep.
   bool watch(std::vector<pollfd>& all);
-  // The proxy wakes this subscriber when it has finished an operation of this connection or found its error; null:
-  // none. When this returns, the subscriber before it is not woken any more.
+  // The proxy wakes this subscriber when it has completed an operation of this connection or found its error. Null: no
+  // subscriber. After this call returns, the proxy does not wake the previous subscriber any more.
   void set_subscriber(Subscriber* subscriber);
   const NetPeer& peer() const { return connection_->peer(); }
 
@@ -75,13 +81,14 @@ class ProxyConnection {
   bool busy() const { return done() < head_.load(std::memory_order_acquire) && !failed(); }
   // acquire: pairs with the release after error_ was written.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Memory that is registered with the network, kept so that bytes that are used again need not be registered again.
+  // Memory that is registered with the network. It stays registered, so that later operations on the same bytes need
+  // not register them again.
   struct Registered {
     std::unique_ptr<NetMemory> memory;
-    std::uint64_t last_used = 0;  // the operation
+    std::uint64_t last_used = 0;  // number of the last operation that used it
   };
 
-  bool try_drive();  // as drive(), but the error is kept for later
+  bool try_drive();  // as drive(), but stores the error instead of throwing it
   bool drive_and_notify();
   bool move();  // REQUIRES: lock_
   bool start(Entry& one, bool more);
@@ -91,16 +98,16 @@ class ProxyConnection {
 
   Proxy& proxy_;
   const std::unique_ptr<NetConnection> connection_;  // a NetSender or a NetReceiver
-  NetSender* const sender_;                          // null: it receives
+  NetSender* const sender_;                          // null: this connection receives
   std::vector<Registered> registered_;               // under lock_
   Subscriber* subscriber_ = nullptr;                 // under lock_
   std::array<Entry, kDepth> ring_;
   std::atomic<std::uint64_t> head_{0};
-  std::atomic<bool> driven_{false};    // a waiting thread drives it
-  std::atomic<bool> sleeping_{false};  // and sleeps in poll
+  std::atomic<bool> driven_{false};    // a waiting thread drives this connection: a hint for the proxy
+  std::atomic<bool> sleeping_{false};  // the driving thread sleeps in poll
   WakeUp wake_up_;
   alignas(64) SpinLock lock_;
-  std::uint64_t started_ = 0;  // under lock_
+  std::uint64_t started_ = 0;  // number of operations that were passed to connection_; under lock_
   std::atomic<std::uint64_t> done_{0};
   std::atomic<bool> failed_{false};
   std::optional<Error> error_;  // written once, before failed_
@@ -118,7 +125,7 @@ class Proxy {
   friend class ProxyConnection;
   void add(ProxyConnection* connection);
   void remove(ProxyConnection* connection);
-  void wake();  // after an operation was left to the proxy
+  void wake();  // call it after posting an operation that the proxy must drive
   void run();
   bool drive_all();
   void sleep();

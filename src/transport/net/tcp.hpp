@@ -1,6 +1,7 @@
-// The TCP network: what it writes on the wire, and both ends of a connection. net.hpp has the rules for callers. A
-// connection has one or more sockets, and large messages are striped over them. The first socket carries a header for
-// each message and its first stripe, the others only stripes: the order of the headers says what belongs where.
+// The TCP network transport: its wire format and both ends of a connection. The rules for callers are in net.hpp. A
+// connection has one or more sockets, and large messages are striped over them. The first socket carries the header and
+// the first stripe of each message. The others carry stripes only: all sockets carry the messages in the order of the
+// headers, so a stripe's message follows from its position.
 #pragma once
 
 #include <linux/errqueue.h>
@@ -28,7 +29,7 @@ inline constexpr std::uint32_t kTcpVersion = 3;
 struct TcpHandle {
   char mark[4] = {'t', 'c', 'p', ' '};
   std::uint32_t version = kTcpVersion;
-  Secret salt{};  // random: a greeting for this listener is not valid at another
+  Secret salt{};  // random: makes a greeting valid at this listener only
   SocketAddress::Wire address;
   std::int32_t rank = 0;
 };
@@ -37,13 +38,13 @@ static_assert(sizeof(TcpHandle) <= kNetHandleBytes);
 // The first bytes that the sender writes on each socket.
 struct TcpGreeting {
   char mark[8] = {'s', 'l', 'i', 'p', ' ', 't', 'c', 'p'};
-  std::uint64_t connection = 0;  // random, the same on all sockets of one connection
+  std::uint64_t connection = 0;  // random; the same on all sockets of one connection
   std::uint64_t stripe_bytes = 0;
   std::uint32_t version = kTcpVersion;
   std::int32_t rank = 0;
   std::int32_t index = 0, sockets = 0;
   std::int32_t channel = 0, reserved = 0;
-  Secret code{};  // authenticates the fields before it and the listener's salt with the key of the job
+  Secret code{};  // HMAC of the fields before it, with a key derived from the job's key and the listener's salt
 
   Secret expected_code(const Secret& key, const Secret& salt) const {
     const Secret own = derive(key, "slip line", salt);
@@ -59,7 +60,8 @@ struct TcpHeader {
 };
 static_assert(sizeof(TcpHeader) == 16);
 
-// The only thing that a receiver ever writes: a message is larger than the receive that was posted for it.
+// The receiver's error message: a message is larger than the receive that was posted for it. A receiver never sends
+// anything else.
 struct TcpTooLarge {
   static constexpr std::uint32_t kMark = 0x62696731;
   std::uint32_t mark = kMark;
@@ -71,16 +73,16 @@ struct TcpTooLarge {
 struct Stripes {
   std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();
 
-  // How many bytes of a message of `total` bytes go over this socket.
+  // The number of bytes that socket `index` carries of a message of `total` bytes.
   std::size_t on(std::size_t index, std::size_t total) const {
     if (sockets == 1) return total;
     const std::size_t round = sockets * bytes, rest = total % round, before = index * bytes;
     return total / round * bytes + (rest > before ? std::min(rest - before, bytes) : 0);
   }
   struct Piece {
-    std::size_t offset, bytes;  // in the message
+    std::size_t offset, bytes;  // position in the message
   };
-  // What this socket carries after the first `done` bytes that it carried of the message.
+  // The next contiguous piece for socket `index`, after `done` bytes of the message that it has carried already.
   Piece piece(std::size_t index, std::size_t total, std::size_t done) const {
     if (sockets == 1) return {done, total - done};
     const std::size_t within = done % bytes, offset = (done / bytes * sockets + index) * bytes + within;
@@ -88,8 +90,9 @@ struct Stripes {
   }
 };
 
-// ZeroCopy: which messages of a socket the kernel still reads from after a send with MSG_ZEROCOPY. The kernel counts
-// such sends from 0 and reports finished ones on the socket's error queue. Not thread-safe.
+// ZeroCopy: keeps track of the messages of one socket whose memory the kernel still reads after a send with
+// MSG_ZEROCOPY. The kernel numbers such sends from 0 and reports the finished ones on the socket's error queue. Not
+// thread-safe.
 class ZeroCopy {
  public:
   // False: the kernel does not support it.
@@ -106,7 +109,7 @@ class ZeroCopy {
     ++outstanding_;
   }
 
-  // Calls released(message) for each send that the kernel has finished. False: there was none.
+  // Reads the kernel's notifications and calls released(message) for each finished send. False: no send has finished.
   template <class Released>
   bool settle(int descriptor, const Released& released) {
     bool any = false;
@@ -130,20 +133,22 @@ class ZeroCopy {
   }
 
  private:
-  static constexpr std::size_t kMax = 1024;  // a power of two, for ids to wrap around
+  // A power of two, so that id % kMax stays continuous when the 32-bit id wraps around.
+  static constexpr std::size_t kMax = 1024;
   static bool is_notice(const cmsghdr& header) {
     return (header.cmsg_level == SOL_IP && header.cmsg_type == IP_RECVERR) ||
            (header.cmsg_level == SOL_IPV6 && header.cmsg_type == IPV6_RECVERR);
   }
 
   bool enabled_ = false;
-  std::uint32_t next_ = 0;  // as the kernel counts
+  std::uint32_t next_ = 0;  // number of the next send, in the kernel's numbering
   std::size_t outstanding_ = 0;
   std::array<std::size_t, kMax> messages_{};
 };
 
-// A message that arrives before a receive with its tag, while others are posted, is buffered up to this many bytes in
-// all. If nothing is posted, nothing is read, and TCP's flow control stops the sender.
+// If a message has no matching receive yet, but receives with other tags are posted, the receiver buffers it. This is
+// the limit of all buffered bytes. If no receive is posted, the receiver reads nothing, and TCP's flow control stops
+// the sender.
 inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
 class TcpSender final : public NetSender {
@@ -162,14 +167,14 @@ class TcpSender final : public NetSender {
   struct OutMessage {
     TcpHeader header;
     std::size_t next = kNone;
-    std::size_t sockets_left = 0;    // that have not passed it
-    std::uint32_t notices_left = 0;  // of the kernel: it still reads the bytes for so many sends
+    std::size_t sockets_left = 0;    // sockets that have not yet moved on to the next message
+    std::uint32_t notices_left = 0;  // MSG_ZEROCOPY notifications to come: the kernel may read the bytes until then
   };
   struct Outgoing {
     Socket socket;
-    std::size_t at = kNone;  // the message that it sends
-    std::size_t sent = 0;    // bytes of it that this socket has sent, its header included
-    bool held = false;       // waits for the next message, to send both with one system call
+    std::size_t at = kNone;  // index of the message that this socket sends
+    std::size_t sent = 0;    // bytes of that message that this socket has sent, including the header
+    bool held = false;       // the message waits for the next one, so that one system call sends both
     ZeroCopy zero_copy;
   };
 
@@ -209,11 +214,11 @@ class TcpReceiver final : public NetReceiver {
   struct Unexpected {
     TcpHeader header;
     std::vector<std::byte> bytes;
-    NetRequest* request = nullptr;  // a receive that was posted while the message was arriving
+    NetRequest* request = nullptr;  // the matching receive, if it was posted while the message was still arriving
     std::size_t part = 0;
     bool whole = false;
   };
-  // A message whose header has arrived, and where its bytes go.
+  // A message whose header has arrived, and the destination of its bytes.
   struct Arrival {
     std::byte* to = nullptr;
     std::size_t bytes = 0, sockets_left = 0;
@@ -223,14 +228,14 @@ class TcpReceiver final : public NetReceiver {
   };
   struct Incoming {
     Socket socket;
-    std::uint64_t at = 0;              // the number of the arrival that it receives
-    std::size_t received = 0;          // bytes of it that came over this socket
-    mutable std::size_t wakes_at = 1;  // SO_RCVLOWAT of the socket
+    std::uint64_t at = 0;              // number of the arrival whose bytes this socket receives
+    std::size_t received = 0;          // bytes of that message that this socket has received
+    mutable std::size_t wakes_at = 1;  // the socket's present SO_RCVLOWAT
   };
   struct Posted {
     NetRequest* request = nullptr;
     std::size_t unfinished = 0;  // parts that are not complete
-    std::uint32_t open = 0;      // bits of the parts without a message
+    std::uint32_t open = 0;      // bit i: part i has no message yet
   };
 
   enum class Reading { kSocket, kInboxOnly };
@@ -238,7 +243,8 @@ class TcpReceiver final : public NetReceiver {
   const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMaxArrivals]; }
   std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
   bool is_first(const Incoming& in) const { return &in == sockets_.data(); }
-  std::size_t missing(std::size_t index) const;  // bytes of the current message that have not come over this socket
+  // Bytes of its current message that socket `index` has not received yet.
+  std::size_t missing(std::size_t index) const;
   bool pull(Incoming& in, Reading reading);
   bool pull_data(Incoming& in, Reading& reading);
   bool read_into_inbox(Reading& reading);
@@ -260,11 +266,11 @@ class TcpReceiver final : public NetReceiver {
   std::uint64_t arrived_ = 0, finished_ = 0;
   std::vector<std::byte> inbox_ = std::vector<std::byte>(kInboxBytes);
   std::size_t inbox_begin_ = 0, inbox_end_ = 0;
-  std::vector<std::size_t> order_;  // of the posted requests, the oldest first; kNetMaxRequests reserved
+  std::vector<std::size_t> order_;  // indices of the posted requests, the oldest first; reserved: kNetMaxRequests
   std::vector<Posted> posted_{kNetMaxRequests};
-  std::size_t waiting_ = 0;           // parts without a message
+  std::size_t waiting_ = 0;           // posted parts that have no message yet
   std::size_t unfinished_ = 0;        // parts that are not complete
-  std::list<Unexpected> unexpected_;  // messages without a receive
+  std::list<Unexpected> unexpected_;  // buffered messages that had no matching receive when their header arrived
   std::size_t unexpected_bytes_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// How TCP connections are made. The sender opens all sockets of a connection and writes a greeting on each. The
-// listener answers nothing, so connect never waits for accept.
+// Establishes TCP connections. The sender opens all sockets of a connection and writes a greeting on each. The listener
+// sends no answer, so connect() never waits for accept().
 #include <fmt/format.h>
 
 #include <cstring>
@@ -17,11 +17,14 @@
 namespace slip {
 namespace {
 
-// A socket must bring its greeting within this time. Long, since a bad network may deliver it late.
+// The listener closes a socket whose greeting does not arrive within this time. The limit is long, because a lossy
+// network may deliver the greeting late.
 constexpr std::int64_t kGreetingLimitNs = 60'000'000'000;
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;  // when the process has no descriptors left
-// The send buffer within a host: bytes should still be in the caches when they are received. Two ranks that exchanged
-// 2 MiB over plain sockets took 545 to 580 us with the kernel's own choice of 4 MiB, and 420 to 460 us with this one.
+// Delay before the next accept when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
+// Size of the send buffer between ranks of one host: small, so that the bytes are still in the CPU caches when the peer
+// receives them. Measured: two ranks exchanged 2 MiB over plain sockets in 545 to 580 us with the kernel's choice of 4
+// MiB, and in 420 to 460 us with this size.
 constexpr int kAheadBytes = 512 << 10;
 
 class TcpListener final : public NetListener {
@@ -57,7 +60,8 @@ class TcpListener final : public NetListener {
     bool greeted() const { return got == sizeof(greeting); }
   };
 
-  // Without descriptors the others stay in the kernel's queue until there are some again.
+  // If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
+  // again.
   void accept_all() {
     int error = 0;
     while (std::optional<Socket> socket = listener_.try_accept(error)) {
@@ -74,7 +78,7 @@ class TcpListener final : public NetListener {
         pending_, [](const Pending& one) { return !one.greeted(); }, [](const Pending& one) { return one.got > 0; });
   }
 
-  // False: the socket is no rank of this job.
+  // False: the peer is not a rank of this job.
   bool read_greeting(Pending& one) {
     if (one.greeted()) return true;
     auto bytes = std::as_writable_bytes(std::span(&one.greeting, 1));
@@ -88,7 +92,7 @@ class TcpListener final : public NetListener {
     if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
         said.index >= said.sockets || said.stripe_bytes == 0)
       return false;
-    // A greeting counts once: somebody may have recorded it on the network.
+    // Accept each greeting only once: an attacker may have recorded it on the network and replay it.
     if (!equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
         !seen_.emplace(said.connection, said.index).second)
       return false;
@@ -143,7 +147,7 @@ class TcpListener final : public NetListener {
                               what, silent, pending_.size() - silent),
                   {});
     const std::int64_t look_again = now + (out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs);
-    if (out_of_descriptors_) watched.clear();  // the listener is always ready then
+    if (out_of_descriptors_) watched.clear();  // do not poll the listener now: it would be ready all the time
     const bool sooner = deadline.at_ns != 0 && deadline.at_ns < look_again;
     wait_for_any(watched, {sooner ? deadline.at_ns : look_again, deadline.abort});
   }
@@ -152,7 +156,7 @@ class TcpListener final : public NetListener {
   TcpHandle contact_;
   Secret key_{};
   std::list<Pending> pending_;
-  std::set<std::pair<std::uint64_t, std::int32_t>> seen_;  // connection and index of all greetings
+  std::set<std::pair<std::uint64_t, std::int32_t>> seen_;  // connection and socket index of all accepted greetings
   bool out_of_descriptors_ = false;
 };
 
@@ -200,7 +204,7 @@ class TcpNet final : public Net {
       sockets.push_back(connect_one(contact, to, deadline));
       sockets.back().send(std::as_bytes(std::span(&greeting, 1)), deadline);
     }
-    // Within a host the kernel copies despite MSG_ZEROCOPY.
+    // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
     const bool stays = stays_on_host(sockets.front());
     for (const Socket& socket : sockets) {
       if (stays) limit_send_buffer(socket, kAheadBytes);

@@ -7,8 +7,9 @@
 
 namespace slip {
 namespace {
-constexpr std::size_t kTurnSteps = 64;  // over one socket; then other connections are served
-// A thread that sleeps in poll is woken for this many bytes of a large message, and not for each packet.
+constexpr std::size_t kTurnSteps = 64;  // reads from one socket in one call; then other connections are served
+// While a large message arrives, the kernel wakes a thread that sleeps in poll after this many bytes, not for each
+// packet.
 constexpr std::size_t kWakeBytes = std::size_t{128} << 10, kWakeMinBytes = std::size_t{16} << 10;
 }  // namespace
 
@@ -68,7 +69,7 @@ bool TcpReceiver::progress() {
   return went;
 }
 
-// Takes what has arrived on this socket. False: nothing.
+// Takes the bytes that have arrived on this socket. False: there were none.
 bool TcpReceiver::pull(Incoming& in, Reading reading) {
   const std::size_t begin_bytes = inbox_bytes();
   const std::uint64_t begin_at = in.at;
@@ -83,7 +84,7 @@ bool TcpReceiver::pull(Incoming& in, Reading reading) {
   return in.at != begin_at || in.received != begin_received || inbox_bytes() != begin_bytes;
 }
 
-// Takes bytes of the message that this socket receives. False: there are no more now.
+// Takes bytes of the socket's current message. False: no more have arrived.
 bool TcpReceiver::pull_data(Incoming& in, Reading& reading) {
   const auto index = static_cast<std::size_t>(&in - sockets_.data());
   const Arrival& into = arrival(in.at);
@@ -100,14 +101,14 @@ bool TcpReceiver::pull_data(Incoming& in, Reading& reading) {
     std::memcpy(to, inbox_.data() + inbox_begin_, bytes);
     inbox_begin_ += bytes;
   } else if (reading == Reading::kSocket) {
-    // The same call reads what follows the message into the inbox.
+    // The same system call reads the bytes after the message into the inbox.
     const bool with_next = is_first(in) && in.received + piece.bytes == total;
     const iovec pieces[2] = {{to, piece.bytes}, {inbox_.data(), inbox_.size()}};
     const std::size_t got = receive(in, std::span(pieces).first(with_next ? 2 : 1));
     bytes = std::min(got, piece.bytes);
     inbox_begin_ = with_next ? 0 : inbox_begin_;
     inbox_end_ = with_next ? got - bytes : inbox_end_;
-    // It got less than there was room for, so the socket is empty: do not read again.
+    // The call returned fewer bytes than it could have, so the socket is empty: do not read again.
     if (got < piece.bytes + (with_next ? inbox_.size() : 0)) reading = Reading::kInboxOnly;
     if (got == 0) return false;
   } else {
@@ -192,7 +193,7 @@ void TcpReceiver::check_room(const TcpHeader& header, const NetPart& part) {
             {}));
 }
 
-// A receive waits for another tag, whose message is behind this one.
+// Called when the posted receives have other tags: their messages come after this one, so this one must be read first.
 void TcpReceiver::buffer_unexpected(const TcpHeader& header, Arrival& into) {
   if (header.bytes > kTcpMaxUnexpectedBytes - unexpected_bytes_)
     fail(
@@ -209,7 +210,7 @@ void TcpReceiver::buffer_unexpected(const TcpHeader& header, Arrival& into) {
   into.unexpected = &unexpected;
 }
 
-// True: an unexpected message is for this part.
+// True: a buffered message matches this part.
 bool TcpReceiver::match_unexpected(NetRequest* request, std::size_t part) {
   for (Unexpected& unexpected : unexpected_) {
     if (unexpected.request || unexpected.header.tag != request->parts[part].tag) continue;

@@ -8,11 +8,12 @@
 
 namespace slip {
 namespace {
-constexpr std::size_t kMaxPieces = 32;                    // of one system call
-constexpr std::size_t kTurnBytes = std::size_t{8} << 20;  // over one socket; then other connections are served
+constexpr std::size_t kMaxPieces = 32;  // maximum length of the iovec list of one system call
+// Bytes sent over one socket in one call; then other connections are served.
+constexpr std::size_t kTurnBytes = std::size_t{8} << 20;
 constexpr std::size_t kJoinedBytes = 2048;
 
-// For a few small pieces one copy costs less than what a list of pieces costs the kernel.
+// Copies a few small pieces into one buffer: that costs less than passing an iovec list to the kernel.
 Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
   std::array<std::byte, kJoinedBytes> joined;
   std::size_t bytes = 0;
@@ -54,7 +55,7 @@ NetRequest* TcpSender::isend(const NetPart& part, bool more) {
   last_ = index;
   ++under_way_;
   for (Outgoing& out : sockets_) {
-    if (out.at == kNone) {  // otherwise the socket is full, or held
+    if (out.at == kNone) {  // otherwise the socket still sends an earlier message
       out.at = index;
       if (bytes_by(out, index) == 0) pass(out);
       else out.held = true;
@@ -80,7 +81,7 @@ std::size_t TcpSender::bytes_by(const Outgoing& out, std::size_t message) const 
   return head_bytes(out) + stripes_.on(index, messages_[message].header.bytes);
 }
 
-// Sends over this socket what goes without waiting. False: nothing.
+// Sends over this socket what the kernel takes without blocking. False: nothing.
 bool TcpSender::push(Outgoing& out) {
   std::size_t turn = 0;
   while (out.at != kNone && turn < kTurnBytes) {
@@ -109,7 +110,8 @@ bool TcpSender::push(Outgoing& out) {
   return turn > 0;
 }
 
-// Lists headers and data of as many messages as one call takes. A zero-copy message goes alone.
+// Fills `pieces` with the headers and data of as many messages as one system call can send. A zero-copy message is sent
+// alone.
 std::size_t TcpSender::gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const {
   const auto index = static_cast<std::size_t>(&out - sockets_.data());
   const std::size_t head = head_bytes(out);
@@ -149,7 +151,7 @@ void TcpSender::advance(Outgoing& out, std::size_t bytes) {
 }
 
 // Moves the socket on to the next message that has bytes for it. Every socket passes every message, so that no request
-// is used again while a socket is still before its message.
+// is reused before all sockets have passed its message.
 void TcpSender::pass(Outgoing& out) {
   do {
     const std::size_t message = out.at;
@@ -175,8 +177,8 @@ bool TcpSender::settle_notices(Outgoing& out) {
   });
 }
 
-// A receiver whose receive is too small says so and reads no further. That it closed cleanly is an error only for
-// messages that are not sent yet.
+// A receiver whose receive is too small sends TcpTooLarge and stops reading. If the receiver has closed cleanly, that
+// is an error only for messages that are not sent yet.
 void TcpSender::read_answer() {
   const Socket::Moved moved = sockets_[0].socket.try_recv(std::span(answer_).subspan(answered_));
   answered_ += moved.bytes;
@@ -197,7 +199,7 @@ void TcpSender::read_answer() {
 }
 
 void TcpSender::fail_lost(int error) {
-  read_answer();  // it may have said why
+  read_answer();  // the receiver may have sent the reason
   fail(Error(Code::kRankLost, fmt::format("{} is gone: sending failed: {}", peer_.text(), std::strerror(error)), {}));
 }
 

@@ -1,6 +1,6 @@
-// OwnedDescriptor: a file descriptor that is closed with the object. WakeUp: any thread can end the poll of another
-// one. AbortFlag: one call from any thread ends every wait that looks at it, at once and for good. It has a descriptor,
-// because a poll for a socket can only be ended by a descriptor.
+// OwnedDescriptor: a file descriptor that is closed with the object. WakeUp: an eventfd with which any thread ends the
+// poll of another thread. AbortFlag: set once by any thread, never reset; it ends every wait that checks it. The flag
+// has a descriptor, because only a descriptor can end a poll for a socket.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -45,7 +45,7 @@ class WakeUp {
     std::uint64_t count = 0;
     static_cast<void>(!::read(descriptor(), &count, sizeof(count)));
   }
-  int descriptor() const noexcept { return descriptor_.number(); }  // readable from signal() to drain()
+  int descriptor() const noexcept { return descriptor_.number(); }  // readable between signal() and drain()
 
  private:
   const OwnedDescriptor descriptor_;
@@ -54,12 +54,13 @@ class WakeUp {
 class AbortFlag {
  public:
   void set() noexcept {
-    set_.store(true, std::memory_order_release);  // release: pairs with is_set()
+    set_.store(true, std::memory_order_release);  // release: pairs with the acquire in is_set()
     wake_up_.signal();
   }
   // acquire: a thread that sees the flag sees what was written before it was set.
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
-  int descriptor() const noexcept { return wake_up_.descriptor(); }  // readable once it is set, and it stays so
+  // Becomes readable when the flag is set, and stays readable.
+  int descriptor() const noexcept { return wake_up_.descriptor(); }
 
  private:
   std::atomic<bool> set_{false};

@@ -147,7 +147,7 @@ std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port) 
 
 namespace {
 
-// The order of preference: IPv4 before IPv6, and link-local addresses last.
+// Lower is better: IPv4, then IPv6, then link-local addresses.
 int preference(const SocketAddress& address) {
   if (address.is_link_local()) return 2;
   return address.family() == AF_INET6 ? 1 : 0;

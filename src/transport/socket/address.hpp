@@ -1,5 +1,6 @@
-// SocketAddress: the address of a socket: IPv4, IPv6, or a Unix socket with an abstract name (of this host only, no
-// file). Interface and InterfaceFilter: the network interface at which other hosts reach this rank.
+// SocketAddress: an IPv4, IPv6 or Unix socket address. The Unix sockets have abstract names: they exist on this host
+// only, and need no file. Interface and InterfaceFilter choose the network interface at which other hosts reach this
+// rank. Used by the bootstrap and the TCP transport.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,7 +14,7 @@ namespace slip {
 
 class SocketAddress {
  public:
-  // The form in messages between ranks, IPv4 and IPv6 only. The family is 4 or 6, the port is in host order.
+  // The format in messages between ranks, IPv4 and IPv6 only. The family is 4 or 6, the port is in host byte order.
   struct Wire {
     std::uint16_t family = 0;
     std::uint16_t port = 0;
@@ -55,10 +56,10 @@ struct Interface {
   SocketAddress address;
 };
 
-std::vector<Interface> list_interfaces();  // those that are up, with an entry for each address
+std::vector<Interface> list_interfaces();  // the interfaces that are up, one entry for each of their addresses
 
-// The rule of SLIP_SOCKET_IFNAME, as NCCL defines it: "eth,ib" are prefixes of names, "=eth0" is one name, "^docker,lo"
-// are prefixes to leave out, "^=eth0" is one name to leave out.
+// The rule of SLIP_SOCKET_IFNAME, with the syntax of NCCL_SOCKET_IFNAME: "eth,ib" are prefixes of names, "=eth0" is one
+// name. After a '^' they are excluded: "^docker,lo" excludes prefixes, "^=eth0" one name.
 class InterfaceFilter {
  public:
   InterfaceFilter() = default;  // accepts all
@@ -76,7 +77,8 @@ class InterfaceFilter {
 // The address at which other hosts reach this one: the first interface that the rule accepts. Without a rule: an
 // interface that is neither the loopback nor a container's; the loopback if there is no other.
 SocketAddress own_address(const InterfaceFilter& filter);
-// The address for other ranks that the local end of a connection shows. With a rule: an accepted one of that family.
+// The address that other ranks should use, inferred from the local end of a connection. With a rule: the address of an
+// accepted interface, of the same family.
 SocketAddress own_address_towards(const SocketAddress& local_end, const InterfaceFilter& filter);
 
 }  // namespace slip

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;  // until the process may have descriptors again
+// Delay before the next attempt when the process has no descriptors left.
+constexpr std::int64_t kNoDescriptorsPauseNs = 10'000'000;
 
 int poll_timeout_ms(std::int64_t deadline_ns) {
   if (deadline_ns == 0) return -1;
@@ -74,9 +75,9 @@ int open_descriptor(int family) {
   return descriptor;
 }
 
-// Small messages must not wait to be sent together. On a connection with few packets in flight, the kernel then repeats
-// a lost packet every 200 ms at first, without doubling the pause. Otherwise, with a third of all packets lost, a
-// heartbeat would often be late by seconds, and its rank would be taken for lost.
+// Disables Nagle's algorithm, so that small messages are sent at once. Also asks for linear timeouts: if few packets
+// are in flight, the kernel retransmits a lost one every 200 ms at first, instead of doubling the interval. Otherwise,
+// with a third of all packets lost, a heartbeat would often be late by seconds, and its rank would be declared lost.
 void set_low_delay(int descriptor, int family) {
   if (family == AF_UNIX) return;
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
@@ -133,7 +134,7 @@ void Socket::close() {
 
 Socket Socket::listen(const SocketAddress& address, int backlog) {
   Socket socket(open_descriptor(address.family()));
-  // A port that was in use a moment ago can be used again.
+  // Without it, bind() fails while an old connection at this port is in TIME_WAIT.
   set_option(socket.descriptor_, SOL_SOCKET, SO_REUSEADDR);
   if (address.family() == AF_INET6) set_option(socket.descriptor_, IPPROTO_IPV6, IPV6_V6ONLY);
   if (::bind(socket.descriptor_, address.data(), address.bytes()) != 0 || ::listen(socket.descriptor_, backlog) != 0)
@@ -146,7 +147,7 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error) {
   set_low_delay(socket.descriptor_, peer.family());
   error = 0;
   if (::connect(socket.descriptor_, peer.data(), peer.bytes()) == 0) return socket;
-  // A Unix listener whose queue is full answers EAGAIN.
+  // EAGAIN: the queue of a Unix listener is full.
   error = errno == EINTR ? EINPROGRESS : errno;
   return error == EINPROGRESS ? std::move(socket) : Socket();
 }
@@ -194,7 +195,8 @@ std::optional<Socket> Socket::try_accept(int& error) const {
       return Socket(descriptor);
     }
     if (again(error)) error = 0;
-    if (error != ECONNABORTED && error != EINTR) return std::nullopt;  // otherwise that peer gave up: try the next
+    // ECONNABORTED: that peer has closed its connection already; try the next one.
+    if (error != ECONNABORTED && error != EINTR) return std::nullopt;
   }
 }
 
@@ -311,7 +313,7 @@ constexpr std::size_t kMinPerListener = 8;
 constexpr std::size_t kShare = 8;  // unproven connections use at most 1/8 of the descriptors of the process
 constexpr std::size_t kMaxUnproven = 256;
 
-// relaxed everywhere: it only counts, and exceeding the limit by a few for a moment does no harm.
+// relaxed everywhere: it is only a counter, and exceeding the limit by a few for a moment does no harm.
 std::atomic<std::size_t> g_unproven{0};
 
 std::size_t max_unproven() {

@@ -1,6 +1,5 @@
 // Socket: a TCP or Unix connection or listener whose calls never block beyond a deadline and can be aborted. Errors
-// name both ends. One thread at a time may use it. The descriptor is closed with the object and not inherited over
-// exec.
+// name both ends. One thread at a time may use it. The descriptor is closed with the object, and at exec.
 #pragma once
 
 #include <poll.h>
@@ -20,20 +19,20 @@
 
 namespace slip {
 
-// When a wait must end.
+// When a wait must end: at a time, or when a flag is set.
 struct Deadline {
-  std::int64_t at_ns = 0;            // of now_ns(); 0: no limit
+  std::int64_t at_ns = 0;            // time of now_ns(); 0: no limit
   const AbortFlag* abort = nullptr;  // ends the wait when it is set; may be null
 };
 
 enum class Waited { kReady, kTimeout, kAborted };
 
-// Waits until the descriptor has one of the events of poll(2). Errors of the descriptor count as ready.
+// Waits until poll(2) reports one of the events for the descriptor. An error of the descriptor counts as ready.
 Waited wait_for(int descriptor, short events, const Deadline& deadline);
-// Waits until one of several descriptors is ready; the caller finds out which. It returns also at the deadline or when
-// aborted.
+// Waits until one of several descriptors is ready; the caller must find out which one. Also returns at the deadline,
+// and when aborted.
 void wait_for_any(std::span<const pollfd> watched, const Deadline& deadline);
-// The same with a time limit. It allocates nothing.
+// The same with a time limit instead of a deadline. Allocates nothing.
 void wait_for_any(std::span<pollfd> watched, std::int64_t limit_ns);
 Waited wait_a_moment(std::int64_t limit_ns, const Deadline& deadline);  // kReady: the time passed
 
@@ -44,10 +43,11 @@ class Socket {
   Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&& other) noexcept;
 
-  // Port 0: the system chooses one, see local().
+  // Port 0: the kernel chooses a port, see local().
   static Socket listen(const SocketAddress& address, int backlog = 1024);
 
-  enum class IfRefused { kFail, kTryAgain };  // kTryAgain: the listener may start later
+  // kTryAgain: repeat until the deadline, because the listener may start later.
+  enum class IfRefused { kFail, kTryAgain };
   static Socket connect(const SocketAddress& peer, const Deadline& deadline, IfRefused refused = IfRefused::kFail);
   // One attempt. If it fails, the socket is invalid and `error` has the reason.
   static Socket try_connect(const SocketAddress& peer, const Deadline& deadline, int& error);
@@ -55,17 +55,17 @@ class Socket {
   static Socket begin_connect(const SocketAddress& peer, int& error);
 
   Socket accept(const Deadline& deadline) const;
-  std::optional<Socket> try_accept(int& error) const;  // error 0: no connection waits
+  std::optional<Socket> try_accept(int& error) const;  // nothing with error 0: no connection is pending
 
-  // All of the bytes, or an error.
+  // Transfers all bytes, or throws.
   void send(std::span<const std::byte> bytes, const Deadline& deadline) const;
   void recv(std::span<std::byte> bytes, const Deadline& deadline) const;
 
-  // As many bytes as can move without waiting.
+  // Transfers as many bytes as possible without waiting.
   struct Moved {
     std::size_t bytes = 0;
-    bool ended = false;  // the other end closed, or is gone
-    int error = 0;       // the errno, if there is one
+    bool ended = false;  // the peer closed the connection, or its process is gone
+    int error = 0;       // errno; 0: no error
   };
   Moved try_send(std::span<const std::byte> bytes) const;
   Moved try_recv(std::span<std::byte> bytes) const;
@@ -78,7 +78,7 @@ class Socket {
   SocketAddress local() const;
   SocketAddress peer() const;
   std::string text() const;  // "127.0.0.1:1234 to 127.0.0.1:80"
-  bool same_user() const;    // the process at the other end of a Unix socket is of this user or root; true for TCP
+  bool same_user() const;    // the peer process of a Unix socket belongs to this user or root; always true for TCP
   void finish_sending() const;
   void close();
 
@@ -92,9 +92,9 @@ bool stays_on_host(const Socket& socket);  // both ends are on one host
 // For a socket that only receives: the kernel acknowledges every second packet instead of each one. On loopback, 8
 // bytes over plain sockets took 3.63 us one way with it and 4.15 us without.
 void acknowledge_later(const Socket& socket);
-// About how many bytes the kernel buffers that the other end has not received. Without it, the kernel adapts the size.
+// Limits the kernel's send buffer to about this many bytes. Without a limit, the kernel adapts the size.
 void limit_send_buffer(const Socket& socket, int bytes);
-// A poll for input ends only when this many bytes have arrived, or at the end of the connection (SO_RCVLOWAT).
+// Sets SO_RCVLOWAT: poll reports input only when this many bytes have arrived, or at the end of the connection.
 void wake_at(const Socket& socket, std::size_t bytes);
 
 struct Reached {
@@ -102,13 +102,14 @@ struct Reached {
   bool silent = false;  // true: there was no answer before the deadline; false: the connection was refused
 };
 
-// Connects to several peers at once, so that those that do not answer cost the time of one. The results have the order
-// of the addresses. Throws only if it is aborted.
+// Connects to several peers concurrently, so that all peers that do not answer together cost one timeout. The results
+// have the order of the addresses. Throws only if it is aborted.
 std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Deadline& deadline);
 
-// Counts one unproven connection of the process while it lives: a connection that a listener accepted and that has not
-// proven yet that it belongs to this job. All listeners of a process share one limit, well below its limit of
-// descriptors, so that strangers that connect and say nothing never use up what the job needs.
+// While the token exists, it counts as one unproven connection of the process. A connection that a listener accepted is
+// unproven until the peer has proven that it belongs to this job. All listeners of a process share one limit, well
+// below the process's limit of descriptors. So foreign processes that connect and send nothing cannot use up the
+// descriptors that the job needs.
 class UnprovenToken {
  public:
   UnprovenToken() = default;
@@ -126,13 +127,12 @@ class UnprovenToken {
   bool held_ = false;
 };
 
-// True: a listener with so many unproven connections of its own must close one. Each listener may keep a few at any
-// time.
+// True: a listener with `own` unproven connections must close one of them. Each listener may always keep a few.
 bool has_too_many_unproven(std::size_t own);
 
-// Removes one unproven connection from a listener's list, which has the order of their arrival. Many strangers that
-// connect and say nothing must not keep the ranks out, so the oldest silent one goes first; one that began as a rank
-// would goes only if there is no other.
+// Removes one unproven connection from a listener's list, which is in order of arrival. Prefers the oldest connection
+// that has sent nothing, so that foreign processes that connect and send nothing cannot keep ranks out. A connection
+// that has begun the handshake is removed only if there is no other.
 template <class List, class IsUnproven, class HasSpoken>
 void drop_one_unproven(List& list, const IsUnproven& is_unproven, const HasSpoken& has_spoken) {
   auto dropped = std::ranges::find_if(list, [&](const auto& one) { return is_unproven(one) && !has_spoken(one); });
