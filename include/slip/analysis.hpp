@@ -44,7 +44,7 @@ struct EngineTime {
   std::uint32_t device = 0;
   Engine engine = Engine::kNone;
   std::uint64_t ops = 0;
-  Picos sum = 0;  // durations added
+  Picos sum = 0;  // the ops' durations added up; ops that overlap count several times
   Picos busy = 0;
   std::array<Picos, kCauses> idle{};  // idle before an op, by the cause that delayed that op
   Picos done = 0;                     // idle after the engine's last op

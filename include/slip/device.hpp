@@ -1,6 +1,7 @@
 // Device: a processor with its own memory and streams. "cpu" runs ops on host threads, "sim:NAME" simulates a GPU in
 // virtual time, "cuda:N" is a GPU. A Device is a handle: copies refer to the same device. When the last copy is
-// destroyed, the device finishes its work and closes. Threads may use a device concurrently.
+// destroyed, the device finishes its work and closes. Threads may use a device concurrently. "(rule N)" in comments
+// refers to docs/semantics.md.
 #pragma once
 
 #include <cstddef>

@@ -19,9 +19,9 @@ namespace slip {
 struct GradientReport {
   struct Part {  // a bucket
     Bucket bucket = {};
-    std::string gradients = {};  // the first one in it, and the number of the others
+    std::string gradients = {};  // name of its first gradient, and how many more it has
     Picos ready = 0, start = 0, end = 0;
-    Picos exposed = 0;       // the sum over the buckets is the step's
+    Picos exposed = 0;       // the sum over all buckets is GradientReport::exposed
     std::string cause = {};  // why this time was exposed
   };
   std::uint64_t step = 0;

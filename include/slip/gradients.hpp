@@ -42,7 +42,7 @@ enum class ParameterId : std::uint32_t {};
 // One bucket, for a hook: the hook enqueues the ops that make `data` the average over all ranks.
 struct GradientCall {
   Communicator& comm;
-  StreamRef stream;  // ops enqueued here find the gradients in `data`
+  StreamRef stream;  // ops enqueued here run after the gradients in `data` are written
   Range data;
   DataType type = DataType::kF32;
   Range scratch;  // as large as `data`, for the hook
@@ -68,8 +68,8 @@ struct GradientOptions {
 
 class Gradients {
  public:
-  // The object shares `comm`, whose device is `device`, and keeps it alive: `comm` may move or go before it. Several
-  // objects may share a device, each with a communicator of its own.
+  // The object shares `comm`, whose device is `device`, and keeps its state alive: the program may move or destroy
+  // `comm` earlier. Several objects may share a device, each with a communicator of its own.
   Gradients(Communicator& comm, const Device& device, GradientOptions options = {}, Here here = Here::at());
   Gradients(Gradients&&) noexcept;
   Gradients& operator=(Gradients&&) noexcept;
@@ -84,23 +84,25 @@ class Gradients {
 
   // The work in `stream` so far writes the gradient.
   void ready(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // This rank has no gradient for the parameter in this step: zeros, written in `stream`, count instead.
+  // This rank has no gradient for the parameter in this step. The call writes zeros in `stream`, and they are reduced
+  // instead.
   void absent(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // Later work in `stream` finds the average. Throws kNotReady if ready() was not called for a gradient in the same
-  // bucket or an earlier one; the error names it. In each step, wait for all gradients that the next step writes again.
+  // Later work in `stream` runs after the reduction, so the view then holds the average. Throws kNotReady if ready()
+  // was not called for a gradient in the same bucket or an earlier one; the error names it. In each step, wait for all
+  // gradients that the next step writes again.
   void wait(ParameterId parameter, StreamRef stream, Here here = Here::at());
   // Scales all gradients so that their norm is at most `max_norm`. The scaling runs in `stream`, after all reductions;
   // later waits wait for it. norm() holds the norm before scaling once `stream` has run this.
   void clip_norm(double max_norm, StreamRef stream, Here here = Here::at());
-  // Clips several sets by their common norm; each has a communicator of its own, as experts beside shared parameters
-  // have. `all` has every rank of these communicators, and all its ranks call this. Gradients that several ranks share
-  // count once. norm() of each set is the common norm.
+  // Clips several sets by their common norm. Each set has its own communicator, as in a mixture-of-experts model with
+  // expert and shared parameters. `all` has every rank of these communicators, and all its ranks call this. Gradients
+  // that several ranks share count once. norm() of each set is the common norm.
   static void clip_norm(std::span<Gradients* const> sets, Communicator& all, double max_norm, StreamRef stream,
                         Here here = Here::at());
   Range norm() const;  // a double, in pinned memory
   void step_end(Here here = Here::at());
 
-  // While a NoSync object exists, steps are not reduced: the program adds up gradients in the views.
+  // While a NoSync object exists, steps are not reduced: the program accumulates gradients in the views.
   class NoSync {
    public:
     explicit NoSync(Gradients& gradients);
@@ -115,7 +117,7 @@ class Gradients {
   std::uint64_t steps() const;  // number of reduced steps
   const BucketPlan& plan() const;
   std::uint64_t plans() const;     // number of plans so far
-  const ReduceCost& cost() const;  // of calls in steps: while compute runs they may take longer
+  const ReduceCost& cost() const;  // of a call while compute runs, which may slow it
   // The last recorded step that is done. Never waits.
   std::optional<GradientReport> report() const;
   // The times that the last plan was made from; empty before the first one.

@@ -1,5 +1,5 @@
 // Observer: receives a record of every event on streams. The trace, the race checker and the timeline are observers.
-// Without an observer the runtime pays one load per call.
+// Without an observer each runtime call costs one extra load.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class RecordKind : std::uint8_t {
   kEventWait,    // from `position` on the stream waits for `other`
   kBarrier,      // like kEventWait, but caused by the legacy stream's rule or by the allocator
   kSync,         // the host waited for `other` (whole device: stream 0)
-  kQuery,        // the host found by a query that `other` is done: orders like kSync
+  kQuery,        // the host queried `other` and found it done; orders later host work like kSync
   kHostRead,     // the host's access to `range` begins
   kHostWrite,
   kHostEnd,

@@ -132,7 +132,7 @@ struct CommTree {
   std::vector<std::vector<int>> children;
 };
 
-// One ring and its trees, which carry one share of the data.
+// One ring and its trees. Each channel carries one share of a call's data, along its ring or its trees.
 struct Channel {
   std::vector<int> ring;        // ranks; each sends to the next one, the last to the first
   std::vector<CommTree> trees;  // with equal shares; if there are two, each rank is a leaf in one of them
