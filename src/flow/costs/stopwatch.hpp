@@ -42,7 +42,6 @@ class Stopwatch {
 
 // HostRing: pinned memory for measuring copies, used piece by piece in a cycle. A single piece would stay in the
 // processor's caches, and memory that was never written would be one shared page of zeros.
-
 class HostRing {
  public:
   static constexpr std::uint64_t kEnough = std::uint64_t{64} << 20;  // larger than most caches

@@ -11,7 +11,7 @@ namespace slip {
 // host time.
 constexpr std::uint64_t kMaxSlices = 256;
 
-// Throws kInvalidValue unless the buckets hold every byte once.
+// Throws kInvalidValue unless the buckets hold every byte of the gradients exactly once.
 void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here);
 
 // The smallest piece that a bucket can hold: a gradient, or a slice of a large one. Borders are indices of slices:

@@ -11,7 +11,8 @@ class GradientNorm {
  public:
   GradientNorm(const Device& device, const ParameterList& parameters, Here here);
 
-  // Calls [first_call, end_call) were issued: issues the sums of the parameters that are complete after them.
+  // Call it after calls [first_call, end_call) were issued. It issues the sums of the parameters that these calls
+  // complete.
   void follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here);
   // Scales the gradients. Later waits of the step wait for the scaling.
   void clip(double max_norm, GradientStep& step, StreamRef stream, GradientClock& clock, Here here);

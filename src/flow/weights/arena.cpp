@@ -191,8 +191,8 @@ std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const 
   std::vector<std::size_t> ends = begins;
   std::ranges::stable_sort(begins, {}, [&](std::size_t i) { return all[i].first; });
   std::ranges::sort(ends, {}, [&](std::size_t i) { return all[i].last; });
-  // Op by op. As long as no overlap was found, the live ranges are disjoint; so a new range can only overlap its two
-  // neighbours.
+  // Visits the ranges in the order of their first op. As long as no overlap was found, the live ranges are disjoint. So
+  // a new range overlaps one of its two neighbours, or none.
   std::map<std::uint64_t, std::size_t> there;  // by offset
   auto over = ends.begin();
   for (const std::size_t i : begins) {

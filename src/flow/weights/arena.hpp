@@ -16,7 +16,7 @@ namespace slip {
 struct Arena {
   std::vector<std::uint64_t> offsets;  // by graph value; of weights: 0
   std::uint64_t bytes = 0;
-  std::uint64_t bound = 0;    // the most bytes that are live at one op: no placement needs less
+  std::uint64_t bound = 0;    // maximum of the bytes that are live at one op: no placement needs less
   std::uint32_t fullest = 0;  // that op
 };
 

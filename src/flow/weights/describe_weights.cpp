@@ -1,4 +1,4 @@
-// describe(): a plan as text for people.
+// describe(): a plan as human-readable text.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -37,7 +37,8 @@ class ChoiceCosts {
   }
 
   // Lower bound when the groups by_worth_[from...] are undecided, `room` bytes are left for them, and the decided ones
-  // load for `loading`. As in a fractional knapsack, the groups worth most stay, the last of them in part.
+  // load for `loading`. As in a fractional knapsack, the groups with the longest load time per byte stay, the last of
+  // them in part.
   double bound(std::size_t from, std::uint64_t room, double loading) {
     effort += by_worth_.size() - from;
     for (std::size_t i = from; i < by_worth_.size(); ++i) {
@@ -56,7 +57,7 @@ class ChoiceCosts {
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
-  std::uint64_t effort = 0;  // ops looked at: the same on every machine, unlike time
+  std::uint64_t effort = 0;  // ops evaluated; unlike time it is the same on every machine
 
  private:
   double worth(std::uint32_t group) const { return load_times_[group] / static_cast<double>(bytes(group)); }

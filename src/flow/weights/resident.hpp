@@ -25,7 +25,7 @@ struct ResidentChoice {
 };
 
 // guess_resident returns the best guess; search_resident also runs exchanges and branch and bound. `effort` limits the
-// ops looked at: unlike a time limit, it gives the same result on every machine.
+// number of ops evaluated. Unlike a time limit, it gives the same result on every machine.
 ResidentChoice guess_resident(const ResidentProblem& problem);
 ResidentChoice search_resident(const ResidentProblem& problem, std::uint64_t effort);
 

@@ -1,5 +1,5 @@
-// Steps: the steps of a WeightsPlan as ops on streams. The one place that turns a plan into work: the runner issues
-// these ops, verify_weights captures them, predict_weights runs them on a simulated device.
+// Steps: the steps of a WeightsPlan as ops on streams. All users of a plan issue these ops: the runner runs them,
+// verify_weights captures them, and predict_weights runs them on a simulated device.
 #pragma once
 
 #include <functional>
@@ -104,8 +104,8 @@ class Steps {
   std::vector<Launch> launches_;     // by op
   std::vector<PlacedValue> values_;  // by graph value
   std::vector<PlacedLoad> loads_;    // by load of the plan
-  std::uint32_t first_ahead_ = 0;    // loads that wait for no op of their own step: issued with the step before
-  std::uint32_t issued_ = 0;         // loads of the present step
+  std::uint32_t first_ahead_ = 0;    // first loads that wait for no op of their own step: issued a step earlier
+  std::uint32_t issued_ = 0;         // number of issued loads of the current step
 };
 
 // Names of the loads in traces, by weight group.
