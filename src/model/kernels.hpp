@@ -16,7 +16,7 @@ inline constexpr std::size_t kBuiltIns = 9;
 const char* built_in_name(BuiltIn op);  // as in graph files: "rms_norm"
 std::optional<BuiltIn> built_in_of(std::string_view name);
 const Kernel& kernel_of(BuiltIn op);
-std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nothing if the kernel is not one of ours
+std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nullopt if the kernel is not a built-in one
 
 // Parts of a linear have a multiple of this many rows. The tile of every kernel divides it, so that no result depends
 // on where a part begins.

@@ -60,7 +60,7 @@ std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t 
   return streams;
 }
 
-// Whether the device of `main` can compile the plan: it compiles plans, and all streams are its own.
+// Returns whether the device of `main` can compile this plan: it compiles plans, and all streams of the plan are on it.
 bool Plan::Launches::compiles_for(const StreamState& main) const {
   return main.compiles_plans() && std::all_of(devices.begin(), devices.end(),
                                               [&main](const auto& device) { return device.lock().get() == main.core; });
@@ -160,7 +160,7 @@ std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferB
   return result;
 }
 
-// The checks of the calls that issue such ops. Bindings and plans built by hand did not go through them.
+// Makes the checks of the calls that issue such ops, because bindings and plans built by hand have not passed them.
 void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<Range>& reads,
                       const std::vector<Range>& writes) {
   switch (node.kind) {
@@ -233,8 +233,8 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
 }
 
-// Launches the plan as one op. It is compiled by the first launch, and again when bindings change it. False: another
-// part of the program disturbed the compilation, for instance by cudaDeviceSynchronize in another thread; nothing was
+// Launches the plan as one op. The first launch compiles it, and later launches compile it again if bindings change it.
+// Returns false if another thread disturbed the compilation, for instance by cudaDeviceSynchronize; then nothing was
 // launched.
 bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
   static const Bindings kNone;

@@ -10,8 +10,8 @@
 namespace slip::cpu {
 namespace {
 
-constexpr std::size_t kElements =
-    16384;  // in one task: some microseconds, so that the cost of claiming it is negligible
+// In one task: it takes some microseconds, so that the cost of claiming it is negligible.
+constexpr std::size_t kElements = 16384;
 
 // Calls function(from, to) for runs that together cover all elements.
 template <class Function>
