@@ -30,9 +30,9 @@ const char* cause_name(Cause cause);
 // Why a span started when it did.
 struct StartReason {
   Cause cause = Cause::kUnknown;
-  // The op that it waited for last: the last dependency to end (kDependency), the op ahead in the queue (kQueue), the
-  // op on the engine (kEngine), or the op that the host had waited for (kHost). With kUnknown it is the latest of
-  // these, although it ended long before.
+  // The op that it waited for last. kDependency: the last dependency to end. kQueue: the op ahead in the queue.
+  // kEngine: the op on the engine. kHost: the op that the host had waited for. With kUnknown it is the latest of these,
+  // although it ended long before.
   std::uint32_t after = kNoSpan;
   Picos ready = 0;  // when it had been submitted and all its dependencies had ended
   Picos idle = 0;   // how long its engine had been idle when it started

@@ -41,8 +41,9 @@ struct Costs {
   double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
 
-  // The time of an op: that of its sample, or interpolated between samples of its kernel and weight size, or from its
-  // flops and bytes at the rates of the nearest sample of its kernel. Throws kInvalidValue if its kernel has no sample.
+  // The time of an op, from the first of these that exists: its own sample; interpolation between samples of its kernel
+  // and weight size; its flops and bytes at the rates of the nearest sample of its kernel. Throws kInvalidValue if its
+  // kernel has no sample.
   Picos time_of(const Graph& graph, const GraphOp& op) const;
   // How much longer all ops of a graph together take while loads run concurrently.
   double slowdown_of(const Graph& graph) const;

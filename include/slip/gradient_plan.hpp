@@ -2,7 +2,7 @@
 // measured step gives the same plan on every rank.
 //
 // Gradients lie contiguously in memory, in the order of their arrival. Large gradients may be cut into slices. A bucket
-// is a byte range that one all_reduce reduces. Its call becomes ready when the last gradient that it touches has
+// is a byte range that one all_reduce reduces. Its call becomes ready when the last gradient that it overlaps has
 // arrived. Calls run one after the other in plan order. A bucket that is needed early may run before a bucket that
 // arrived earlier.
 //
@@ -104,8 +104,8 @@ struct PlanLimits {
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits = {},
                         Here here = Here::at());
 
-// The step simulated op by op on the sim device: kernels for the backward pass and for the consumers, the calls on a
-// separate stream, and events between them.
+// The step, simulated op by op on the sim device. Kernels model the backward pass and the consumers, the calls run on a
+// separate stream, and events order them.
 struct StepPrediction {
   Picos time = 0;     // of the step
   Picos compute = 0;  // of the step without communication

@@ -13,9 +13,9 @@ namespace slip {
 
 // Times are by the device's clock and count from the arrival of the step's first gradient.
 //
-// Exposed is the time in which a stream stalled for communication: from the time when it reached a wait until the call
-// that it waited for had ended. A stall counts from the end of the backward pass on, or at once in a stream that still
-// computes the backward pass. If several streams stalled, the one that stalled longest counts.
+// Exposed is the time in which a stream stalled for communication. A stall lasts from when the stream reaches a wait
+// until the call that it waits for has ended. A stall counts from the end of the backward pass on, or at once in a
+// stream that still computes the backward pass. If several streams stalled, the one that stalled longest counts.
 struct GradientReport {
   struct Part {  // a bucket
     Bucket bucket = {};

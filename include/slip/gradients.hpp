@@ -13,14 +13,14 @@
 //     gradients.step_end();
 //   }
 //
-// Gradients are views into one buffer, in the order of arrival: so a bucket is a range of the buffer and nothing is
-// copied. Buckets are reduced in a stream of their own, ordered by events: no call of a step blocks the host. The first
-// step is an exception: at its end the buckets are planned from its times. Then views may move, so call view() in each
-// step. From the third step on nothing moves and nothing is allocated, except when a new plan is made.
+// Gradients are views into one buffer, in the order of arrival. So a bucket is a range of the buffer, and nothing is
+// copied. Buckets are reduced in a separate stream, ordered by events, so no call of a step blocks the host. The first
+// step is an exception: step_end() waits for it and plans the buckets from its times. Then views may move, so call
+// view() in each step. From the third step on nothing moves and nothing is allocated, except when a new plan is made.
 //
 // All ranks make the same calls in the same order; only the order of ready() may differ. An error in a step (ready()
-// twice, a missing gradient, a hook that throws) becomes an error on every rank, which names the rank, the parameter
-// and its size; the communicator cannot be used afterwards. One thread at a time.
+// twice, a missing gradient, a hook that throws) becomes an error on every rank. It names the rank, the parameter and
+// its size. The communicator cannot be used afterwards. One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -100,8 +100,8 @@ struct WeightsProof {
   std::size_t superfluous = 0;  // waits that could be removed
   bool proven() const { return verdict == Verdict::kProven; }
 };
-// Proves the order of the ops of a plan: no load overwrites bytes that an op still reads, and no op reads bytes before
-// they are loaded. Groups are copied from pinned memory, or read from disk first if the plan says so; runner.hpp has an
+// Proves the order of the ops of a plan. No load overwrites bytes that an op still reads, and no op reads bytes before
+// they are loaded. Groups are copied from pinned memory, or read from disk first if the plan says so. runner.hpp has an
 // overload for a given device and source.
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
 

@@ -22,8 +22,8 @@ std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nullopt if the ker
 // on where a part begins.
 inline constexpr std::size_t kPartRows = 128;
 
-// linear: in(0) is x [tokens, in]; in(1) are rows [first, first + rows) of the weight [out, in]; out(0) is y [tokens,
-// out], of which the kernel writes the columns [first, first + rows).
+// linear: in(0) is x [tokens, in], and in(1) are rows [first, first + rows) of the weight [out, in]. out(0) is y
+// [tokens, out]. The kernel writes its columns [first, first + rows).
 struct LinearSizes {
   DataType type = DataType::kF32;
   std::size_t tokens = 0, in = 0, out = 0, first = 0, rows = 0;

@@ -41,9 +41,9 @@ inline void require_own_stream(const StreamSpec& spec, const char* kind) {
     throw Error(Code::kUnsupported, std::string("a ") + kind + " device has no native streams that it could adopt", {});
 }
 
-// A plan as one op, for backends that can compile it (StreamState::compiles_plans): ops in the order of issue, each in
-// one of the plan's streams and after the nodes it waits for. The plan keeps `compiled` from launch to launch. If
-// `nodes` is empty, the backend launches `compiled` again.
+// A plan as one op, for backends that can compile it (StreamState::compiles_plans). Its nodes are in the order of
+// issue. Each runs in one of the plan's streams, after the nodes that it waits for. The plan keeps `compiled` from
+// launch to launch. If `nodes` is empty, the backend launches `compiled` again.
 struct PlanOps {
   struct Node {
     Op op;

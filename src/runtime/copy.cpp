@@ -146,8 +146,8 @@ void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here 
   std::memcpy(address(to), address(from), to.bytes);
 }
 
-// In the legacy stream a copy between devices is a barrier on both devices (rule 73): wait for the legacy stream of the
-// other device, copy, and make that stream wait for the copy. These waits are implicit.
+// In the legacy stream a copy between devices is a barrier on both devices (rule 73). It waits for the legacy stream of
+// the other device, and that stream waits for the copy. Observers get these waits as implicit ones (launch_edge).
 std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   DeviceCore* other = to.block->core == stream.core ? from.block->core : to.block->core;
   if (!stream.legacy || other == stream.core || stream.core->native) return submit_copy(stream, to, from, name, here);

@@ -43,14 +43,14 @@ class Sticky {
   Failure failure_ SLIP_GUARDED_BY(lock_);
 };
 
-// The state of a stream. It is never deleted, but reused under a new id, so that a dangling StreamRef or an old Event
-// refers to a valid object: the reference sees another id, and the event a position that is reached, because positions
-// continue when the state is reused.
+// The state of a stream. It is never deleted, but reused under a new id. So a dangling StreamRef or an old Event still
+// refers to a valid object. The StreamRef finds another id. The Event's position is reached, because positions continue
+// when the state is reused.
 struct StreamState {
   virtual ~StreamState() = default;
   // The fields that each call reads come first, on one cache line.
   std::atomic<std::uint64_t> id{0};  // 0: closed
-  std::uint64_t last_id = 0;         // the present id, or the last one if it is closed; for traces
+  std::uint64_t last_id = 0;         // the current id, or the last one if it is closed; for traces
   DeviceCore* core = nullptr;
   std::atomic<Capture*> capture{nullptr};
   StreamFlags flags = StreamFlags::kBlocking;
@@ -172,7 +172,7 @@ std::uint64_t issue(StreamState& stream, const Op& op);
 // Only submits the op: for a caller that has made the checks for several ops at once.
 std::uint64_t enqueue(StreamState& stream, const Op& op);
 // Waits for a point or kEverything (null stream: the whole device), notifies observers, throws failures. `id` is the id
-// of the stream when the point was recorded; 0: its present one.
+// of the stream when the point was recorded; 0: its current id.
 bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here,
               std::uint64_t id = 0);
 // The same without blocking.
@@ -194,8 +194,8 @@ void require_stream(const StreamState& stream, Here here);
 
 // Throws if the range is outside its buffer, or the buffer was freed.
 void require_range(const Range& range, const char* what, Here here);
-// Throws if a kernel of `core` may not access the range: it may access its own memory, pinned memory, and memory of
-// peers with access enabled.
+// Throws if a kernel of `core` may not access the range. It may access memory of its own device, pinned memory, and
+// memory of peers with access enabled.
 void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here);
 // Throws unless the range is a 32-bit flag for wait_value and write_value, in memory that the device can access.
 void require_flag(const Range& flag, const char* what, Here here);

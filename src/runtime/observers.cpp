@@ -125,8 +125,7 @@ void take_slot(Observer& observer) {
 
 }  // namespace
 
-// The observer must know the legacy streams, which exist since their devices were opened, and the names of streams that
-// were opened before it was attached.
+// The new observer gets a record of each stream that was opened earlier, if it is a legacy stream or has a name.
 void attach(Observer& observer) {
   take_slot(observer);
   for (const auto& core : open_devices()) {

@@ -42,13 +42,13 @@ void start_observers();   // those that environment variables request, once; def
 void forget_notifiers();  // in a child of fork(): the notifying threads of the parent do not exist here
 
 // An event record that the runtime itself issues, only to get the current end of the stream, including the waits issued
-// so far. The runtime's own submissions must not change the order of the program's work: in a blocking stream such a
-// record does not wait for legacy work (on an H200 the sync of a blocking stream does not either).
+// so far. The runtime's own submissions must not change the order of the program's work. So in a blocking stream such a
+// record does not wait for legacy work. (On an H200 the sync of a blocking stream does not either.)
 inline bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
 
-// An op that gives an allocation its own position in the stream, so that observers can tell events recorded before and
-// after it apart. It is no barrier in the legacy stream and waits for none (rule 8, observed on an H200). A free is a
-// barrier, by the record that the pool issues.
+// An op that gives an allocation its own position in the stream, so that observers can distinguish events recorded
+// before it from events recorded after it. It is no barrier in the legacy stream and waits for none (rule 8, observed
+// on an H200). A free is a barrier, by the record that the pool issues.
 inline bool is_allocation_mark(const Op& op) { return op.kind == OpKind::kAlloc; }
 
 namespace detail {

@@ -265,8 +265,8 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
   return true;
 }
 
-// Rule 100: a launch waits for the previous one. If the stream state of the previous launch was reused for this stream,
-// no wait is needed, but observers identify streams by their ids and must get the edge.
+// Rule 100: a launch waits for the previous one. If this stream reuses the stream state of the previous launch, no wait
+// is needed. But observers identify streams by their ids, so they get the edge as a record.
 void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
   if (!last.stream || last_stream == main.last_id) return;
   if (last.stream != &main) {

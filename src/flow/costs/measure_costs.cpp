@@ -1,5 +1,5 @@
-// measure_costs and measure_link: each different op of a graph by itself, the links between host and device, and how
-// much ops and loads slow each other when they run concurrently.
+// measure_costs and measure_link. They measure each different op of a graph by itself, the links between host and
+// device, and how much concurrent ops and loads slow each other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -98,7 +98,7 @@ class OpBench {
   std::uint64_t copies_ = 1;
 };
 
-// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do: their sample has the mean
+// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do. Their sample has the mean
 // time, so that sums over a graph are right.
 class Samples {
  public:

@@ -20,7 +20,7 @@ class OpMemory {
 
   // Runs the op on `place`, which has bytes() bytes.
   void launch(StreamRef stream, Range place) const;
-  // Runs the op with separate memory for each purpose, so that no op reads data that another op wrote: it reads
+  // Runs the op with separate memory for each purpose, so that no op reads data that another op wrote. It reads
   // floating-point values from `numbers` and integers from `zeros`, and writes to `sink`.
   struct Apart {
     Range numbers, zeros, sink;

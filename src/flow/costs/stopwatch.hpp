@@ -1,5 +1,5 @@
 // Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
-// value that the stream waits for, and then opens the gate: so the time of the host's calls does not count. The result
+// value that the stream waits for. Then it opens the gate. So the time of the host's calls does not count. The result
 // is the median of several batches. One thread at a time.
 #pragma once
 

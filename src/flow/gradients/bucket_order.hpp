@@ -1,5 +1,5 @@
-// The order of calls that become ready at different times and run one after the other, so that the maximum lateness is
-// as small as possible. In scheduling theory: one machine with release dates and due dates. plan_buckets uses it.
+// Orders calls that become ready at different times and run one after the other, so that the maximum lateness is
+// minimal. In scheduling theory: one machine with release dates and due dates. plan_buckets uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// GradientNorm: the norm of all gradients, and clipping by it. It sums squares for each parameter, and then over the
-// parameters in the order of their numbers: so the bits do not depend on the buckets. The sums are computed in a stream
-// of their own as calls end.
+// GradientNorm: the norm of all gradients, and clipping by it. It sums the squares of each parameter, and then adds
+// these sums in the order of the parameters' numbers. So the bits do not depend on the buckets. The sums are computed
+// in a stream of their own as calls end.
 #pragma once
 
 #include "flow/gradients/gradient_step.hpp"

@@ -9,13 +9,13 @@
 namespace slip {
 namespace {
 
-// Rank 0 makes a new plan if a gradient arrives or is needed earlier or later than planned by kDrift of a step, or if
-// the calls together take that much more or less time. The plan is adopted if it saves at least kGain of a step.
+// Rank 0 makes a new plan if a time deviates from the plan by more than kDrift of a step. The times are the arrival and
+// the need of each gradient, and the sum of the calls. The plan is adopted if it saves at least kGain of a step.
 constexpr double kDrift = 0.03, kGain = 0.01;
 constexpr int kEffortBetweenSteps = 1500;  // plans evaluated: a few milliseconds of host time on rank 0
 constexpr double kMaxSlowdown = 4;         // limit for the slowdown of calls: a larger one means that a rank was paused
 
-// Steps 2 and 8 are checked in any case: the first step shows neither waits that come after step_end() nor how calls
+// Steps 2 and 8 are checked in any case. The first step shows neither waits that come after step_end() nor how calls
 // and compute slow each other.
 bool is_early(std::uint64_t steps) { return steps == 2 || steps == 8; }
 

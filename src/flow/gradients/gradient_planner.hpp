@@ -57,7 +57,7 @@ class GradientPlanner {
   bool wants_recording(std::uint64_t steps) const { return steps == 0 || check_ == Check::kRecord; }
 
   // For the end of the first step. order_of_arrival() waits for the step. It returns the parameters in the order in
-  // which their gradients arrived, by the latest rank for each; it returns nullopt if the step was not recorded. Then
+  // which their gradients arrived, by the latest rank for each. It returns nullopt if the step was not recorded. Then
   // first_plan() makes the plan for `layout`, which should have that order. It returns false if rank 0 has no plan.
   std::optional<std::vector<std::uint32_t>> order_of_arrival(const PlannedStep& ended, Here here);
   bool first_plan(const GradientLayout& layout, StreamRef stream, BucketPlan& plan, Here here);

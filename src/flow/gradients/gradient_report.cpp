@@ -63,8 +63,8 @@ namespace {
 
 double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
 
-// Returns why a stream stalled for a call since `from`: the call queued behind other calls, its transfer took the
-// expected time `cost`, or its transfer took longer than that.
+// Returns why a stream stalled for a call since `from`. Either the call queued behind other calls, or its transfer took
+// the expected time `cost`, or it took longer.
 std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
   const auto within = [&](Picos begin, Picos end) {
     return std::max<Picos>(0, std::min(end, part.end) - std::max(begin, from));

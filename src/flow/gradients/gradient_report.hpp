@@ -1,6 +1,6 @@
-// The times of a recorded step of gradients, and the results computed from them: when each gradient is needed, how long
-// streams stalled for communication, and the report of the step. Pure functions; the times may be measured or
-// simulated.
+// The times of a recorded step of gradients, and the results computed from them. The results are when each gradient is
+// needed, how long streams stalled for communication, and the report of the step. Pure functions; the times may be
+// measured or simulated.
 #pragma once
 
 #include <cstdint>

@@ -61,7 +61,7 @@ class GradientLayout {
   std::vector<std::uint32_t> order_;
   std::vector<std::uint64_t> firsts_;  // by parameter
   std::vector<std::uint64_t> sizes_;   // by position in memory; rounded up to whole cache lines
-  std::vector<std::uint32_t> groups_;  // by place
+  std::vector<std::uint32_t> groups_;  // by position in memory: index into sections_
   std::vector<Section> sections_;
   std::uint64_t bytes_ = 0;
 };

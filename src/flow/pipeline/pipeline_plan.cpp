@@ -61,7 +61,7 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   return plan;
 }
 
-// Divides the elements evenly, so that the last chunk is not a small rest.
+// Divides the elements evenly, so that the last chunk is not a small remainder.
 std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
   return std::min(divide_up(divide_up(spec.elements, chunks), spec.granule) * spec.granule, spec.elements);
 }
@@ -210,8 +210,8 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
         in_bytes, in_unit, here);
 }
 
-// The time of a whole run of the loop. The host memory has room for all chunks, or for one chunk if all of them
-// together are larger than caches.
+// The time of a whole run of the loop. The host memory holds all chunks. If all of them together are larger than the
+// caches, it holds one chunk.
 Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here) {
   const std::uint64_t chunk = plan.chunk * std::max(spec.bytes_in, spec.bytes_out);
   const std::uint64_t elements = chunk * plan.chunks > HostRing::kEnough ? plan.chunk : spec.elements;

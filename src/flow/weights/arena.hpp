@@ -34,8 +34,8 @@ struct Placed {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-// The indices of two ranges that are live at the same op and share bytes, if there are any; the one that is live first
-// comes first. O(n log n).
+// The indices of two ranges that are live at the same op and share bytes, if there are any. The range that becomes live
+// first comes first. O(n log n).
 std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const Placed> all);
 
 }  // namespace slip

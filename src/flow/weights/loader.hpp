@@ -1,8 +1,8 @@
 // Loader: brings the bytes of weight groups to the device. The runner uses it, and verify_weights, which proves the
 // order of the ops that it issues.
 //
-// Groups in host memory are copied. Groups in files are read: straight into the ring where device memory is host memory
-// (cpu), otherwise into pinned slots, of which one is copied to the device while the next ones are read.
+// Groups in host memory are copied. Groups in files are read straight into the ring if device memory is host memory
+// (cpu). Otherwise they are read into pinned slots, and one slot is copied to the device while the next ones are read.
 #pragma once
 
 #include <array>
@@ -66,8 +66,8 @@ class Loader final : public GroupLoader {
     Purpose purpose = Purpose::kRun;
   };
 
-  // Groups are loaded into `ring`. A source may be missing (null) for a proof: then groups come from pinned memory or,
-  // if the plan leaves them on disk, from staged reads.
+  // Groups are loaded into `ring`. For a proof `source` may be null. Then groups come from pinned memory or, if the
+  // plan leaves them on disk, from staged reads.
   Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source, Range ring,
          Options options, Here here);
   ~Loader() override;

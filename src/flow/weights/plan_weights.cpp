@@ -203,8 +203,8 @@ class WeightsPlanner {
     return {tries.begin(), tries.end()};
   }
 
-  // The ring with which the disk never waits for ops: it holds the groups in use, half as much again for groups that
-  // are loaded and not used yet (measured: without them nothing is gained), and all reads in flight.
+  // The ring with which the disk never waits for ops. It holds the groups in use, half as much again for groups that
+  // are loaded and not used yet, and all reads in flight. (Measured: without the second part nothing is gained.)
   std::uint64_t fast_ring(std::uint64_t max) const {
     const ReaderOptions reads;
     const std::uint64_t wanted =

@@ -32,7 +32,7 @@ sim::Description description_of(const Costs& costs, double kernel_slowdown, std:
                      .kernel_slowdown_ppm = ppm(costs.load_slowdown)}};
 }
 
-// Loads that take time and move no bytes: every group is copied from the same place. A group on disk is read first,
+// Loads that take time and move no bytes: every group is copied from the same memory. A group on disk is read first,
 // which takes the time of the disk.
 class SimulatedLoader final : public GroupLoader {
  public:

@@ -84,7 +84,7 @@ class TwoServers {
     if (load_ready_ == kInfinite && !(load_left_ > 0 && !input_runs_) && load_may_start()) load_ready_ = now;
   }
   // Inputs and loads are copies in two streams that share one engine. When a copy ends, the engine continues with the
-  // same stream if its next copy is ready (rule 50 in docs/semantics.md); otherwise it takes the copy that became ready
+  // same stream if its next copy is ready (rule 50 in docs/semantics.md). Otherwise it takes the copy that became ready
   // first.
   void start_load() {
     const bool goes_on = std::exchange(load_ended_, false) && (input_runs_ ? input_ready_ : load_ready_) != kInfinite;
@@ -157,10 +157,10 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
   return steady;
 }
 
-// Let C be the time of the ops alone, and L that of the loads. Let both run concurrently for a time x of a step T. With
-// slowdowns k of ops and l of loads, a = k / (1 + k) and b = l / (1 + l), the ops run for C + a x and the loads for L +
-// b x. Neither is longer than T, and their sum is at most T + x. Eliminating x: T >= C + a L / (1 - b) and T >= L + b C
-// / (1 - a), if a + b < 1. Otherwise running both concurrently gains nothing, and T >= C + L.
+// Let C be the time of the ops alone, and L that of the loads. Let both run concurrently for a time x of a step T. Let
+// k be the slowdown of ops and l that of loads, a = k / (1 + k) and b = l / (1 + l). Then the ops run for C + a x and
+// the loads for L + b x. Neither is longer than T, and their sum is at most T + x. Eliminating x: T >= C + a L / (1 -
+// b) and T >= L + b C / (1 - a), if a + b < 1. Otherwise running both concurrently gains nothing, and T >= C + L.
 double min_steady_step(const StepCosts& step_costs, double compute, double loading) {
   const double k = step_costs.kernel_slowdown, l = step_costs.load_slowdown;
   if (k * l >= 1) return compute + loading;

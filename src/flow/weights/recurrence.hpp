@@ -1,5 +1,5 @@
 // The length of a step in the steady state, computed without a device. Ops run one after the other, and so do loads. An
-// op waits for its loads, a load for the last op that used its place in the ring, and ops and loads slow each other
+// op waits for its loads. A load waits for the last op that used its place in the ring. Ops and loads slow each other
 // while both run. With a ring of S slots in place of bytes this is the recurrence L_k = max(L_k-1, C_k-S) + l_k, C_k =
 // max(C_k-1, L_k) + c_k. Here load k takes l_k and ends at L_k, and op k takes c_k and ends at C_k.
 #pragma once

@@ -50,10 +50,10 @@ class ChoiceCosts {
     return min_steady_step(problem_.step_costs, compute_, loading);
   }
 
-  // Lower bound for every choice that streams at least the groups that are not in `maybe_resident`. It is the
-  // recurrence for these groups with a ring that loses no bytes at its end and without slowdowns: more loads never make
-  // its steady state shorter. Of the ends of all ops and loads, the smallest increase from one step to the next is the
-  // bound.
+  // Lower bound for every choice that streams at least the groups that are not in `maybe_resident`. It evaluates the
+  // recurrence (recurrence.hpp) for these groups, without slowdowns and with a ring that loses no bytes at its end.
+  // More loads never make its steady state shorter. Of the ends of all ops and loads, the smallest increase from one
+  // step to the next is the bound.
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }

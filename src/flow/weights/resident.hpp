@@ -1,6 +1,6 @@
-// The choice of the weights that stay resident, so that a step is as short as possible. The search starts from good
-// guesses, improves them by exchanges, and then runs branch and bound until the choice is proven best or the effort is
-// used up. plan_weights uses it.
+// The choice of the weights that stay resident, so that a step is as short as possible. The search starts from
+// heuristic guesses and improves them by exchanges. Then it runs branch and bound until the choice is proven optimal or
+// the effort is used up. plan_weights uses it.
 #pragma once
 
 #include <vector>

@@ -24,8 +24,8 @@ struct WeightsMemory {
 class GroupLoader {
  public:
   virtual ~GroupLoader() = default;
-  // Issues to `stream` the ops that bring a weight group to `to`, a place in the ring. `used` is recorded by the last
-  // op that read this place and `stream` waits for it already; it is null if no op read the place.
+  // Issues to `stream` the ops that bring a weight group to `to`, a place in the ring. `used` is the event recorded
+  // after the last op that read this place; null: no op read it. `stream` waits for it already.
   virtual void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) = 0;
   // Bytes between the planned place of a part and the place where this loader puts it.
   virtual std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const = 0;
@@ -43,8 +43,8 @@ struct HostValue {
 };
 
 // Compute, loads, inputs and outputs each have a stream, so that a late input or output delays no load. issue() also
-// issues the first loads of the next step: they run while this step ends, even if the host waits for its result before
-// it issues more. After construction nothing is allocated. One thread at a time.
+// issues the first loads of the next step. They run while this step ends, even if the host waits for its result before
+// it issues the next step. After construction nothing is allocated. One thread at a time.
 class Steps {
  public:
   Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory,

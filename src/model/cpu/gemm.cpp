@@ -17,14 +17,14 @@ namespace slip::cpu {
 
 namespace {
 
-// Threads that are in a BLAS call. At exit the destructor of OpenBLAS unmaps the memory that calls use, and a fork
-// during a call would leave that memory locked in the child. So exit and fork wait for running calls, each of one tile,
-// and block new ones.
+// Threads that are in a BLAS call. At exit the destructor of OpenBLAS unmaps the memory that calls use. A fork during a
+// call would leave that memory locked in the child. So exit and fork wait for running calls, each of one tile, and
+// block new ones.
 std::atomic<int> g_inside{0};
 std::atomic<int> g_forks{0};
 std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be used any more
 
-// seq_cst here and where the other flags are set: a call first counts itself in g_inside and then reads the flags; a
+// seq_cst here and where the other flags are set. A call first counts itself in g_inside and then reads the flags. A
 // fork or an exit first sets its flag and then reads g_inside. So at least one of the two observes the other.
 bool enter() {
   for (Backoff backoff;; backoff.pause()) {

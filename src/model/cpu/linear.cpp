@@ -1,6 +1,6 @@
 // linear on the cpu: y = x * w^T in tiles, which all cores claim one by one.
 //
-// Tiles begin at multiples of their size in the whole weight, not in the present part, and one tile computes the whole
+// Tiles begin at multiples of their size in the whole weight, not in the part of this call. One tile computes the whole
 // sum of an element. So the bits do not depend on the parts, the number of cores or the order of tiles.
 #include <algorithm>
 #include <cstring>

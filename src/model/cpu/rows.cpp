@@ -1,5 +1,5 @@
-// The ops that work row by row, on the cpu. A task is a run of whole rows, or of elements if rows do not matter: so no
-// result depends on the thread that computes it.
+// The ops that work row by row, on the cpu. A task is a run of whole rows, or of elements if the op treats each element
+// alone. So no result depends on the thread that computes it.
 #include <algorithm>
 #include <cmath>
 
