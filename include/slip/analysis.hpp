@@ -60,9 +60,9 @@ struct Analysis {
   std::vector<EngineTime> engines;  // by device, then engine; engines that ran ops, without kNone
 };
 
-// REQUIRES: `spans` is trace.spans(). A reason explains a start if the op started within 50 us of it, the longest
-// launch delay of our devices. For an op whose submission is not in the trace the limit is 2 us. A trace without
-// submissions, such as one of another program, never has kHost.
+// REQUIRES: `spans` is trace.spans(). A reason explains a start if the op started at most 50 us after it. That is the
+// longest launch delay of the supported devices. For an op whose submission is not in the trace the limit is 2 us. A
+// trace without submissions, such as one of another program, never has kHost.
 Analysis analyse(const TraceData& trace, std::span<const TraceSpan> spans);
 
 }  // namespace slip

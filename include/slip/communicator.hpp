@@ -166,7 +166,7 @@ class Communicator {
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
   State& state(Here here = Here::at()) const;  // throws if this communicator was moved from
-  std::shared_ptr<State> state_;               // plans hold a weak reference, to detect that it is gone
+  std::shared_ptr<State> state_;               // plans hold a weak reference, to detect that it was destroyed
 };
 
 }  // namespace slip

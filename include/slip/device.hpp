@@ -64,7 +64,7 @@ struct DeviceInfo {
   int greatest_priority = -2;  // lower numbers are higher priorities, as in CUDA
   bool virtual_time = false;
   std::uint64_t world = 0;  // devices with the same number share one virtual clock; 0: real time
-  std::string label = {};   // DeviceOptions::name, or else `name`: what errors and reports call the device
+  std::string label = {};   // the device's name in errors and reports: DeviceOptions::name, or else `name`
 };
 
 // Device memory in bytes.

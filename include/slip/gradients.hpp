@@ -3,7 +3,7 @@
 //
 //   slip::Gradients gradients(comm, device);
 //   auto w = gradients.add("fc.weight", bytes, slip::DataType::kF32);   // in the order of the forward pass
-//   gradients.seal();                                                    // all ranks; compares what they registered
+//   gradients.seal();                                                    // all ranks; compares their parameters
 //   for (...) {
 //     compute.launch(backward, {... .writes = {gradients.view(w)}});
 //     gradients.ready(w, compute);                                       // reduced while later work runs

@@ -14,10 +14,10 @@ enum class RecordKind : std::uint8_t {
   kSubmit,       // an op was queued; `op` and its lists are valid during the call only
   kRun,          // an op ran: engine, queue, started, ended
   kEventRecord,  // an event recorded (stream, position)
-  kEventWait,    // from `position` on the stream waits for `other`
+  kEventWait,    // from `position` on the stream waits for the other point (other_stream, other_position)
   kBarrier,      // like kEventWait, but caused by the legacy stream's rule or by the allocator
-  kSync,         // the host waited for `other` (whole device: stream 0)
-  kQuery,        // the host queried `other` and found it done; orders later host work like kSync
+  kSync,         // the host waited for the other point (whole device: stream 0)
+  kQuery,        // the host queried the other point and found it reached; orders later host work like kSync
   kHostRead,     // the host's access to `range` begins
   kHostWrite,
   kHostEnd,

@@ -1,3 +1,4 @@
+// Names and sizes of data types and shapes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -38,8 +38,8 @@ class StreamPool {
     Point freed;  // once it is reached, the memory is unused
   };
   struct Wait {
-    std::uint64_t at;
-    Point point;
+    std::uint64_t at;  // position in the waiting stream, right after the wait
+    Point point;       // the point that it waits for
   };
 
   void keep_wait(const StreamState& stream, Point point);

@@ -125,8 +125,8 @@ class Passes {
   std::vector<OpMemory> ops_;
   Buffer numbers_, zeros_, sink_;
   OpMemory::ApartBytes max_;
-  bool spread_ = false;
-  std::uint64_t at_ = 0;
+  bool spread_ = false;   // each launch reads other bytes of numbers_, so that they come from memory
+  std::uint64_t at_ = 0;  // offset of the next launch in numbers_
   Stream main_, beside_;
 };
 

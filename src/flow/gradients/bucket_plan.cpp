@@ -66,7 +66,7 @@ class BorderSearch {
   bool changed(const Borders& borders, std::uint32_t at, Change change) {
     const auto place = std::lower_bound(borders.begin(), borders.end(), at);
     const bool there = *place == at;
-    const bool fixed = slices_[at].group != slices_[at - 1].group;
+    const bool fixed = slices_[at].group != slices_[at - 1].group;  // a bucket has gradients of one group only
     trial_ = borders;
     const auto own = trial_.begin() + (place - borders.begin());
     if (change == Change::kToggle) {
@@ -102,7 +102,7 @@ class BorderSearch {
 
 struct Candidate {
   Score score;
-  std::size_t search = 0;
+  std::size_t search = 0;  // index of its slicing
   Borders borders;
 };
 

@@ -15,7 +15,7 @@ namespace slip {
 // Inputs and outputs are double-buffered in host memory: the host fills or reads one buffer while the device uses the
 // other.
 struct Runner::State {
-  struct Turn {
+  struct Turn {  // one of the two sets of host buffers; steps alternate between them
     std::vector<Buffer> buffers;
     std::vector<HostValue> inputs, outputs;
     Event taken, there;  // recorded when its inputs are copied, and when its outputs have arrived
