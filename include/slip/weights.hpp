@@ -43,7 +43,7 @@ struct WeightGroup {
   };
   std::vector<Part> parts;
   std::uint64_t bytes = 0;
-  std::vector<std::uint32_t> ops;  // that read any part of it, ascending
+  std::vector<std::uint32_t> ops;  // the ops that read any part of it, ascending
   bool from_disk = false;          // if streamed: read from disk in each step, not kept in host memory
   std::uint64_t room = 0;  // extra bytes in the ring, so that a direct read can keep the page alignment of the file
   bool resident = false;

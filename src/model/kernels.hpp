@@ -44,7 +44,7 @@ struct LinearSizes {
 struct RowSizes {
   DataType type = DataType::kF32;
   std::size_t rows = 0, columns = 0;
-  double epsilon = 0;  // norms
+  double epsilon = 0;  // norms only
 
   std::vector<Scalar> scalars() const { return {static_cast<int>(type), rows, columns, epsilon}; }
   static RowSizes of(const Args& args) {

@@ -19,7 +19,7 @@ struct TensorFiles::State {
   std::vector<File> files;
   std::vector<std::string> paths;
   std::vector<TensorInfo> tensors;
-  std::unordered_map<std::string_view, std::size_t> by_name;  // into tensors
+  std::unordered_map<std::string_view, std::size_t> by_name;  // index into `tensors`
   std::vector<std::pair<std::string, std::string>> metadata;
   std::uint64_t bytes = 0;
 

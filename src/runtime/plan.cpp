@@ -27,7 +27,7 @@ struct Plan::Launches {
   Point last;                     // the end of the previous launch
   std::uint64_t last_stream = 0;  // the id of its stream, which may be closed by now
 
-  std::shared_ptr<void> compiled;  // by a device that compiles plans
+  std::shared_ptr<void> compiled;  // the plan as compiled by a device that compiles plans
   std::uint32_t compiled_by = 0;   // id of that device
   bool compiled_with_bindings = false;
 

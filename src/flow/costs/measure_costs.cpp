@@ -226,7 +226,7 @@ LinkCost measure_link(const Device& device, const std::function<void(StreamRef, 
         here);
   Stopwatch watch(device);
   std::vector<TimedTransfer> pieces;
-  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // of a piece; the smallest shows the latency
+  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the smallest transfer shows the latency
     const std::uint64_t bytes = piece_bytes / parts / unit_bytes * unit_bytes;
     if (bytes == 0) break;
     const Picos time = watch.time([&](StreamRef stream, int) { issue(stream, bytes); });

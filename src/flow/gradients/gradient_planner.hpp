@@ -22,7 +22,7 @@ class PlanExchange {
 
   // Exchanges the arrival times of gradients. The result has the latest time over all ranks for each parameter.
   void put_arrivals(std::span<const Picos> own, StreamRef stream, Here here);
-  std::span<const Picos> arrivals(Here here);  // by parameter; waits for them
+  std::span<const Picos> arrivals(Here here);  // by parameter; waits until they are exchanged
 
   // Rank 0 sends its plan to all ranks; null if the current plan stays.
   void put_plan(const BucketPlan* plan, StreamRef stream, Here here);
@@ -43,7 +43,7 @@ class GradientPlanner {
   };
   // The step that ended, with the plan that it used.
   struct PlannedStep {
-    std::uint64_t steps = 0;  // that have ended so far, this one included
+    std::uint64_t steps = 0;  // number of steps that have ended, including this one
     const GradientStep& step;
     const GradientClock& clock;
     const GradientLayout& layout;
@@ -84,8 +84,8 @@ class GradientPlanner {
   PlanExchange exchange_;
   const Options options_;
   const ReduceCost cost_alone_;
-  ReduceCost cost_;          // in steps: `slowdown_` times cost_alone_
-  double slowdown_ = 1;      // of calls while compute runs, as planned for
+  ReduceCost cost_;          // of a call while compute runs: `slowdown_` times cost_alone_
+  double slowdown_ = 1;      // of calls while compute runs, as the last plan assumes
   GradientProfile profile_;  // of the step that the last plan was made for
   Check check_ = Check::kIdle;
   GradientTimes times_;  // of the step that was recorded last

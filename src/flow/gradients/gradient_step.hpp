@@ -79,7 +79,7 @@ class GradientStep {
   Communicator& comm_;
   const ParameterList& parameters_;
   const GradientReduction& reduction_;
-  Stream stream_;                       // all calls
+  Stream stream_;                       // runs all calls
   std::vector<ParameterState> states_;  // by parameter
   std::vector<Call> calls_;             // in the order of the plan
   std::vector<std::uint32_t> touches_;  // the calls of each parameter, parameter by parameter

@@ -63,7 +63,7 @@ struct Gradients::State {
     std::uint64_t plans = 0, steps = 0, steps_of_plan = 0;
     int paused = 0;         // number of NoSync objects
     bool captured = false;  // this step becomes a Plan: nothing of it runs
-    bool clipped = false;   // in this step
+    bool clipped = false;   // clip_norm() was called in this step
   } count;
 };
 

@@ -33,7 +33,7 @@ class PipelineLoop {
   void drain(Here here);
   void renew_streams();
 
-  Picos elapsed() const;                                         // of the last run
+  Picos elapsed() const;                                         // time of the last run
   bool ran(std::uint64_t stream, std::uint64_t position) const;  // whether this op belongs to the last run
 
  private:

@@ -17,7 +17,7 @@ struct Arena {
   std::vector<std::uint64_t> offsets;  // by graph value; of weights: 0
   std::uint64_t bytes = 0;
   std::uint64_t bound = 0;    // maximum of the bytes that are live at one op: no placement needs less
-  std::uint32_t fullest = 0;  // that op
+  std::uint32_t fullest = 0;  // the op with this maximum
 };
 
 // Inputs, states and outputs share no bytes: they are live between steps, when copies use them.

@@ -14,7 +14,7 @@ namespace slip {
 // The times of a step's parts.
 struct StepCosts {
   std::vector<double> ops;            // picoseconds, alone, by op
-  std::vector<double> loads;          // by group
+  std::vector<double> loads;          // picoseconds, alone, by weight group
   double kernel_slowdown = 0;         // while a load runs, an op takes 1 + kernel_slowdown times as long
   double load_slowdown = 0;           // while an op runs, a load takes 1 + load_slowdown times as long
   std::vector<double> inputs;         // copies of a step's inputs; they share the copy engine with the loads

@@ -123,8 +123,8 @@ std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t comput
 // Times of the steps in a trace.
 struct StepTimes {
   std::size_t steps = 0;
-  Picos first = 0;   // from its submission
-  Picos steady = 0;  // the median of the others
+  Picos first = 0;   // the first step, from its submission on
+  Picos steady = 0;  // the median of the other steps
   Picos idle = 0;    // part of `steady` in which no op ran
 };
 StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops);
