@@ -30,9 +30,9 @@ const char* cause_name(Cause cause);
 // Why a span started when it did.
 struct StartReason {
   Cause cause = Cause::kUnknown;
-  // The op that it waited for last: the last dependency to end (kDependency), the op ahead in the queue (kQueue), the
-  // op on the engine (kEngine), or the op that the host had waited for (kHost). With kUnknown it is the latest of
-  // these, although it ended long before.
+  // The op that it waited for last. kDependency: the last dependency to end. kQueue: the op ahead in the queue.
+  // kEngine: the op on the engine. kHost: the op that the host had waited for. With kUnknown it is the latest of these,
+  // although it ended long before.
   std::uint32_t after = kNoSpan;
   Picos ready = 0;  // when it had been submitted and all its dependencies had ended
   Picos idle = 0;   // how long its engine had been idle when it started
@@ -44,7 +44,7 @@ struct EngineTime {
   std::uint32_t device = 0;
   Engine engine = Engine::kNone;
   std::uint64_t ops = 0;
-  Picos sum = 0;  // durations added
+  Picos sum = 0;  // the ops' durations added up; ops that overlap count several times
   Picos busy = 0;
   std::array<Picos, kCauses> idle{};  // idle before an op, by the cause that delayed that op
   Picos done = 0;                     // idle after the engine's last op
@@ -60,9 +60,9 @@ struct Analysis {
   std::vector<EngineTime> engines;  // by device, then engine; engines that ran ops, without kNone
 };
 
-// REQUIRES: `spans` is trace.spans(). A reason explains a start if the op started within 50 us of it, the longest
-// launch delay of our devices. For an op whose submission is not in the trace the limit is 2 us. A trace without
-// submissions, such as one of another program, never has kHost.
+// REQUIRES: `spans` is trace.spans(). A reason explains a start if the op started at most 50 us after it. That is the
+// longest launch delay of the supported devices. For an op whose submission is not in the trace the limit is 2 us. A
+// trace without submissions, such as one of another program, never has kHost.
 Analysis analyse(const TraceData& trace, std::span<const TraceSpan> spans);
 
 }  // namespace slip

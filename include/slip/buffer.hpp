@@ -19,7 +19,7 @@ struct DeviceCore;
 enum class MemoryKind : unsigned char {
   kDevice,    // device memory: the host cannot access it
   kPinned,    // page-locked host memory: copies are asynchronous
-  kPageable,  // ordinary host memory: copies may block the host (rule 38)
+  kPageable,  // ordinary host memory: copies may block the host (rule 38 in docs/semantics.md)
 };
 
 const char* memory_kind_name(MemoryKind kind);
@@ -43,7 +43,7 @@ class HostAccess {
   Here here_;
 };
 
-// The same as an array of T; const T for reading.
+// A HostAccess whose bytes the host sees as an array of T. A const T gives read access, any other T write access.
 template <class T>
 class HostView : public HostAccess {
  public:
@@ -68,7 +68,7 @@ class Buffer {
   explicit operator bool() const { return range_.block != nullptr; }
 
   Range range() const { return range_; }
-  operator Range() const { return range_; }  // NOLINT(google-explicit-constructor): a buffer is its whole range
+  operator Range() const { return range_; }  // NOLINT(google-explicit-constructor): a buffer passes as its whole range
   Range slice(std::size_t offset, std::size_t bytes) const { return range_.slice(offset, bytes); }
 
   // The host's view of pinned or pageable memory: the whole buffer, or `bytes` bytes from `offset`. The host must have

@@ -24,8 +24,8 @@ struct SuperfluousWait {
   bool cost_known = true;  // false: the work limit was reached before the run without it was simulated
 };
 
-// An op that was ready but waited for an unrelated op: both share only a hardware queue, or the legacy stream's rule
-// ordered them although they share no bytes.
+// An op that was ready but waited for an unrelated op. Either both only share a hardware queue, or the legacy stream's
+// rule ordered them although they share no bytes.
 struct FalseDependency {
   OpPlace held, by;    // first occurrence: the delayed op, and the op it waited for
   bool queue = false;  // true: a shared hardware queue; false: the legacy stream's rule

@@ -76,7 +76,8 @@ struct CommunicatorOptions {
   bool direct = true;     // per rank; false: other ranks never access this rank's buffers, all data is staged
   std::string host = {};  // per rank; ranks with different values count as ranks of different hosts; or SLIP_HOST_ID
   // NCCL's topology XML of the rank's host, the same for all ranks of that host; or SLIP_TOPO_FILE. Rings, trees and
-  // relays are planned on it. Without a file the host counts as one place, unless its ranks are bound to NUMA nodes.
+  // relays are planned from it. Without a file all ranks of the host count as equally near, unless they are bound to
+  // NUMA nodes.
   std::string topology = {};
   int topo_device = -1;   // per rank: its device in that file; -1: its number on the host, or SLIP_TOPO_DEVICE=N
   std::string name = {};  // per rank; "tp" names its ops "tp.all_reduce" in errors, reports and on the timeline
@@ -161,11 +162,11 @@ class Communicator {
 
  private:
   friend class CallPredictor;
-  friend class Gradients;  // keeps the state, so that a Communicator may move while its gradients are reduced
+  friend class Gradients;  // shares the state, so that the Communicator may be moved while gradients are reduced
   struct State;
   explicit Communicator(std::shared_ptr<State> state);
   State& state(Here here = Here::at()) const;  // throws if this communicator was moved from
-  std::shared_ptr<State> state_;               // plans hold a weak reference, to detect that it is gone
+  std::shared_ptr<State> state_;               // plans hold a weak reference, to detect that it was destroyed
 };
 
 }  // namespace slip

@@ -12,8 +12,8 @@ namespace slip {
 
 struct Comparison {
   struct Difference {
-    std::string
-        op;  // Runner: an op of the graph. Gradients: a bucket's call, a part of the backward pass, what follows
+    // Runner: an op of the graph. Gradients: a bucket's call, a part of the backward pass, or the work after it.
+    std::string op;
     Picos predicted = 0, measured = 0;
   };
   // One step in the steady state. Gradients: from the first gradient to the use of the last one.
@@ -21,7 +21,7 @@ struct Comparison {
   // The part of the step in which compute stalled for loads or for communication.
   Picos predicted_exposed = 0, measured_exposed = 0;
   Picos predicted_idle = 0, measured_idle = 0;                    // Runner: the same time under its earlier name
-  Picos predicted_communication = 0, measured_communication = 0;  // Gradients: all calls together
+  Picos predicted_communication = 0, measured_communication = 0;  // Gradients: durations of all calls added up
   std::vector<Difference> differences = {};                       // the largest first
   double error() const;                                           // of the step: 0.05 is 5 %
   std::string text(std::size_t max_differences = 5) const;

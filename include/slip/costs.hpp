@@ -13,7 +13,7 @@
 
 namespace slip {
 
-// A link for transfers: a latency for each transfer, then a rate. A rate of 0 means unknown.
+// The cost of transfers over a link: each takes latency + bytes / rate. A rate of 0 means unknown.
 struct LinkCost {
   double bytes_per_second = 0;
   Picos latency = 0;
@@ -28,7 +28,7 @@ struct CostSample {
   std::uint64_t weight_bytes = 0;
   std::uint64_t flops = 0, bytes = 0;  // as in the op's Cost
   Picos time = 0;
-  Picos beside = 0;  // the time while loads run concurrently; 0: given by Costs::kernel_slowdown
+  Picos beside = 0;  // the time while loads run concurrently; 0: not measured, Costs::kernel_slowdown applies
   friend bool operator==(const CostSample&, const CostSample&) = default;
 };
 
@@ -41,15 +41,17 @@ struct Costs {
   double load_slowdown = 0;    // how much longer a load takes while a kernel runs
   std::vector<CostSample> samples = {};
 
-  // The time of an op: that of its sample, or interpolated between samples of its kernel and weight size, or from its
-  // flops and bytes at the rates of the nearest sample of its kernel. Throws kInvalidValue if its kernel has no sample.
+  // The time of an op, from the first of these that exists: its own sample; interpolation between samples of its kernel
+  // and weight size; its flops and bytes at the rates of the nearest sample of its kernel. Throws kInvalidValue if its
+  // kernel has no sample.
   Picos time_of(const Graph& graph, const GraphOp& op) const;
   // How much longer all ops of a graph together take while loads run concurrently.
   double slowdown_of(const Graph& graph) const;
   friend bool operator==(const Costs&, const Costs&) = default;
 };
 
-// How the program loads: one transfer to `to`, which is device memory.
+// How the program loads weights, so that measure_costs measures the same transfers. `issue` enqueues one transfer to
+// `to`, a range of device memory.
 struct LoadProbe {
   std::function<void(StreamRef stream, Range to)> issue = {};  // empty: a copy from pinned memory
   std::uint64_t piece_bytes = std::uint64_t{16} << 20;         // the largest transfer
@@ -65,7 +67,8 @@ LinkCost measure_link(const Device& device, const std::function<void(StreamRef, 
 // Costs from the description of a sim device ("sim:h200"). Needs no hardware.
 Costs model_costs(const Graph& graph, std::string_view device, Here here = Here::at());
 
-// As JSON; reading gives the written value, to the last bit. Throws kIo, and kParse with the file and the position.
+// Costs as JSON files. Reading restores the written values bit for bit. Throws kIo, and kParse with the file and the
+// position.
 Costs read_costs(const std::string& path, Here here = Here::at());
 void write_costs(const Costs& costs, const std::string& path, Here here = Here::at());
 

@@ -1,6 +1,7 @@
 // Device: a processor with its own memory and streams. "cpu" runs ops on host threads, "sim:NAME" simulates a GPU in
 // virtual time, "cuda:N" is a GPU. A Device is a handle: copies refer to the same device. When the last copy is
-// destroyed, the device finishes its work and closes. Threads may use a device concurrently.
+// destroyed, the device finishes its work and closes. Threads may use a device concurrently. "(rule N)" in comments
+// refers to docs/semantics.md.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +64,7 @@ struct DeviceInfo {
   int greatest_priority = -2;  // lower numbers are higher priorities, as in CUDA
   bool virtual_time = false;
   std::uint64_t world = 0;  // devices with the same number share one virtual clock; 0: real time
-  std::string label = {};   // DeviceOptions::name, or else `name`: what errors and reports call the device
+  std::string label = {};   // the device's name in errors and reports: DeviceOptions::name, or else `name`
 };
 
 // Device memory in bytes.

@@ -21,7 +21,7 @@ struct Figures {
   Picos from_queued = 0;               // first submission to last end
   Picos idle = 0;                      // part of total in which no engine was busy
   std::array<Picos, kEngines> busy{};  // by engine: time with at least one op running
-  std::array<Picos, kEngines> sum{};   // by engine: durations added
+  std::array<Picos, kEngines> sum{};   // by engine: durations of all ops added up
   Picos copy = 0;                      // time with at least one copy in or out running
   Picos overlapped = 0;                // part of copy in which compute ran
   Picos exposed = 0;                   // part of copy in which no compute ran

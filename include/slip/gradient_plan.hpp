@@ -2,14 +2,15 @@
 // measured step gives the same plan on every rank.
 //
 // Gradients lie contiguously in memory, in the order of their arrival. Large gradients may be cut into slices. A bucket
-// is a byte range that one all_reduce reduces. Its call becomes ready when the last gradient that it touches has
+// is a byte range that one all_reduce reduces. Its call becomes ready when the last gradient that it overlaps has
 // arrived. Calls run one after the other in plan order. A bucket that is needed early may run before a bucket that
 // arrived earlier.
 //
 // The consumers of the gradients (optimizer, next forward pass) run one after the other. Each starts when its
-// predecessor has ended and its own gradient is reduced: F_k+1 = max(F_k, done_k) + w_k. The time lost to communication
-// is therefore F_n - F_0 - sum(w) = max(0, max_k(done_k - needed_k)), where needed_k is when consumer k would start
-// without delays.
+// predecessor has ended and its own gradient is reduced. Let F_k be the end of consumer k - 1, done_k the time when
+// gradient k is reduced, and w_k the duration of consumer k. Then F_k+1 = max(F_k, done_k) + w_k. The time lost to
+// communication is therefore F_n - F_0 - sum(w) = max(0, max_k(done_k - needed_k)), where needed_k is when consumer k
+// would start without delays.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@
 
 namespace slip {
 
-// Time of a reduction by its bytes: linear between measured points, and extrapolated beyond the last one.
+// The time of a reduction as a function of its bytes: linear between measured points, constant below the first one, and
+// extrapolated beyond the last one.
 struct ReduceCost {
   struct Point {
     std::uint64_t bytes = 0;
@@ -84,7 +86,7 @@ struct Exposure {
     Picos late = 0;  // how much later than needed; at least 0
   };
   Picos exposed = 0;        // time that the step loses to communication
-  Picos communication = 0;  // durations of all calls, added
+  Picos communication = 0;  // durations of all calls added up
   Picos end = 0;            // of the last call
   std::vector<Times> buckets = {};
 };
@@ -94,7 +96,7 @@ Exposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, con
 
 struct PlanLimits {
   std::uint64_t granule = 64;  // slices are multiples of this many bytes
-  bool slices = true;          // gradients may be cut
+  bool slices = true;          // a gradient may be cut into several slices
   int effort = 4000;           // maximum number of plans to evaluate
 };
 // The plan with minimum exposed time among those evaluated; ties go to the plan with less communication. It is never
@@ -102,8 +104,8 @@ struct PlanLimits {
 BucketPlan plan_buckets(const GradientProfile& profile, const ReduceCost& cost, const PlanLimits& limits = {},
                         Here here = Here::at());
 
-// The step simulated op by op on the sim device: kernels for the backward pass and for the consumers, the calls on a
-// separate stream, and events between them.
+// The step, simulated op by op on the sim device. Kernels model the backward pass and the consumers, the calls run on a
+// separate stream, and events order them.
 struct StepPrediction {
   Picos time = 0;     // of the step
   Picos compute = 0;  // of the step without communication

@@ -13,15 +13,15 @@ namespace slip {
 
 // Times are by the device's clock and count from the arrival of the step's first gradient.
 //
-// Exposed is the time in which a stream stalled for communication: from the time when it reached a wait until the call
-// that it waited for had ended. A stall counts from the end of the backward pass on, or at once in a stream that still
-// computes the backward pass. If several streams stalled, the one that stalled longest counts.
+// Exposed is the time in which a stream stalled for communication. A stall lasts from when the stream reaches a wait
+// until the call that it waits for has ended. A stall counts from the end of the backward pass on, or at once in a
+// stream that still computes the backward pass. If several streams stalled, the one that stalled longest counts.
 struct GradientReport {
   struct Part {  // a bucket
     Bucket bucket = {};
-    std::string gradients = {};  // the first one in it, and the number of the others
+    std::string gradients = {};  // name of its first gradient, and how many more it has
     Picos ready = 0, start = 0, end = 0;
-    Picos exposed = 0;       // the sum over the buckets is the step's
+    Picos exposed = 0;       // the sum over all buckets is GradientReport::exposed
     std::string cause = {};  // why this time was exposed
   };
   std::uint64_t step = 0;

@@ -3,7 +3,7 @@
 //
 //   slip::Gradients gradients(comm, device);
 //   auto w = gradients.add("fc.weight", bytes, slip::DataType::kF32);   // in the order of the forward pass
-//   gradients.seal();                                                    // all ranks; compares what they registered
+//   gradients.seal();                                                    // all ranks; compares their parameters
 //   for (...) {
 //     compute.launch(backward, {... .writes = {gradients.view(w)}});
 //     gradients.ready(w, compute);                                       // reduced while later work runs
@@ -13,14 +13,14 @@
 //     gradients.step_end();
 //   }
 //
-// Gradients are views into one buffer, in the order of arrival: so a bucket is a range of the buffer and nothing is
-// copied. Buckets are reduced in a stream of their own, ordered by events: no call of a step blocks the host. The first
-// step is an exception: at its end the buckets are planned from its times. Then views may move, so call view() in each
-// step. From the third step on nothing moves and nothing is allocated, except when a new plan is made.
+// Gradients are views into one buffer, in the order of arrival. So a bucket is a range of the buffer, and nothing is
+// copied. Buckets are reduced in a separate stream, ordered by events, so no call of a step blocks the host. The first
+// step is an exception: step_end() waits for it and plans the buckets from its times. Then views may move, so call
+// view() in each step. From the third step on nothing moves and nothing is allocated, except when a new plan is made.
 //
 // All ranks make the same calls in the same order; only the order of ready() may differ. An error in a step (ready()
-// twice, a missing gradient, a hook that throws) becomes an error on every rank, which names the rank, the parameter
-// and its size; the communicator cannot be used afterwards. One thread at a time.
+// twice, a missing gradient, a hook that throws) becomes an error on every rank. It names the rank, the parameter and
+// its size. The communicator cannot be used afterwards. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ enum class ParameterId : std::uint32_t {};
 // One bucket, for a hook: the hook enqueues the ops that make `data` the average over all ranks.
 struct GradientCall {
   Communicator& comm;
-  StreamRef stream;  // ops enqueued here find the gradients in `data`
+  StreamRef stream;  // ops enqueued here run after the gradients in `data` are written
   Range data;
   DataType type = DataType::kF32;
   Range scratch;  // as large as `data`, for the hook
@@ -68,8 +68,8 @@ struct GradientOptions {
 
 class Gradients {
  public:
-  // The object shares `comm`, whose device is `device`, and keeps it alive: `comm` may move or go before it. Several
-  // objects may share a device, each with a communicator of its own.
+  // The object shares `comm`, whose device is `device`, and keeps its state alive: the program may move or destroy
+  // `comm` earlier. Several objects may share a device, each with a communicator of its own.
   Gradients(Communicator& comm, const Device& device, GradientOptions options = {}, Here here = Here::at());
   Gradients(Gradients&&) noexcept;
   Gradients& operator=(Gradients&&) noexcept;
@@ -84,23 +84,25 @@ class Gradients {
 
   // The work in `stream` so far writes the gradient.
   void ready(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // This rank has no gradient for the parameter in this step: zeros, written in `stream`, count instead.
+  // This rank has no gradient for the parameter in this step. The call writes zeros in `stream`, and they are reduced
+  // instead.
   void absent(ParameterId parameter, StreamRef stream, Here here = Here::at());
-  // Later work in `stream` finds the average. Throws kNotReady if ready() was not called for a gradient in the same
-  // bucket or an earlier one; the error names it. In each step, wait for all gradients that the next step writes again.
+  // Later work in `stream` runs after the reduction, so the view then holds the average. Throws kNotReady if ready()
+  // was not called for a gradient in the same bucket or an earlier one; the error names it. In each step, wait for all
+  // gradients that the next step writes again.
   void wait(ParameterId parameter, StreamRef stream, Here here = Here::at());
   // Scales all gradients so that their norm is at most `max_norm`. The scaling runs in `stream`, after all reductions;
   // later waits wait for it. norm() holds the norm before scaling once `stream` has run this.
   void clip_norm(double max_norm, StreamRef stream, Here here = Here::at());
-  // Clips several sets by their common norm; each has a communicator of its own, as experts beside shared parameters
-  // have. `all` has every rank of these communicators, and all its ranks call this. Gradients that several ranks share
-  // count once. norm() of each set is the common norm.
+  // Clips several sets by their common norm. Each set has its own communicator, as in a mixture-of-experts model with
+  // expert and shared parameters. `all` has every rank of these communicators, and all its ranks call this. Gradients
+  // that several ranks share count once. norm() of each set is the common norm.
   static void clip_norm(std::span<Gradients* const> sets, Communicator& all, double max_norm, StreamRef stream,
                         Here here = Here::at());
   Range norm() const;  // a double, in pinned memory
   void step_end(Here here = Here::at());
 
-  // While a NoSync object exists, steps are not reduced: the program adds up gradients in the views.
+  // While a NoSync object exists, steps are not reduced: the program accumulates gradients in the views.
   class NoSync {
    public:
     explicit NoSync(Gradients& gradients);
@@ -115,7 +117,7 @@ class Gradients {
   std::uint64_t steps() const;  // number of reduced steps
   const BucketPlan& plan() const;
   std::uint64_t plans() const;     // number of plans so far
-  const ReduceCost& cost() const;  // of calls in steps: while compute runs they may take longer
+  const ReduceCost& cost() const;  // of a call while compute runs, which may slow it
   // The last recorded step that is done. Never waits.
   std::optional<GradientReport> report() const;
   // The times that the last plan was made from; empty before the first one.

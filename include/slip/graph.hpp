@@ -120,14 +120,14 @@ class Graph {
     };
     std::vector<Span> spans_;  // sorted and merged
   };
-  class NewOp;  // a built-in op that is being added: its checks, then its ops (graph_ops.cpp)
+  class NewOp;  // a built-in op that is being added: its checks, then its ops (graph.cpp)
 
   Value declare(GraphValue value, Here here);
   const GraphValue& checked(Value value, std::string_view who, Here here) const;
   void check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const;
   bool is_written(Value value, std::uint64_t offset, std::uint64_t bytes) const;
 
-  std::uint32_t id_;  // copies of a graph share it, and with it their values
+  std::uint32_t id_;  // copies of a graph have the same id: a Value of one is valid in the other
   GraphOptions options_;
   std::vector<GraphValue> values_;
   std::vector<WrittenBytes> written_;  // by value

@@ -1,5 +1,5 @@
 // Observer: receives a record of every event on streams. The trace, the race checker and the timeline are observers.
-// Without an observer the runtime pays one load per call.
+// Without an observer each runtime call costs one extra load.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ enum class RecordKind : std::uint8_t {
   kSubmit,       // an op was queued; `op` and its lists are valid during the call only
   kRun,          // an op ran: engine, queue, started, ended
   kEventRecord,  // an event recorded (stream, position)
-  kEventWait,    // from `position` on the stream waits for `other`
+  kEventWait,    // from `position` on the stream waits for the other point (other_stream, other_position)
   kBarrier,      // like kEventWait, but caused by the legacy stream's rule or by the allocator
-  kSync,         // the host waited for `other` (whole device: stream 0)
-  kQuery,        // the host found by a query that `other` is done: orders like kSync
+  kSync,         // the host waited for the other point (whole device: stream 0)
+  kQuery,        // the host queried the other point and found it reached; orders later host work like kSync
   kHostRead,     // the host's access to `range` begins
   kHostWrite,
   kHostEnd,

@@ -14,7 +14,7 @@
 namespace slip {
 
 class EventState;    // the backend's part of an event
-class Exchange;      // the work of an op with other ranks
+class Exchange;      // a collective, or messages, with other ranks
 struct StreamState;  // the backend's part of a stream
 struct PlanOps;      // a plan as backends see it
 
@@ -50,7 +50,7 @@ enum class Engine : std::uint8_t {
   kCopyIn,
   kCopyOut,
   kHost,
-  kCommunication,  // with other ranks; unlimited, because ranks that wait for each other's engine would deadlock
+  kCommunication,  // no limit of concurrent ops: ranks that wait for each other's engine would deadlock
 };
 
 // Sizes of tables indexed by OpKind and Engine.

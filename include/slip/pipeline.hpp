@@ -37,7 +37,7 @@ struct PipelineChunk {
 // Costs of the three stages of a chunk. The cost of kernels depends on the bytes of input.
 struct PipelineStages {
   LinkCost in = {}, kernels = {}, out = {};
-  Picos chunk = 0;    // minimum time per chunk of any size: calls and hand-overs between stages
+  Picos chunk = 0;    // minimum time per chunk of any size: host calls, and events between stages
   double beside = 0;  // how much longer a stage takes while the others run: 0.1 is 10 %
 };
 

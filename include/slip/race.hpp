@@ -54,7 +54,7 @@ struct RaceReport {
   std::vector<RaceFix> fixes;       // together they order every observed conflict
   bool fixes_needed = true;         // true: none of them can be omitted; false: not tested (RaceChecker never tests it)
   std::uint64_t fixes_untried = 0;  // check_races(): fixes not tested because the work limit was reached
-  std::uint64_t ops = 0;            // examined
+  std::uint64_t ops = 0;            // number of ops examined
   std::uint64_t opaque = 0;         // ops without declared ranges
   std::uint64_t dropped = 0;        // records missing from the trace; if there are any, nothing can be proven
 

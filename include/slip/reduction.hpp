@@ -10,8 +10,7 @@
 // - f16 and bf16 overflow to infinity. The f8 types saturate: a value that is too large, or an infinity, becomes the
 //   largest number (448 for e4m3, 57344 for e5m2), as in CUDA's conversions. A NaN stays a NaN of unspecified payload.
 // - kMin, kMax: a NaN is ignored if there is any number, and -0 is less than +0, like fmin and fmax on a GPU. The
-// result
-//   is one of the inputs, so an e5m2 infinity stays here.
+//   result is one of the inputs, so an e5m2 infinity stays an infinity.
 // - kAvg: the sum, then one division by the number of ranks, rounded as above. Integer averages round towards zero,
 //   after the sum has wrapped around. (NCCL multiplies each float by 1/ranks before adding, which rounds more often.)
 // - kPreMulSum: each rank's values times that rank's own factor, rounded to the type, then the sum.

@@ -22,8 +22,8 @@ class WeightSource {
  public:
   // Files as TensorFiles::open takes them; a weight is the tensor of its name.
   static WeightSource files(const std::string& path, Here here = Here::at());
-  // Memory of the program, which must live as long as the runner. Pinned memory is copied from where it lies. Of
-  // pageable memory a runner on a GPU keeps a pinned copy.
+  // Memory of the program, which must live as long as the runner. Pinned memory is copied directly from there. A runner
+  // on a GPU keeps a pinned copy of pageable memory.
   using Memory = std::function<std::span<const std::byte>(const GraphValue& weight)>;
   static WeightSource memory(Memory memory, MemoryKind kind = MemoryKind::kPageable);
   // A function that writes the bytes of a weight from `offset` on. It is called only while the runner is constructed.
@@ -77,12 +77,13 @@ class Runner {
   std::unique_ptr<State> state_;
 };
 
-// The costs for a plan, with loads as a Runner on this device with this source does them; from files also Costs::read.
+// Measures the costs for a plan. Loads are measured as a Runner on this device with this source issues them. For a
+// source of files Costs::read is measured, too.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here = Here::at());
 
-// Proves the ops that a Runner on this device with this source issues, its loads included: the runner's own loader is
-// captured on a simulated device. Reads that begin before their op, while earlier loads are read, are not in the proof:
-// a counter orders them.
+// Proves the order of the ops that a Runner on this device with this source issues, including its loads. For this it
+// captures the runner's own loader on a simulated device. The proof excludes read-ahead, that is, file reads that begin
+// while an earlier load is read. A counter of free places in the ring orders them.
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, const Device& device,
                             const WeightSource& source, Here here = Here::at());
 

@@ -36,7 +36,7 @@ class StreamRef {
   void copy(Range to, Range from, Name name = {}, Here here = Here::at()) const;
   void fill(Range to, unsigned char value, Name name = {}, Here here = Here::at()) const;
   // Runs a host function in stream order. It must not call the runtime (kNotPermitted). `touches` declares its ranges
-  // for the race checker; scalars are not allowed. Only `time` of its cost is used: its duration on the sim device.
+  // for the race checker; scalars are not allowed. Of its cost only Cost::time is used: its duration on the sim device.
   void host(std::function<void()> function, Name name = {}, Here here = Here::at()) const;
   void host(std::function<void()> function, const Operands& touches, const Cost& cost = {},
             Here here = Here::at()) const;

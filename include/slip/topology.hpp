@@ -132,7 +132,7 @@ struct CommTree {
   std::vector<std::vector<int>> children;
 };
 
-// One ring and its trees, which carry one share of the data.
+// One ring and its trees. Each channel carries one share of a call's data, along its ring or its trees.
 struct Channel {
   std::vector<int> ring;        // ranks; each sends to the next one, the last to the first
   std::vector<CommTree> trees;  // with equal shares; if there are two, each rank is a leaf in one of them
@@ -160,7 +160,7 @@ ChannelPlan plan_channels(const Cluster& cluster, const ChannelLimits& limits = 
 
 // How the ranks of one node send to a rank of another node with one message. They pass their parts to `relay`, a rank
 // near the net on the receiver's rail, which sends them as one message. If the net cannot access GPU memory, the data
-// goes through CPU memory; then relay and arrival are GPUs that do not share the net's PCI switch (see Relief).
+// goes through CPU memory. Then relay and arrival are GPUs that do not share the net's PCI switch (see Relief).
 struct RailRoute {
   int to = 0;     // the receiving rank
   int relay = 0;  // rank on the sending node
@@ -174,7 +174,7 @@ struct RailRoute {
 // Routes from `from_node` to all ranks of the other nodes.
 std::vector<RailRoute> rail_routes(const Cluster& cluster, int from_node, Here here = Here::at());
 
-// Relieves the path between a NIC and CPU memory: GPUs below the NIC's PCI switch send their data for the CPU over
+// Relieves the path between a NIC and CPU memory. GPUs below the NIC's PCI switch send their data for the CPU over
 // NVLink to other GPUs, which forward it.
 struct Relief {
   struct Move {

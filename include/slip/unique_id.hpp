@@ -1,6 +1,7 @@
-// UniqueId: how the ranks of one communicator find each other. It holds the address of the root and a secret that keeps
-// other processes out. It is 128 plain bytes. One process creates it and passes it to the others over any channel that
-// outsiders cannot read. Ranks prove that they know the secret without sending it.
+// UniqueId: how the ranks of one communicator find each other. It holds the address of the root, a thread where all
+// ranks register, and a secret that keeps other processes out. It is 128 plain bytes. One process creates it and passes
+// it to the others over any channel that outsiders cannot read. Ranks prove that they know the secret without sending
+// it.
 //
 //   const slip::UniqueId id = slip::UniqueId::create();   // one process; it runs the root until all ranks have joined
 //   send(id.text());                                      // to the others, which parse() it

@@ -31,7 +31,7 @@ struct WeightsOptions {
   std::uint64_t host_memory = UINT64_MAX;
   std::optional<std::uint64_t> ring = {};    // bytes; by default the smallest ring that costs no time
   bool stream_all = false;                   // no weight stays resident
-  std::uint64_t search_effort = 20'000'000;  // limit of the search for resident weights, in ops looked at
+  std::uint64_t search_effort = 20'000'000;  // limit of the search for resident weights, in ops evaluated
 };
 
 // A weight group: weights that are placed, loaded and evicted together. They are neighbours in the order of use;
@@ -43,7 +43,7 @@ struct WeightGroup {
   };
   std::vector<Part> parts;
   std::uint64_t bytes = 0;
-  std::vector<std::uint32_t> ops;  // that read any part of it, ascending
+  std::vector<std::uint32_t> ops;  // the ops that read any part of it, ascending
   bool from_disk = false;          // if streamed: read from disk in each step, not kept in host memory
   std::uint64_t room = 0;  // extra bytes in the ring, so that a direct read can keep the page alignment of the file
   bool resident = false;
@@ -58,9 +58,9 @@ struct WeightLoad {
   std::uint32_t unit = 0;                   // index of the weight group
   std::uint64_t offset = 0;                 // in the ring
   std::uint32_t first_op = 0, last_op = 0;  // the ops that this load serves
-  // The last op that reads the bytes which this load overwrites; the load waits for it.
+  // The last op that reads the bytes that this load overwrites; the load waits for that op.
   std::uint32_t after_op = kNoOp;
-  bool step_before = false;  // that op belongs to the step before
+  bool step_before = false;  // `after_op` is an op of the previous step
 };
 
 struct WeightsPlan {
@@ -87,20 +87,21 @@ struct WeightsPlan {
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options = {},
                          Here here = Here::at());
 
-// A text for people: what stays resident, what is streamed, the times, and how loads could be hidden that are not.
+// Human-readable: the resident and the streamed weights, the times, and what would hide loads that compute does not
+// hide.
 std::string describe(const WeightsPlan& plan, const Graph& graph, const Costs& costs);
 
 // The result of the race checker for a few steps of a plan.
 struct WeightsProof {
   Verdict verdict = Verdict::kUnknown;
-  std::string text;  // for people
+  std::string text;  // human-readable
   int steps = 0;
   std::size_t ops = 0, waits = 0;
-  std::size_t superfluous = 0;  // waits that could be left out
+  std::size_t superfluous = 0;  // waits that could be removed
   bool proven() const { return verdict == Verdict::kProven; }
 };
-// Proves the order of the ops of a plan: no load overwrites bytes that an op still reads, and no op reads bytes before
-// they are loaded. Groups are copied from pinned memory, or read from disk first if the plan says so; runner.hpp has an
+// Proves the order of the ops of a plan. No load overwrites bytes that an op still reads, and no op reads bytes before
+// they are loaded. Groups are copied from pinned memory, or read from disk first if the plan says so. runner.hpp has an
 // overload for a given device and source.
 WeightsProof verify_weights(const WeightsPlan& plan, const Graph& graph, Here here = Here::at());
 

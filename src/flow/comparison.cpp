@@ -99,7 +99,8 @@ Comparison compare_weights(const Graph& graph, const Prediction& prediction, con
   return result;
 }
 
-// The backward pass is cut where a bucket becomes ready: a delay counts once, not in all parts that follow.
+// The backward pass is divided at the times when buckets become ready. So a delay counts in one part only, not in all
+// later parts.
 Comparison compare_steps(const GradientReport& predicted, const GradientReport& measured, Here here) {
   require_same_buckets(predicted, measured, here);
   Comparison result{.predicted = predicted.used,

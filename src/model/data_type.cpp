@@ -1,3 +1,4 @@
+// Names and sizes of data types and shapes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +33,7 @@ constexpr std::array<TypeRow, 15> kTypes = {{{DataType::kBool, "BOOL", 1},
 
 }  // namespace
 
-// Other processes send types in the signatures of their calls: an unknown value has a name, too.
+// Another process may send an invalid type in the signature of its call, so an unknown value has a name, too.
 const char* data_type_name(DataType type) {
   const auto index = static_cast<std::size_t>(type);
   return index < kTypes.size() ? kTypes[index].name : "unknown type";

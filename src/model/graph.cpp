@@ -164,11 +164,11 @@ std::uint64_t Graph::bytes_of(ValueRole role) const {
 
 namespace {
 
-constexpr std::uint64_t kMaxParts = 65536;  // of a linear; a file could ask for as many as there are atoms
+constexpr std::uint64_t kMaxParts = 65536;  // limit for the parts of a linear: a graph file can request any number
 
 std::uint64_t elements_of(const GraphValue& value) { return value.bytes / bytes_of(value.type); }
 
-// The product, or UINT64_MAX on overflow: sizes that fit may overflow as flops.
+// Returns the product, or UINT64_MAX on overflow: flops may overflow although all sizes in bytes fit.
 std::uint64_t saturated(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
@@ -184,7 +184,7 @@ std::uint64_t rows_of_part(std::uint64_t out, std::uint64_t row_bytes, std::uint
   return (even + kPartRows - 1) / kPartRows * kPartRows;
 }
 
-// What a built-in op does to each row.
+// The kind and the cost of a built-in op that works row by row.
 struct RowOp {
   BuiltIn kind = BuiltIn::kLinear;
   std::uint64_t flops = 0;  // per element; exp, erf, a division or a root count as one
@@ -205,7 +205,7 @@ class Graph::NewOp {
       throw Error(Code::kInvalidValue, fmt::format("op '{}': the name is taken by an earlier op", name), here_);
   }
 
-  // x of a built-in op: it has a type that kernels support and at least one dimension, and is written.
+  // Checks x of a built-in op: it has a type that kernels support and at least one dimension, and an op has written it.
   const GraphValue& check_rows(Value x) const {
     const GraphValue& value = graph_.checked(x, fmt::format("op '{}'", name_), here_);
     const auto refuse = [&](const char* why) {
@@ -217,15 +217,15 @@ class Graph::NewOp {
     return value;
   }
 
-  // `other` has the type of x and this shape.
+  // Checks that `other` has the type of x and this shape.
   void check_like(Value x, Value other, const Shape& shape) const {
     const GraphValue& like = graph_.values_[x.index];
     const GraphValue& value = check_rows(other);
     if (value.type != like.type)
-      throw Error(
-          Code::kInvalidValue,
-          fmt::format("op '{}': the types of {} and {} differ; it takes one type", name_, text_of(like), text_of(value)),
-          here_);
+      throw Error(Code::kInvalidValue,
+                  fmt::format("op '{}': the types of {} and {} differ; it takes one type", name_, text_of(like),
+                              text_of(value)),
+                  here_);
     if (value.shape != shape)
       throw Error(
           Code::kInvalidValue,

@@ -144,8 +144,8 @@ Graph read_graph(const std::string& path, Here here) {
   return parse_graph(read_text(path, kMaxGraphBytes, "a graph", here), path, here);
 }
 
-// The reader collects values and ops first, since members may come in any order. Then it makes them by the calls that a
-// program would make; an error of such a call gets the position in the file.
+// The reader collects values and ops first, since members may come in any order. Then it calls the functions of Graph,
+// as a program would. An error of such a call gets the position in the file.
 
 namespace {
 

@@ -16,14 +16,14 @@ inline constexpr std::size_t kBuiltIns = 9;
 const char* built_in_name(BuiltIn op);  // as in graph files: "rms_norm"
 std::optional<BuiltIn> built_in_of(std::string_view name);
 const Kernel& kernel_of(BuiltIn op);
-std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nothing if the kernel is not one of ours
+std::optional<BuiltIn> built_in_of(const Kernel* kernel);  // nullopt if the kernel is not a built-in one
 
 // Parts of a linear have a multiple of this many rows. The tile of every kernel divides it, so that no result depends
 // on where a part begins.
 inline constexpr std::size_t kPartRows = 128;
 
-// linear: in(0) is x [tokens, in]; in(1) are rows [first, first + rows) of the weight [out, in]; out(0) is y [tokens,
-// out], of which the kernel writes the columns [first, first + rows).
+// linear: in(0) is x [tokens, in], and in(1) are rows [first, first + rows) of the weight [out, in]. out(0) is y
+// [tokens, out]. The kernel writes its columns [first, first + rows).
 struct LinearSizes {
   DataType type = DataType::kF32;
   std::size_t tokens = 0, in = 0, out = 0, first = 0, rows = 0;
@@ -44,7 +44,7 @@ struct LinearSizes {
 struct RowSizes {
   DataType type = DataType::kF32;
   std::size_t rows = 0, columns = 0;
-  double epsilon = 0;  // norms
+  double epsilon = 0;  // norms only
 
   std::vector<Scalar> scalars() const { return {static_cast<int>(type), rows, columns, epsilon}; }
   static RowSizes of(const Args& args) {

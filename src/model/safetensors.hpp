@@ -24,8 +24,8 @@ SafetensorsHeader read_header(const File& file, Here here);
 // The same from text, for tests; `file_bytes` is the size of the whole file.
 SafetensorsHeader parse_header(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here);
 
-// The open file of a tensor, for the loader, which reads it with a BlockReader. Throws kInvalidValue if the tensor is
-// of other files.
+// The open file of a tensor, for the loader, which reads it with a BlockReader. Throws kInvalidValue if the tensor does
+// not lie in these files.
 const File& file_of(const TensorFiles& files, const TensorInfo& tensor, Here here);
 
 }  // namespace slip

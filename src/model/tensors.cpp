@@ -19,7 +19,7 @@ struct TensorFiles::State {
   std::vector<File> files;
   std::vector<std::string> paths;
   std::vector<TensorInfo> tensors;
-  std::unordered_map<std::string_view, std::size_t> by_name;  // into tensors
+  std::unordered_map<std::string_view, std::size_t> by_name;  // index into `tensors`
   std::vector<std::pair<std::string, std::string>> metadata;
   std::uint64_t bytes = 0;
 
@@ -37,7 +37,7 @@ void TensorFiles::State::add(const std::string& path, Here here) {
       throw Error(Code::kParse, fmt::format("'{}' and those before it have more than 2^64 bytes", path), here);
     tensors.push_back(std::move(tensor));
   }
-  for (auto& text : header.metadata) {  // every shard repeats what holds for all
+  for (auto& text : header.metadata) {  // every shard repeats the metadata that all shards share
     if (std::find(metadata.begin(), metadata.end(), text) == metadata.end()) metadata.push_back(std::move(text));
   }
 }

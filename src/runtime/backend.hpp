@@ -20,7 +20,7 @@ namespace slip {
 
 struct DeviceCore;
 
-// A position: everything submitted to the stream before the call.
+// As a position in a stream: everything that was submitted to the stream before the call.
 inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 
 // How to open a stream.
@@ -41,9 +41,9 @@ inline void require_own_stream(const StreamSpec& spec, const char* kind) {
     throw Error(Code::kUnsupported, std::string("a ") + kind + " device has no native streams that it could adopt", {});
 }
 
-// A plan as one op, for backends that can compile it (StreamState::compiles_plans): ops in the order of issue, each in
-// one of the plan's streams and after the nodes it waits for. The plan keeps `compiled` from launch to launch; without
-// nodes, it is launched again.
+// A plan as one op, for backends that can compile it (StreamState::compiles_plans). Its nodes are in the order of
+// issue. Each runs in one of the plan's streams, after the nodes that it waits for. The plan keeps `compiled` from
+// launch to launch. If `nodes` is empty, the backend launches `compiled` again.
 struct PlanOps {
   struct Node {
     Op op;
@@ -72,7 +72,7 @@ class Backend {
   // position; kWait makes the stream wait for a point of a stream of any device.
   virtual std::uint64_t submit(StreamState& stream, const Op& op) = 0;
 
-  // Whether everything up to `position` is done. Never blocks. Null stream: all streams of the device.
+  // Returns whether everything up to `position` is done. Never blocks. Null stream: all streams of the device.
   virtual bool reached(StreamState* stream, std::uint64_t position) = 0;
   // Blocks until it is done. False: `deadline_ns` of now_ns() (0: none) has passed.
   virtual bool wait(StreamState* stream, std::uint64_t position, std::int64_t deadline_ns) = 0;
@@ -91,10 +91,10 @@ class EventState {
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: the caller holds one already
   void release() noexcept {
-    // acq_rel: the last owner sees what all others did with it.
+    // acq_rel: the thread that drops the last reference observes all uses by the other owners.
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) end();
   }
-  // acquire: the last other owner, for instance a stream, is done with it.
+  // acquire: observes all uses by the last other owner, for instance a stream.
   bool has_one_owner() const { return references_.load(std::memory_order_acquire) == 1; }
 
  protected:

@@ -19,8 +19,8 @@ struct Registry {
 
 Registry& registry();
 
-// In a child of fork() the captures of the parent are not touched, because a thread of the parent may have held their
-// locks.
+// A child of fork() leaks the captures of the parent: a thread of the parent may have held their locks, so they cannot
+// be destroyed.
 void forget_captures() { new std::unordered_map(std::exchange(registry().captures, {})); }
 
 Registry& registry() {
@@ -64,8 +64,8 @@ Capture::Branch& Capture::branch(StreamState& stream) {
     stream_devices_.push_back(stream.core);
     stream.core->captures.fetch_add(1, std::memory_order_relaxed);
     if (stream.blocking()) stream.core->blocking_captures.fetch_add(1, std::memory_order_relaxed);
-    stream.capture.store(this,
-                         std::memory_order_release);  // release: a thread that sees it sees the capture constructed
+    // release: a thread that reads the pointer observes the constructed capture.
+    stream.capture.store(this, std::memory_order_release);
   }
   return place->second;
 }
@@ -84,8 +84,8 @@ void Capture::add(StreamState& stream, const Op& op, std::shared_ptr<const Excha
                 .here = op.here,
                 .reads = {op.reads.begin(), op.reads.end()},
                 .writes = {op.writes.begin(), op.writes.end()},
-                .scalars = std::vector<Scalar>(
-                    op.scalars.begin(), op.scalars.end()),  // not in braces, which would mean a list of two pointers
+                // Not in braces, which would mean a list of two pointers.
+                .scalars = std::vector<Scalar>(op.scalars.begin(), op.scalars.end()),
                 .cost = op.cost,
                 .host = op.host ? std::move(*op.host) : std::function<void()>(),
                 .exchange = std::move(exchange),
@@ -130,7 +130,7 @@ void Capture::invalidate_all(const DeviceCore& core, Reach reach, const char* wh
   }
 }
 
-// Whether every op comes before one of `ends`.
+// Returns whether every op is one of `ends` or is ordered before one of them.
 bool Capture::joined(const Frontier& ends) const {
   std::vector<char> seen(nodes_.size(), 0);
   for (const std::uint32_t node : ends) seen[node] = 1;

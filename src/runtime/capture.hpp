@@ -27,8 +27,8 @@ class Capture {
   static Result end(StreamState& origin, Here here);
   // The stream is being destroyed: invalidates its capture, and ends it if it began on this stream.
   static void forget(StreamState& stream) noexcept;
-  // The same for all streams of a device that is being closed. A thread's own default stream may still be open, and its
-  // state must not keep the capture when the next device reuses it.
+  // The same for all streams of a device that is being closed. A per-thread default stream may still be open, and its
+  // state must not keep the capture when another device reuses the state.
   static void forget_all(const DeviceCore& core) noexcept;
   // The capture with this id; null: it has ended.
   static std::shared_ptr<Capture> find(std::uint64_t id);
@@ -49,7 +49,7 @@ class Capture {
  private:
   struct Branch {
     std::uint32_t index = 0;
-    Frontier last;  // the ops that the next op of this stream comes after
+    Frontier last;  // the ops that the next op of this stream is ordered after
   };
   Capture(StreamState& origin, std::uint64_t id);
   Branch& branch(StreamState& stream) SLIP_REQUIRES(mutex_);

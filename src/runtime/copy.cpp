@@ -58,8 +58,8 @@ std::uint64_t submit_copy(StreamState& stream, const Range& to, const Range& fro
                         .cost = {.bytes = to.bytes}});
 }
 
-// The staged source of a copy as a buffer of its own, also for observers. It exists only until the copy is submitted,
-// because the queued op holds addresses, not blocks.
+// Makes the staged source of a copy a separate buffer, also for observers. It exists only until the copy is submitted:
+// the queued op holds addresses, not blocks.
 class StagedSource {
  public:
   StagedSource(const StreamState& stream, const Range& from, std::byte* data) : block_(take_block()) {
@@ -80,7 +80,7 @@ class StagedSource {
   Block* const block_;
 };
 
-// Reports to observers that the host accesses memory from the begin to the end of a copy (rules 36, 38-40).
+// Reports to observers that the host accesses memory during a copy (rules 36, 38-40), from construction to destruction.
 class ToldAccess {
  public:
   ToldAccess(const Range& range, bool writes, Here here)
@@ -121,7 +121,7 @@ void upload_staged(StreamState& stream, const Range& to, const Range& from, Name
   staging.give(data, from.bytes, {&stream, position});
 }
 
-// The driver stages, or blocks the host.
+// For native devices: the driver stages the data or blocks the host.
 void copy_pageable_natively(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   if (pageable(from)) {
     const ToldAccess read(from, false, here);
@@ -139,14 +139,15 @@ void refuse_capture(const StreamState& stream, const char* what, Here here) {
 // Both ends are host memory: the host copies (rule 36).
 void copy_on_host(StreamState& stream, const Range& to, const Range& from, Here here) {
   refuse_capture(stream, "copy between host buffers", here);
-  // The copy has a position in the stream, after legacy work. Only waiting for the stream would miss that work.
+  // The record gives the copy a position in the stream, ordered after work of the legacy stream. A wait for the stream
+  // alone would miss that work.
   wait_for(*stream.core, &stream, issue(stream, {.kind = OpKind::kRecord, .here = here}), 0, here);
   const ToldAccess read(from, false, here), write(to, true, here);
   std::memcpy(address(to), address(from), to.bytes);
 }
 
-// In the legacy stream a copy between devices is a barrier on both devices (rule 73): wait for the legacy stream of the
-// other device, copy, and make that stream wait for the copy. These waits are implicit.
+// In the legacy stream a copy between devices is a barrier on both devices (rule 73). It waits for the legacy stream of
+// the other device, and that stream waits for the copy. Observers get these waits as implicit ones (launch_edge).
 std::uint64_t copy_between(StreamState& stream, const Range& to, const Range& from, Name name, Here here) {
   DeviceCore* other = to.block->core == stream.core ? from.block->core : to.block->core;
   if (!stream.legacy || other == stream.core || stream.core->native) return submit_copy(stream, to, from, name, here);
@@ -191,7 +192,7 @@ void copy_sync(StreamState& stream, Range to, Range from, Here here) {
   }
   const std::uint64_t position =
       peers(to, from) ? copy_between(stream, to, from, {}, here) : submit_copy(stream, to, from, {}, here);
-  if (on_host(to) || on_host(from)) wait_for(*stream.core, &stream, position, 0, here);  // not on the device (rule 35)
+  if (on_host(to) || on_host(from)) wait_for(*stream.core, &stream, position, 0, here);  // rule 35: not within a device
 }
 
 void fill_async(StreamState& stream, Range to, unsigned char value, Name name, Here here) {
@@ -223,7 +224,7 @@ void free_in_order(StreamState& stream, Range range, Here here) {
     stream.core->memory.use(-static_cast<std::ptrdiff_t>(block->bytes));
     stream.core->memory.release(block->bytes);
   }
-  // After the op, which has its position in the stream now.
+  // Reported after the op was issued, so that the record gets a later position in the stream.
   if (observed_by(block->audience)) notify_memory(RecordKind::kFree, range, &stream, here);
   drop_block(block);
 }
@@ -236,8 +237,10 @@ void notify_memory(RecordKind kind, Range range, StreamState* stream, Here here)
                 .name = range.block->name,
                 .here = here};
   if (!stream) return notify(record, range.block->audience);
-  // In one step with its record, as in submit_observed(). It gets its own position, see is_allocation_mark(). If the
-  // driver allocates, the allocation was issued as an op; a record would be a barrier in the legacy stream.
+  // The lock makes the submission and its record one step, as in submit_observed(). The allocation or free gets its own
+  // position (is_allocation_mark()). On native devices the driver's allocation was already issued as an op, so a
+  // kRecord is enough. Only an allocation in the legacy stream needs a kAlloc, because there a kRecord would be a
+  // barrier.
   const bool mark = !stream->core->native || (stream->legacy && kind == RecordKind::kAlloc);
   const LockGuard lock(stream->observed);
   record.stream = stream->last_id;

@@ -164,7 +164,7 @@ EventState* StreamState::make_timed_event() { return new Stamp; }
 StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   StreamState* stream = core.backend->open_stream(spec);
   if (stream->core != &core)
-    stream->core = &core;  // not written if equal: an Event of its former stream may be reading it
+    stream->core = &core;  // not written if equal: an Event of the former stream may read it concurrently
   stream->flags = spec.flags;
   stream->priority = spec.priority;
   stream->legacy = spec.legacy;
@@ -173,7 +173,7 @@ StreamState* open_stream(DeviceCore& core, const StreamSpec& spec) {
   stream->failure.clear();
   const std::uint64_t id = g_last_stream_id.fetch_add(1, std::memory_order_relaxed) + 1;
   stream->last_id = id;
-  stream->id.store(id, std::memory_order_release);  // release: a thread that sees the id sees the fields above
+  stream->id.store(id, std::memory_order_release);  // release: a thread that reads the id observes the fields above
   if (spec.name && !stream->audience) {
     const LockGuard lock(core.named_mutex);
     core.named_streams[id] = spec.name;
@@ -200,8 +200,8 @@ void close_stream(StreamState& stream) noexcept {
     core.named_streams.erase(id);
   }
   if (observed_by(stream.audience)) {
-    // The next op of the legacy stream comes after the work of this stream, although the stream will be gone by then.
-    // Report that now, while the stream has its id.
+    // The next op of the legacy stream waits for the work of this stream, which will be closed by then. So the
+    // dependency is reported now, while the stream still has its id.
     if (stream.blocking() && core.legacy && !core.fault.set())
       notify({.kind = RecordKind::kBarrier,
               .device = core.id,

@@ -1,5 +1,6 @@
-// The state behind Device, StreamRef and Buffer, and the functions that issue ops. Used by the runtime, the backends
-// and the rooms above; not part of the public API. "(rule N)" in comments refers to docs/semantics.md.
+// The state behind Device, StreamRef and Buffer, and the functions that issue ops. The runtime, the backends and the
+// layers above the runtime use it; it is not part of the public API. "(rule N)" in comments refers to
+// docs/semantics.md.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,7 @@ struct Failure {
   std::uint64_t stream = 0;  // id of the stream; 0: already closed, or the device itself
 };
 
-// A failure that stays: only the first one is kept. Any thread.
+// A failure that stays until clear(). Only the first one is kept. Any thread may use it.
 class Sticky {
  public:
   bool set() const { return set_.load(std::memory_order_relaxed); }  // relaxed: value() takes the lock
@@ -42,14 +43,14 @@ class Sticky {
   Failure failure_ SLIP_GUARDED_BY(lock_);
 };
 
-// The state of a stream. It is never deleted, but reused under a new id, so that a dangling StreamRef or an old Event
-// refers to a valid object: the reference sees another id, and the event a position that is reached, because positions
-// continue when the state is reused.
+// The state of a stream. It is never deleted, but reused under a new id. So a dangling StreamRef or an old Event still
+// refers to a valid object. The StreamRef finds another id. The Event's position is reached, because positions continue
+// when the state is reused.
 struct StreamState {
   virtual ~StreamState() = default;
   // The fields that each call reads come first, on one cache line.
   std::atomic<std::uint64_t> id{0};  // 0: closed
-  std::uint64_t last_id = 0;         // the present id, or the last one if it is closed; for traces
+  std::uint64_t last_id = 0;         // the current id, or the last one if it is closed; for traces
   DeviceCore* core = nullptr;
   std::atomic<Capture*> capture{nullptr};
   StreamFlags flags = StreamFlags::kBlocking;
@@ -74,7 +75,7 @@ struct Block {
   std::size_t capacity = 0;  // stream-ordered: the bytes that the pool took for it, at least `bytes`
   MemoryKind kind = MemoryKind::kDevice;
   bool owned = true;                     // false: wrapped
-  std::atomic<std::uint64_t> guests{0};  // other devices whose ops used it: one bit for each id modulo 64
+  std::atomic<std::uint64_t> guests{0};  // other devices whose ops used it: bit (device id modulo 64)
   StreamState* origin = nullptr;         // stream-ordered: the stream it was allocated in
   std::uint64_t origin_id = 0;
   Observer* audience = nullptr;  // see PrivateScope
@@ -159,7 +160,8 @@ struct DeviceCore : std::enable_shared_from_this<DeviceCore> {
 StreamState* open_stream(DeviceCore& core, const StreamSpec& spec);
 void close_stream(StreamState& stream) noexcept;
 
-// Waits for all work of the device, before memory or the device is freed. Not if the process exits or was forked.
+// Waits for all work of the device, before memory or the device is freed. Does not wait if the process is exiting, or
+// if it is a forked child.
 void drain(DeviceCore& core) noexcept;
 
 // Poisons a stream: it runs no more ops, and its next call throws. Only the first failure is kept.
@@ -167,10 +169,10 @@ void fail_stream(StreamState& stream, Failure failure);
 
 // The path of every op from a call to the backend: checks stream and device, captures or submits, notifies observers.
 std::uint64_t issue(StreamState& stream, const Op& op);
-// Only the submission: for a caller that made the checks for several ops at once.
+// Only submits the op: for a caller that has made the checks for several ops at once.
 std::uint64_t enqueue(StreamState& stream, const Op& op);
 // Waits for a point or kEverything (null stream: the whole device), notifies observers, throws failures. `id` is the id
-// of the stream when the point was recorded; 0: its present one.
+// of the stream when the point was recorded; 0: its current id.
 bool wait_for(DeviceCore& core, StreamState* stream, std::uint64_t position, std::int64_t deadline_ns, Here here,
               std::uint64_t id = 0);
 // The same without blocking.
@@ -187,19 +189,19 @@ inline void require_usable(const DeviceCore& core, Here here) {
   if (detail::inside_op != 0 || core.fault.set()) [[unlikely]]
     detail::raise_unusable(core, here);
 }
-// The same, and if the stream is poisoned or a capture forbids its use.
+// Makes the same check. Also throws if the stream is poisoned or a capture forbids its use.
 void require_stream(const StreamState& stream, Here here);
 
 // Throws if the range is outside its buffer, or the buffer was freed.
 void require_range(const Range& range, const char* what, Here here);
-// Throws if a kernel of `core` may not access the range: it may access its own memory, pinned memory, and memory of
-// peers with access enabled.
+// Throws if a kernel of `core` may not access the range. It may access memory of its own device, pinned memory, and
+// memory of peers with access enabled.
 void require_kernel_range(DeviceCore& core, const Range& range, Name kernel, Here here);
 // Throws unless the range is a 32-bit flag for wait_value and write_value, in memory that the device can access.
 void require_flag(const Range& flag, const char* what, Here here);
 inline std::byte* address(const Range& range) { return range.block->data + range.offset; }
 
-// While one exists, this thread runs an op, and its calls into the runtime are refused.
+// While one exists, this thread runs an op, and the runtime refuses its calls.
 class InsideOp {
  public:
   InsideOp() { ++detail::inside_op; }

@@ -180,7 +180,7 @@ Buffer Device::alloc(std::size_t bytes, MemoryKind kind, Name name, Here here) c
   const bool counted = kind == MemoryKind::kDevice;
   bool fits = !counted || core_->memory.reserve(bytes);
   if (!fits && core_->pool) {
-    core_->pool->trim(0);  // first return what the pool keeps unused
+    core_->pool->trim(0);  // first returns the memory that the pool keeps unused
     fits = core_->memory.reserve(bytes);
   }
   if (!fits) {

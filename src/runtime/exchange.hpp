@@ -13,22 +13,24 @@ struct Failure;
 
 class Exchange {
  public:
-  // Advances as far as it can. It may wait a moment for the other ranks: a worker (kWorker) has other work to run, but
-  // a thread that waits for this very op (kWaiter) has not, so it may wait longer. True: done, with or without success.
-  // One thread at a time, but not always the same.
+  // Advances as far as it can. It may spin briefly for the other ranks. A worker thread (kWorker) has other work to
+  // run. A thread that waits for this op (kWaiter) has not, so it spins longer. Returns true if the exchange is done,
+  // with or without success. One thread at a time calls it, but not always the same thread.
   enum class By : std::uint8_t { kWorker, kWaiter };
   virtual bool advance(By thread) noexcept = 0;
-  // Called by the thread that submits it, at most once, before the first advance(), if no op is before it in its
-  // stream. It may do a short first step without waiting, so that the other ranks see it sooner. True: done; advance()
-  // then returns true, too.
+  // The submitting thread calls it at most once, before the first advance(), and only if no op is before it in its
+  // stream. It may do a short first step without waiting, so that the other ranks observe it sooner. Returns true if
+  // the exchange is done; advance() then returns true, too.
   virtual bool begin() noexcept { return false; }
-  // Whether advance() would make progress. Cheap. Called by the thread of the last advance(), or one ordered after it.
+  // Returns whether advance() would make progress. Cheap. The caller is the thread of the last advance(), or a thread
+  // ordered after it.
   virtual bool can_advance() noexcept = 0;
   // Subscribes after an advance() that returned false: until the next advance() or finish(), the exchange calls
   // Subscriber::wake_up() when can_advance() may have changed. Rare polls are still needed, because failures send no
-  // notification. False: there will be no notifications.
+  // notification. Returns false if the exchange sends no notifications.
   virtual bool subscribe(Subscriber&) noexcept { return false; }
-  // Whether all ranks have joined, so that data moves. Devices that model hardware queues block theirs until then.
+  // Returns whether all ranks have joined, so that data moves. Until then a device that models hardware queues keeps
+  // the exchange's queue blocked.
   virtual bool moves() noexcept { return true; }
   // When its first step began, in now_ns(); 0: there was no observer then.
   virtual std::int64_t began_ns() const noexcept = 0;
@@ -51,7 +53,7 @@ class ExchangeSource {
   virtual void require(const DeviceCore& core, Ranges reads, Ranges writes, Here here) const = 0;
   // Enqueues the op with a new exchange, and returns its position.
   virtual std::uint64_t enqueue(StreamState& stream, const Op& op) const = 0;
-  // Exchanges with the same line run one after the other, in the order of issue, in any streams.
+  // Exchanges with the same line run one after the other in the order of issue, even if they are in different streams.
   virtual const void* line() const = 0;
 };
 

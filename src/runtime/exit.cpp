@@ -65,7 +65,8 @@ void detail::expect_exit() {
   if (exit_expected.exchange(true, std::memory_order_relaxed)) return;
   static ForkMutex* const kMutex = new ForkMutex;
   const LockGuard lock(*kMutex);
-  std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });  // relaxed: a hint to stop soon
+  // relaxed: the flag is a hint to stop soon; no data depends on it.
+  std::atexit([] { g_exiting.store(true, std::memory_order_relaxed); });
 }
 
 void register_device(DeviceCore& core) {

@@ -17,7 +17,7 @@ extern std::atomic<bool> exit_expected;  // the exit handler was registered afte
 void expect_exit();
 }  // namespace detail
 
-// Called when work is issued. From then on exiting() becomes true before any static object that exists now is
+// Called when work is issued. From then on exiting() becomes true at exit before any static object that exists now is
 // destroyed.
 inline void expect_exit() {
   if (!detail::exit_expected.load(std::memory_order_relaxed)) [[unlikely]]

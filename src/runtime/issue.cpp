@@ -39,7 +39,7 @@ namespace {
 constinit thread_local Op t_record{.kind = OpKind::kRecord}, t_wait{.kind = OpKind::kWait};
 const Name kEdgeName("launch edge");  // an edge of a plan launch, or of a copy that is a barrier on two devices
 
-// The record of the present submission of this thread, until it is reported, and its audience.
+// The record of this thread's current submission until it is reported, and the observers that get it.
 constinit thread_local Record* t_submission = nullptr;
 constinit thread_local Observer* t_submission_audience = nullptr;
 
@@ -89,7 +89,7 @@ struct Submission {
 }
 
 void require_no_capture(const DeviceCore& core, StreamState* stream, std::uint64_t position, Here here) {
-  if (position != kEverything) return;  // work issued before the capture
+  if (position != kEverything) return;  // a point: its work was issued before the capture
   Capture* capture = stream ? load_acquire(stream->capture) : nullptr;
   if (stream) refuse_implicit_capture(*stream, here);
   const bool enclosed = !stream && core.captures.load(std::memory_order_relaxed) > 0;
@@ -139,7 +139,7 @@ void detail::notify_submission(std::uint64_t position) {
 
 namespace {
 [[gnu::always_inline]] inline std::uint64_t submit_op(StreamState& stream, const Op& op) {
-  // For kernels and exchanges require_kernel_range() has done it.
+  // For kernels and exchanges require_kernel_range() has called note_guest().
   if (op.kind != OpKind::kKernel && op.kind != OpKind::kExchange && op.reads.size() + op.writes.size() > 0)
     note_guests(*stream.core, op);
   return observed_by(stream.audience) ? submit_observed(stream, op) : stream.core->backend->submit(stream, op);

@@ -1,4 +1,4 @@
-// Words for enumerators, and the checked accessors of kernel arguments.
+// Names of enumerators, and the checked accessors of kernel arguments.
 #include <fmt/format.h>
 
 #include "slip/buffer.hpp"

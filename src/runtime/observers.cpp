@@ -34,7 +34,8 @@ constexpr std::size_t kSlots = 8;
 ForkMutex g_mutex;  // guards changes of g_slots
 std::array<std::atomic<Observer*>, kSlots> g_slots{};
 
-// A thread that notifies observers. Each has its own counter: all threads would contend for a common one with every op.
+// The state of a thread that notifies observers. Each thread has its own counter: with a common one all threads would
+// contend for its cache line with every op.
 struct alignas(64) Notifier {
   std::atomic<int> depth{0};  // nested calls of Observer::on; one writer
 };
@@ -83,11 +84,11 @@ void notify(const Record& record) {
   notifier.depth.store(depth + 1, std::memory_order_relaxed);
   light_fence();  // either detach() sees this call in progress, or this call sees the empty slot
   for (auto& slot : g_slots) {
-    // acquire: sees the observer as it was attached.
+    // acquire: observes the constructed observer that attach() stored.
     if (Observer* observer = slot.load(std::memory_order_acquire)) observer->on(record);
   }
-  notifier.depth.store(depth,
-                       std::memory_order_release);  // release: after detach() the caller may destroy the observer
+  // release: pairs with the acquire in detach(), after which the caller may destroy the observer.
+  notifier.depth.store(depth, std::memory_order_release);
 }
 
 constinit Observer* const detail::nobody = &g_nobody;
@@ -124,8 +125,7 @@ void take_slot(Observer& observer) {
 
 }  // namespace
 
-// The observer must know the legacy streams, which exist since their devices were opened, and the names of streams that
-// were opened before it was attached.
+// The new observer gets a record of each stream that was opened earlier, if it is a legacy stream or has a name.
 void attach(Observer& observer) {
   take_slot(observer);
   for (const auto& core : open_devices()) {
@@ -166,7 +166,8 @@ std::vector<Notifier*> known_notifiers() {
 
 }  // namespace
 
-// Waits for calls of the observer with no lock held, because such a call may need one, for instance to fork.
+// Waits for running calls of the observer and holds no lock meanwhile, because such a call may need the lock, for
+// instance to fork.
 void detach(Observer& observer) {
   if (!leave_slot(observer)) return;
   heavy_fence();  // see notify()

@@ -13,7 +13,7 @@ extern std::atomic<int> observer_count;
 extern Observer* const nobody;  // ignores every record
 }  // namespace detail
 
-// relaxed: an observer attached just now may miss concurrent ops; no data depends on it.
+// relaxed: an observer that is being attached may miss concurrent ops; no data depends on the count.
 inline bool observed() { return detail::observer_count.load(std::memory_order_relaxed) != 0; }
 
 // The audience of a stream or a buffer. Null: all attached observers; otherwise only this observer.
@@ -41,18 +41,18 @@ Observer* current_audience();  // of streams and buffers that this thread makes 
 void start_observers();   // those that environment variables request, once; defined in watch/env_observers.cpp
 void forget_notifiers();  // in a child of fork(): the notifying threads of the parent do not exist here
 
-// A record of the runtime itself, which only asks for the present end of the stream, including the waits issued so far.
-// The runtime's own submissions must not change what the program does: in a blocking stream such a record does not wait
-// for legacy work (on an H200 the sync of a blocking stream does not either).
+// An event record that the runtime itself issues, only to get the current end of the stream, including the waits issued
+// so far. The runtime's own submissions must not change the order of the program's work. So in a blocking stream such a
+// record does not wait for legacy work. (On an H200 the sync of a blocking stream does not either.)
 inline bool is_bookkeeping(const Op& op) { return op.kind == OpKind::kRecord && !op.event && op.here.line == 0; }
 
-// An op that gives an allocation its own position in the stream, so that observers can tell events recorded before and
-// after it apart. It is no barrier in the legacy stream and waits for none (rule 8, observed on an H200). A free is a
-// barrier, by the record that the pool issues.
+// An op that gives an allocation its own position in the stream, so that observers can distinguish events recorded
+// before it from events recorded after it. It is no barrier in the legacy stream and waits for none (rule 8, observed
+// on an H200). A free is a barrier, by the record that the pool issues.
 inline bool is_allocation_mark(const Op& op) { return op.kind == OpKind::kAlloc; }
 
 namespace detail {
-void notify_submission(std::uint64_t position);  // of this thread, unless that was done already
+void notify_submission(std::uint64_t position);  // reports this thread's submission, unless it is reported already
 }
 
 // Backends call it when the op has its position and no other thread can see the op yet. So a barrier that another

@@ -27,7 +27,7 @@ struct Plan::Launches {
   Point last;                     // the end of the previous launch
   std::uint64_t last_stream = 0;  // the id of its stream, which may be closed by now
 
-  std::shared_ptr<void> compiled;  // by a device that compiles plans
+  std::shared_ptr<void> compiled;  // the plan as compiled by a device that compiles plans
   std::uint32_t compiled_by = 0;   // id of that device
   bool compiled_with_bindings = false;
 
@@ -60,7 +60,7 @@ std::vector<StreamState*> Plan::Launches::open(StreamState& main, std::uint32_t 
   return streams;
 }
 
-// Whether the device of `main` can compile the plan: it compiles plans, and all streams are its own.
+// Returns whether the device of `main` can compile this plan: it compiles plans, and all streams of the plan are on it.
 bool Plan::Launches::compiles_for(const StreamState& main) const {
   return main.compiles_plans() && std::all_of(devices.begin(), devices.end(),
                                               [&main](const auto& device) { return device.lock().get() == main.core; });
@@ -160,7 +160,7 @@ std::vector<Range> bound_ranges(const std::vector<Range>& planned, const BufferB
   return result;
 }
 
-// The checks of the calls that issue such ops. Bindings and plans built by hand did not go through them.
+// Makes the checks of the calls that issue such ops, because bindings and plans built by hand have not passed them.
 void require_operands(DeviceCore& core, const PlanNode& node, const std::vector<Range>& reads,
                       const std::vector<Range>& writes) {
   switch (node.kind) {
@@ -233,8 +233,8 @@ void Plan::run(StreamRef origin, const Bindings* bindings, Here here) {
   run_op_by_op(main, bind(main, bindings ? *bindings : kNone, here), here);
 }
 
-// Launches the plan as one op. It is compiled by the first launch, and again when bindings change it. False: another
-// part of the program disturbed the compilation, for instance by cudaDeviceSynchronize in another thread; nothing was
+// Launches the plan as one op. The first launch compiles it, and later launches compile it again if bindings change it.
+// Returns false if another thread disturbed the compilation, for instance by cudaDeviceSynchronize; then nothing was
 // launched.
 bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) {
   static const Bindings kNone;
@@ -265,8 +265,8 @@ bool Plan::run_compiled(StreamState& main, const Bindings* bindings, Here here) 
   return true;
 }
 
-// Rule 100: a launch waits for the previous one. If the stream state of the previous launch was reused for this stream,
-// no wait is needed, but observers identify streams by their ids and must get the edge.
+// Rule 100: a launch waits for the previous one. If this stream reuses the stream state of the previous launch, no wait
+// is needed. But observers identify streams by their ids, so they get the edge as a record.
 void Plan::Launches::wait_for_last(StreamState& main, Here here) const {
   if (!last.stream || last_stream == main.last_id) return;
   if (last.stream != &main) {

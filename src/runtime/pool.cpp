@@ -8,8 +8,8 @@
 namespace slip {
 namespace {
 constexpr std::size_t kGranularity = 512;
-constexpr std::size_t kWaitsKept = 64;  // per stream; dropping one only prevents a reuse
-constexpr int kDepth = 8;               // how far event dependencies are followed
+constexpr std::size_t kWaitsKept = 64;  // per stream; a dropped wait only prevents a reuse
+constexpr int kDepth = 8;               // recursion limit of ordered_after()
 }  // namespace
 
 std::size_t StreamPool::rounded(std::size_t bytes) {
@@ -111,7 +111,7 @@ void StreamPool::keep_wait(const StreamState& stream, Point point) {
   if (waits.size() > kWaitsKept) waits.pop_front();
 }
 
-// Whether `stream` waited, up to `position`, for `point`, directly or through other streams.
+// Returns whether `stream`, up to `position`, waited for `point`, directly or through other streams.
 bool StreamPool::ordered_after(const StreamState* stream, std::uint64_t position, Point point, int depth) const {
   const auto found = waits_.find(stream);
   if (found == waits_.end()) return false;

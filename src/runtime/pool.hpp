@@ -1,9 +1,9 @@
 // StreamPool: stream-ordered allocation for backends without their own (rules 84-88).
 //
 // Memory freed in a stream may be reused in the same stream at once, since stream order protects it. Another stream
-// gets it only if one of these holds: it waited for events that are ordered after the free; the free is already
-// reached; or the pool adds a wait. Each of them can be switched off. Blocks are not split: a block serves requests of
-// at least half its size.
+// gets it in three cases: it waited for an event that is ordered after the free, the free is already reached, or the
+// pool adds a wait. PoolOptions can switch off each case. Blocks are not split: a block serves requests of at least
+// half its size.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ class StreamPool {
     Point freed;  // once it is reached, the memory is unused
   };
   struct Wait {
-    std::uint64_t at;
-    Point point;
+    std::uint64_t at;  // position in the waiting stream, right after the wait
+    Point point;       // the point that it waits for
   };
 
   void keep_wait(const StreamState& stream, Point point);

@@ -54,8 +54,8 @@ void require_flag(const Range& flag, const char* what, Here here) {
 }
 
 StreamState* StreamRef::state(Here here) const {
-  // relaxed: this thread got the reference from the thread that opened the stream, which ordered the rest. On aarch64
-  // an acquire load would also wait for the release store of the last op, which made a submission 60 ns longer.
+  // relaxed: the program passed the reference from the opening thread to this one, which orders the other fields. On
+  // aarch64 an acquire load would also wait for the release store of the last op, which made a submission 60 ns longer.
   if (!state_ || state_->id.load(std::memory_order_relaxed) != id_) [[unlikely]]
     throw Error(Code::kInvalidHandle, fmt::format("stream {} was destroyed", id_), here);
   return state_;
@@ -208,7 +208,7 @@ void StreamRef::write_value(Range flag, std::uint32_t value, Name name, Here her
 
 namespace {
 
-// For drivers that allocate in stream order; the runtime only enforces the limit.
+// For drivers that allocate in stream order: the runtime only enforces the memory limit.
 void* alloc_native(StreamState& stream, std::size_t bytes, Name name, Here here) {
   MemoryLedger& memory = stream.core->memory;
   if (!memory.reserve(bytes)) {

@@ -17,7 +17,7 @@ constexpr double kMax = 4e18;  // limit for computed times: half of the range of
 
 Picos rounded(double time) { return static_cast<Picos>(std::llround(std::clamp(time, 0.0, kMax))); }
 
-// 0 if either amount is unknown, so that the other quantity decides.
+// Returns 0 if either amount is unknown: scaled() takes the maximum of two ratios, so the other ratio decides.
 double ratio(std::uint64_t of, std::uint64_t to) {
   return of == 0 || to == 0 ? 0.0 : static_cast<double>(of) / static_cast<double>(to);
 }
@@ -122,7 +122,7 @@ double share(std::uint32_t ppm) { return static_cast<double>(ppm) / sim::kPpm; }
 
 }  // namespace
 
-// Uses the arithmetic of the sim device, so that a simulated run takes exactly as long.
+// Uses the arithmetic of the sim device, so that a simulated run takes exactly the modelled time.
 Costs model_costs(const Graph& graph, std::string_view device, Here here) {
   if (!device.starts_with(kPrefix))
     throw Error(Code::kInvalidValue,
@@ -145,7 +145,7 @@ Costs model_costs(const Graph& graph, std::string_view device, Here here) {
     const auto known = std::find_if(costs.samples.begin(), costs.samples.end(),
                                     [&](const CostSample& other) { return same_size(sample, other); });
     if (known == costs.samples.end()) costs.samples.push_back(std::move(sample));
-    else known->time = std::max(known->time, sample.time);  // the ops differ in width: the plan must hold for both
+    else known->time = std::max(known->time, sample.time);  // ops of one size can differ in width: keep the longer time
   }
   return costs;
 }

@@ -1,4 +1,5 @@
-// Costs as JSON: every field must be there once, and every number must be one that can be measured.
+// Reads and writes Costs as JSON. The reader requires every field exactly once, and refuses numbers that no measurement
+// can give.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,7 +84,7 @@ class CostsWriter {
   fmt::memory_buffer out_;
 };
 
-// What the file could not hold would only be noticed by whoever reads it.
+// Refuses costs that read_costs would refuse. Otherwise the error would appear only when the file is read.
 void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.kernel_slowdown, costs.load_slowdown}) {

@@ -13,7 +13,7 @@ namespace slip {
 namespace {
 
 constexpr int kMaxRepeats = 3;
-constexpr double kNoise = 0.9;  // a repeat that is not faster than this share confirms the time
+constexpr double kNoise = 0.9;  // a repeat that takes more than this share of the earlier time confirms it
 
 }  // namespace
 
@@ -51,13 +51,12 @@ constexpr Picos kMilli = 1'000'000'000;
 // Long enough for the processor to settle at its sustained clock: a GPU needs some tenths of a second.
 Picos chunk_of(const Device& device) { return (device.info().name.starts_with("cuda") ? 400 : 100) * kMilli; }
 
-constexpr std::uint64_t kSpread = std::uint64_t{256} << 20;  // larger than the caches, so that weights come from memory
+constexpr std::uint64_t kSpread = std::uint64_t{256} << 20;  // larger than the caches: ops read weights from memory
 
 // Limits the host time of one measurement: issuing a tiny load takes the host longer than the device.
 constexpr int kMaxLoads = 50'000;
 
-// All ops of a graph, issued again and again on one stream, with loads on another one.
-
+// Times passes over all ops of a graph on one stream, alone or while loads run on another stream.
 class Passes {
  public:
   Passes(const Graph& graph, const Device& device)
@@ -126,8 +125,8 @@ class Passes {
   std::vector<OpMemory> ops_;
   Buffer numbers_, zeros_, sink_;
   OpMemory::ApartBytes max_;
-  bool spread_ = false;
-  std::uint64_t at_ = 0;
+  bool spread_ = false;   // each launch reads other bytes of numbers_, so that they come from memory
+  std::uint64_t at_ = 0;  // offset of the next launch in numbers_
   Stream main_, beside_;
 };
 
@@ -142,10 +141,10 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   const Picos first = passes.time(1, 0, load);
   const int count = static_cast<int>(std::clamp<Picos>(chunk_of(device) / first, 1, 2000));
   const Picos warm = std::min(first, passes.time(count, 0, load));  // other programs can only make a time longer
-  // Enough loads to be busy for 5/4 of the time of a pass, so that loads run beside every op.
+  // Enough loads to keep the other stream busy for 5/4 of a pass, so that loads run while every op runs.
   const int loads = static_cast<int>(std::clamp<Picos>(warm * 5 / 4 / std::max<Picos>(load_time, 1) + 1, 1, 4096));
   const int passes_beside = std::clamp(kMaxLoads / loads, 1, count);
-  constexpr int kTurns = 2;  // alternating, so that a drifting clock favours neither measurement
+  constexpr int kTurns = 2;  // rounds that alternate both measurements, so that a drifting clock rate biases neither
   const auto in_turn = [](const std::function<Picos()>& alone, const std::function<Picos()>& beside) {
     return measure_interference([&] {
       InterferenceTimes mean;

@@ -30,8 +30,8 @@ InterferenceTimes measure_interference(const std::function<InterferenceTimes()>&
 // The slowdown of `times`, at most kMaxPlausibleSlowdown. Logs a warning with `what` if the measured one is larger.
 double plausible_slowdown(const InterferenceTimes& times, std::string_view what);
 
-// Times of a whole graph that runs for a while. Short bursts of one op do not show them: a processor under a long load
-// lowers its clock, and an op finds in the caches what the op before it left there.
+// Times of a whole graph that runs for a while. Short bursts of one op do not show them. Under sustained load a
+// processor lowers its clock, and an op finds data of the previous op in the caches.
 struct SustainedTimes {
   InterferenceTimes ops;   // all ops of the graph, once; `beside`: while loads run in another stream
   InterferenceTimes load;  // one load; `beside`: while ops run

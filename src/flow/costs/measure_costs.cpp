@@ -1,5 +1,5 @@
-// measure_costs and measure_link: each different op of a graph by itself, the links between host and device, and how
-// much ops and loads slow each other when they run concurrently.
+// measure_costs and measure_link. They measure each different op of a graph by itself, the links between host and
+// device, and how much concurrent ops and loads slow each other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 namespace slip {
 namespace {
 
-// A small op is measured on up to this many copies of its values in turn. A single copy would stay in a cache, which
-// the real run cannot count on.
+// A small op is measured on up to this many copies of its values in turn. A single copy would stay in a cache, but in a
+// real run the values come from memory.
 constexpr std::uint64_t kMaxCopies = 16;
 
 constexpr const char *kKernelsBeside = "kernels beside loads take", *kLoadsBeside = "loads beside kernels take";
@@ -98,7 +98,7 @@ class OpBench {
   std::uint64_t copies_ = 1;
 };
 
-// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do: their sample has the mean
+// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do. Their sample has the mean
 // time, so that sums over a graph are right.
 class Samples {
  public:
@@ -226,7 +226,7 @@ LinkCost measure_link(const Device& device, const std::function<void(StreamRef, 
         here);
   Stopwatch watch(device);
   std::vector<TimedTransfer> pieces;
-  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the smallest shows the latency
+  for (const std::uint64_t parts : {1, 4, 16, 1024}) {  // the smallest transfer shows the latency
     const std::uint64_t bytes = piece_bytes / parts / unit_bytes * unit_bytes;
     if (bytes == 0) break;
     const Picos time = watch.time([&](StreamRef stream, int) { issue(stream, bytes); });
@@ -278,7 +278,7 @@ void issue_read(const std::shared_ptr<FileProbe>& probe, StreamRef stream, Range
 
 }  // namespace
 
-// Loads as the runner's Loader does on this device, so that the plan is made from what will happen.
+// Measures loads the way the runner's Loader issues them on this device, so that the plan is made from the real costs.
 Costs measure_costs(const Graph& graph, const Device& device, const WeightSource& source, Here here) {
   source.check(graph, here);
   const PrivateScope measuring;  // keeps these ops out of the program's trace

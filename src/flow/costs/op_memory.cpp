@@ -29,7 +29,7 @@ OpMemory::OpMemory(const Graph& graph, const GraphOp& op) : op_(op) {
     part.at = bytes_;
     bytes_ += (part.last - part.first + kAlignment - 1) / kAlignment * kAlignment;
   }
-  bytes_ = std::max(bytes_, kAlignment);  // an op may touch nothing
+  bytes_ = std::max(bytes_, kAlignment);  // an op may read and write no bytes
 }
 
 void OpMemory::include(const Graph& graph, const ValueBytes& bytes) {

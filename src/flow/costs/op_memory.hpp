@@ -1,5 +1,6 @@
-// OpMemory: device memory with the values of one op of a graph, so that measure_costs can run the op by itself. Also
-// the CostSample of an op, with the sizes that tell ops of one kernel apart.
+// OpMemory: the layout of one op's values in device memory, so that measure_costs can run the op by itself. It owns no
+// memory: the caller passes the range. This file also makes the CostSample of an op, whose sizes distinguish ops of one
+// kernel.
 #pragma once
 
 #include <vector>
@@ -12,13 +13,14 @@ namespace slip {
 
 class OpMemory {
  public:
-  // All bytes that the op uses of one value lie together, so an op that reads what it writes does so here, too.
+  // All bytes that the op uses of one value lie together. So an op that works in place in the graph also works in place
+  // here.
   OpMemory(const Graph& graph, const GraphOp& op);
   std::uint64_t bytes() const { return bytes_; }
 
   // Runs the op on `place`, which has bytes() bytes.
   void launch(StreamRef stream, Range place) const;
-  // Runs the op with separate memory for each purpose, so that no op reads what another one wrote: it reads
+  // Runs the op with separate memory for each purpose, so that no op reads data that another op wrote. It reads
   // floating-point values from `numbers` and integers from `zeros`, and writes to `sink`.
   struct Apart {
     Range numbers, zeros, sink;

@@ -8,7 +8,7 @@ namespace slip {
 namespace {
 
 constexpr Picos kMilli = 1'000'000'000;
-constexpr Picos kBatch = 2 * kMilli;  // long enough that the time to open the gate does not count
+constexpr Picos kBatch = 2 * kMilli;  // long enough that the time to open the gate is negligible
 constexpr Picos kLong = 50 * kMilli;  // longer work is measured in fewer batches
 // Limit for the pieces behind a gate: a full queue would block the host thread that has to open the gate. A GPU takes
 // about a thousand launches; the queues of other devices count cells, of which an op takes several.
@@ -35,7 +35,7 @@ Picos between(const TimedEvent& begin, const TimedEvent& end) { return Picos{(en
 
 }  // namespace
 
-// The destructor opens the gate, too: otherwise a free of the stream's memory would wait for ever.
+// The destructor opens the gate, too: otherwise freeing memory would wait for this stream for ever.
 class Stopwatch::Gate {
  public:
   explicit Gate(Stopwatch& watch) : watch_(watch) { ++watch_.round_; }
@@ -45,15 +45,15 @@ class Stopwatch::Gate {
 
   void hold(StreamRef stream) const { stream.wait_value(watch_.gate_value_, watch_.round_, "gate"); }
   void open() {
-    // A device in virtual time looks at its queue only when it is asked: without this call the stream would find the
-    // gate open when it gets there.
+    // A device in virtual time processes its queue only during calls of the host. Without this query the stream would
+    // reach the gate only after raise() has opened it, and would not wait.
     if (watch_.device_.info().virtual_time) static_cast<void>(watch_.main_.query());
     raise();
   }
 
  private:
   void raise() {
-    // release: the work behind the gate sees what the host wrote before.
+    // release: work that starts after the gate opens observes the host's earlier writes.
     std::atomic_ref(*static_cast<std::uint32_t*>(watch_.gate_value_.native()))
         .store(watch_.round_, std::memory_order_release);
   }

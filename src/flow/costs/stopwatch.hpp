@@ -1,5 +1,5 @@
 // Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
-// value that the stream waits for, and then opens the gate: so the time of the host's calls does not count. The result
+// value that the stream waits for. Then it opens the gate. So the time of the host's calls does not count. The result
 // is the median of several batches. One thread at a time.
 #pragma once
 
@@ -42,7 +42,6 @@ class Stopwatch {
 
 // HostRing: pinned memory for measuring copies, used piece by piece in a cycle. A single piece would stay in the
 // processor's caches, and memory that was never written would be one shared page of zeros.
-
 class HostRing {
  public:
   static constexpr std::uint64_t kEnough = std::uint64_t{64} << 20;  // larger than most caches

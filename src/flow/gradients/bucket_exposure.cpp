@@ -19,7 +19,7 @@ Picos ReduceCost::time(std::uint64_t bytes) const {
   if (points.size() == 1) return points.front().time;
   auto above = std::lower_bound(points.begin(), points.end(), bytes,
                                 [](const Point& point, std::uint64_t wanted) { return point.bytes < wanted; });
-  if (above == points.begin()) return above->time;  // fewer bytes than in the first point cost as much
+  if (above == points.begin()) return above->time;  // below the first point the time is constant
   if (above == points.end()) --above;
   const Point &low = *(above - 1), &high = *above;
   const double share = static_cast<double>(bytes - low.bytes) / static_cast<double>(high.bytes - low.bytes);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr Picos kFar = std::numeric_limits<Picos>::max() / 2;
 
-// A schedule, with what Carlier's branching needs: the critical call, which has the maximum lateness, and the beginning
-// of the run of calls without a pause that leads to it.
+// A schedule, with the two positions that Carlier's branching needs. `critical` is the call with the maximum lateness.
+// `begin` is the first call of the run without idle time that contains the critical call.
 struct CallSchedule {
   std::vector<std::uint32_t> calls;
   Picos lateness = std::numeric_limits<Picos>::min();
@@ -127,7 +127,7 @@ class Carlier {
     branch(other, {std::max(kept.ready, first + time), kept.time, kept.due});
   }
 
-  // With the given times, not those that the branches have changed.
+  // Uses the given times, not the times that the branches have changed.
   Picos lateness_of(const std::vector<std::uint32_t>& order) const {
     Picos now = -kFar, latest = -kFar;
     for (const std::uint32_t call : order) {
@@ -145,7 +145,7 @@ class Carlier {
   }
 
   const std::span<const TimedCall> given_;
-  std::vector<TimedCall> calls_;  // with the changes of the present branches
+  std::vector<TimedCall> calls_;  // with the changes of the current branches
   DueFirst due_first_;
   CallOrder result_;
   int nodes_;

@@ -1,5 +1,5 @@
-// The order of calls that become ready at different times and run one after the other, so that the maximum lateness is
-// as small as possible. In scheduling theory: one machine with release dates and due dates. plan_buckets uses it.
+// Orders calls that become ready at different times and run one after the other, so that the maximum lateness is
+// minimal. In scheduling theory: one machine with release dates and due dates. plan_buckets uses it.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,11 @@ struct CallOrder {
   bool exact = false;                     // the order is proven optimal
 };
 
-// Schrage's rule: of the calls that are ready, always the one that is due first. Fast, and never idle while a call is
-// ready.
+// Schrage's rule: always runs the ready call that is due first. Fast. It never stays idle while a call is ready.
 CallOrder due_first(std::span<const TimedCall> calls);
 
-// Carlier's branch and bound, which starts from Schrage's rule. It may also stay idle for a call that is ready soon. It
-// looks at no more than `nodes` orders.
+// Carlier's branch and bound, which starts from Schrage's rule. It may also stay idle to wait for a call that becomes
+// ready soon. It evaluates at most `nodes` orders.
 CallOrder best_order(std::span<const TimedCall> calls, int nodes);
 
 }  // namespace slip

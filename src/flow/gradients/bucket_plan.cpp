@@ -10,10 +10,10 @@
 namespace slip {
 namespace {
 
-constexpr int kNodes = 200;             // of best_order, for plans that may be the result
-constexpr std::size_t kStarts = 3;      // first plans of each slicing that are improved
-constexpr std::size_t kFewSlices = 64;  // up to here best_order also runs after each change of a border
-constexpr int kStepNodes = 20;          // with this many nodes
+constexpr int kNodes = 200;             // limit of best_order for plans that may become the result
+constexpr std::size_t kStarts = 3;      // number of first plans of each slicing that climb() improves
+constexpr std::size_t kFewSlices = 64;  // up to this many slices, best_order runs after each change of a border
+constexpr int kStepNodes = 20;          // limit of best_order in that case
 
 struct Score {
   Picos exposed = std::numeric_limits<Picos>::max();
@@ -62,11 +62,11 @@ class BorderSearch {
  private:
   enum class Change { kToggle, kLeft, kRight };
 
-  // Makes the changed borders in trial_. Returns false if the change is not possible.
+  // Writes the changed borders to trial_. Returns false if the change is not possible.
   bool changed(const Borders& borders, std::uint32_t at, Change change) {
     const auto place = std::lower_bound(borders.begin(), borders.end(), at);
     const bool there = *place == at;
-    const bool fixed = slices_[at].group != slices_[at - 1].group;
+    const bool fixed = slices_[at].group != slices_[at - 1].group;  // a bucket has gradients of one group only
     trial_ = borders;
     const auto own = trial_.begin() + (place - borders.begin());
     if (change == Change::kToggle) {
@@ -102,11 +102,11 @@ class BorderSearch {
 
 struct Candidate {
   Score score;
-  std::size_t search = 0;
+  std::size_t search = 0;  // index of its slicing
   Borders borders;
 };
 
-// The bytes whose transfer takes `times` as long as the latency; 0 if even `max` bytes take less.
+// The number of bytes whose transfer, without latency, takes `times` latencies; 0 if even `max` bytes take less.
 std::uint64_t bytes_worth(const ReduceCost& cost, std::uint64_t max, Picos times) {
   const Picos latency = cost.time(0);
   std::uint64_t low = 0, high = max;
@@ -216,8 +216,9 @@ BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& bord
   return plan;
 }
 
-// end[r] = min over l of max(end[l], arrival of the slices l..r) + time of their bytes. An earlier end of the first
-// slices is never worse for the slices after them, so end[count] is the earliest possible.
+// end[r] is the earliest end of the calls for slices [0, r). It is the minimum over l of max(end[l], arrival of slices
+// [l, r)) + time of their bytes. An earlier end of the first slices is never worse for the later slices, so end[count]
+// is optimal.
 Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost& cost, std::uint64_t max_bytes) {
   const std::size_t count = slices.size();
   std::vector<Picos> end(count + 1, std::numeric_limits<Picos>::max());

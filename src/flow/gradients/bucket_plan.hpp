@@ -11,7 +11,7 @@ namespace slip {
 // host time.
 constexpr std::uint64_t kMaxSlices = 256;
 
-// Throws kInvalidValue unless the buckets hold every byte once.
+// Throws kInvalidValue unless the buckets hold every byte of the gradients exactly once.
 void require_whole(const GradientProfile& profile, const BucketPlan& plan, Here here);
 
 // The smallest piece that a bucket can hold: a gradient, or a slice of a large one. Borders are indices of slices:
@@ -29,8 +29,8 @@ std::vector<GradientSlice> slices_of(const GradientProfile& profile, std::uint64
 // The plan with these borders; its buckets are in the best order that best_order finds with `nodes`.
 BucketPlan ordered(const std::vector<GradientSlice>& slices, const Borders& borders, const ReduceCost& cost, int nodes);
 
-// The borders with which the last call ends earliest, if calls are made in the order of the slices and no bucket of
-// several slices has more than `max_bytes`. Exact, by dynamic programming.
+// The borders with which the last call ends earliest. Calls are made in the order of the slices, and a bucket of
+// several slices has at most `max_bytes`. Exact, by dynamic programming.
 Borders earliest_end(const std::vector<GradientSlice>& slices, const ReduceCost& cost, std::uint64_t max_bytes);
 
 // The best plan of all borders and all orders, for up to 14 slices. For tests.

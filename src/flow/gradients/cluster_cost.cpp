@@ -8,8 +8,8 @@
 namespace slip {
 namespace {
 
-// Limits for the host time of a simulation: with eight GPUs a machine, rings of four machines take 1 s and of eight 10
-// s; trees of eight take 0.5 s.
+// Maximum numbers of machines to simulate, which limit the host time. With eight GPUs in a machine, a ring takes 1 s
+// for four machines and 10 s for eight; a tree takes 0.5 s for eight.
 constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
 constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
                                     std::uint64_t{1} << 25};

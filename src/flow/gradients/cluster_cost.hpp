@@ -1,4 +1,5 @@
-// The cost of reducing gradients on a cluster that is only described. `slip lab gradients` uses it.
+// The cost of reducing gradients on a cluster, computed from a topology description without the hardware. `slip lab
+// gradients` uses it.
 #pragma once
 
 #include "slip/gradient_plan.hpp"

@@ -1,7 +1,7 @@
-// GradientClock: records with timed events when things of a step happen on the device: gradients arrive, calls start
-// and end, streams reach a wait for a gradient and continue. Two sets of events alternate, so that one step can be read
-// while the next one is recorded. The events are reused: nothing is allocated once both sets were used. One thread at a
-// time.
+// GradientClock: records the times of a step on the device with timed events. It records when gradients arrive, when
+// calls start and end, and when streams reach a wait for a gradient and continue after it. Two sets of events
+// alternate, so that one step can be read while the next one is recorded. The events are reused: nothing is allocated
+// once both sets were used. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class GradientClock {
   void reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here);
   void left(StreamRef stream, Here here);  // the stream continues after the wait that was reached last
 
-  // Fills `into` with the times of the present step (ago = 0) or of the step before it (1). Returns false if the step
+  // Fills `into` with the times of the current step (ago = 0) or of the previous step (1). Returns false if the step
   // was not recorded completely. wait_for() waits until the step is done; look() returns false if it is not done.
   bool wait_for(int ago, GradientTimes& into) const;
   bool look(int ago, GradientTimes& into) const;
@@ -47,7 +47,7 @@ class GradientClock {
     std::uint64_t step = 0;  // 0: none
     std::vector<TimedEvent> arrivals, starts, ends;
     std::vector<std::uint64_t> sources;  // streams, by parameter
-    std::size_t arrived = 0;             // gradients
+    std::size_t arrived = 0;             // number of gradients that have arrived
     std::uint32_t first = 0;             // the parameter whose ready() was called first
     std::size_t calls = 0, waits = 0;
     std::vector<Wait> wait_list;

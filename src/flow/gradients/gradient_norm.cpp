@@ -103,7 +103,8 @@ GradientNorm::GradientNorm(const Device& device, const ParameterList& parameters
 
 void GradientNorm::follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here) {
   if (first_call == end_call) return;
-  // Until `scaled_` the step before reads the sums. A captured step has no step before it.
+  // The previous step reads squares_ until scaled_ is reached, so this step must not overwrite them earlier. A captured
+  // step has no previous step.
   if (first_call == 0 && !step.stream().capturing()) stream_.wait(scaled_, here);
   stream_.wait(step.done(end_call - 1), here);
   for (std::uint32_t parameter = 0; parameter < parameters_.size(); ++parameter) {

@@ -1,6 +1,6 @@
-// GradientNorm: the norm of all gradients, and clipping by it. It sums squares for each parameter, and then over the
-// parameters in the order of their numbers: so the bits do not depend on the buckets. The sums are computed in a stream
-// of their own as calls end.
+// GradientNorm: the norm of all gradients, and clipping by it. It sums the squares of each parameter, and then adds
+// these sums in the order of the parameters' numbers. So the bits do not depend on the buckets. The sums are computed
+// in a stream of their own as calls end.
 #pragma once
 
 #include "flow/gradients/gradient_step.hpp"
@@ -11,7 +11,8 @@ class GradientNorm {
  public:
   GradientNorm(const Device& device, const ParameterList& parameters, Here here);
 
-  // Calls [first_call, end_call) were issued: issues the sums of the parameters that are complete after them.
+  // Call it after calls [first_call, end_call) were issued. It issues the sums of the parameters that these calls
+  // complete.
   void follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here);
   // Scales the gradients. Later waits of the step wait for the scaling.
   void clip(double max_norm, GradientStep& step, StreamRef stream, GradientClock& clock, Here here);

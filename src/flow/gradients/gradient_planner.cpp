@@ -9,13 +9,14 @@
 namespace slip {
 namespace {
 
-// Rank 0 makes a new plan if a gradient comes or is needed this share of a step earlier or later than planned, or if
-// the calls take this share of a step more or less. The plan is adopted if it saves at least kGain of a step.
+// Rank 0 makes a new plan if a time deviates from the plan by more than kDrift of a step. The times are the arrival and
+// the need of each gradient, and the sum of the calls. The plan is adopted if it saves at least kGain of a step.
 constexpr double kDrift = 0.03, kGain = 0.01;
-constexpr int kEffortBetweenSteps = 1500;  // plans looked at: some milliseconds of one rank's host
-constexpr double kMaxSlowdown = 4;         // of calls while compute runs: a rank that was stopped is no measure
+constexpr int kEffortBetweenSteps = 1500;  // plans evaluated: a few milliseconds of host time on rank 0
+constexpr double kMaxSlowdown = 4;         // limit for the slowdown of calls: a larger one means that a rank was paused
 
-// The first step shows neither waits that come after step_end() nor how calls and compute slow each other.
+// Steps 2 and 8 are checked in any case. The first step shows neither waits that come after step_end() nor how calls
+// and compute slow each other.
 bool is_early(std::uint64_t steps) { return steps == 2 || steps == 8; }
 
 }  // namespace
@@ -105,14 +106,15 @@ bool GradientPlanner::check(const PlannedStep& ended, BucketPlan& next, Here her
 
 void GradientPlanner::collect(const PlannedStep& ended, Here here) {
   check_ = Check::kIdle;
-  // All ranks give the same answer: a step that is captured or not reduced is so on all of them.
+  // wait_for() returns the same value on all ranks: a step is captured, or not reduced, on all ranks or on none.
   if (!ended.clock.wait_for(1, times_)) return;
   analyze_step(times_, analysis_);
   exchange_.put_arrivals(times_.arrivals, ended.step.stream(), here);
   check_ = Check::kDecide;
 }
 
-// Only rank 0's plan counts: the needs of gradients and the times of calls differ between ranks.
+// All ranks use rank 0's plan. Their own plans would differ, because each rank measures other need times and call
+// times.
 void GradientPlanner::decide(const PlannedStep& ended, Here here) {
   const std::span<const Picos> arrivals = exchange_.arrivals(here);
   const double slowdown = slowdown_of_calls(ended, arrivals);
@@ -139,9 +141,9 @@ void GradientPlanner::set_times(const GradientLayout& layout, std::span<const Pi
   }
 }
 
-// The times of the calls divided by their times alone. A call counts from where all ranks have its gradients. Never
-// below 1: a link with a token bucket (rate limiter) sends the first bytes after a rest faster, and a plan that counts
-// on that lets it rest again.
+// The times of the calls divided by their times alone. A call counts from the time when all ranks have its gradients.
+// Never below 1: a link with a token bucket (rate limiter) sends the first bytes after an idle period faster. A plan
+// that relies on this rate would leave the link idle again.
 double GradientPlanner::slowdown_of_calls(const PlannedStep& ended, std::span<const Picos> arrivals) {
   Picos alone = 0, took = 0;
   for (const Bucket& bucket : ended.plan.buckets) alone += cost_alone_.time(bucket.bytes);

@@ -1,8 +1,8 @@
 // GradientPlanner: plans the buckets of a Gradients object from measured steps, so that all ranks use the same plan.
 //
-// After the first step rank 0 makes a plan from the measured times. Later steps are recorded now and then; if their
-// times have drifted and a new plan gains enough, all ranks adopt it. Between steps the host never waits for a step
-// that is less than one step old, except after the first one.
+// After the first step rank 0 makes a plan from the measured times. Later, after every Options::check_every steps, one
+// step is recorded. If its times have drifted and a new plan gains enough, all ranks adopt that plan. Between steps the
+// host waits only for ops that were issued at least one step ago, except after the first step.
 #pragma once
 
 #include <span>
@@ -20,13 +20,13 @@ class PlanExchange {
  public:
   PlanExchange(Communicator& comm, const Device& device, std::size_t parameters, Here here);
 
-  // The arrival times of gradients: of each parameter the latest of all ranks.
+  // Exchanges the arrival times of gradients. The result has the latest time over all ranks for each parameter.
   void put_arrivals(std::span<const Picos> own, StreamRef stream, Here here);
-  std::span<const Picos> arrivals(Here here);  // by parameter; waits for them
+  std::span<const Picos> arrivals(Here here);  // by parameter; waits until they are exchanged
 
-  // Rank 0 sends its plan to all ranks; null if the present plan stays.
+  // Rank 0 sends its plan to all ranks; null if the current plan stays.
   void put_plan(const BucketPlan* plan, StreamRef stream, Here here);
-  bool take_plan(BucketPlan& into, Here here);  // waits; false: the present plan stays
+  bool take_plan(BucketPlan& into, Here here);  // waits; false: the current plan stays
 
  private:
   Communicator& comm_;
@@ -43,7 +43,7 @@ class GradientPlanner {
   };
   // The step that ended, with the plan that it used.
   struct PlannedStep {
-    std::uint64_t steps = 0;  // that have ended so far, this one included
+    std::uint64_t steps = 0;  // number of steps that have ended, including this one
     const GradientStep& step;
     const GradientClock& clock;
     const GradientLayout& layout;
@@ -56,9 +56,9 @@ class GradientPlanner {
 
   bool wants_recording(std::uint64_t steps) const { return steps == 0 || check_ == Check::kRecord; }
 
-  // After the first step, which this waits for. order_of_arrival() gives the parameters in the order in which their
-  // gradients came, at the slowest rank; nothing if the step was not recorded. With the layout in that order, or any
-  // other, first_plan() makes the plan; false: rank 0 has none.
+  // For the end of the first step. order_of_arrival() waits for the step. It returns the parameters in the order in
+  // which their gradients arrived, by the latest rank for each. It returns nullopt if the step was not recorded. Then
+  // first_plan() makes the plan for `layout`, which should have that order. It returns false if rank 0 has no plan.
   std::optional<std::vector<std::uint32_t>> order_of_arrival(const PlannedStep& ended, Here here);
   bool first_plan(const GradientLayout& layout, StreamRef stream, BucketPlan& plan, Here here);
 
@@ -84,8 +84,8 @@ class GradientPlanner {
   PlanExchange exchange_;
   const Options options_;
   const ReduceCost cost_alone_;
-  ReduceCost cost_;          // in steps: `slowdown_` times cost_alone_
-  double slowdown_ = 1;      // of calls while compute runs, as planned for
+  ReduceCost cost_;          // of a call while compute runs: `slowdown_` times cost_alone_
+  double slowdown_ = 1;      // of calls while compute runs, as the last plan assumes
   GradientProfile profile_;  // of the step that the last plan was made for
   Check check_ = Check::kIdle;
   GradientTimes times_;  // of the step that was recorded last

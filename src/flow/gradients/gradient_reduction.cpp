@@ -51,8 +51,8 @@ ReduceCost measure_reduction(const GradientReduction& reduction, Communicator& c
                              std::uint64_t max_bytes, Here here) {
   constexpr std::uint64_t kMin = 1024, kMax = std::uint64_t{64} << 20, kStep = 4;
   constexpr std::int64_t kLongNs = 50'000'000;  // a call that takes this long shows the rate well enough
-  // Several calls in a row, as in a step. A link with a token bucket sends the first bytes after a rest faster: single
-  // small calls would look cheaper than they are.
+  // Several calls in a row, as in a step. A link with a token bucket (rate limiter) sends the first bytes after an idle
+  // period faster. Single small calls would seem cheaper than they are.
   constexpr int kTries = 3, kCalls = 8;
   max_bytes = std::clamp(max_bytes, kMin, kMax);
   SharedBuffer data = comm.allocate(max_bytes, "gradients: probe", here);

@@ -26,7 +26,8 @@ void note_need(StepAnalysis& analysis, std::size_t parameter, Picos due) {
 
 }  // namespace
 
-// Each stream has a chain of waits; the time between two of them is work, which takes place in any case.
+// Each stream has a chain of waits. The time between two waits is work, which takes the same time without
+// communication.
 void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
   analysis.backward_end = analysis.exposed = 0;
   analysis.whose = 0;
@@ -62,8 +63,8 @@ namespace {
 
 double milliseconds(Picos time) { return static_cast<double>(time) / 1e9; }
 
-// Why a stream stalled for a call since `from`. The call was behind other calls, or its transfer took the time `cost`,
-// or the transfer took longer than that.
+// Returns why a stream stalled for a call since `from`. Either the call queued behind other calls, or its transfer took
+// the expected time `cost`, or it took longer.
 std::string cause_of(const GradientReport::Part& part, Picos from, Picos cost) {
   const auto within = [&](Picos begin, Picos end) {
     return std::max<Picos>(0, std::min(end, part.end) - std::max(begin, from));
@@ -99,7 +100,7 @@ GradientReport report_of(const GradientTimes& times, const CallsOf& calls_of, co
   for (std::size_t i = 0; i < times.waits.size(); ++i) {
     const GradientTimes::Wait& wait = times.waits[i];
     report.used = std::max(report.used, wait.left);
-    if (wait.stream != analysis.whose) continue;  // other streams stalled at the same time
+    if (wait.stream != analysis.whose) continue;  // only the stream that stalled longest counts
     GradientReport::Part& part = report.buckets[wait.call];
     if (analysis.stalls[i].time > 0 && part.exposed == 0) from[wait.call] = analysis.stalls[i].from;
     part.exposed += analysis.stalls[i].time;

@@ -1,5 +1,6 @@
-// The times of a recorded step of gradients, and what follows from them: when each gradient is needed, how long streams
-// stalled for communication, and the report of the step. Pure functions; the times may be measured or simulated.
+// The times of a recorded step of gradients, and the results computed from them. The results are when each gradient is
+// needed, how long streams stalled for communication, and the report of the step. Pure functions; the times may be
+// measured or simulated.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ struct StepAnalysis {
     Picos last_gradient = 0;  // arrival of the last gradient that the stream writes; -1: it writes none
     Picos left = 0;           // when it continued after its last wait
     Picos due = 0;            // when it would have reached that wait without stalls
-    Picos stalled = 0;        // sum
+    Picos stalled = 0;        // sum of its stalls
   };
   // By parameter: when its first use would begin if nothing were late, not before the end of the backward pass.
   // Parameters that no stream waited for are needed last.
@@ -51,7 +52,7 @@ struct StepAnalysis {
   std::vector<Stall> stalls;  // by wait
   Picos backward_end = 0;
   Picos exposed = 0;                // stall time of the stream that stalled longest
-  std::uint64_t whose = 0;          // that stream
+  std::uint64_t whose = 0;          // id of that stream
   std::vector<Chain> chains;        // by stream
   std::vector<std::uint8_t> known;  // by parameter: some stream waited for it
 };

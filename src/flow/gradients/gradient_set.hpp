@@ -35,8 +35,8 @@ class ParameterList {
 void require_same(const ParameterList& parameters, const GradientOptions& options, Communicator& comm,
                   const Device& device, StreamRef stream, Here here);
 
-// The place of each gradient: those of one data type are neighbours, in the order of arrival, each aligned to a cache
-// line.
+// The position of each gradient in memory. Gradients of one data type are neighbours, in the order of arrival. Each is
+// aligned to a cache line.
 class GradientLayout {
  public:
   static constexpr std::uint64_t kLine = 64;
@@ -60,8 +60,8 @@ class GradientLayout {
   };
   std::vector<std::uint32_t> order_;
   std::vector<std::uint64_t> firsts_;  // by parameter
-  std::vector<std::uint64_t> sizes_;   // by place, whole lines
-  std::vector<std::uint32_t> groups_;  // by place
+  std::vector<std::uint64_t> sizes_;   // by position in memory; rounded up to whole cache lines
+  std::vector<std::uint32_t> groups_;  // by position in memory: index into sections_
   std::vector<Section> sections_;
   std::uint64_t bytes_ = 0;
 };

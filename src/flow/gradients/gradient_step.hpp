@@ -39,7 +39,7 @@ class GradientStep {
 
   // Marks the gradient as ready and issues all calls that can be issued now.
   void ready(std::uint32_t parameter, StreamRef stream, GradientClock& clock, Here here);
-  // The same in a step that is not reduced (NoSync).
+  // Only marks the gradient as ready, for a step that is not reduced (NoSync).
   void note(std::uint32_t parameter) { states_[parameter].ready = true; }
   std::uint32_t made() const { return ended_ ? 0 : next_; }  // calls of this step that were issued
   bool is_made(std::uint32_t call) const { return ended_ || call < next_; }
@@ -63,7 +63,7 @@ class GradientStep {
   struct Call {
     Range data, scratch;
     DataType type = DataType::kF32;
-    std::uint32_t touched = 0, pending = 0;  // gradients in its bucket; those that are not ready
+    std::uint32_t touched = 0, pending = 0;  // gradients in its bucket; those not ready yet
     std::uint32_t marked = 0;
     std::vector<Mark> marks;
     Event done;
@@ -79,7 +79,7 @@ class GradientStep {
   Communicator& comm_;
   const ParameterList& parameters_;
   const GradientReduction& reduction_;
-  Stream stream_;                       // all calls
+  Stream stream_;                       // runs all calls
   std::vector<ParameterState> states_;  // by parameter
   std::vector<Call> calls_;             // in the order of the plan
   std::vector<std::uint32_t> touches_;  // the calls of each parameter, parameter by parameter

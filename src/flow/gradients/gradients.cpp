@@ -38,7 +38,9 @@ struct Gradients::State {
   struct CommunicatorHandle {
     Communicator comm;
     ~CommunicatorHandle() {
-      if (comm.state_.use_count() > 1) comm.state_.reset();  // does not wait for other calls of the program
+      // ~Communicator waits for all calls. If the program still owns the communicator, only the reference is dropped,
+      // so that this destructor does not wait for other calls of the program.
+      if (comm.state_.use_count() > 1) comm.state_.reset();
     }
   } handle;
   Communicator& comm = handle.comm;
@@ -59,9 +61,9 @@ struct Gradients::State {
 
   struct Counts {
     std::uint64_t plans = 0, steps = 0, steps_of_plan = 0;
-    int paused = 0;         // NoSync objects
+    int paused = 0;         // number of NoSync objects
     bool captured = false;  // this step becomes a Plan: nothing of it runs
-    bool clipped = false;   // in this step
+    bool clipped = false;   // clip_norm() was called in this step
   } count;
 };
 
@@ -130,7 +132,7 @@ void Gradients::State::seal(Here here) {
   adopt(options.buckets == BucketRule::kEach ? each_alone(sizes) : ddp_buckets(sizes, options.ddp), here);
 }
 
-// Zeros, since a program may add to its gradients.
+// Fills the gradients with zeros, because a program may accumulate into them from the first step on.
 void Gradients::State::set_memory(Here here) {
   memory = comm.allocate(layout.bytes(), "gradients", here);
   if (reduction.needs_scratch()) scratch = comm.allocate(layout.bytes(), "gradients: scratch", here);
@@ -160,7 +162,7 @@ void Gradients::State::adopt(BucketPlan next, Here here) {
   count.steps_of_plan = 0;
 }
 
-// After a step. Until a step is recorded the plan stays DDP's.
+// Called after each step. Until a step is recorded, the plan stays that of ddp_buckets().
 void Gradients::State::plan_next(Here here) {
   const GradientPlanner::PlannedStep ended{count.steps, *step, *clock, layout, plan};
   BucketPlan next;
@@ -337,7 +339,7 @@ const GradientProfile& Gradients::profile() const {
 std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed()) return std::nullopt;
   GradientTimes times;
-  for (const int ago : {1, 0}) {  // the step before first: its length is known, since another step follows it
+  for (const int ago : {1, 0}) {  // prefers the previous step: its length is known, because the current step follows it
     const bool ends_here = ago == 0 && !state_->step->ended();
     // A step that has not ended is not counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);

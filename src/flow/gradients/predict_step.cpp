@@ -14,7 +14,7 @@
 namespace slip {
 namespace {
 
-// A device without overheads: the prediction is what the plan makes of the given times.
+// A device without overheads: the predicted times follow from the plan and the given times alone.
 Device open_plain_device(Here here) {
   return sim::open_device({.name = "step",
                            .memory = 1'000'000'000,

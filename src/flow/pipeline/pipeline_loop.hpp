@@ -1,8 +1,8 @@
 // PipelineLoop: the slots, streams and events of a pipeline, and the loop that issues its chunks.
 //
-// Each stage of a chunk waits for the stage before it, and for the last user of its slot: the copy in waits for the
-// kernels that read the slot, and the kernels wait for the copy out. If the source or the sink is not pinned memory,
-// two more streams copy between it and pinned slots.
+// Each stage of a chunk waits for the stage before it, and for the last use of its slot. The copy in waits for the
+// kernels that read the slot before. The kernels wait for the copy out of their output slot. If the source or the sink
+// is not pinned memory, two more streams copy between it and pinned slots.
 #pragma once
 
 #include <vector>
@@ -33,7 +33,7 @@ class PipelineLoop {
   void drain(Here here);
   void renew_streams();
 
-  Picos elapsed() const;                                         // of the last run
+  Picos elapsed() const;                                         // time of the last run
   bool ran(std::uint64_t stream, std::uint64_t position) const;  // whether this op belongs to the last run
 
  private:

@@ -17,7 +17,7 @@ constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kMaxChunks = 1'000'000;
 constexpr std::uint32_t kMaxDepth = 1024;
 constexpr Picos kNear = 100;                  // plans within 1/100 of the best time count as equally good
-constexpr std::uint64_t kTriedOneByOne = 64;  // chunk counts up to here are all tried, then steps of 1/16
+constexpr std::uint64_t kTriedOneByOne = 64;  // chunk counts up to this are all tried, above it in steps of 1/16
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
 
@@ -61,7 +61,7 @@ PipelinePlan plan_with(const PipelineSpec& spec, std::uint64_t chunk, std::uint3
   return plan;
 }
 
-// Divides the elements evenly, so that the last chunk is not a small rest.
+// Divides the elements evenly, so that the last chunk is not a small remainder.
 std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
   return std::min(divide_up(divide_up(spec.elements, chunks), spec.granule) * spec.granule, spec.elements);
 }
@@ -165,7 +165,8 @@ constexpr std::uint64_t kMinParts = 16;                    // measure_link also 
 
 bool known(const LinkCost& link) { return link.bytes_per_second > 0; }
 
-// The elements of the largest piece. If memory and data allow, a 1/16 of it still has whole granules.
+// The number of elements of the largest measured piece. If memory and data allow, 1/16 of it is a whole number of
+// granules.
 std::uint64_t piece_of(const PipelineSpec& spec) {
   const std::uint64_t wanted = std::max<std::uint64_t>(kPiece / std::max(spec.bytes_in, spec.bytes_out), 1);
   std::uint64_t granules =
@@ -209,8 +210,8 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
         in_bytes, in_unit, here);
 }
 
-// The time of a whole run of the loop. The host memory has room for all chunks, or for one chunk if all of them
-// together are larger than caches.
+// The time of a whole run of the loop. The host memory holds all chunks. If all of them together are larger than the
+// caches, it holds one chunk.
 Picos time_loop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here) {
   const std::uint64_t chunk = plan.chunk * std::max(spec.bytes_in, spec.bytes_out);
   const std::uint64_t elements = chunk * plan.chunks > HostRing::kEnough ? plan.chunk : spec.elements;

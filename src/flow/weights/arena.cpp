@@ -15,7 +15,7 @@ namespace {
 struct Life {
   std::uint32_t value = 0;
   std::uint64_t bytes = 0;
-  std::uint32_t first = 0, last = 0;  // ops
+  std::uint32_t first = 0, last = 0;  // first and last op at which the value is live
   std::uint64_t offset = 0;
 };
 
@@ -191,9 +191,9 @@ std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const 
   std::vector<std::size_t> ends = begins;
   std::ranges::stable_sort(begins, {}, [&](std::size_t i) { return all[i].first; });
   std::ranges::sort(ends, {}, [&](std::size_t i) { return all[i].last; });
-  // Op by op. As long as no overlap was found, the live ranges are disjoint; so a new range can only overlap its two
-  // neighbours.
-  std::map<std::uint64_t, std::size_t> there;  // by offset
+  // Visits the ranges in the order of their first op. As long as no overlap was found, the live ranges are disjoint. So
+  // a new range overlaps one of its two neighbours, or none.
+  std::map<std::uint64_t, std::size_t> there;  // live ranges, by offset
   auto over = ends.begin();
   for (const std::size_t i : begins) {
     const Placed& one = all[i];

@@ -16,8 +16,8 @@ namespace slip {
 struct Arena {
   std::vector<std::uint64_t> offsets;  // by graph value; of weights: 0
   std::uint64_t bytes = 0;
-  std::uint64_t bound = 0;    // the most bytes that are live at one op: no placement needs less
-  std::uint32_t fullest = 0;  // that op
+  std::uint64_t bound = 0;    // maximum of the bytes that are live at one op: no placement needs less
+  std::uint32_t fullest = 0;  // the op with this maximum
 };
 
 // Inputs, states and outputs share no bytes: they are live between steps, when copies use them.
@@ -34,8 +34,8 @@ struct Placed {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-// The indices of two ranges that are live at the same op and share bytes, if there are any; the one that is live first
-// comes first. O(n log n).
+// The indices of two ranges that are live at the same op and share bytes, if there are any. The range that becomes live
+// first comes first. O(n log n).
 std::optional<std::pair<std::size_t, std::size_t>> find_overlap(std::span<const Placed> all);
 
 }  // namespace slip

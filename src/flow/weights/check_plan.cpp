@@ -1,3 +1,4 @@
+// check_plan() of weight_groups.hpp: refuses a plan that is for another graph or that uses bytes twice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t room) {
   return offset % kAlignment == 0 && offset <= room && bytes <= room - offset;
 }
 
-// The weight groups depend on the graph alone.
+// The weight groups depend on the graph alone, so the plan must have the groups that make_weight_groups() gives.
 void check_groups(const WeightsPlan& plan, const Graph& graph, Here here) {
   const std::vector<WeightGroup> groups = make_weight_groups(graph);
   const auto same_part = [](const WeightGroup::Part& a, const WeightGroup::Part& b) {

@@ -1,4 +1,4 @@
-// describe(): a plan as text for people.
+// describe(): a plan as human-readable text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::string memory_line(const WeightsPlan& plan, std::uint64_t weights) {
   return text + "\n";
 }
 
-// What limits the step, and what would shorten it.
+// Says whether compute or loading limits the step, and how to shorten it.
 std::string bottleneck(const WeightsPlan& plan, const Costs& costs) {
   if (plan.loads.empty()) return "all weights stay on the device: nothing is loaded in a step\n";
   const std::string amounts =

@@ -13,7 +13,7 @@
 namespace slip {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large blocks, not many small
+constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 30;  // of pinned memory: few large allocations
 
 }  // namespace
 
@@ -87,8 +87,8 @@ Loader::Group Loader::make_group(std::uint32_t index, Here here) const {
   return group;
 }
 
-// Gives the streamed groups that are copied their place in host memory. Pinned memory of the program is copied from
-// where it lies. A proof reads nothing, so all groups share one place.
+// Allocates pinned host memory for the streamed groups that are copied, and fills it. Pinned memory of the program is
+// used in place. A proof reads no bytes, so all groups share the same memory.
 void Loader::keep_in_pinned_memory(Here here) {
   const bool proves = options_.purpose == Purpose::kProve;
   std::uint64_t in_block = 0;
@@ -120,7 +120,7 @@ void Loader::keep_in_pinned_memory(Here here) {
 void Loader::wrap_program_memory(std::uint32_t index, Here here) {
   for (const WeightGroup::Part& part : plan_.units[index].parts) {
     const GraphValue& weight = graph_[part.bytes.value];
-    // A plan's loads only read it.
+    // The const_cast is safe: loads only read this memory.
     auto* data = const_cast<std::byte*>(source_.memory_(weight).data()) + part.bytes.offset;
     host_.push_back(device_.wrap(data, part.bytes.bytes, MemoryKind::kPinned, weight.name, here));
     groups_[index].memory.push_back(host_.back());
@@ -187,7 +187,7 @@ void Loader::fill_resident(const Buffer& resident, Here here) {
   stream.sync(here);
 }
 
-// The function is two words long, so that std::function allocates nothing.
+// The lambda is at most two pointers large, so that std::function stores it without an allocation.
 void Loader::issue_read(StreamRef stream, Range to, std::uint32_t index, Name name) {
   const ReadTarget target{index, static_cast<std::uint32_t>(to.offset / kAlignment)};
   const auto function = [this, target] {
@@ -220,10 +220,10 @@ void Loader::read_next_load(ReadTarget target) {
   }
 }
 
-// The next part to begin reading, if its place in the ring is free.
+// The next part for the reader to begin, if its place in the ring is free.
 std::optional<ReadRequest> Loader::next_request() {
   ReadAhead& ahead = *read_ahead_;
-  // acquire: the op that used the place before has ended.
+  // acquire: the counter is written after the op that used this place before has ended, so that op no longer reads it.
   const std::uint32_t free = std::atomic_ref(*reinterpret_cast<std::uint32_t*>(address(ahead.free_places.range())))
                                  .load(std::memory_order_acquire);
   // The counter wraps around; the difference is never as large as half of its range.
@@ -234,7 +234,7 @@ std::optional<ReadRequest> Loader::next_request() {
   return ReadRequest{part.file, part.offset, part.bytes, landing_of(part, address(ring_) + load.offset + part.at)};
 }
 
-// The part after `part` is the next one to ask for.
+// Makes the part after `part` the next one to request.
 void Loader::pass(LoadPart part) {
   const std::uint32_t group = plan_.loads[part.load % plan_.loads.size()].unit;
   const bool last = part.part + 1 == groups_[group].parts.size();

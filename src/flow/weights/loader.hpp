@@ -1,7 +1,8 @@
-// Loader: brings the bytes of weight groups to the device, for the runner and for the proof of what it issues.
+// Loader: brings the bytes of weight groups to the device. The runner uses it, and verify_weights, which proves the
+// order of the ops that it issues.
 //
-// Groups in host memory are copied. Groups in files are read: straight into the ring where device memory is host memory
-// (cpu), otherwise into pinned slots, of which one is copied to the device while the next ones are read.
+// Groups in host memory are copied. Groups in files are read straight into the ring if device memory is host memory
+// (cpu). Otherwise they are read into pinned slots, and one slot is copied to the device while the next ones are read.
 #pragma once
 
 #include <array>
@@ -15,8 +16,8 @@
 
 namespace slip {
 
-// Reads from disk on the way to a device that a read cannot write to: each goes to a pinned slot on a stream of its
-// own, and the stream of loads copies the slot to the device. One slot is copied while the others are read.
+// Reads from disk for a device whose memory a file read cannot write. One stream reads into pinned slots, and the
+// stream of loads copies each slot to the device. One slot is copied while the others are read.
 class StagedReads {
  public:
   enum class SlotMemory : unsigned char {
@@ -65,8 +66,8 @@ class Loader final : public GroupLoader {
     Purpose purpose = Purpose::kRun;
   };
 
-  // Groups are loaded into `ring`. A source may be missing (null) for a proof: then groups come from pinned memory or,
-  // if the plan leaves them on disk, from staged reads.
+  // Groups are loaded into `ring`. For a proof `source` may be null. Then groups come from pinned memory or, if the
+  // plan leaves them on disk, from staged reads.
   Loader(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightSource* source, Range ring,
          Options options, Here here);
   ~Loader() override;
@@ -101,7 +102,7 @@ class Loader final : public GroupLoader {
     std::vector<Range> memory;    // kCopyParts: by part
     std::vector<FilePart> parts;  // kReadIntoRing, kReadThenCopy
   };
-  // A host function fits in two words with this: a group, and where its read writes to.
+  // A group, and the destination of its read, in 8 bytes: so the host function that captures it fits in two pointers.
   struct ReadTarget {
     std::uint32_t group = 0;
     std::uint32_t at = 0;  // in the ring or in the slots, in multiples of kAlignment
@@ -111,15 +112,15 @@ class Loader final : public GroupLoader {
     std::uint64_t load = 0;
     std::size_t part = 0;
   };
-  // kReadIntoRing: while one load is read, the reader begins the next ones if their place in the ring is free. A stream
-  // that waits for no load counts the free places in a word of pinned memory.
+  // kReadIntoRing: while one load is read, the reader begins the next ones if their place in the ring is free. A
+  // separate stream, which waits for no load, counts the free places in pinned memory.
   struct ReadAhead {
     Stream stream;
     Buffer free_places;        // a 32-bit counter: loads whose place in the ring is free
-    std::uint32_t issued = 0;  // loads; the value of the counter when all of them have their place
-    // The members below belong to the host function that reads; these run one at a time.
-    std::uint64_t begun = 0;  // loads
-    LoadPart next;            // the first part that the reader was not asked for
+    std::uint32_t issued = 0;  // issued loads: the counter has this value when all their places are free
+    // Only the host functions that read use the members below, and they run one at a time.
+    std::uint64_t begun = 0;  // number of loads whose host function has begun
+    LoadPart next;            // the first part that was not requested from the reader yet
   };
 
   Group make_group(std::uint32_t index, Here here) const;
@@ -146,7 +147,7 @@ class Loader final : public GroupLoader {
   std::unique_ptr<ReadAhead> read_ahead_;  // if loads have the path kReadIntoRing
 };
 
-// Device memory is memory of the process: a read can write to it.
+// True if device memory is memory of this process, so that a file read can write to it.
 bool is_host_memory(const Device& device);
 
 }  // namespace slip

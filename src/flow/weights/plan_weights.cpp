@@ -18,8 +18,8 @@ namespace slip {
 namespace {
 
 constexpr double kAsGood = 1.001;  // a larger ring must make the step shorter by more than this factor
-constexpr std::uint64_t kRingShare =
-    4;  // at most 1/4 of the memory for weights is given to the ring to keep a disk busy
+// To keep a disk busy, the ring gets at most 1 / kRingShare of the memory for weights.
+constexpr std::uint64_t kRingShare = 4;
 
 // The sum of costs may exceed the range of Picos.
 Picos rounded(double time) { return std::llround(std::min(time, 9e18)); }
@@ -45,12 +45,14 @@ void leave_on_disk(std::vector<WeightGroup>& groups, std::uint64_t host_memory) 
   }
 }
 
-// On the cpu device files are read straight into the ring.
+// Gives groups that end with a large weight extra bytes in the ring (WeightGroup::room). On the cpu device files are
+// read straight into the ring.
 void leave_room(std::vector<WeightGroup>& groups) {
   for (WeightGroup& group : groups) group.room = group.parts.back().bytes.bytes >= kLargePart ? kLandingRoom : 0;
 }
 
-// For an error: the weights that must be in memory at one op, which are its own and the ones that are loaded with them.
+// For an error: the weights that must be in memory at one op. These are its own weights and those that are loaded
+// together with them.
 std::string weights_text(const Graph& graph, const std::vector<WeightGroup>& groups,
                          const std::vector<WeightLoad>& loads, std::uint64_t bytes) {
   const WorkingSet largest = largest_working_set(groups, loads);
@@ -201,8 +203,8 @@ class WeightsPlanner {
     return {tries.begin(), tries.end()};
   }
 
-  // The ring with which the disk never waits for ops: it holds the groups in use, half as much again for groups that
-  // are loaded and not used yet (measured: without them nothing is gained), and all reads in flight.
+  // The ring with which the disk never waits for ops. It holds the groups in use, half as much again for groups that
+  // are loaded and not used yet, and all reads in flight. (Measured: without the second part nothing is gained.)
   std::uint64_t fast_ring(std::uint64_t max) const {
     const ReaderOptions reads;
     const std::uint64_t wanted =

@@ -14,7 +14,7 @@
 namespace slip {
 namespace {
 
-constexpr int kProvenSteps = 3;  // a step waits for ops of up to two steps before it; later steps repeat the third
+constexpr int kProvenSteps = 3;  // a step waits for ops of at most two steps before it; later steps repeat the third
 
 // A device with these costs and no other ones.
 sim::Description description_of(const Costs& costs, double kernel_slowdown, std::uint64_t memory) {
@@ -32,7 +32,7 @@ sim::Description description_of(const Costs& costs, double kernel_slowdown, std:
                      .kernel_slowdown_ppm = ppm(costs.load_slowdown)}};
 }
 
-// Loads that take time and move no bytes: every group is copied from the same place. A group on disk is read first,
+// Loads that take time and move no bytes: every group is copied from the same memory. A group on disk is read first,
 // which takes the time of the disk.
 class SimulatedLoader final : public GroupLoader {
  public:
@@ -84,7 +84,7 @@ class PredictedTrace final : public Observer {
   bool started_ = false;  // needs no lock: sim notifies observers on the thread that issues, which is this one
 };
 
-// The simulated device of a plan, with the plan's memory and the host's inputs and outputs. Nobody touches the bytes.
+// The simulated device of a plan, with the plan's memory and the host's inputs and outputs. No op accesses the bytes.
 struct SimulatedDevice {
   Device device;
   WeightsMemory memory;

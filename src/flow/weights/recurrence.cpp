@@ -9,7 +9,7 @@
 namespace slip {
 namespace {
 
-constexpr int kMaxSteps = 12;  // simulated at most, until two in a row take equally long; the first finds an empty ring
+constexpr int kMaxSteps = 12;  // limit; the simulation ends earlier if two steps in a row take equally long
 constexpr double kSame = 1e-6;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
@@ -59,7 +59,7 @@ class TwoServers {
   }
 
  private:
-  static constexpr double kMin = 1e-3;  // an op or load of no cost still has to run
+  static constexpr double kMin = 1e-3;  // an op or load of cost 0 still has to run, because 0 means that none runs
 
   void start_op() {
     if (op_ == 0 && !step_costs_.inputs.empty() && input_step_ <= op_step_) return;
@@ -84,7 +84,8 @@ class TwoServers {
     if (load_ready_ == kInfinite && !(load_left_ > 0 && !input_runs_) && load_may_start()) load_ready_ = now;
   }
   // Inputs and loads are copies in two streams that share one engine. When a copy ends, the engine continues with the
-  // same stream if its next copy is ready (rule 50); otherwise it takes the copy that became ready first.
+  // same stream if its next copy is ready (rule 50 in docs/semantics.md). Otherwise it takes the copy that became ready
+  // first.
   void start_load() {
     const bool goes_on = std::exchange(load_ended_, false) && (input_runs_ ? input_ready_ : load_ready_) != kInfinite;
     if (input_ready_ == kInfinite && load_ready_ == kInfinite) return;
@@ -115,7 +116,7 @@ class TwoServers {
   int op_step_ = 0, load_step_ = 0, input_step_ = 0;
   bool input_runs_ = false;                                  // the copy that runs, or ran last, is an input
   bool load_ended_ = false;                                  // a copy ended at this instant
-  double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next one waits for its turn
+  double input_ready_ = kInfinite, load_ready_ = kInfinite;  // since when the next copy waits for the engine
   double op_left_ = 0, load_left_ = 0;
 };
 
@@ -156,10 +157,10 @@ SteadyStep steady_step_of(const StepCosts& step_costs, std::span<const WeightLoa
   return steady;
 }
 
-// Let ops and loads run concurrently for a time x of a step T. With slowdowns k of ops and l of loads, a = k / (1 + k)
-// and b = l / (1 + l), the ops run for C + a x and the loads for L + b x. Neither is longer than T, and their sum is at
-// most T + x. Eliminating x: T >= C + a L / (1 - b) and T >= L + b C / (1 - a), if a + b < 1. Otherwise running both
-// concurrently gains nothing, and T >= C + L.
+// Let C be the time of the ops alone, and L that of the loads. Let both run concurrently for a time x of a step T. Let
+// k be the slowdown of ops and l that of loads, a = k / (1 + k) and b = l / (1 + l). Then the ops run for C + a x and
+// the loads for L + b x. Neither is longer than T, and their sum is at most T + x. Eliminating x: T >= C + a L / (1 -
+// b) and T >= L + b C / (1 - a), if a + b < 1. Otherwise running both concurrently gains nothing, and T >= C + L.
 double min_steady_step(const StepCosts& step_costs, double compute, double loading) {
   const double k = step_costs.kernel_slowdown, l = step_costs.load_slowdown;
   if (k * l >= 1) return compute + loading;

@@ -1,7 +1,7 @@
 // The length of a step in the steady state, computed without a device. Ops run one after the other, and so do loads. An
-// op waits for its loads, a load for the last op that used its place in the ring, and ops and loads slow each other
-// while both run. With slots in place of bytes this is the recurrence L_k = max(L_k-1, C_k-S) + l_k, C_k = max(C_k-1,
-// L_k) + c_k.
+// op waits for its loads. A load waits for the last op that used its place in the ring. Ops and loads slow each other
+// while both run. With a ring of S slots in place of bytes this is the recurrence L_k = max(L_k-1, C_k-S) + l_k, C_k =
+// max(C_k-1, L_k) + c_k. Here load k takes l_k and ends at L_k, and op k takes c_k and ends at C_k.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ namespace slip {
 // The times of a step's parts.
 struct StepCosts {
   std::vector<double> ops;            // picoseconds, alone, by op
-  std::vector<double> loads;          // by group
+  std::vector<double> loads;          // picoseconds, alone, by weight group
   double kernel_slowdown = 0;         // while a load runs, an op takes 1 + kernel_slowdown times as long
   double load_slowdown = 0;           // while an op runs, a load takes 1 + load_slowdown times as long
   std::vector<double> inputs;         // copies of a step's inputs; they share the copy engine with the loads

@@ -37,7 +37,8 @@ class ChoiceCosts {
   }
 
   // Lower bound when the groups by_worth_[from...] are undecided, `room` bytes are left for them, and the decided ones
-  // load for `loading`. As in a fractional knapsack, the groups worth most stay, the last of them in part.
+  // load for `loading`. As in a fractional knapsack, the groups with the longest load time per byte stay, the last of
+  // them in part.
   double bound(std::size_t from, std::uint64_t room, double loading) {
     effort += by_worth_.size() - from;
     for (std::size_t i = from; i < by_worth_.size(); ++i) {
@@ -49,14 +50,14 @@ class ChoiceCosts {
     return min_steady_step(problem_.step_costs, compute_, loading);
   }
 
-  // Lower bound for every choice that streams at least the groups that are not in `maybe_resident`. It is the
-  // recurrence for these groups with a ring that loses no bytes at its end and without slowdowns: more loads never make
-  // its steady state shorter. Of the ends of all ops and loads, the smallest increase from one step to the next is the
-  // bound.
+  // Lower bound for every choice that streams at least the groups that are not in `maybe_resident`. It evaluates the
+  // recurrence (recurrence.hpp) for these groups, without slowdowns and with a ring that loses no bytes at its end.
+  // More loads never make its steady state shorter. Of the ends of all ops and loads, the smallest increase from one
+  // step to the next is the bound.
   double bound_of_streamed(const ResidentSet& maybe_resident);
 
   const ResidentProblem& problem() const { return problem_; }
-  std::uint64_t effort = 0;  // ops looked at: the same on every machine, unlike time
+  std::uint64_t effort = 0;  // ops evaluated; unlike time it is the same on every machine
 
  private:
   double worth(std::uint32_t group) const { return load_times_[group] / static_cast<double>(bytes(group)); }

@@ -1,6 +1,6 @@
-// The choice of the weights that stay resident, so that a step is as short as possible. The search starts from good
-// guesses, improves them by exchanges, and then runs branch and bound until the choice is proven best or the effort is
-// used up. plan_weights uses it.
+// The choice of the weights that stay resident, so that a step is as short as possible. The search starts from
+// heuristic guesses and improves them by exchanges. Then it runs branch and bound until the choice is proven optimal or
+// the effort is used up. plan_weights uses it.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ struct ResidentChoice {
 };
 
 // guess_resident returns the best guess; search_resident also runs exchanges and branch and bound. `effort` limits the
-// ops looked at: unlike a time limit, it gives the same result on every machine.
+// number of ops evaluated. Unlike a time limit, it gives the same result on every machine.
 ResidentChoice guess_resident(const ResidentProblem& problem);
 ResidentChoice search_resident(const ResidentProblem& problem, std::uint64_t effort);
 

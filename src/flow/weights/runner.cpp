@@ -15,7 +15,7 @@ namespace slip {
 // Inputs and outputs are double-buffered in host memory: the host fills or reads one buffer while the device uses the
 // other.
 struct Runner::State {
-  struct Turn {
+  struct Turn {  // one of the two sets of host buffers; steps alternate between them
     std::vector<Buffer> buffers;
     std::vector<HostValue> inputs, outputs;
     Event taken, there;  // recorded when its inputs are copied, and when its outputs have arrived
@@ -80,7 +80,7 @@ Runner::~Runner() {
   for (const StreamRef stream : streams) {
     try {
       stream.sync();
-    } catch (const Error&) {  // an earlier call reported it, or the program does not want to know
+    } catch (const Error&) {  // a destructor cannot throw; step() and sync() report such errors
     }
   }
 }
@@ -95,7 +95,7 @@ std::span<std::byte> Runner::input_bytes(Value value, Here here) {
 
 void Runner::step(Here here) {
   State::Turn& turn = state_->turns[state_->issued % 2];
-  turn.there.sync(here);  // the step before the last has its outputs in this memory
+  turn.there.sync(here);  // this memory has the outputs of the step before the last one
   state_->steps.issue(turn.inputs, turn.outputs);
   turn.taken = state_->steps.inputs_taken();
   turn.there = state_->steps.outputs_there();

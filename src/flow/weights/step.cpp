@@ -117,7 +117,8 @@ Range Steps::weight_range(const WeightIndex& index, const WeightsMemory& memory,
 
 Range Steps::range_of(Value value) const { return values_[value.index].range; }
 
-// Issues the loads of the present step up to `up_to`; each waits for the op that used its place in the ring last.
+// Issues the loads of the current step before number `up_to`. Each waits for the last op that used its place in the
+// ring.
 void Steps::issue_loads(std::uint32_t up_to) {
   for (; issued_ < up_to; ++issued_) {
     const WeightLoad& load = plan_.loads[issued_];

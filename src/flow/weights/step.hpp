@@ -1,5 +1,5 @@
-// Steps: the steps of a WeightsPlan as ops on streams. The one place that turns a plan into work: the runner issues
-// these ops, verify_weights captures them, predict_weights runs them on a simulated device.
+// Steps: the steps of a WeightsPlan as ops on streams. All users of a plan issue these ops: the runner runs them,
+// verify_weights captures them, and predict_weights runs them on a simulated device.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ struct WeightsMemory {
 class GroupLoader {
  public:
   virtual ~GroupLoader() = default;
-  // Issues to `stream` the ops that bring a weight group to `to`, a place in the ring. `used` is recorded by the last
-  // op that read this place and `stream` waits for it already; it is null if no op read the place.
+  // Issues to `stream` the ops that bring a weight group to `to`, a place in the ring. `used` is the event recorded
+  // after the last op that read this place; null: no op read it. `stream` waits for it already.
   virtual void issue(StreamRef stream, Range to, std::uint32_t group, const Event* used) = 0;
   // Bytes between the planned place of a part and the place where this loader puts it.
   virtual std::uint64_t shift(Range to, std::uint32_t group, std::size_t part) const = 0;
@@ -43,8 +43,8 @@ struct HostValue {
 };
 
 // Compute, loads, inputs and outputs each have a stream, so that a late input or output delays no load. issue() also
-// issues the first loads of the next step: they run while this step ends, even if the host waits for its result before
-// it issues more. After construction nothing is allocated. One thread at a time.
+// issues the first loads of the next step. They run while this step ends, even if the host waits for its result before
+// it issues the next step. After construction nothing is allocated. One thread at a time.
 class Steps {
  public:
   Steps(const Device& device, const Graph& graph, const WeightsPlan& plan, const WeightsMemory& memory,
@@ -104,8 +104,8 @@ class Steps {
   std::vector<Launch> launches_;     // by op
   std::vector<PlacedValue> values_;  // by graph value
   std::vector<PlacedLoad> loads_;    // by load of the plan
-  std::uint32_t first_ahead_ = 0;    // loads that wait for no op of their own step: issued with the step before
-  std::uint32_t issued_ = 0;         // loads of the present step
+  std::uint32_t first_ahead_ = 0;    // first loads that wait for no op of their own step: issued a step earlier
+  std::uint32_t issued_ = 0;         // number of issued loads of the current step
 };
 
 // Names of the loads in traces, by weight group.
@@ -123,8 +123,8 @@ std::vector<TraceSpan> kernel_spans(const TraceData& trace, std::uint64_t comput
 // Times of the steps in a trace.
 struct StepTimes {
   std::size_t steps = 0;
-  Picos first = 0;   // from its submission
-  Picos steady = 0;  // the median of the others
+  Picos first = 0;   // the first step, from its submission on
+  Picos steady = 0;  // the median of the other steps
   Picos idle = 0;    // part of `steady` in which no op ran
 };
 StepTimes step_times(const TraceData& trace, std::uint64_t compute_stream, std::size_t ops);

@@ -7,7 +7,7 @@
 namespace slip {
 namespace {
 
-constexpr std::uint32_t kNear = 8;  // ops: uses this close share a load, and small weights this close share a group
+constexpr std::uint32_t kNear = 8;  // in ops: uses this close share a load, and small weights this close share a group
 
 // A piece of one weight and the ops that use it. Pieces never overlap.
 struct UsedBytes {

@@ -14,8 +14,8 @@ namespace slip {
 inline constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A weight of at least kLargePart bytes gets kLandingRoom extra bytes in the ring. A direct read writes whole pages and
-// keeps the offset in a page that the data has in the file; with this room it needs no further copy.
+// A weight of at least kLargePart bytes gets kLandingRoom extra bytes in the ring. A direct read writes whole pages,
+// and the data keeps the offset in a page that it has in the file. With the extra bytes no further copy is needed.
 inline constexpr std::uint64_t kLargePart = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kLandingRoom = 3 * 4096;
 
@@ -31,19 +31,19 @@ const WeightGroup::Part* part_of(const WeightGroup& group, const ValueBytes& byt
 
 constexpr std::uint64_t ring_bytes_of(const WeightGroup& group) { return aligned(group.bytes + group.room); }
 
-// Places the loads one after the other in a ring of `bytes` bytes, from its beginning in each step, and sets the op
-// that each must wait for. Returns false if an op needs more bytes at a time than the ring has.
+// Places the loads one after the other in a ring of `bytes` bytes, in each step from its beginning. Also sets the op
+// that each load must wait for. Returns false if an op needs more bytes at a time than the ring has.
 bool lay_ring(const std::vector<WeightGroup>& groups, std::span<WeightLoad> loads, std::uint64_t bytes);
 
-// The op whose loads together take the most bytes of the ring: no ring can be smaller.
+// The op with the maximum sum of bytes in the ring over its loads: no ring can be smaller.
 struct WorkingSet {
   std::uint64_t bytes = 0;
   std::uint32_t op = kNoOp;
 };
 WorkingSet largest_working_set(const std::vector<WeightGroup>& groups, std::span<const WeightLoad> loads);
 
-// Throws kInvalidValue unless the plan is for this graph, all of it lies within its memory, and nothing lies on bytes
-// that are still needed. verify_weights then proves the order of its ops.
+// Throws kInvalidValue unless the plan is for this graph, all placements are within its memory, and no placement
+// overlaps bytes that are still needed. verify_weights then proves the order of its ops.
 void check_plan(const WeightsPlan& plan, const Graph& graph, Here here);
 
 }  // namespace slip

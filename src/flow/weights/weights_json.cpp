@@ -1,4 +1,4 @@
-// Plans as JSON. The file names values and ops, so that reading notices a plan that is for another graph.
+// Plans as JSON. The file has the names of values and ops, so that the reader detects a plan for another graph.
 #include <fmt/format.h>
 
 #include "base/json_fields.hpp"

@@ -17,25 +17,25 @@ namespace slip::cpu {
 
 namespace {
 
-// Threads that are in a BLAS call. At exit the destructor of OpenBLAS unmaps the memory that calls use, and a fork
-// during a call would leave that memory locked in the child. So exit and fork wait for running calls, each of one tile,
-// and block new ones.
+// Threads that are in a BLAS call. At exit the destructor of OpenBLAS unmaps the memory that calls use. A fork during a
+// call would leave that memory locked in the child. So exit and fork wait for running calls, each of one tile, and
+// block new ones.
 std::atomic<int> g_inside{0};
 std::atomic<int> g_forks{0};
 std::atomic<bool> g_gone{false};  // the process exits: the BLAS must not be used any more
 
-// seq_cst here and where the other flags are set: a call first counts itself in g_inside and then reads the flags; a
-// fork or an exit first sets its flag and then reads g_inside. So at least one of the two sees the other.
+// seq_cst here and where the other flags are set. A call first counts itself in g_inside and then reads the flags. A
+// fork or an exit first sets its flag and then reads g_inside. So at least one of the two observes the other.
 bool enter() {
   for (Backoff backoff;; backoff.pause()) {
     g_inside.fetch_add(1, std::memory_order_seq_cst);
     if (g_forks.load(std::memory_order_seq_cst) == 0 && !g_gone.load(std::memory_order_seq_cst)) return true;
-    g_inside.fetch_sub(1, std::memory_order_relaxed);  // relaxed: this thread did nothing that others must see
+    g_inside.fetch_sub(1, std::memory_order_relaxed);  // relaxed: this thread made no BLAS call
     if (g_gone.load(std::memory_order_relaxed)) return false;
   }
 }
 
-void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // release: the work of the BLAS comes before
+void leave() { g_inside.fetch_sub(1, std::memory_order_release); }  // release: orders the BLAS call before it
 
 void await_calls() {
   for (Backoff backoff; g_inside.load(std::memory_order_seq_cst) != 0; backoff.pause()) {}

@@ -1,5 +1,5 @@
-// The ops that work row by row, on the cpu. A task is a run of whole rows, or of elements if rows do not matter: so no
-// result depends on the thread that computes it.
+// The ops that work row by row, on the cpu. A task is a run of whole rows, or of elements if the op treats each element
+// alone. So no result depends on the thread that computes it.
 #include <algorithm>
 #include <cmath>
 
@@ -10,8 +10,8 @@
 namespace slip::cpu {
 namespace {
 
-constexpr std::size_t kElements =
-    16384;  // in one task: some microseconds, so that the cost of claiming it is negligible
+// In one task: it takes some microseconds, so that the cost of claiming it is negligible.
+constexpr std::size_t kElements = 16384;
 
 // Calls function(from, to) for runs that together cover all elements.
 template <class Function>

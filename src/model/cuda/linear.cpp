@@ -1,6 +1,6 @@
 // linear on a GPU, by cuBLASLt. For each GPU, type and size one algorithm that needs no workspace is chosen and kept.
-// So the same launch always gives the same bits, streams can run it concurrently, and it takes no memory that the
-// planner does not know of.
+// So the same launch always gives the same bits, and streams can run it concurrently. It uses no memory that the
+// planner does not count.
 #include <fmt/format.h>
 
 #include <map>

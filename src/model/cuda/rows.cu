@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr std::size_t kMaxBlocks = 4096;  // with grid-stride loops more blocks than fill a GPU only cost their start
+constexpr std::size_t kMaxBlocks = 4096;  // grid-stride loops: more blocks than fill a GPU only add start-up time
 
 __device__ float to_float(float value) { return value; }
 __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -91,7 +91,7 @@ __global__ void map_two(const T* a, const T* b, T* y, std::size_t packs, std::si
 __device__ float sum_of_block(float value) {
   __shared__ float of_warp[kThreads / kWarp];
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
-  __syncthreads();  // all threads have read the result of an earlier sum
+  __syncthreads();  // all threads have read of_warp of the previous sum
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
@@ -151,8 +151,9 @@ unsigned blocks_for(std::size_t items) {
   return static_cast<unsigned>(std::clamp<std::size_t>((items + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
-// The number of whole packs in each run of `run` elements. Runs begin at these addresses and at multiples of `run`
-// elements after them. 0 if one of the addresses is not aligned.
+// The number of whole packs in `elements` elements, or 0 if packs cannot be used. The elements are divided into runs of
+// `run` elements, and each run must begin at an aligned address. So the pointers must be aligned, and if there are
+// several runs, a run must have whole packs.
 template <class T, class... Pointers>
 std::size_t packs_in(std::size_t elements, std::size_t run, Pointers... pointers) {
   const bool aligned = ((reinterpret_cast<std::uintptr_t>(pointers) % sizeof(Pack<T>) == 0) && ...);
