@@ -1,6 +1,6 @@
 // HardwareQueue: the dispatch order of streams that share one hardware queue (docs/semantics.md, rules 92-94). An op
 // leaves the queue when it is at the front and may start. An op with an unresolved dependency blocks all ops behind it,
-// of any stream. CpuBackend creates hardware queues only if Options limit their number (max_connections).
+// of any stream. CpuBackend creates hardware queues only if max_connections limits their number.
 #pragma once
 
 #include <deque>
