@@ -22,15 +22,15 @@
 namespace slip {
 namespace {
 
-// cells of 64 bytes: 256 KiB per stream; the kernel allocates the pages when they are first used
+// In cells of 64 bytes: 256 KiB per stream. The kernel allocates the pages when they are first used.
 constexpr std::uint64_t kDefaultDepth = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 std::size_t physical_memory() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
-constexpr std::uint64_t kOpening =
-    ~std::uint64_t{0};  // id of a lane that open_stream() returns, until the runtime sets the real one
+// The id of a lane that open_stream() returns, until the runtime sets the real one.
+constexpr std::uint64_t kOpening = ~std::uint64_t{0};
 
 // Resets the lane of a closed device. Its positions continue to increase, and it keeps its ring. The next device may
 // have another policy, whose executor relies on fields that the last executor did not maintain. Example: a lane that
@@ -440,8 +440,8 @@ PackedOp& CpuBackend::reserve(Lane& lane, std::uint64_t cells) {
 std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
     if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
-    if (!merge_waits_ || lane.legacy ||
-        op.name) {  // legacy: a barrier for others (rule 9); named: implicit, by the allocator
+    // legacy: the wait is a barrier for other streams (rule 9). A named wait is an implicit wait of the allocator.
+    if (!merge_waits_ || lane.legacy || op.name) {
       flush_pending(lane);
       return write(lane, op, {&op.point, 1});
     }

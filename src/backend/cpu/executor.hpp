@@ -16,8 +16,8 @@ class Executor {
   virtual bool begins_early() const { return false; }
   // Finishes an exchange that was already done when it was submitted. The caller owns the lane; its state is kRunning.
   virtual void end_begun(Lane& lane) {
-    lane.state.store(LaneState::kQueued,
-                     std::memory_order_release);  // release: the thread that runs it sees what this thread did
+    // release: the thread that runs the lane sees what this thread did.
+    lane.state.store(LaneState::kQueued, std::memory_order_release);
     wake(lane);
   }
   // Blocks until the lane has reached the position, and may run ops meanwhile. False: the deadline passed first.
@@ -28,8 +28,8 @@ class Executor {
   // Queues a parked lane of this executor that can continue. A thread of another device calls this, when it has done
   // the work that the lane waited for.
   void wake_from_outside(Lane& lane) {
-    visitors_.fetch_add(
-        1, std::memory_order_relaxed);  // relaxed: the lane has work left, so this executor is not destroyed yet
+    // relaxed: the lane has work left, so this executor is not destroyed yet.
+    visitors_.fetch_add(1, std::memory_order_relaxed);
     lane.state.store(LaneState::kQueued, std::memory_order_release);
     wake(lane);
     visitors_.fetch_sub(1, std::memory_order_release);

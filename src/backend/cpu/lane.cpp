@@ -96,8 +96,8 @@ bool leave_if_empty(Lane& lane) {
   heavy_fence();
   const bool left =
       lane.published.load(std::memory_order_relaxed) == head || !lane.idle.exchange(false, std::memory_order_acquire);
-  lane.leaving.fetch_sub(
-      1, std::memory_order_release);  // release: a thread that sees it sees that the lane was taken back
+  // release: a thread that sees the decrement also sees whether this thread took the lane back.
+  lane.leaving.fetch_sub(1, std::memory_order_release);
   return left;
 }
 

@@ -107,7 +107,7 @@ struct Lane : StreamState {
   alignas(64) std::atomic<LaneState> state{LaneState::kRunning};
   std::atomic<bool> has_waiters{false};
   std::atomic<std::uint32_t> syncs{0};  // how often the host waited for this lane
-  // if parked: the lane that a waiting host thread should run to unblock this one
+  // If this lane is parked: the lane that a waiting host thread should run to unblock it.
   std::atomic<Lane*> parked_on{nullptr};
   std::atomic<std::uint64_t> parked_position{0};
   BiasedLock wait_lock;

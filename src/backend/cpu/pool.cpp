@@ -65,7 +65,7 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
     execute(lane, op, end);
     lane.head = end;
     lane.dispatched = false;
-    // its end is published with the next op, or when this thread leaves the lane
+    // The end of a wait is published with the next op, or when this thread leaves the lane.
     if (op.kind == OpKind::kWait) continue;
     ++ops;
     self.empty_checks = 0;
@@ -302,8 +302,8 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
     if (flag_waiters_.any()) static_cast<void>(poll_flags(self));
     if (deadline_ns != 0 && (idle & 63) == 63 && now_ns() > deadline_ns) break;
     if (one_core_) yield_thread();
-    for (int i = 0; i < std::min(idle, 32); ++i)
-      cpu_relax();  // reading `done` too often would slow the running thread down
+    // Reading `done` too often would slow down the thread that runs the lane.
+    for (int i = 0; i < std::min(idle, 32); ++i) cpu_relax();
     ++idle;
   }
   if (self) self->in_use.store(false, std::memory_order_release);

@@ -32,7 +32,7 @@ struct alignas(64) LaneRunner {
   BiasedLock lock;  // biased to the thread itself
   LaneList<&Lane::next> local SLIP_GUARDED_BY(lock);
   std::atomic<int> local_count{0};  // written under the lock, read without
-  // ops begun: if it stays the same, the searcher concludes that the thread is stuck
+  // Number of ops begun. If it stays the same, the searcher concludes that the thread is stuck in an op.
   std::atomic<std::uint64_t> steps{0};
   std::uint64_t steps_seen = 0;  // `steps` at the searcher's last check
   Lane* successor = nullptr;     // the lane to run next; not in `local`, which saves taking the lock
@@ -127,8 +127,8 @@ class Pool final : public Executor, public Subscriber {
   const std::uint64_t move_ticks_;  // between two moves of a thread to another core
   const std::uint64_t look_ticks_;  // between two checks of an empty lane
   const std::uint64_t long_ticks_;  // a longer op is worth waking a thread for
-  const std::uint64_t
-      heavy_ticks_;  // a longer op must not have a short time slice: other threads would wait too long for the core
+  // A worker must not run a longer op with a short time slice: other threads would wait too long for the core.
+  const std::uint64_t heavy_ticks_;
 
   std::array<EngineSlots, kEngines> engines_;  // indexed by Engine
 
@@ -143,8 +143,8 @@ class Pool final : public Executor, public Subscriber {
   // shares_host_core().
   std::atomic<int> host_core_{-1}, worker_core_{-1};
   std::atomic<bool> hurried_{false};  // on one core only, see hurry()
-  std::atomic<bool> sleeps_long_{
-      false};  // the searcher sleeps longer: hosts (on one core) or workers run what is queued
+  // The searcher sleeps longer, because host threads (on one core) or workers run the queued lanes.
+  std::atomic<bool> sleeps_long_{false};
 
   FlagWaiters flag_waiters_;
   std::atomic<bool> trusts_notifications_{false};  // the sleeping searcher relies on wake_up()

@@ -28,7 +28,7 @@ constexpr std::int64_t kMaxFlagSleepNs = 200'000;
 // The sleep if all lanes wait for exchanges that send notifications. Then a poll only serves to find failures.
 constexpr std::int64_t kNotifiedSleepNs = 2'000'000;
 constexpr std::int64_t kSpinNs = 20'000;
-// a move takes some microseconds, and the scheduler may have reasons to choose this core
+// Minimum time between two moves. A move takes some microseconds, and the scheduler may have reasons for its choice.
 constexpr double kMoveUs = 1000;
 constexpr double kLookUs = 1.0;
 constexpr double kLongUs = 3.0;  // about the time that it takes to wake a thread
@@ -107,8 +107,8 @@ void Pool::wake_searcher() {
 // also lanes that are left to their hosts.
 void Pool::hurry() {
   if (!one_core_ || shared_count_.load(std::memory_order_relaxed) == 0) return;
-  if (hurried_.exchange(true, std::memory_order_relaxed))
-    return;  // relaxed: a hint; a sleep that misses it ends by itself
+  // relaxed: a hint. A sleep that misses it ends by itself.
+  if (hurried_.exchange(true, std::memory_order_relaxed)) return;
   wake_searcher();
 }
 

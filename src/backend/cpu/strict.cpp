@@ -23,7 +23,7 @@ struct Region {
 };
 
 struct State {
-  // held while an op runs: page protection is per process, so only one op of all strict devices runs at a time
+  // Held while an op runs. Page protection is per process, so only one op of all strict devices runs at a time.
   Mutex running;
   ForkMutex mutex;
   std::vector<Region> regions SLIP_GUARDED_BY(mutex);

@@ -44,7 +44,7 @@ Library g_cupti{};
 
 struct State {
   Mutex mutex;  // guards all members
-  // our op numbers by CUPTI's correlation id, until the span arrives
+  // Our op numbers by CUPTI's correlation id, until the span arrives.
   std::unordered_map<std::uint32_t, std::uint64_t> numbers;
   std::unordered_map<std::uint32_t, GpuSpan> early;  // spans by correlation id, until the number arrives
   std::vector<std::pair<std::uint64_t, GpuSpan>> spans;

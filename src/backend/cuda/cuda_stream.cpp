@@ -8,7 +8,7 @@
 
 namespace slip {
 namespace {
-// so many added marks, and the first half of them is checked and dropped if reached
+// Whenever the number of marks is a multiple of this, add_mark() tries to drop the first half of them.
 constexpr std::size_t kManyMarks = 64;
 }  // namespace
 

@@ -26,7 +26,7 @@ struct CompiledPlan {
   CompiledPlan(const CompiledPlan&) = delete;
   CompiledPlan& operator=(const CompiledPlan&) = delete;
   ~CompiledPlan() {
-    // the last launch may still call a host function of this plan
+    // The last launch may still call a host function of this plan.
     if (launched) cudaEventSynchronize(launched.native());
     if (graph) cudaGraphExecDestroy(graph);  // the driver lets running launches finish
   }

@@ -58,8 +58,8 @@ class RunTimes {
   std::atomic<bool> active_{false};
   Mutex mutex_;
   Base base_ SLIP_GUARDED_BY(mutex_);
-  std::deque<Run> runs_ SLIP_GUARDED_BY(mutex_);  // by timed events, not yet reported
-  // by CUPTI, not yet reported; the keys are the op numbers
+  std::deque<Run> runs_ SLIP_GUARDED_BY(mutex_);  // timed by events and not yet reported
+  // Runs timed by CUPTI and not yet reported, by op number.
   std::unordered_map<std::uint64_t, Record> numbered_ SLIP_GUARDED_BY(mutex_);
 };
 

@@ -105,8 +105,8 @@ bool is_timed(OpKind kind) { return kind < OpKind::kHost || kind == OpKind::kPla
   const std::uint64_t position = stream.submitted.load(std::memory_order_relaxed) + 1;
   stream.recent[position % stream.recent.size()] = {op.name, op.here};
   launch_kernel(stream.handle, op);
-  stream.submitted.store(position,
-                         std::memory_order_release);  // release: a thread that sees the position finds its mark
+  // release: a thread that sees the position finds its mark.
+  stream.submitted.store(position, std::memory_order_release);
   return position;
 }
 

@@ -44,7 +44,7 @@ struct CopyDescription {
 // Host time of each call, in picoseconds.
 struct HostDescription {
   Picos launch = 0, copy = 0, fill = 0, function = 0, record = 0, timed_record = 0, wait = 0, value = 0;
-  // of a query, and of a wait that returns at once; at least 1, so that a polling loop advances virtual time
+  // Of a query, and of a wait that returns at once. At least 1, so that a polling loop advances virtual time.
   Picos query = 1;
   Picos sync = 0;      // from the end of the work until the waiting host thread continues
   Picos callback = 0;  // duration of a host function whose Cost gives no time

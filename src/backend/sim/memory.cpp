@@ -30,7 +30,7 @@ void* map_memory(std::size_t bytes, bool untouched) {
   if (bytes <= kSmall) {
     void* data = std::aligned_alloc(kAlignment, rounded(bytes, kAlignment));
     if (!data) throw Error(Code::kOutOfMemory, fmt::format("the host has no {} bytes", bytes), {});
-    // zeroed like fresh pages: a program that reads uninitialised memory still gives the same result in each run
+    // Zeroed like fresh pages: a program that reads uninitialised memory still gives the same result in each run.
     std::memset(data, 0, bytes);
     return data;
   }

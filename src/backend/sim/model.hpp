@@ -155,7 +155,7 @@ struct SimDevice {
   Picos progress_at = 0;
   std::uint64_t full_rate = 1, slow_rate = 1;
   int copies = 0;  // running copies that read or write this device's memory
-  // streams of those copies, after their latency; maintained only if kernels slow copies down
+  // Streams of those copies, after their latency. Maintained only if kernels slow copies down.
   std::vector<SimStream*> flowing;
 
   std::array<SerialEngine, 2> copy;  // in, out

@@ -71,7 +71,7 @@ std::vector<std::unique_ptr<Backend>> make_backends(const sim::Description& desc
 
 std::vector<std::unique_ptr<Backend>> open_sim(std::string_view rest, std::span<DeviceCore* const> cores) {
   const sim::Description description = sim::load_description(rest);
-  // name the device after the description: otherwise errors would quote the whole JSON text
+  // Name the device after the description. Otherwise errors would quote the whole JSON text.
   if (sim::is_description_text(rest)) {
     for (DeviceCore* core : cores) core->info.name = "sim:" + description.name;
   }

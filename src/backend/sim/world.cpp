@@ -408,8 +408,8 @@ int World::device_of(const Range& range, const SimStream& stream) const {
   if (range.block->kind != MemoryKind::kDevice) return -1;
   if (range.block->core == stream.device->core) [[likely]]
     return stream.device->index;
-  const std::uint32_t number =
-      range.block->core->id - first_id_;  // wraps around for devices with smaller ids, which are not in this World
+  // Wraps around for devices with smaller ids, which are not in this World.
+  const std::uint32_t number = range.block->core->id - first_id_;
   return number < index_by_id_.size() ? index_by_id_[number] : -1;
 }
 

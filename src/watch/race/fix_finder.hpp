@@ -49,7 +49,7 @@ class FixFinder {
   std::vector<RaceFix> fixes_;
   std::vector<Clocks::Point> last_;  // by fix: the last op at the source line of `after`
   std::map<PlaceKey, std::vector<std::size_t>> by_after_, by_before_;
-  // fixes that end a view, by the source lines of the view and the op
+  // Fixes that end a view, by the source lines of the view and of the op.
   std::map<std::pair<PlaceKey, PlaceKey>, std::size_t> of_views_;
 
   bool notes_needed_ = false;

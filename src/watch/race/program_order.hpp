@@ -69,7 +69,7 @@ class ProgramOrder {
   HostState issued_with_;
   HostState present_;  // the last result of host_state(), so that equal clocks are stored once
   std::uint64_t host_steps_ = 0;
-  // last argument of point_of(record), with its slot below; 0 is the host, which never is the argument
+  // The stream of the last point_of(record), and below its slot. Initially 0, the host, which has no such records.
   std::uint64_t last_stream_ = 0;
   Clocks::StreamSlot last_slot_;
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> device_slots_;

@@ -85,9 +85,8 @@ class ShadowMemory {
       return range.offset <= limit && range.bytes <= limit - range.offset;
     }
   };
-  TrackedBuffer& operator[](std::uint64_t id) {
-    return buffers_[id];
-  }  // made if it is not known yet; stays where it is
+  // Creates the buffer if the id is unknown. The reference stays valid.
+  TrackedBuffer& operator[](std::uint64_t id) { return buffers_[id]; }
   TrackedBuffer* find(std::uint64_t id) { return buffers_.find(id); }
   void wrap(std::uint64_t id, std::uint64_t address, std::uint32_t space) {
     TrackedBuffer& wrapped = buffers_[id];
