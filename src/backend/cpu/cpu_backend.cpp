@@ -257,8 +257,9 @@ void require_fit(const Lane& lane, std::uint64_t cells, Here here) {
                 here);
 }
 
-// Returns the position that a full lane must reach before the host continues. That is half of the ring, so that the
-// blocked host can then submit many ops at once, or more if the op needs more cells. REQUIRES: submit_lock.
+// Returns the position that a full lane must reach before the host continues. At least half of the ring is free then,
+// so that the blocked host can submit many ops at once. If the op needs more cells, more are free. REQUIRES:
+// submit_lock.
 std::uint64_t room_at(const Lane& lane, std::uint64_t cells) {
   return lane.tail - std::min(lane.capacity / 2, lane.capacity - 2 * cells);
 }
@@ -286,7 +287,7 @@ std::uint64_t CpuBackend::submit(StreamState& stream, const Op& op) {
     settle_pending(lane);
     return lane.published.load(std::memory_order_relaxed);  // relaxed: a position; no data depends on it
   }
-  // A record without a time stamp is just the current end of the lane, unless a legacy op (rules 3, 9) or a wait
+  // A record without a time stamp is just the current end of the lane. Exception: a legacy op (rules 3, 9) or a wait
   // precedes it.
   if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
       !lane.has_pending.load(std::memory_order_relaxed))

@@ -206,8 +206,8 @@ void Pool::pace(LaneRunner& self) {
   self.last_check = ticks();
 }
 
-// A worker that finds a lane empty keeps it for some more checks, so that a host which submits op after op need not
-// wake a thread each time. True: the lane is in the worker's queue again.
+// A worker that finds a lane empty checks it some more times before it leaves. Otherwise a host that submits op after
+// op would have to wake a thread each time. True: the lane is in the worker's queue again.
 bool Pool::linger(LaneRunner& self, Lane& lane) {
   if (!self.is_worker || one_core_ || lane.checks >= kChecks || shared_count_.load(std::memory_order_relaxed) > 0 ||
       engine_wanted(self.held) || stopping_.load(std::memory_order_relaxed) || shares_host_core())

@@ -1,18 +1,19 @@
-// Pool: the executor that runs lanes concurrently. Its threads are generic. An engine is a counted slot (several for
-// compute, one for each copy direction, one for host functions) that a thread must hold to run an op on it.
+// Pool: the executor that runs lanes concurrently. Its threads are generic. An engine has a number of slots: several
+// for compute, one for each copy direction, one for host functions. A thread must hold a slot to run an op on the
+// engine.
 //
 // How lanes are assigned to threads:
 // - A thread that runs a lane continues with it as long as the lane has ready ops. Lanes that its ops make ready go
 // into
-//  its local queue and run there next, so chains across streams stay on one core.
+//   its local queue and run there next, so chains across streams stay on one core.
 // - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects the
-//  mean time of the lane's ops so far; an unknown time counts as long.
+//   mean time of the lane's ops so far; an unknown time counts as long.
 // - At most one idle thread is the searcher. It spins, then sleeps 50 us at a time, then parks until it is woken. While
-//  there is a searcher, short work is queued without a system call. If a thread is stuck in a long op, the searcher
-//  shares that thread's local queue. So no thread keeps a local queue while there is no searcher.
+//   there is a searcher, short work is queued without a system call. If a thread is stuck in a long op, the searcher
+//   shares that thread's local queue. So no thread keeps a local queue while there is no searcher.
 // - A host thread that waits for a lane is a driver: it runs that lane, and the lanes it depends on, itself. On one
 // core
-//  a lane whose host waits after each submission is left to that host for a while.
+//   a lane whose host waits after each submission is left to that host for a while.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// CudaStream: a stream of a GPU. Positions count submissions. A mark is a CUDA event recorded after a position, so that
-// a point (stream, position) can be waited for and queried as on other devices. Also the pool of CUDA events.
+// CudaStream: a stream of a GPU. Positions count submissions. A mark is a CUDA event recorded after a position. It
+// allows to wait for a point (stream, position) and to query it, as on other devices. Also the pool of CUDA events.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -91,8 +91,8 @@ void validate(const Description& description);
 // Reads and checks a JSON text. Throws kParse; `file` is named in errors.
 Description parse_description(std::string_view text, std::string_view file);
 
-// `rest` is the part of a device name after "sim:": a JSON text if it begins with a brace, a path if it has a '/' or
-// ends in ".json", otherwise the name of an embedded description. Throws kInvalidDevice, kIo, kParse.
+// `rest` is the part of a device name after "sim:": a JSON text if it begins with a brace; a path if it has a '/' or
+// ends in ".json"; otherwise the name of an embedded description. Throws kInvalidDevice, kIo, kParse.
 Description load_description(std::string_view rest);
 
 inline bool is_description_text(std::string_view rest) { return rest.starts_with('{'); }

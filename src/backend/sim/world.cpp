@@ -359,7 +359,7 @@ Command World::command_for(SimStream& stream, const Op& op) {
   return command;
 }
 
-// A command of a wire stream (see StreamSpec::wire) is issued at once and without launch cost, because the exchange
+// A command of a wire stream (see StreamSpec::wire) is issued at once and without launch cost. Reason: the exchange
 // itself is a kernel that is already running.
 Command World::wire_command_for(SimStream& stream, const Op& op) {
   Command command = command_for(stream, op);

@@ -1,9 +1,10 @@
 // NeededEdges: finds the edges (dependencies) of a program that its conflicting accesses need. An edge that no conflict
 // needs costs time and protects nothing. Used by check_trace() and verify().
 //
-// RaceCheck passes it every edge (a wait, a barrier, the host's sync, and the host's order of submission) and every
-// pair of accesses that must be ordered. For each pair it marks the edges of one path from the first to the second. It
-// prefers the latest edges, which serve most pairs. All edges that stay unmarked can be removed together.
+// RaceCheck passes it every edge: a wait, a barrier, a sync of the host, or the host's order of submission. It also
+// passes every pair of accesses that must be ordered. For each pair it marks the edges of one path from the first to
+// the second. It prefers the latest edges, which serve most pairs. All edges that stay unmarked can be removed
+// together.
 #pragma once
 
 #include <algorithm>

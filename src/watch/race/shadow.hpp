@@ -66,8 +66,8 @@ class Shadow {
   Segments segments_;  // by begin; together they cover all bytes up to the end of the last one
 };
 
-// The buffers of a program with their shadows. Buffers that wrap memory of the same address space share one shadow, in
-// which offsets are addresses, because two of them may contain the same bytes.
+// The buffers of a program with their shadows. Buffers that wrap memory of the same address space share one shadow,
+// because two of them may contain the same bytes. In that shadow, offsets are addresses.
 class ShadowMemory {
  public:
   struct TrackedBuffer {
