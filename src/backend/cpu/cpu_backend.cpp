@@ -122,7 +122,7 @@ void CpuBackend::deallocate(MemoryKind kind, void* data, std::size_t bytes) noex
 }
 
 // Returns a closed lane of this device whose work is done, for reuse, with its submit_lock held. A thread that got the
-// stream before it was closed may still submit to it. The second check, under the lock, excludes that.
+// stream before it was closed may still submit to it. Only the second check, under the lock, is final.
 Lane* CpuBackend::find_drained() {
   for (Lane* lane : lanes_) {
     if (lane->id.load(std::memory_order_acquire) != 0 || !lane->drained()) continue;

@@ -113,7 +113,7 @@ Waiter* take_served(Lane& lane) {
     }
     *link = waiter->next;
     if (waiter->parker) {
-      waiter->parker->unpark();  // under the lock: the waiter's stack frame ends once the waiting thread gets the lock
+      waiter->parker->unpark();  // under the lock: the waiter's stack frame may end once its thread gets the lock
     } else {
       waiter->next = nullptr;
       *last = waiter;

@@ -1,5 +1,5 @@
 // Converts an Op into a PackedOp in the ring of a lane, and checks whether the waits of a packed op are satisfied.
-// Inline, because submission is the hot path.
+// Inline, because submission is the hot path. Used by CpuBackend, Pool and Serial.
 #pragma once
 
 #include <new>

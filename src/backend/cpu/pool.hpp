@@ -4,16 +4,14 @@
 //
 // How lanes are assigned to threads:
 // - A thread that runs a lane continues with it as long as the lane has ready ops. Lanes that its ops make ready go
-// into
-//   its local queue and run there next, so chains across streams stay on one core.
-// - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects the
-//   mean time of the lane's ops so far; an unknown time counts as long.
-// - At most one idle thread is the searcher. It spins, then sleeps 50 us at a time, then parks until it is woken. While
-//   there is a searcher, short work is queued without a system call. If a thread is stuck in a long op, the searcher
-//   shares that thread's local queue. So no thread keeps a local queue while there is no searcher.
+//   into its local queue and run there next, so chains across streams stay on one core.
+// - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects
+//   the mean time of the lane's ops so far; an unknown time counts as long.
+// - At most one idle thread is the searcher. It spins, then sleeps 50 us at a time, then parks until it is woken.
+//   While there is a searcher, short work is queued without a system call. If a thread is stuck in a long op, the
+//   searcher shares that thread's local queue. So no thread keeps a local queue while there is no searcher.
 // - A host thread that waits for a lane is a driver: it runs that lane, and the lanes it depends on, itself. On one
-// core
-//   a lane whose host waits after each submission is left to that host for a while.
+//   core a lane whose host waits after each submission is left to that host for a while.
 #pragma once
 
 #include <array>
@@ -128,7 +126,8 @@ class Pool final : public Executor, public Subscriber {
   const std::uint64_t move_ticks_;  // between two moves of a thread to another core
   const std::uint64_t look_ticks_;  // between two checks of an empty lane
   const std::uint64_t long_ticks_;  // a longer op is worth waking a thread for
-  // A worker must not run a longer op with a short time slice: other threads would wait too long for the core.
+  // A worker must not run an op longer than this with a short time slice: other threads would wait too long for the
+  // core.
   const std::uint64_t heavy_ticks_;
 
   std::array<EngineSlots, kEngines> engines_;  // indexed by Engine

@@ -3,8 +3,8 @@
 // missing dependency becomes a wrong result.
 //
 // Threads that wait for work run it themselves. If no thread waits, Serial's own thread runs it: at once under kSingle;
-// under kRandom after a delay, or when a thread calls hurry(). Thus a program whose threads only wait gets the same
-// choices in every run.
+// under kRandom after a delay, or when a thread polls or waits with a deadline. Thus a program whose threads only wait
+// gets the same choices in every run.
 #pragma once
 
 #include <random>

@@ -16,7 +16,7 @@ extern std::atomic<int> strict_regions;  // number of live allocations of all st
 bool touches_strict_memory(PackedOp& op);
 
 // The protection of memory while one op runs: the constructor makes the declared ranges accessible, the destructor
-// makes them inaccessible again. Does nothing if the op touches no strict device's memory.
+// makes them inaccessible again. Does nothing unless the device is strict or the op touches memory of a strict device.
 class StrictScope {
  public:
   StrictScope(const Lane& lane, PackedOp& op) : op_(op), active_(lane.core->options.strict || visits(op)) {

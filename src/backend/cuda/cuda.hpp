@@ -1,4 +1,4 @@
-// The `cuda` device: streams of a real GPU.
+// The `cuda` device: streams of a real GPU. table.cpp registers open_cuda(), which opens one backend for each core.
 #pragma once
 
 #include "runtime/backend.hpp"

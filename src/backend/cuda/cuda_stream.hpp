@@ -1,5 +1,5 @@
-// CudaStream: a stream of a GPU. Positions count submissions. A mark is a CUDA event recorded after a position. It
-// allows to wait for a point (stream, position) and to query it, as on other devices. Also the pool of CUDA events.
+// CudaStream: a stream of a GPU. Positions count submissions. A mark is a CUDA event recorded after a position. With
+// it, CudaBackend can wait for a point (stream, position) and query it. Also the pool of CUDA events.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -2,8 +2,8 @@
 // and says how far to simulate. Machine itself uses no threads and no real time.
 //
 // Each instant has three phases. First, commands end and others become ready. Then the engines choose among the ready
-// commands, so that priority decides and not the order of two simultaneous events. Then the links share their bandwidth
-// anew. Only after that does time advance.
+// commands, so that priority decides and not the order of two simultaneous events. Then the flows get new shares of the
+// bandwidth of the links. Only after that does time advance.
 #pragma once
 
 #include <cstdint>

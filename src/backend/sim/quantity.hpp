@@ -1,5 +1,5 @@
 // Quantities with a unit, as in device descriptions: "141 GB", "55.4 GB/s", "787 TFLOP/s", "3.9 us". They are read
-// exactly, without floating point.
+// exactly, without floating point. Used by description.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Ring: a queue in one array that grows by doubling. Each element has a running number that never changes. A popped
-// element stays readable by its number until a later element overwrites it.
+// element stays readable by its number until a later element overwrites it. Machine uses it for commands and queues.
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>

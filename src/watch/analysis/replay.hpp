@@ -1,4 +1,5 @@
-// Replay: computes how long a recorded run would have been without some of its waits, or with other durations.
+// Replay: computes how long a recorded run would have been without some of its waits, or with other durations. The
+// search for superfluous waits uses it.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Maps enumerators to their names in trace files, and names to enumerators. An unknown name gives nullopt.
+// Maps enumerators to their names in trace files, and names to enumerators. An unknown name gives nullopt. Used by the
+// reader and the writer of traces.
 #pragma once
 
 #include <optional>
