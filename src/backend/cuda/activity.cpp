@@ -147,7 +147,7 @@ Activity* Activity::load() {
   for (const CUpti_ActivityKind kind : kKinds) {
     if (g_cupti.enable(kind) == CUPTI_SUCCESS) continue;
     for (const CUpti_ActivityKind other : kKinds) g_cupti.disable(other);
-    return nullptr;  // another profiler is active, or it is not permitted
+    return nullptr;  // another profiler is active, or the user may not profile
   }                  // another profiler is active, or the user may not profile
   g_recording.store(true, std::memory_order_relaxed);
   return new Activity;

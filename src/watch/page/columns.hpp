@@ -17,7 +17,8 @@ std::string base64(std::string_view bytes);
 
 class Columns {
  public:
-  // Integers, stored as (value - base) / scale if that is narrower. The page stores values above 2^53 as doubles.
+  // Integers, stored as (value - base) / scale if that is narrower. The page has only doubles, so values above 2^53
+  // lose precision.
   void integers(std::string_view key, const std::vector<std::int64_t>& values);
   // Indices, stored without base and scale, so that the page can use the bytes without a copy.
   void indices(std::string_view key, const std::vector<std::uint32_t>& values);

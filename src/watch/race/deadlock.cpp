@@ -166,7 +166,7 @@ class UnfinishedOps {
   }
 
   std::span<const TraceSpan> spans_;
-  std::vector<std::uint32_t> number_;  // index in ops_ by span; kNoSpan: the op ran
+  std::vector<std::uint32_t> number_;  // index in ops_ by span; kNoSpan: the op ran, or was not submitted
   std::vector<std::uint32_t> ops_;     // span indices
   std::vector<OpWaits> waits_;
 };

@@ -22,10 +22,10 @@ class NeededEdges {
     Clocks::Point from;
     std::shared_ptr<const Clocks::Clock> clock;  // of `from`: the other work that the edge orders
     std::uint32_t to = 0;                        // the slot that waits
-    std::uint64_t position = 0;                  // the edge orders the ops of `to` after this position
+    std::uint64_t position = 0;                  // the edge applies to the ops of `to` after this position
     std::uint32_t record = 0;                    // see current_record
-    bool implied = false;                        // earlier edges order the same
-    bool needed = false;                         // earlier edges already establish the same order
+    bool implied = false;                        // earlier edges already establish the same order
+    bool needed = false;                         // a conflict needs it
     bool used = false;                           // an op of `to` follows it
     bool with_waits = false;  // it also covers the waits after the point, as a wait for a whole device does
   };

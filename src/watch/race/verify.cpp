@@ -28,8 +28,8 @@ class PlanTrace {
     for (const std::uint32_t op : order) add(plan, op);
     normalise(data);
   }
-  TraceData data;                         // by record index; empty for records that are not waits
-  std::vector<Verification::Wait> waits;  // by index of the record; empty for records that are no waits
+  TraceData data;
+  std::vector<Verification::Wait> waits;  // by record index; empty for records that are not waits
 
  private:
   void add(const Plan& plan, std::uint32_t op) {
