@@ -148,7 +148,7 @@ Activity* Activity::load() {
     if (g_cupti.enable(kind) == CUPTI_SUCCESS) continue;
     for (const CUpti_ActivityKind other : kKinds) g_cupti.disable(other);
     return nullptr;  // another profiler is active, or the user may not profile
-  }                  // another profiler is active, or the user may not profile
+  }
   g_recording.store(true, std::memory_order_relaxed);
   return new Activity;
 }
